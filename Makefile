@@ -38,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page client clean h2load clients oracle try-oracle lock audit notices
+.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page client clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -100,7 +100,7 @@ ifeq ($(EDGE),native)
 	cargo test --quiet --release --locked --no-default-features --manifest-path rust/Cargo.toml
 endif
 
-bench: $(if $(filter 3,$(NODES)),bench-cluster,bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-wal) ## Run every benchmark as ratios; with NODES=3 those of clusters
+bench: $(if $(filter 3,$(NODES)),bench-cluster,bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-testing bench-wal) ## Run every benchmark as ratios; with NODES=3 those of clusters
 
 bench-cluster: setup h2load $(TRY_ORACLE) ## Compare three members with three of etcd's: rates, latencies, failover, catching up
 	$(BIN)/python -m bench.cluster
@@ -152,6 +152,9 @@ bench-snapshot: setup h2load $(TRY_ORACLE) ## Measure images, and puts while sna
 
 bench-storage: setup $(TRY_ORACLE) ## Measure index, store and LMDB; memory beside etcd's
 	$(BIN)/python -m bench.storage
+
+bench-testing: setup ## Time the fixtures of the pytest plugin: the first store, the next ones, clusters
+	$(BIN)/python -m bench.testing
 
 bench-wal: setup ## Measure the write-ahead log: framing, writing, reading
 	$(BIN)/python -m bench.wal

@@ -12,6 +12,7 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, settings
 
+from kvorum.testing import plugin
 from tools import etcds
 
 settings.register_profile(
@@ -21,8 +22,16 @@ settings.register_profile("random", settings.get_profile("kvorum"), derandomize=
 settings.load_profile("kvorum")
 
 
-def pytest_configure() -> None:
-    """Hear interruptions: in the background all that tests start would ignore them."""
+pytest_plugins = ["pytester"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load our plugin, where it is not installed yet, and hear interruptions.
+
+    In the background, all that tests start would ignore them.
+    """
+    if not config.pluginmanager.has_plugin("kvorum"):
+        config.pluginmanager.register(plugin, "kvorum")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -53,8 +53,9 @@ __all__ = [
 RUST = Path(__file__).parents[3] / "rust"
 
 
+@cache
 def source_hash(rust: Path) -> str:
-    """Hash the sources of the extension the way `rust/build.rs` does."""
+    """Hash the sources of the extension the way `rust/build.rs` does, once for a process."""
     names = ["Cargo.lock", "Cargo.toml", "build.rs"]
     names += [str(path.relative_to(rust)) for path in (rust / "src").rglob("*.rs")]
     digest = hashlib.sha256()

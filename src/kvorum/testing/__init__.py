@@ -5,6 +5,8 @@ What is here is imported when it is asked for, because most of it needs a whole 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from kvorum.testing.cluster import Cluster
+    from kvorum.testing.companion import CompanionError
     from kvorum.testing.simulated_cluster import SimulatedCluster, SimulatedProcess
     from kvorum.testing.simulation import (
         Scenario,
@@ -13,23 +15,30 @@ if TYPE_CHECKING:
         simulate,
         simulated,
     )
+    from kvorum.testing.store import Store
 
 __all__ = [
+    "Cluster",
+    "CompanionError",
     "Scenario",
     "Simulated",
     "SimulatedCluster",
     "SimulatedProcess",
     "SimulationError",
+    "Store",
     "simulate",
     "simulated",
 ]
 
 _MODULES = {
+    "Cluster": "cluster",
+    "CompanionError": "companion",
     "Scenario": "simulation",
     "Simulated": "simulation",
     "SimulatedCluster": "simulated_cluster",
     "SimulatedProcess": "simulated_cluster",
     "SimulationError": "simulation",
+    "Store": "store",
     "simulate": "simulation",
     "simulated": "simulation",
 }

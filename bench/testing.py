@@ -1,0 +1,113 @@
+"""What fixtures of the pytest plugin cost: the first store, the next ones, a cluster, and nothing.
+
+Stores are made ahead of time in another process, so what a test waits for depends on how long the
+test before took: `--tests` are such times, in milliseconds. Run it as `make bench-testing`.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from kvorum.testing.cluster import start_cluster
+from kvorum.testing.companion import Companion
+from kvorum.testing.options import Options
+from kvorum.testing.store import Stores
+
+IMPORT = """
+import time
+import pytest
+begun = time.perf_counter()
+import kvorum.testing.plugin
+print(time.perf_counter() - begun)
+"""
+
+
+def import_seconds() -> float:
+    """Return what loading the plugin adds to a run of pytest."""
+    command = [sys.executable, "-c", IMPORT]
+    return float(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def first_seconds(module: str, make: Callable[[Companion], object]) -> float:
+    """Return how long the first one takes."""
+    begun = time.perf_counter()
+    companion = Companion(module)
+    try:
+        make(companion)
+        return time.perf_counter() - begun
+    finally:
+        companion.stop()
+
+
+def store_seconds(stores: Stores, count: int, test_seconds: float) -> list[float]:
+    """Return how long each of many tests waits for its store, and for its end."""
+    found = []
+    for number in range(count):
+        begun = time.perf_counter()
+        store = stores.take(Options(), None)
+        waited = time.perf_counter() - begun
+        with store.client() as client:
+            assert client.put("key", "value").revision == 2, number
+        time.sleep(test_seconds)
+        begun = time.perf_counter()
+        store.end()
+        found.append(waited + time.perf_counter() - begun)
+    return found
+
+
+def show(what: str, seconds: list[float]) -> None:
+    """Print the best, the middle and the worst of several times."""
+    ordered = [f"{1000 * each:8.1f}" for each in _marks(seconds)]
+    print(f"{what:44} {' '.join(ordered)} ms")
+
+
+def _marks(seconds: list[float]) -> tuple[float, ...]:
+    ninth = sorted(seconds)[len(seconds) * 9 // 10]
+    return min(seconds), statistics.median(seconds), ninth, max(seconds)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--stores", type=int, default=100)
+    parser.add_argument("--tests", type=float, nargs="*", default=[0.0, 5.0, 20.0])
+    asked = parser.parse_args()
+    print(f"{'':44} {'best':>8} {'median':>8} {'9 of 10':>8} {'worst':>8}")
+    rounds = range(asked.rounds)
+    show("loading the plugin, if nothing uses it", [import_seconds() for _ in rounds])
+    keeper, nursery = "kvorum.testing.keeper", "kvorum.testing.nursery"
+    firsts = [first_seconds(keeper, lambda it: Stores(it).take(Options(), None)) for _ in rounds]
+    show("the first store", firsts)
+    companion = Companion(keeper)
+    try:
+        stores = Stores(companion)
+        stores.take(Options(), None).end()
+        for each in asked.tests:
+            show(
+                f"a store, after tests of {each:g} ms and a put",
+                store_seconds(stores, asked.stores, each / 1000),
+            )
+    finally:
+        companion.stop()
+    firsts = [first_seconds(nursery, lambda it: start_cluster(it, Options(), None)) for _ in rounds]
+    show("the first cluster", firsts)
+    companion = Companion(nursery)
+    try:
+        start_cluster(companion, Options(), None).end()
+        found = []
+        for _ in rounds:
+            begun = time.perf_counter()
+            cluster = start_cluster(companion, Options(), None)
+            found.append(time.perf_counter() - begun)
+            cluster.end()
+        show("a cluster", found)
+    finally:
+        companion.stop()
+
+
+if __name__ == "__main__":
+    main()

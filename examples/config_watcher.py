@@ -1,0 +1,80 @@
+"""Settings that a running program follows: change a key, and every process has the new value.
+
+Each setting is a key below `settings/`. A value that cannot be read as what it has to be is refused
+and told, and the program goes on with the value before.
+
+Run it, and change a key: `python -m examples.config_watcher localhost:2379`
+"""
+
+import sys
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from kvorum import Client
+from kvorum.client import KeyValue
+
+PREFIX = "settings/"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be set, and what holds as long as nobody has set it."""
+
+    greeting: str = "hello"
+    requests_per_second: int = 100
+    is_verbose: bool = False
+
+
+def switch(text: str) -> bool:
+    """Read a setting that is on or off."""
+    return {"on": True, "off": False}[text]
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "greeting": str,
+    "requests_per_second": int,
+    "is_verbose": switch,
+}
+assert READERS.keys() == {each.name for each in fields(Settings)}
+
+
+def changed(settings: Settings, kvs: list[KeyValue], tell: Callable[[str], None]) -> Settings:
+    """Return the settings that keys stand for; those that are refused stay as they were."""
+    new = Settings()
+    for kv in kvs:
+        name = kv.key.decode().removeprefix(PREFIX)
+        try:
+            new = replace(new, **{name: READERS[name](kv.text)})
+        except KeyError as error:
+            if name in READERS:
+                new = replace(new, **{name: getattr(settings, name)})
+            tell(f"{name} cannot be {kv.text!r}: there is no {error}")
+        except ValueError as error:
+            new = replace(new, **{name: getattr(settings, name)})
+            tell(f"{name} stays {getattr(settings, name)!r}: {error}")
+    return new
+
+
+def follow(client: Client, tell: Callable[[str], None] = print) -> Generator[Settings, None, None]:
+    """Go through the settings as they are, and as they become, for ever."""
+    with client.cache(PREFIX) as cache:
+        cache.wait_ready()
+        settings, revision = changed(Settings(), list(cache), tell), cache.revision
+        yield settings
+        while True:
+            revision = cache.wait_change(revision)
+            before, settings = settings, changed(settings, list(cache), tell)
+            if settings != before:
+                yield settings
+
+
+def main(endpoint: str) -> None:
+    """Print settings whenever they change."""
+    with Client(endpoint) as client:
+        for settings in follow(client):
+            print(settings)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,88 @@
+"""How a test reaches its servers: URLs, credentials, and clients that end with the test."""
+
+from typing import TYPE_CHECKING
+
+from kvorum.testing.options import PASSWORD, USER
+
+if TYPE_CHECKING:
+    from kvorum.client.aio.client import AsyncClient
+    from kvorum.client.sync.client import Client
+    from kvorum.testing.certificates import Certificates
+    from kvorum.testing.late import LateAsyncClient
+
+CLIENT_SECONDS = 5.0
+AUTH_SECONDS_MAX = 60.0
+"""To hash a password a member starts a process, which takes a while on a busy machine."""
+REPORTED_LINES_MAX = 100
+"""So much of a log is shown in the report of a failed test."""
+
+
+def last_lines(text: str) -> str:
+    """Return the end of a log."""
+    lines = text.split("\n")
+    left = len(lines) - REPORTED_LINES_MAX
+    return "\n".join([f"({left} lines before)", *lines[left:]]) if left > 0 else text
+
+
+def enable_auth(client: "Client") -> None:
+    """Let nobody do anything but the user `root`."""
+    client.auth.add_user(USER, PASSWORD)
+    client.auth.add_role("root")
+    client.auth.grant_role(USER, "root")
+    client.auth.enable()
+
+
+class Access:
+    """What stores and clusters have in common."""
+
+    def __init__(
+        self, urls: tuple[str, ...], certificates: "Certificates | None", *, auth: bool
+    ) -> None:
+        self.urls: tuple[str, ...] = urls
+        """Where clients reach the members."""
+        self.certificates: Certificates | None = certificates
+        """The files for TLS; None without it."""
+        self.user: str = USER if auth else ""
+        """Who may do everything; empty without auth."""
+        self.password: str = PASSWORD if auth else ""
+        self._clients: list[Client] = []
+        self._late: list[LateAsyncClient] = []
+
+    def _open(
+        self, urls: tuple[str, ...], user: str | None, password: str, seconds: float
+    ) -> "Client":
+        from kvorum.client import Client
+
+        ca, cert, key = self._files()
+        name, secret = (self.user, self.password) if user is None else (user, password)
+        client = Client(
+            urls, user=name, password=secret, ca=ca, cert=cert, key=key, timeout=seconds
+        )
+        self._clients.append(client)
+        return client
+
+    def _open_async(
+        self, urls: tuple[str, ...], user: str | None, password: str, seconds: float
+    ) -> "AsyncClient":
+        from kvorum.testing.late import LateAsyncClient
+
+        ca, cert, key = self._files()
+        name, secret = (self.user, self.password) if user is None else (user, password)
+        client = LateAsyncClient(
+            urls, user=name, password=secret, ca=ca, cert=cert, key=key, timeout=seconds
+        )
+        self._late.append(client)
+        return client
+
+    def _files(self) -> tuple[str, str, str]:
+        files = self.certificates
+        return (files.ca, files.cert, files.key) if files else ("", "", "")
+
+    def end_clients(self) -> None:
+        """Close all clients that were made here."""
+        for client in self._clients:
+            client.close()
+        for late in self._late:
+            late.end()
+        self._clients.clear()
+        self._late.clear()

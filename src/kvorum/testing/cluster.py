@@ -1,0 +1,203 @@
+"""A cluster of three members for one test, whose members can be killed, paused and cut off."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from kvorum.testing.access import (
+    AUTH_SECONDS_MAX,
+    CLIENT_SECONDS,
+    Access,
+    enable_auth,
+    last_lines,
+)
+from kvorum.testing.companion import Answer, Companion
+from kvorum.testing.options import server_flags
+
+if TYPE_CHECKING:
+    from kvorum.client.aio.client import AsyncClient
+    from kvorum.client.sync.client import Client
+    from kvorum.testing.certificates import Certificates
+    from kvorum.testing.options import Options
+
+SIZE = 3
+HEARTBEAT_MILLISECONDS = 25
+ELECTION_MILLISECONDS = 500
+WAIT_SECONDS = 60.0
+"""Whatever is waited for takes no longer, unless something is wrong; far from what is usual."""
+
+
+class Cluster(Access):
+    """Three members, each a process of its own; they are numbered from 0.
+
+    Calls return when what they say has happened. A wait ends with the event that it waits for, or
+    with CompanionError, which tells how the members are.
+    """
+
+    def __init__(
+        self,
+        companion: Companion,
+        number: int,
+        urls: tuple[str, ...],
+        certificates: "Certificates | None",
+        *,
+        auth: bool,
+    ) -> None:
+        super().__init__(urls, certificates, auth=auth)
+        self._companion = companion
+        self._number = number
+
+    def __len__(self) -> int:
+        return len(self.urls)
+
+    # Clients.
+
+    def client(
+        self,
+        *members: int,
+        user: str | None = None,
+        password: str = "",
+        timeout: float = CLIENT_SECONDS,
+    ) -> "Client":
+        """Return a client of these members (all, if none is named), closed with the test.
+
+        With auth it is `root`, unless another user is given; with "" nobody logs in.
+        """
+        return self._open(self._urls_of(members), user, password, timeout)
+
+    def async_client(
+        self,
+        *members: int,
+        user: str | None = None,
+        password: str = "",
+        timeout: float = CLIENT_SECONDS,
+    ) -> "AsyncClient":
+        """Return a client for the loop in which it is used first, with which it is closed."""
+        return self._open_async(self._urls_of(members), user, password, timeout)
+
+    def _urls_of(self, members: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(self.urls[self._checked(each)] for each in members) or self.urls
+
+    # Who leads.
+
+    def leader(self, *, timeout: float = WAIT_SECONDS) -> int:
+        """Return the member that leads, as soon as a majority that reaches it follows it."""
+        member: int = self._ask("leader", seconds=timeout)["member"]
+        return member
+
+    def followers(self, *, timeout: float = WAIT_SECONDS) -> list[int]:
+        """Return the others, as soon as there is a leader; not all of them need to run."""
+        leader = self.leader(timeout=timeout)
+        return [each for each in range(len(self)) if each != leader]
+
+    def settle(self, *, timeout: float = WAIT_SECONDS) -> None:
+        """Wait until all members serve, and follow one leader."""
+        self._ask("settle", seconds=timeout)
+
+    # Faults.
+
+    def kill(self, member: int) -> None:
+        """Kill a member, without any warning to it; what it wrote is still there."""
+        self._ask("kill", member=self._checked(member))
+
+    def restart(self, member: int, *, wait: bool = True, timeout: float = WAIT_SECONDS) -> None:
+        """Start a member again, after a clean end if it runs; return when it serves.
+
+        Without a majority no member begins to serve: then say `wait=False`.
+        """
+        self._ask("restart", member=self._checked(member), wait=wait, seconds=timeout)
+
+    def pause(self, member: int) -> None:
+        """Stop a member where it is; its connections stay open, and nothing answers."""
+        self._ask("pause", member=self._checked(member))
+
+    def resume(self, member: int) -> None:
+        """Let a paused member go on."""
+        self._ask("resume", member=self._checked(member))
+
+    def partition(self, *groups: Iterable[int]) -> None:
+        """Let members reach only those of their group; those that are not named are one group.
+
+        What they send each other waits until `heal`. Clients reach all members still.
+        """
+        named = [sorted({self._checked(each) for each in group}) for group in groups]
+        members = [each for group in named for each in group]
+        if len(set(members)) != len(members):
+            raise ValueError(f"a member is in one group alone, but these share some: {named}")
+        rest = [each for each in range(len(self)) if each not in members]
+        self._ask("partition", groups=[*named, rest])
+
+    def isolate(self, member: int) -> None:
+        """Cut a member off from all others."""
+        self.partition([member])
+
+    def heal(self) -> None:
+        """Let all members reach each other again."""
+        self._ask("partition", groups=[])
+
+    # What is known of them.
+
+    def log(self, member: int) -> str:
+        """Return what a member has logged so far."""
+        text: str = self._ask("log", member=self._checked(member))["text"]
+        return text
+
+    def logs(self) -> list[tuple[str, str]]:
+        """Return what reports of failed tests show: titles and texts."""
+        state = ("kvorum cluster", self._ask("state")["text"])
+        logs = enumerate(map(self.log, range(len(self))))
+        return [state, *((f"kvorum log of member {each}", last_lines(log)) for each, log in logs)]
+
+    def end(self) -> None:
+        """Kill the members, and close all clients of them."""
+        self.end_clients()
+        self._ask("end")
+
+    def _ask(self, what: str, **fields: object) -> Answer:
+        return self._companion.ask(what, cluster=self._number, **fields)
+
+    def _checked(self, member: int) -> int:
+        if not 0 <= member < len(self):
+            raise ValueError(f"there is no member {member}; members are 0 to {len(self) - 1}")
+        return member
+
+
+class Clusters:
+    """Where clusters come from."""
+
+    def __init__(self, companion: Companion) -> None:
+        self._companion = companion
+
+    def take(self, options: "Options", certificates: "Certificates | None") -> Cluster:
+        """Return a fresh cluster; raises CompanionError with the reason why there is none."""
+        return start_cluster(self._companion, options, certificates)
+
+
+def start_cluster(
+    companion: Companion, options: "Options", certificates: "Certificates | None"
+) -> Cluster:
+    """Start a cluster, in which all members serve; raises CompanionError if one does not."""
+    flags = {
+        "heartbeat-interval": str(HEARTBEAT_MILLISECONDS),
+        "election-timeout": str(ELECTION_MILLISECONDS),
+    }
+    flags |= server_flags(options, certificates)
+    if certificates is not None:
+        flags |= certificates.peer_flags()
+    found = companion.ask(
+        "start",
+        size=SIZE,
+        flags=[f"--{name}={value}" for name, value in flags.items()],
+        peer_scheme="http" if certificates is None else "https",
+        seconds=WAIT_SECONDS,
+    )
+    cluster = Cluster(
+        companion, found["cluster"], tuple(found["urls"]), certificates, auth=options.auth
+    )
+    try:
+        if options.auth:
+            with cluster.client(user="", timeout=AUTH_SECONDS_MAX) as client:
+                enable_auth(client)
+    except BaseException:
+        cluster.end()
+        raise
+    return cluster

@@ -1,0 +1,145 @@
+"""The plugin of pytest: fixtures with stores and clusters, and the mark that varies them.
+
+It is loaded into every run of pytest where Kvorum is installed, so it imports nothing that is not
+there already. What fixtures need is imported when the first of them is used.
+"""
+
+import pytest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from typing import Any, Protocol, TypeVar
+
+    from kvorum.client.aio.client import AsyncClient
+    from kvorum.client.sync.client import Client
+    from kvorum.testing.certificates import Certificates
+    from kvorum.testing.cluster import Cluster
+    from kvorum.testing.companion import Companion
+    from kvorum.testing.options import Options
+    from kvorum.testing.store import Store
+
+    Lent = TypeVar("Lent", bound=Store | Cluster, covariant=True)
+
+    class Source(Protocol[Lent]):
+        """Where stores or clusters come from."""
+
+        def take(self, options: Options, certificates: Certificates | None) -> Lent:
+            """Return a fresh one."""
+
+
+MARK = (
+    "kvorum(tls=False, auth=False, flags={}): what the store or cluster of a test is like: TLS, "
+    "users (root, with the password root), flags of the kvorum command by their names"
+)
+
+_sources: "pytest.StashKey[dict[str, tuple[Companion, Any]]]" = pytest.StashKey()
+_certificates = pytest.StashKey["Certificates"]()
+_lent = pytest.StashKey["list[Store | Cluster]"]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark known."""
+    config.addinivalue_line("markers", MARK)
+
+
+@pytest.fixture
+def kvorum(request: pytest.FixtureRequest) -> "Iterator[Store]":
+    """Provide a fresh, empty store for this test alone: a `kvorum.testing.Store`."""
+    from kvorum.testing.store import Stores
+
+    yield from _lend(request, "kvorum.testing.keeper", Stores)
+
+
+@pytest.fixture
+def kvorum_client(kvorum: "Store") -> "Client":
+    """Provide a client of the store of this test."""
+    return kvorum.client()
+
+
+@pytest.fixture
+def kvorum_async_client(kvorum: "Store") -> "AsyncClient":
+    """Provide a client of the store of this test, for the loop in which it is used first."""
+    return kvorum.async_client()
+
+
+@pytest.fixture
+def kvorum_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster]":
+    """Provide a cluster of three members for this test alone: a `kvorum.testing.Cluster`."""
+    from kvorum.testing.cluster import Clusters
+
+    yield from _lend(request, "kvorum.testing.nursery", Clusters)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> "Generator[None, pytest.TestReport, pytest.TestReport]":
+    """Show in the report of a failed test what its members logged."""
+    report = yield
+    if report.failed:
+        for each in item.stash.get(_lent, ()):
+            report.sections += _logs(each)
+    return report
+
+
+def _logs(lent: "Store | Cluster") -> "list[tuple[str, str]]":
+    from kvorum.testing.companion import CompanionError
+
+    try:
+        return lent.logs()
+    except CompanionError as error:
+        return [("kvorum", str(error))]
+
+
+def _lend(
+    request: pytest.FixtureRequest,
+    module: str,
+    source: "Callable[[Companion], Source[Lent]]",
+) -> "Iterator[Lent]":
+    from kvorum.testing.companion import CompanionError
+    from kvorum.testing.options import MarkError, options_of
+
+    marks = [(mark.args, mark.kwargs) for mark in request.node.iter_markers("kvorum")]
+    refusal = ""
+    try:
+        options = options_of(reversed(marks))
+        certificates = _certificates_of(request) if options.tls else None
+        made = _source(request.config, module, source).take(options, certificates)
+    except (CompanionError, MarkError) as error:
+        refusal = f"no {request.fixturename} for this test: {error}"
+    if refusal:
+        # Not where the error was caught, which would be shown as well.
+        pytest.fail(refusal, pytrace=False)
+    lent = request.node.stash.setdefault(_lent, [])
+    lent.append(made)
+    try:
+        yield made
+    finally:
+        lent.remove(made)
+        made.end()
+
+
+def _source(
+    config: pytest.Config, module: str, make: "Callable[[Companion], Source[Lent]]"
+) -> "Source[Lent]":
+    """Return what uses the process of a module, which is started once and ends with the session."""
+    from kvorum.testing.companion import Companion
+
+    sources = config.stash.setdefault(_sources, {})
+    if module not in sources or sources[module][0].has_ended:
+        companion = Companion(module)
+        config.add_cleanup(companion.stop)
+        sources[module] = (companion, make(companion))
+    source: Source[Lent] = sources[module][1]
+    return source
+
+
+def _certificates_of(request: pytest.FixtureRequest) -> "Certificates":
+    """Return the certificates of this session."""
+    if _certificates not in request.config.stash:
+        from kvorum.testing.certificates import make_certificates
+
+        factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+        request.config.stash[_certificates] = make_certificates(factory.mktemp("kvorum-tls"))
+    return request.config.stash[_certificates]

@@ -1,0 +1,99 @@
+"""A store for one test, and where it comes from."""
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from kvorum.testing.access import CLIENT_SECONDS, Access, last_lines
+from kvorum.testing.companion import Answer, Companion, answered
+from kvorum.testing.options import server_flags
+
+if TYPE_CHECKING:
+    from kvorum.client.aio.client import AsyncClient
+    from kvorum.client.sync.client import Client
+    from kvorum.testing.certificates import Certificates
+    from kvorum.testing.options import Options
+
+KINDS_MAX = 4
+"""Of so many kinds, those used last, a store is asked for ahead of the next test."""
+
+
+class Store(Access):
+    """A fresh, empty store: one member, in memory, that nobody else uses."""
+
+    def __init__(
+        self,
+        companion: Companion,
+        number: int,
+        url: str,
+        certificates: "Certificates | None",
+        *,
+        auth: bool,
+    ) -> None:
+        super().__init__((url,), certificates, auth=auth)
+        self.url: str = url
+        """Where clients reach it."""
+        self._companion = companion
+        self._number = number
+
+    @property
+    def address(self) -> str:
+        """Its host and port, for clients that take no URL."""
+        return self.url.partition("://")[2]
+
+    def client(
+        self, *, user: str | None = None, password: str = "", timeout: float = CLIENT_SECONDS
+    ) -> "Client":
+        """Return a client of it, which is closed with the test at the latest.
+
+        With auth it is `root`, unless another user is given; with "" nobody logs in.
+        """
+        return self._open(self.urls, user, password, timeout)
+
+    def async_client(
+        self, *, user: str | None = None, password: str = "", timeout: float = CLIENT_SECONDS
+    ) -> "AsyncClient":
+        """Return a client for the loop in which it is used first, with which it is closed."""
+        return self._open_async(self.urls, user, password, timeout)
+
+    @property
+    def log(self) -> str:
+        """What the member has logged so far."""
+        text: str = self._companion.ask("log", number=self._number)["text"]
+        return text
+
+    def logs(self) -> list[tuple[str, str]]:
+        """Return what reports of failed tests show: titles and texts."""
+        return [("kvorum log", last_lines(self.log))]
+
+    def end(self) -> None:
+        """Give it up, and all clients of it."""
+        self.end_clients()
+        self._companion.tell("drop", number=self._number)
+
+
+class Stores:
+    """Where fresh stores come from. The next one of a kind is asked for while the last is used."""
+
+    def __init__(self, companion: Companion) -> None:
+        self._companion = companion
+        self._next: dict[Options, Future[Answer]] = {}
+
+    def take(self, options: "Options", certificates: "Certificates | None") -> Store:
+        """Return a fresh store; raises CompanionError with the reason why there is none."""
+        asked = self._next.pop(options, None) or self._ask(options, certificates)
+        found = answered(asked)
+        self._next[options] = self._ask(options, certificates)
+        if len(self._next) > KINDS_MAX:
+            self._next.pop(next(iter(self._next))).add_done_callback(self._drop)
+        return Store(
+            self._companion, found["number"], found["url"], certificates, auth=options.auth
+        )
+
+    def _ask(self, options: "Options", certificates: "Certificates | None") -> "Future[Answer]":
+        flags = server_flags(options, certificates)
+        return self._companion.begin("take", flags=flags, auth=options.auth)
+
+    def _drop(self, asked: "Future[Answer]") -> None:
+        found = asked.result()
+        if "number" in found:
+            self._companion.tell("drop", number=found["number"])

@@ -1,0 +1,134 @@
+"""The fixture with a cluster: faults and waits, by the fixture itself and in runs of pytest."""
+
+import pytest
+
+from kvorum.client import DeadlineError, KvorumError, TooManyOperationsError, put
+from kvorum.testing import Cluster, CompanionError
+from tests.testing.conftest import Run
+
+
+def others(cluster: Cluster, *members: int) -> list[int]:
+    return [each for each in range(len(cluster)) if each not in members]
+
+
+def test_a_killed_leader_is_replaced_and_comes_back(kvorum_cluster: Cluster) -> None:
+    client = kvorum_cluster.client()
+    client.put("key", "1")
+    killed = kvorum_cluster.leader()
+    assert sorted([killed, *kvorum_cluster.followers()]) == [0, 1, 2]
+    kvorum_cluster.kill(killed)
+    assert kvorum_cluster.leader() in others(kvorum_cluster, killed)
+    kvorum_cluster.client(*others(kvorum_cluster, killed)).put("key", "2")
+    with pytest.raises(CompanionError, match=f"member {killed} does not run; restart it first"):
+        kvorum_cluster.pause(killed)
+    with pytest.raises(CompanionError, match=f"not within .*member {killed} .* ended with -9"):
+        kvorum_cluster.settle(timeout=0.1)
+
+    kvorum_cluster.restart(killed)
+    kvorum_cluster.settle()
+    found = kvorum_cluster.client(killed).get("key")
+    assert found is not None and found.value == b"2"
+    # One that runs ends cleanly before it starts again.
+    kvorum_cluster.restart(killed)
+    assert "closed etcd server" in kvorum_cluster.log(killed)
+
+
+def test_without_a_majority_nobody_leads(kvorum_cluster: Cluster) -> None:
+    leader = kvorum_cluster.leader()
+    first, second = others(kvorum_cluster, leader)
+    kvorum_cluster.kill(first)
+    kvorum_cluster.kill(second)
+    with pytest.raises(KvorumError):
+        kvorum_cluster.client(leader, timeout=0.2).put("key", "value")
+    with pytest.raises(CompanionError, match=r"leader: not within 0\.1 s"):
+        kvorum_cluster.leader(timeout=0.1)
+    kvorum_cluster.restart(first, wait=False)
+    assert kvorum_cluster.leader() in (leader, first)
+    kvorum_cluster.client(leader, first, timeout=30).put("key", "value")
+
+
+def test_a_partition_lets_the_majority_go_on(kvorum_cluster: Cluster) -> None:
+    alone = kvorum_cluster.leader()
+    watching = kvorum_cluster.client(alone)
+    with watching.watch("key") as watch:
+        kvorum_cluster.isolate(alone)
+        leader = kvorum_cluster.leader()
+        assert leader != alone
+        kvorum_cluster.client(*others(kvorum_cluster, alone), timeout=30).put("key", "value")
+        # It neither writes nor reads what is new, until the others reach it.
+        with pytest.raises(KvorumError):
+            kvorum_cluster.client(alone, timeout=0.2).put("key", "other")
+        stale = kvorum_cluster.client(alone).get("key", serializable=True)
+        assert stale is None
+        kvorum_cluster.heal()
+        kvorum_cluster.settle()
+        assert next(watch).value == b"value"
+
+
+def test_groups_of_a_partition(kvorum_cluster: Cluster) -> None:
+    kvorum_cluster.partition([0], [1], [2])
+    with pytest.raises(CompanionError):
+        kvorum_cluster.leader(timeout=0.1)
+    kvorum_cluster.partition([0, 1])
+    assert kvorum_cluster.leader() in (0, 1)
+    with pytest.raises(ValueError, match="in one group alone"):
+        kvorum_cluster.partition([0, 1], [1])
+    with pytest.raises(ValueError, match="there is no member 3; members are 0 to 2"):
+        kvorum_cluster.partition([3])
+
+
+def test_a_paused_leader_is_replaced(kvorum_cluster: Cluster) -> None:
+    paused = kvorum_cluster.leader()
+    kvorum_cluster.pause(paused)
+    with pytest.raises(DeadlineError):
+        kvorum_cluster.client(paused, timeout=0.2).get("key", serializable=True)
+    assert kvorum_cluster.leader() != paused
+    kvorum_cluster.client(*others(kvorum_cluster, paused), timeout=30).put("key", "value")
+    kvorum_cluster.resume(paused)
+    kvorum_cluster.settle()
+    found = kvorum_cluster.client(paused).get("key")
+    assert found is not None and found.value == b"value"
+
+
+@pytest.mark.kvorum(tls=True, auth=True, flags={"max-txn-ops": 1})
+def test_tls_users_and_flags(kvorum_cluster: Cluster) -> None:
+    assert all(url.startswith("https://") for url in kvorum_cluster.urls)
+    client = kvorum_cluster.client(timeout=30)
+    client.put("key", "value")
+    assert client.auth.users() == ["root"]
+    with pytest.raises(KvorumError):
+        kvorum_cluster.client(user="").get("key")
+    alone = kvorum_cluster.leader()
+    kvorum_cluster.isolate(alone)
+    assert kvorum_cluster.leader() != alone
+    with pytest.raises(TooManyOperationsError):
+        client.txn().then(put("a", ""), put("b", "")).commit()
+
+
+def test_reports_and_refusals(pytester: pytest.Pytester, run_pytest: Run) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def test_fails(kvorum_cluster):
+            kvorum_cluster.kill(kvorum_cluster.leader())
+            assert False
+
+        @pytest.mark.kvorum(flags={"election-timeout": 30})
+        def test_refused(kvorum_cluster):
+            pass
+        """
+    )
+    result = run_pytest()
+    result.assert_outcomes(failed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "no kvorum_cluster for this test: member ? ended with 1; it said:",
+            "*should be at least*",
+            "*- kvorum cluster -*",
+            "member 0 *; member 1 *; member 2 *",
+            "*- kvorum log of member 0 -*",
+            "*- kvorum log of member 1 -*",
+            "*- kvorum log of member 2 -*",
+        ]
+    )

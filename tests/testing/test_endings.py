@@ -1,0 +1,148 @@
+"""Nothing is left of stores and clusters, however a run of pytest ends."""
+
+import os
+import select
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kvorum.testing.cluster import start_cluster
+from kvorum.testing.companion import Companion, CompanionError
+from kvorum.testing.options import Options
+from tests.testing.conftest import Run, loading
+
+END_SECONDS_MAX = 120
+
+HELD = """
+    import os
+    import re
+    import signal
+    import sys
+    from pathlib import Path
+
+    def children(process):
+        listed = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        return [each for child in listed for each in (child, *children(child))]
+
+    def test_it(kvorum, kvorum_cluster, kvorum_client):
+        kvorum_client.put("key", "value")
+        logs = kvorum.log + kvorum_cluster.log(0)
+        directories = set(re.findall(r'data-dir=(/[^\\s",]+)', logs))
+        assert len(directories) >= 2 and all(Path(each).exists() for each in directories)
+        assert len(children(os.getpid())) >= 5
+        Path("held").write_text(" ".join(children(os.getpid())) + "\\n" + " ".join(directories))
+        ENDING
+
+    def test_next(kvorum):
+        pass
+"""
+
+
+def wait_gone(process: int) -> None:
+    """Return when a process, which need not be a child, has ended."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([descriptor], [], [], END_SECONDS_MAX)[0], f"{process} runs on"
+    finally:
+        os.close(descriptor)
+
+
+def check_gone(pytester: pytest.Pytester) -> None:
+    processes, directories = (pytester.path / "held").read_text().split("\n")
+    for process in processes.split():
+        wait_gone(int(process))
+    assert [each for each in directories.split() if Path(each).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("ending", "outcome"),
+    [
+        ("assert False", "1 failed"),
+        ("os.kill(os.getpid(), signal.SIGINT)", "no tests ran|KeyboardInterrupt"),
+        ("sys.exit(3)", ""),
+    ],
+    ids=["failure", "interrupt", "exit"],
+)
+def test_a_run_that_stops_early(
+    pytester: pytest.Pytester, run_pytest: Run, ending: str, outcome: str
+) -> None:
+    pytester.makepyfile(HELD.replace("ENDING", ending))
+    result = run_pytest("--exitfirst")
+    assert result.ret != 0
+    assert any(each in result.stdout.str() for each in outcome.split("|"))
+    check_gone(pytester)
+
+
+@pytest.mark.usefixtures("run_pytest")
+def test_a_run_that_is_killed(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(HELD.replace("ENDING", "os.kill(os.getpid(), signal.SIGKILL)"))
+    command = [*pytester._getpytestargs(), *loading(), "-p", "no:cacheprovider"]
+    process = pytester.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert process.wait(END_SECONDS_MAX) == -signal.SIGKILL
+    check_gone(pytester)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+def test_members_end_with_the_process_that_runs_them(how: signal.Signals) -> None:
+    companion = Companion("kvorum.testing.nursery")
+    try:
+        cluster = start_cluster(companion, Options(), None)
+        number = companion.process_id
+        members = Path(f"/proc/{number}/task/{number}/children").read_text().split()
+        assert len(members) == 3
+        os.kill(number, how)
+        for member in members:
+            wait_gone(int(member))
+        with pytest.raises(CompanionError, match="has ended"):
+            cluster.leader()
+    finally:
+        companion.stop()
+
+
+def test_workers_of_xdist_have_servers_of_their_own(
+    pytester: pytest.Pytester, run_pytest: Run
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("number", range(6))
+        def test_store(kvorum_client, number):
+            assert kvorum_client.put("key", "value").revision == 2
+
+        @pytest.mark.parametrize("number", range(2))
+        def test_cluster(kvorum_cluster, number, worker_id):
+            assert worker_id in ("gw0", "gw1")
+            assert kvorum_cluster.client(timeout=30).put("key", "value").revision == 2
+
+        @pytest.mark.kvorum(tls=True)
+        @pytest.mark.parametrize("number", range(4))
+        def test_tls(kvorum_client, number):
+            assert kvorum_client.put("key", "value").revision == 2
+        """
+    )
+    run_pytest("-n2", "-p", "xdist").assert_outcomes(passed=12)
+
+
+def test_a_store_whose_process_was_killed(pytester: pytest.Pytester, run_pytest: Run) -> None:
+    pytester.makepyfile(
+        """
+        import os
+        import signal
+
+        def test_loses_it(kvorum):
+            os.kill(kvorum._companion.process_id, signal.SIGKILL)
+            assert False
+
+        def test_next(kvorum_client):
+            kvorum_client.put("key", "value")
+        """
+    )
+    result = run_pytest()
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*the process that runs kvorum.testing.keeper has ended*"])
