@@ -45,7 +45,8 @@ def functions() -> list[Function]:
     for path in sorted(PACKAGE.rglob("*.py")):
         # Clients are no part of the core: nothing of them is compiled or touches a member's state.
         # Nor are the simulator, which drives generators of its own, and tools for tests.
-        if not {"pb", "client", "cli", "ctl", "sim", "testing"} & set(path.relative_to(PACKAGE).parts):
+        others = {"pb", "client", "cli", "ctl", "sim", "testing"}
+        if not others & set(path.relative_to(PACKAGE).parts):
             name = path.relative_to(PACKAGE).as_posix()
             found += [
                 (f"{name}:{node.name}", node)

@@ -79,6 +79,22 @@ def test_a_database_that_is_gone_is_not_made_anew() -> None:
         open_on(disk)
 
 
+@pytest.mark.parametrize("calls", range(12))
+def test_what_a_killed_start_has_named_is_durable_once_the_next_one_writes(calls: int) -> None:
+    disk = MemoryDisk.new()
+    disk.crash_after(calls)
+    with contextlib.suppress(Crash):
+        open_on(disk)
+    disk = disk.crash(lambda: False)  # killed: the system still knows what was not synced
+    backend = open_on(disk)
+    backend.put_row(2 << 32, b"row")
+    backend.set_applied(1, 1)
+    flush(disk, backend)
+    coins = iter([True])
+    again = open_on(disk.crash(lambda: next(coins, False)))  # the power fails
+    assert again.applied_index == 1
+
+
 def test_the_database_that_counts_is_neither_removed_nor_copied_to() -> None:
     disk = MemoryDisk.new()
     open_on(disk).close()

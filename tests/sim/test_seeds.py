@@ -49,6 +49,7 @@ FOUND = {
     (14000242, 3): "none in the members: their questions to each other were taken for clients'",
     (15000333, 1): "a leader did not hand over to a voter that was added since the last tick",
     (15000640, 3): "a defragmentation begun before a snapshot was installed removed its database",
+    (16001291, 5): "a start after one that was killed left the name of the database not durable",
     (15000925, 1): "a client asked for the members again and again while nobody answered",
 }
 

@@ -37,6 +37,8 @@ def open_backend(
         current = read_current(files, directory)
         directories.remove_leftovers(files, directory, current)
         if current is not None:
+            # A process that was killed may have named it without making that durable.
+            files.sync_directory(directory)
             _require(files, database_path(directory, current.number))
             while current.version < directories.FORMAT_VERSION:
                 current = _convert(files, environments, directory, current, map_bytes)
