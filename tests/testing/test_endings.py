@@ -1,7 +1,9 @@
 """Nothing is left of stores and clusters, however a run of pytest ends."""
 
 import os
+import re
 import select
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -95,6 +97,9 @@ def test_members_end_with_the_process_that_runs_them(how: signal.Signals) -> Non
         number = companion.process_id
         members = Path(f"/proc/{number}/task/{number}/children").read_text().split()
         assert len(members) == 3
+        found = re.search(r"--data-dir=(\S+)", cluster.log(0))
+        assert found is not None
+        directory = Path(found[1]).parent
         os.kill(number, how)
         for member in members:
             wait_gone(int(member))
@@ -102,6 +107,9 @@ def test_members_end_with_the_process_that_runs_them(how: signal.Signals) -> Non
             cluster.leader()
     finally:
         companion.stop()
+    # Who is killed leaves its directory; nothing uses that any more.
+    assert directory.exists() == (how is signal.SIGKILL)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def test_workers_of_xdist_have_servers_of_their_own(
