@@ -1,6 +1,6 @@
 """Workers of which one works at a time: the one that leads; another one goes on when it is gone.
 
-Jobs are keys below `jobs/todo/`. A worker that leads takes them in order, and what it writes down
+Jobs are keys below `jobs/open/`. A worker that leads takes them in order, and what it writes down
 holds only if it still leads, because that is a condition of the very transaction that writes it.
 
 Run as many as you like: `python -m examples.leader_worker worker-1 localhost:2379`
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from kvorum import AsyncClient
 from kvorum.client import AsyncElection, KeyValue, KvorumError, delete, mod_revision, put
 
-TODO, DONE, LEADER = "jobs/todo/", "jobs/done/", "jobs/leader"
+OPEN, DONE, LEADER = "jobs/open/", "jobs/done/", "jobs/leader"
 SESSION_SECONDS = 5
 """So long after a worker has crashed another one leads."""
 AGAIN_SECONDS = 0.5
@@ -39,18 +39,18 @@ async def lead(
 ) -> None:
     """Do one job after the other; return when another worker leads."""
     while True:
-        found = await client.read(prefix=TODO, limit=1)
+        found = await client.read(prefix=OPEN, limit=1)
         for job in found.kvs:
             if not await finish(client, election, job, work(job)):
                 return
         if not found.kvs:
-            async with client.watch(prefix=TODO, revision=found.revision + 1) as watch:
+            async with client.watch(prefix=OPEN, revision=found.revision + 1) as watch:
                 await anext(watch)
 
 
 async def finish(client: AsyncClient, election: AsyncElection, job: KeyValue, result: str) -> bool:
     """Write a result down in place of its job; return whether this worker was still to do so."""
-    number = job.key.decode().removeprefix(TODO)
+    number = job.key.decode().removeprefix(OPEN)
     written = (
         client.txn()
         .when(election.condition, mod_revision(job.key) == job.mod_revision)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from examples.leader_worker import DONE, LEADER, TODO, run
+from examples.leader_worker import DONE, LEADER, OPEN, run
 from kvorum import AsyncClient, Client
 from kvorum.testing import Cluster, Store
 
@@ -26,12 +26,12 @@ def test_another_worker_goes_on(kvorum: Store, kvorum_client: Client) -> None:
         client = kvorum.async_client()
         workers = {name: worker(client, name) for name in ("one", "two")}
         for number in range(5):
-            await client.put(f"{TODO}{number}", "")
+            await client.put(f"{OPEN}{number}", "")
         await wait_done(client, 5)
         first = (await client.election(LEADER).leader()).text
         workers.pop(first).cancel()
         for number in range(5, 10):
-            await client.put(f"{TODO}{number}", "")
+            await client.put(f"{OPEN}{number}", "")
         done = await wait_done(client, 10)
         assert done[:5] == [first] * 5
         (second,) = workers
@@ -41,7 +41,7 @@ def test_another_worker_goes_on(kvorum: Store, kvorum_client: Client) -> None:
         return done
 
     assert len(asyncio.run(main())) == 10
-    assert kvorum_client.count(prefix=TODO) == 0
+    assert kvorum_client.count(prefix=OPEN) == 0
 
 
 def test_jobs_go_on_without_the_leader_of_the_cluster(kvorum_cluster: Cluster) -> None:
@@ -49,11 +49,11 @@ def test_jobs_go_on_without_the_leader_of_the_cluster(kvorum_cluster: Cluster) -
         client = kvorum_cluster.async_client(timeout=30)
         worker = asyncio.create_task(run(client, "one", lambda job: job.text))
         try:
-            await client.put(f"{TODO}0", "before")
+            await client.put(f"{OPEN}0", "before")
             await wait_done(client, 1)
             kvorum_cluster.kill(kvorum_cluster.leader())
             await asyncio.to_thread(kvorum_cluster.leader)
-            await client.put(f"{TODO}1", "after")
+            await client.put(f"{OPEN}1", "after")
             return await wait_done(client, 2)
         finally:
             worker.cancel()
