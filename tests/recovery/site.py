@@ -113,7 +113,8 @@ class Site:
             self.log(name).write_bytes(b"")
             flag = f"--config-file={self.config / name}.yml"
             self._processes[name] = start("kvorum", [flag], self.log(name))
-        return all([self._serves(name) for name in names])
+        served = [self._serves(name) for name in names]
+        return all(served)
 
     def _serves(self, name: str) -> bool:
         end = time.monotonic() + WAIT_SECONDS_MAX
@@ -208,10 +209,12 @@ class Site:
         assert self.content() == expected
         with self.client() as client:
             revision = client.put("after", "").revision
-            hashes = {
-                client.maintenance.hash_kv(self.address(name), revision=revision).hash
-                for name in self.members
-            }
+        hashes = set()
+        for name in self.members:
+            with self.client(name) as client:
+                # A linearizable read waits until the member has what was put.
+                client.read("after")
+                hashes.add(client.maintenance.hash_kv(revision=revision).hash)
         assert len(hashes) == 1, hashes
 
     def close(self) -> None:
