@@ -286,7 +286,7 @@ class Cluster:
         self.flags = flags
         self.peer_scheme = peer_scheme
         self._like = like
-        self._prefix, self._reserved = _prefix()
+        self._prefix, self._reserved = reserved_prefix()
         self._members: list[Member] = []
         for _ in range(size):
             self.add()
@@ -441,7 +441,7 @@ class Cluster:
         self._reserved.close()
 
 
-def _prefix() -> tuple[str, socket.socket]:
+def reserved_prefix() -> tuple[str, socket.socket]:
     """Return the first three numbers of loopback addresses that no other cluster uses.
 
     They are reserved for as long as the socket is open.
