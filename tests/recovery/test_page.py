@@ -1,15 +1,19 @@
 """The page and its tests: every section with command lines has one, and every test a section."""
 
 import re
+from pathlib import Path
 
 from kvorum.doctor.findings import SEVERITIES
-from tests.recovery import test_data, test_members
 from tests.recovery.page import PAGE, Step, sections
+
+PAGE_TESTS = Path(__file__).parent
+TEST = re.compile(r"^def (test_\w+)\(", re.M)
 
 
 def test_every_section_has_a_test_and_every_test_a_section() -> None:
-    tests = {name for each in (test_data, test_members) for name in vars(each)}
-    assert {name for name in tests if name.startswith("test_")} == sections().keys()
+    modules = [path for path in PAGE_TESTS.glob("test_*.py") if path.name != "test_page.py"]
+    tests = [name for path in modules for name in TEST.findall(path.read_text())]
+    assert sorted(tests) == sorted(sections())
 
 
 def test_findings_on_the_page_are_the_doctors() -> None:
