@@ -53,6 +53,22 @@ def test_what_happened_between_two_runs_is_recorded(tmp_path: Path) -> None:
         assert state_in(directory, revision, expected.compact_revision) == expected
 
 
+def test_a_history_may_begin_with_an_empty_store(tmp_path: Path) -> None:
+    store = DirectoryStore(RealFiles(), f"{tmp_path}/archive")
+    with (
+        running_kvorum(tmp_path / "data") as server,
+        Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+    ):
+        with running_backup(client, store) as told:
+            told.wait(lambda: bool(told.taken))
+        revisions = [client.put("a", str(number)).revision for number in range(3)]
+        with running_backup(client, store) as told:
+            told.wait_recorded(revisions[-1])
+            assert told.histories == []
+    (span,) = spans_of(Archive(store))
+    assert (span.first, span.last) == (1, revisions[-1])
+
+
 def test_changes_that_were_compacted_begin_another_history(tmp_path: Path) -> None:
     store = DirectoryStore(RealFiles(), f"{tmp_path}/archive")
     with (

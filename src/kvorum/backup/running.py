@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS_MAX = 3
 """How many histories `run_once` begins at most, if they end while it records them."""
+EMPTY_REVISION = 1
+"""Of a store in which nothing was written yet."""
 
 
 class Backup:
@@ -110,7 +112,9 @@ class Backup:
                 manifest = read_manifest(self._store, history.snapshots[-1])
                 place = self._place(history)
                 is_same = manifest.cluster_id == header.cluster_id
-                if is_same and place.digest and place.revision <= header.revision:
+                # An empty store has no rows that could be other ones.
+                is_known = place.digest or place.revision == EMPTY_REVISION
+                if is_same and is_known and place.revision <= header.revision:
                     return history, place, manifest.taken + self._options.every_seconds
         history = History(f"{stamp_of(time.time())}-{token_hex(4)}")
         self._report.began(history.name, self._reason)
