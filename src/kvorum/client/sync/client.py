@@ -72,7 +72,7 @@ class Client(Recipes):
         connect_timeout: float = CONNECT_SECONDS,
         srv: str = "",
         sync_seconds: float = FOREVER,
-        shell: MakeShell[Shell] = Shell,
+        shell: MakeShell[Shell] | None = None,
     ) -> None:
         """Make a client, which connects with its first call.
 
@@ -89,7 +89,7 @@ class Client(Recipes):
             sync_seconds=sync_seconds,
         )
         tls = contexts(TlsOptions(ca, cert, key, insecure))
-        self.shell: Shell = shell(core, tls, connect_timeout)
+        self.shell: Shell = (shell or Shell)(core, tls, connect_timeout)
         """What carries calls; for parts of the client."""
         self._carrier: Carrier = self.shell
         self._closes: Shell | Leasing | None = self.shell
