@@ -414,7 +414,7 @@ def test_the_table_has_the_flags_of_the_reference() -> None:
         for name in line.split("|")[1].split("/")
     }
     ours = {"access-log", "access-log-prefix", "access-log-sample"}
-    ours |= {"backup-every", "backup-keep", "backup-log-interval", "backup-to"}
+    ours |= {"backup-every", "backup-keep", "backup-log-interval", "backup-to", "ephemeral"}
     assert names == {flag.name for flag in FLAGS} - ours
 
 
