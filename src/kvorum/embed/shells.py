@@ -28,7 +28,53 @@ _ELSEWHERE = "a client of a member in this process reaches no other; use `kvorum
 _ENDED = "the member in this process has ended"
 
 
-class LocalThreads(ThreadedClient):
+class _AtDoor:
+    """What a core asks for, done at a door; both shells put it before their own."""
+
+    core: Core
+    _door: Door
+    _addresses: Sequence[Address]
+    _told: list[int]
+    """Endpoints that cannot be reached, and the core was not told yet."""
+
+    def _ring(self) -> None:
+        raise NotImplementedError
+
+    def connect(self, endpoint: int) -> None:
+        """Connect at once, or never."""
+        if not _connect(self.core, endpoint, self._addresses, self._door):
+            self._told.append(endpoint)
+            self._ring()
+
+    def disconnect(self, endpoint: int) -> None:
+        """Do nothing: the core has ended its calls."""
+
+    def start(
+        self,
+        call: int,
+        endpoint: int,  # noqa: ARG002 (there is one)
+        path: str,
+        metadata: Metadata,
+        message: bytes,
+        ends: bool,
+    ) -> None:
+        """Begin a call."""
+        self._door.start(call, path, metadata, message, ends)
+
+    def send(self, call: int, message: bytes) -> None:
+        """Send a message more."""
+        self._door.send(call, message)
+
+    def hold(self, call: int, *, is_held: bool) -> None:
+        """Take no more messages of a call, or go on."""
+        self._door.hold(call, is_held=is_held)
+
+    def cancel(self, call: int) -> None:
+        """Break a call off."""
+        self._door.cancel(call)
+
+
+class LocalThreads(_AtDoor, ThreadedClient):
     """For threads."""
 
     def __init__(
@@ -45,8 +91,7 @@ class LocalThreads(ThreadedClient):
         super().__init__(core, context, connect_seconds_max)
         self._door = open_door(self._ring)
         self._addresses = addresses
-        self._told: list[int] = []
-        """Endpoints that cannot be reached, and the core was not told yet."""
+        self._told = []
 
     # What wakes whoever reads.
 
@@ -77,43 +122,8 @@ class LocalThreads(ThreadedClient):
     def _send(self) -> None:
         pass
 
-    # What the core asks for.
 
-    def connect(self, endpoint: int) -> None:
-        """Connect at once, or never."""
-        if not _connect(self.core, endpoint, self._addresses, self._door):
-            self._told.append(endpoint)
-            self._ring()
-
-    def disconnect(self, endpoint: int) -> None:
-        """Do nothing: the core has ended its calls."""
-
-    def start(
-        self,
-        call: int,
-        endpoint: int,  # noqa: ARG002 (there is one)
-        path: str,
-        metadata: Metadata,
-        message: bytes,
-        ends: bool,
-    ) -> None:
-        """Begin a call."""
-        self._door.start(call, path, metadata, message, ends)
-
-    def send(self, call: int, message: bytes) -> None:
-        """Send a message more."""
-        self._door.send(call, message)
-
-    def hold(self, call: int, *, is_held: bool) -> None:
-        """Take no more messages of a call, or go on."""
-        self._door.hold(call, is_held=is_held)
-
-    def cancel(self, call: int) -> None:
-        """Break a call off."""
-        self._door.cancel(call)
-
-
-class LocalLoop(LoopClient):
+class LocalLoop(_AtDoor, LoopClient):
     """For asyncio."""
 
     def __init__(
@@ -129,7 +139,7 @@ class LocalLoop(LoopClient):
         self._open_door = open_door
         self._door = open_door(self._ring)
         self._addresses = addresses
-        self._told: list[int] = []
+        self._told = []
         self._is_rung = False
 
     def _ring(self) -> None:
@@ -160,41 +170,6 @@ class LocalLoop(LoopClient):
         """End everything."""
         await super().close()
         self._door.close()
-
-    # What the core asks for.
-
-    def connect(self, endpoint: int) -> None:
-        """Connect at once, or never."""
-        if not _connect(self.core, endpoint, self._addresses, self._door):
-            self._told.append(endpoint)
-            self._ring()
-
-    def disconnect(self, endpoint: int) -> None:
-        """Do nothing: the core has ended its calls."""
-
-    def start(
-        self,
-        call: int,
-        endpoint: int,  # noqa: ARG002 (there is one)
-        path: str,
-        metadata: Metadata,
-        message: bytes,
-        ends: bool,
-    ) -> None:
-        """Begin a call."""
-        self._door.start(call, path, metadata, message, ends)
-
-    def send(self, call: int, message: bytes) -> None:
-        """Send a message more."""
-        self._door.send(call, message)
-
-    def hold(self, call: int, *, is_held: bool) -> None:
-        """Take no more messages of a call, or go on."""
-        self._door.hold(call, is_held=is_held)
-
-    def cancel(self, call: int) -> None:
-        """Break a call off."""
-        self._door.cancel(call)
 
 
 def _connect(core: Core, endpoint: int, addresses: Sequence[Address], door: Door) -> bool:
