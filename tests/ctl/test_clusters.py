@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.members import Cluster, running_cluster
+from tests.cluster.members import Cluster, running_cluster, until
 from tests.ctl.duel import Outcome, run_here
 from tests.etcd import binary, is_target
 
@@ -107,6 +107,7 @@ def test_a_majority_is_away(cluster: Cluster) -> None:
     assert compare(alone, "member", "list", "--consistency=s").code == 0
     assert compare(alone, "endpoint", "health", quickly).code == 1
     assert compare(alone, "endpoint", "health", "--cluster", quickly).code == 1
+    until("it knows that nobody leads", lambda: not left.state().leader)
     for words in (("put", "known", "2"), ("get", "known")):
         told = run_here([f"--endpoints={left.address}", *words, quickly]).err
         assert b"see whether a majority of the members runs" in told
