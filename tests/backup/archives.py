@@ -11,7 +11,6 @@ from kvorum.backend.encoding import parse_row_key
 from kvorum.backend.images import checked_content
 from kvorum.backup.archive import rotate
 from kvorum.backup.content import with_log
-from kvorum.backup.images import DIGEST_BYTES
 from kvorum.backup.moments import stamp_of
 from kvorum.backup.names import SegmentName
 from kvorum.backup.points import Point
@@ -19,6 +18,7 @@ from kvorum.backup.recording import Place, Recorder
 from kvorum.backup.segments import Row, rows_of
 from kvorum.backup.stores import Store, write_verified
 from kvorum.backup.taking import keep_snapshot
+from kvorum.client.saving import DIGEST_BYTES
 from kvorum.client.values import Changes, Event, EventKind, KeyValue
 from kvorum.files import Opening
 from kvorum.files.interface import read_file

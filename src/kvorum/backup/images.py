@@ -14,14 +14,13 @@ from kvorum.backend.encoding import CHECKSUM_BYTES, parse_row_key
 from kvorum.backend.images import sealed_content
 from kvorum.backup.errors import ArchiveError
 from kvorum.backup.segments import Row, digest_of
+from kvorum.client.saving import DIGEST_BYTES, PAGE_BYTES
 from kvorum.edge import native_rows
 from kvorum.files import Files, Opening
 
 _NATIVE = native_rows()
 """Found when this is imported: its allocator belongs to the thread that loads it, and snapshots are
 examined in threads that end."""
-DIGEST_BYTES = 32
-_SECTOR_BYTES = 512
 _PIECE_BYTES = 1 << 20
 
 
@@ -85,7 +84,7 @@ def _check_digest(files: Files, path: str, name: str) -> tuple[int, str]:
     try:
         size = files.size(descriptor)
         length = size - DIGEST_BYTES
-        if length <= 0 or length % _SECTOR_BYTES:
+        if length <= 0 or length % PAGE_BYTES:
             raise ArchiveError(f"{name} is no whole snapshot: it has {size} bytes")
         digest = sha256()
         for offset in range(0, length, _PIECE_BYTES):

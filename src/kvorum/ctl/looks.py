@@ -12,7 +12,7 @@ from kvorum.client.values import MemberStatus
 from kvorum.ctl.failures import error_text
 from kvorum.ctl.fetching import Fetcher
 from kvorum.ctl.invocation import Invocation
-from kvorum.ctl.scraping import Samples, parse_samples, quantile, rate, total
+from kvorum.ctl.scraping import Samples, parse_samples, quantile, rate, total, whole
 
 ENDPOINTS_AT_ONCE_MAX = 16
 RATES = {
@@ -121,7 +121,7 @@ def as_json(look: Look, before: Look | None, index_max: int) -> dict[str, object
         "status_seconds": round(look.took_seconds, 6),
     }
     for name, metric in GAUGES.items():
-        told[name] = _whole(total(look.samples, metric))
+        told[name] = whole(total(look.samples, metric))
     for name, metric in RATES.items():
         found = rate(old, look.samples, metric, seconds) if old else None
         told[f"{name}_per_second"] = None if found is None else round(found, 1)
@@ -130,7 +130,3 @@ def as_json(look: Look, before: Look | None, index_max: int) -> dict[str, object
             found = quantile(old, look.samples, metric, percent / 100) if old else None
             told[f"{name}_p{percent}_seconds"] = None if found is None else round(found, 6)
     return told
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)

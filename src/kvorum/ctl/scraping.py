@@ -73,3 +73,8 @@ def _bound(labels: str) -> float:
         if name == "le":
             return float(value.strip('"'))
     return float("inf")
+
+
+def whole(value: float | None) -> int | None:
+    """Return a sample that counts something; None if there is none."""
+    return None if value is None else int(value)

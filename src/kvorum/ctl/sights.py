@@ -17,7 +17,7 @@ from kvorum.ctl.failures import error_text
 from kvorum.ctl.fetching import Fetcher, Page
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.looks import ENDPOINTS_AT_ONCE_MAX, LATENCIES
-from kvorum.ctl.scraping import Samples, parse_samples, quantile, rate, total
+from kvorum.ctl.scraping import Samples, parse_samples, quantile, rate, total, whole
 from kvorum.doctor.resources import TIMED_MIN
 from kvorum.doctor.sights import (
     Certificate,
@@ -188,7 +188,7 @@ def _figures(first: _Look, last: _Look) -> Figures:
     return Figures(
         # Both by the member's own clock, which may be wrong.
         (clock if clock is not None else time.time()) - started if started is not None else None,
-        _whole(total(samples, "etcd_server_leader_changes_seen_total")),
+        whole(total(samples, "etcd_server_leader_changes_seen_total")),
         _timing(before, samples, LATENCIES["fsync"]),
         _timing(before, samples, LATENCIES["commit"]),
         _timing(before, samples, ROUND_TRIPS),
@@ -243,7 +243,3 @@ def _command(invocation: Invocation) -> tuple[str, ...]:
             # A password is nobody's business.
             words.append(f"--{name}={text.partition(':')[0] if name == 'user' else text}")
     return tuple(words)
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)

@@ -21,12 +21,11 @@ from kvorum.backend.encoding import parse_row_key
 from kvorum.backend.images import sealed_content
 from kvorum.backend.native import NativeRows
 from kvorum.cli.errors import CommandError
+from kvorum.client.saving import DIGEST_BYTES, PAGE_BYTES
 from kvorum.files import Files, Opening
 from kvorum.offline.newest import Newest
 from kvorum.offline.progress import Progress
 
-DIGEST_BYTES = 32
-_SECTOR_BYTES = 512
 _PIECE_BYTES = 1 << 20
 _NONE_COMPACTED = -1
 
@@ -80,7 +79,7 @@ def _content_length(files: Files, path: str, check: HashCheck) -> int:
     descriptor = files.open(path, Opening.READ)
     try:
         length = files.size(descriptor)
-        has_digest = length % _SECTOR_BYTES == DIGEST_BYTES
+        has_digest = length % PAGE_BYTES == DIGEST_BYTES
         if has_digest:
             length -= DIGEST_BYTES
         if not has_digest and check is HashCheck.REQUIRED:

@@ -16,9 +16,10 @@ from kvorum.backend.buckets import (
 from kvorum.backend.encoding import parse_row_key
 from kvorum.backend.images import checked_content
 from kvorum.cli.errors import CommandError
+from kvorum.client.saving import DIGEST_BYTES
 from kvorum.files.interface import Opening
 from kvorum.files.memory import MemoryFiles
-from kvorum.offline.snapshots import DIGEST_BYTES, HashCheck, opened_snapshot
+from kvorum.offline.snapshots import HashCheck, opened_snapshot
 from kvorum.sim.history import History
 from kvorum.sim.violation import Violation
 

@@ -35,6 +35,7 @@ from kvorum.backend.real import LmdbEnvironments
 from kvorum.backend.transfer import install_sealed, seal_content
 from kvorum.cli.errors import BAD_ARGUMENTS, CommandError
 from kvorum.cli.invocation import Invocation
+from kvorum.client.saving import DIGEST_BYTES
 from kvorum.edge import native_rows
 from kvorum.files import Files
 from kvorum.files.real import RealFiles
@@ -52,7 +53,7 @@ from kvorum.offline.directories import DataDirectory, check_vacant, require_room
 from kvorum.offline.facts import Facts
 from kvorum.offline.histories import History, write_history
 from kvorum.offline.progress import Progress
-from kvorum.offline.snapshots import DIGEST_BYTES, HashCheck, opened_snapshot, used_bytes
+from kvorum.offline.snapshots import HashCheck, opened_snapshot, used_bytes
 from kvorum.offline.verification import VALUES, VARIABLE, verify
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState, Snapshot
