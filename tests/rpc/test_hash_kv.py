@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kvorum.api.pb import etcdserverpb as pb
+from kvorum.edge.interface import EventKind
 from tests.etcd import is_target
 from tests.rpc.harness import Harness
 from tests.rpc.oracle import Oracle, running_oracle
@@ -34,3 +35,20 @@ def test_hashes_after_two_compactions_are_those_of_etcd(tmp_path: Path) -> None:
         # Were its first compaction still in progress, it would not keep the hash of the second.
         expected = compacted_twice(etcd, physical=True)
     assert compacted_twice(Harness(), physical=False) == expected
+
+
+def test_calls_behind_a_compaction_end_with_their_clients() -> None:
+    harness = Harness(compaction_pause_seconds=1e6)
+    for number in range(5):
+        harness.ask("KV/Put", pb.PutRequest(key=b"key", value=b"%d" % number))
+    harness.ask("KV/Compact", pb.CompactionRequest(revision=3))
+    calls = [
+        harness.begin("/etcdserverpb.KV/Compact", pb.CompactionRequest(revision=4, physical=True)),
+        harness.begin("/etcdserverpb.Maintenance/HashKV", pb.HashKVRequest(revision=4)),
+    ]
+    harness.pass_time(5.0)
+    assert not harness.edge.replies.keys() & set(calls)
+    # The edge tells the end of such calls only.
+    assert harness.edge.waiting >= set(calls)
+    harness.arrive((), [(EventKind.ENDED, call, None) for call in calls])
+    assert not harness.member.procedures._calls

@@ -58,7 +58,7 @@ from kvorum.mvcc.keyvalue import key_of
 from kvorum.mvcc.ranges import UNLIMITED, RangeOptions, RangeResult, SortTarget, reply_body
 from kvorum.mvcc.slices import Slices
 from kvorum.rpc import checks
-from kvorum.rpc.interface import OK, canonical
+from kvorum.rpc.interface import OK, Output, canonical
 
 PIECE_KEYS_FIRST = 10
 
@@ -66,8 +66,9 @@ PIECE_KEYS_FIRST = 10
 class KeyValues:
     """Serves the calls of KV, one by one; `Services` has a shorter way for plain requests."""
 
-    def __init__(self, member: Member, operations_max: int) -> None:
+    def __init__(self, member: Member, edge: Output, operations_max: int) -> None:
         self._member = member
+        self._edge = edge
         self._operations_max = operations_max
         self.waiting_bytes = 0
         """Bytes of transactions that are being read and checked."""
@@ -156,6 +157,8 @@ class KeyValues:
         """Forget history; with `physical` the answer waits until it is gone from the disk."""
         message = parse_message(CompactionRequest, payload)
         if message.physical:
+            # Earlier compactions may be ahead of it, for as long as they take.
+            self._edge.mark_waiting(call)
             self._member.start(call, caller, _compact_physically(self._member, message))
         else:
             self._member.propose(call, caller, COMPACTION, canonical(message), message)

@@ -103,11 +103,14 @@ class Maintenance:
     def hash(self, call: int, caller: Caller, payload: bytes) -> None:
         """Hash all that is on the disk of this member."""
         parse_message(HashRequest, payload)
+        self._edge.mark_waiting(call)
         self._member.start(call, caller, _hash(self._member))
 
     def hash_kv(self, call: int, caller: Caller, payload: bytes) -> None:
         """Hash the keys at a revision; members with the same history agree on it."""
         request = parse_message(HashKVRequest, payload)
+        # Others' hashes and compactions may be ahead of it, for as long as they take.
+        self._edge.mark_waiting(call)
         self._member.start(call, caller, _hash_kv(self._member, request.revision))
 
     def move_leader(self, call: int, caller: Caller, payload: bytes) -> Result | None:

@@ -95,7 +95,7 @@ class Handlers:
         *,
         stops_for_defragmentation: bool,
     ) -> None:
-        self.kv = kv.KeyValues(member, operations_max)
+        self.kv = kv.KeyValues(member, edge, operations_max)
         self.range_streams = kv.RangeStreams(member)
         self.watches = watch.Watches(member)
         self.leases = lease.Leases(member)
