@@ -139,6 +139,9 @@ class Member:
     def disconnected(self, peer: int) -> None:
         """Note that the other node is gone."""
 
+    def absent(self, peer: int) -> None:
+        """Note that the other node's process has ended."""
+
     def is_removed(self, peer: int) -> bool:
         """Know of nobody else."""
         return peer not in (LEADER, FOLLOWER)

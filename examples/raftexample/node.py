@@ -228,6 +228,9 @@ class Node:
     def disconnected(self, peer: int) -> None:
         """Do nothing."""
 
+    def absent(self, peer: int) -> None:
+        """Do nothing: an election comes when the timer runs out."""
+
     def is_removed(self, peer: int) -> bool:
         """Return whether a node once belonged to the group and no longer does."""
         return peer in self.store.removed

@@ -5,6 +5,7 @@ checks all answers: by the history, by order, by linearizability, by leases.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,20 @@ class Watch:
 class Stage:
     """Members numbered from 1, and a client for each."""
 
-    def __init__(self, directory: Path, members: int = 3, seed: int = 0, **options: object) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        members: int = 3,
+        seed: int = 0,
+        *,
+        frames: bool = False,
+        **options: object,
+    ) -> None:
+        """With `frames`, members speak the peer protocol over connections."""
         self.world = World(seed)
         options = {"segment_bytes": SEGMENT_BYTES, "election_ticks": 4, **options}
-        self.cluster = Cluster(self.world, members, without_faults(), str(directory), options)
+        faults = replace(without_faults(), frames=frames)
+        self.cluster = Cluster(self.world, members, faults, str(directory), options)
         self._callers: list[Caller] = []
         self.cluster.start()
         self.serve()

@@ -13,7 +13,10 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
+from kvorum.edge.interface import Headers
+from kvorum.net.interface import DialEventKind
 from kvorum.sim.calls import METHODS
+from kvorum.sim.links import Links, Port
 from tests.incidents.conftest import MakeStage
 
 
@@ -155,3 +158,77 @@ def test_11408_a_lock_is_answered_to_who_still_holds_it(make_stage: MakeStage) -
     assert [kv.key for kv in queue.kvs if kv.key.startswith(b"lock/")] == [waits.response.key]
     stage.ask(LeaseRevokeRequest(ID=third))
     assert not [kv.key for kv in stage.everything().kvs if kv.key.startswith(b"lock/")]
+
+
+SEEDS = range(5)
+PATIENT = {"frames": True, "pre_vote": True, "election_ticks": 50}
+"""Without a sign, elections come after five seconds of silence."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_whose_process_has_ended_is_succeeded_at_once(
+    make_stage: MakeStage, seed: int
+) -> None:
+    stage = make_stage(3, seed=seed, **PATIENT)
+    leader, others = stage.leader, stage.followers()
+    stage.put(b"k/0", b"before", leader)
+    killed_at = stage.world.now
+    elected = len(stage.cluster.leaders)
+    stage.machine(leader).crash(power_cut=False)
+    stage.run_until(lambda: len(stage.cluster.leaders) > elected)
+    assert stage.world.now - killed_at < 0.5
+    stage.put(b"k/0", b"after", others[0])
+    stage.machine(leader).start()
+    stage.serve()
+    stage.judge()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_connections_that_break_every_second_depose_nobody(
+    make_stage: MakeStage, seed: int
+) -> None:
+    stage = make_stage(3, seed=seed, **PATIENT)
+    links = stage.cluster.links
+    assert links is not None
+    elected = len(stage.cluster.leaders)
+    for number in range(30):
+        stage.put(b"k/0", b"%d" % number, member=number % 3 + 1)
+        for connection in links.connections():
+            links.break_off(connection)
+        stage.run(1.0)
+    assert len(stage.cluster.leaders) == elected
+    stage.judge()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_that_one_member_cannot_reach_goes_on_leading(
+    make_stage: MakeStage, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host refuses connections of one member: that is no sign for the others."""
+    stage = make_stage(3, seed=seed, **PATIENT)
+    links = stage.cluster.links
+    assert links is not None
+    leader, (barred, _) = stage.leader, stage.followers()
+    elected = len(stage.cluster.leaders)
+    open_connection = Links.open
+
+    def open_or_refuse(
+        self: Links, client: Port, url: str, head: tuple[str, str, Headers], body: bytes | None
+    ) -> int:
+        number = open_connection(self, client, url, head, body)
+        if client.host.number == barred and self.ports[url].host.number == leader:
+            connection = client.requests[number]
+            connection.is_broken = True
+            self._fail(connection, DialEventKind.REFUSED)
+        return number
+
+    monkeypatch.setattr(Links, "open", open_or_refuse)
+    for connection in links.connections():
+        links.break_off(connection)
+    for number in range(20):
+        stage.put(b"k/0", b"%d" % number, member=leader)
+        stage.run(0.5)
+    assert len(stage.cluster.leaders) == elected
+    monkeypatch.undo()
+    stage.serve()
+    stage.judge()

@@ -66,6 +66,7 @@ MODULES = (
     "kvorum.member.requests",
     "kvorum.member.serving",
     "kvorum.member.stepping",
+    "kvorum.member.succession",
     "kvorum.member.transactions",
     "kvorum.mvcc.history",
     "kvorum.mvcc.index",

@@ -161,6 +161,15 @@ def _tell_progress(member: Member, now: float) -> None:
     member.hub.tick(now)
 
 
+def _election_due(member: Member) -> float:
+    return member.succession.stands_at
+
+
+def _stand(member: Member, now: float) -> None:
+    """Stand for election if the leader's process has ended."""
+    member.succession.stand(member, now)
+
+
 def _compare_hashes(member: Member, now: float) -> None:
     """As the leader, check whether the members hold the same."""
     member.corruption.run(member, now)
@@ -172,6 +181,7 @@ def _duties(config: MemberConfig) -> tuple[Duty, ...]:
         downgrade_check_seconds = inf
     return (
         Duty("fail what waited too long", heartbeat, timeouts.expire),
+        Duty("succeed a leader that is gone", _election_due, _stand),
         Duty("revoke leases that ran out", leases.EXPIRY_SECONDS, leases.expire),
         Duty("compact", _compaction_due, _compact),
         Duty("tell watchers of progress", _progress_due, _tell_progress),

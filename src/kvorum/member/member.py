@@ -50,6 +50,7 @@ from kvorum.member.reads import Execute, Read, Reads
 from kvorum.member.requests import RequestIds
 from kvorum.member.serving import begin_reads
 from kvorum.member.snapshots import Snapshots
+from kvorum.member.succession import Succession
 from kvorum.member.terms import is_believed
 from kvorum.member.transactions import read_txn
 from kvorum.member.waits import Answer, Signal, Steps
@@ -143,6 +144,7 @@ class Member:
         self.now = self._started = seams.clock()
         self._last_tick = self.now
         self._schedule = Schedule(self.now, config)
+        self.succession = Succession()
         self.compaction_resumes = -inf
         self.is_flush_wanted = False
         self._alarm_proposed_at = -inf
@@ -275,6 +277,11 @@ class Member:
     def disconnected(self, peer: int) -> None:
         """Note that a peer cannot be reached."""
         self.connections.pop(peer, None)
+
+    def absent(self, peer: int) -> None:
+        """Note that nobody listens any more where a peer was: its process has ended."""
+        if peer == self.leader and self.config.pre_vote and not self.is_closing:
+            self.succession.begin(self)
 
     def is_connected_since(self, peer: int, moment: float) -> bool:
         """Return whether a peer could be reached all the time since a moment."""

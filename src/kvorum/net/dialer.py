@@ -181,7 +181,9 @@ class HttpDialer:
             text = words_of(error)
             if isinstance(error, TimeoutError) and not error.errno:
                 text = f"no connection within {seconds:g} s"
-            self.end(request, DialEventKind.FAILED, f"{address.url}: {text}")
+            is_refused = isinstance(error, ConnectionRefusedError)
+            kind = DialEventKind.REFUSED if is_refused else DialEventKind.FAILED
+            self.end(request, kind, f"{address.url}: {text}")
         except Exception as error:
             problem = self.unforeseen(error, f"a connection to {address.url}", "")
             self.end(request, DialEventKind.FAILED, f"{address.url}: {problem}")

@@ -19,6 +19,12 @@ class DialEventKind(IntEnum):
     """The answer broke off, or there was none. Detail: the reason in words. Nothing follows."""
     WRITABLE = 5
     """The pending bytes of the request's body fell below `WRITABLE_BYTES`. Detail: None."""
+    REFUSED = 6
+    """As FAILED: the connection was refused, because nobody listens at that address."""
+
+
+FAILURES = frozenset((DialEventKind.FAILED, DialEventKind.REFUSED))
+"""The last event of a request that was not answered, or not completely."""
 
 
 class DialEvent(NamedTuple):

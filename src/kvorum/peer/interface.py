@@ -55,6 +55,9 @@ class Host(Protocol):
     def disconnected(self, peer: int) -> None:
         """Note that a peer cannot be reached."""
 
+    def absent(self, peer: int) -> None:
+        """Note that nobody listens any more where a peer was: its process has ended."""
+
     def is_removed(self, peer: int) -> bool:
         """Return whether a node once belonged to the group and no longer does."""
 

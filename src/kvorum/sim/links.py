@@ -227,8 +227,11 @@ class Links:
         if server is None or not is_reachable or server.host.member is None:
             connection = Connection(self, client, server or client, self._numbers)
             client.requests[connection.number] = connection
-            seconds = self.delay() if is_reachable else CONNECT_SECONDS_MAX
-            self.world.after(seconds, self._refuse, connection)
+            if is_reachable:
+                self.world.after(self.delay(), self._fail, connection, DialEventKind.REFUSED)
+            else:
+                seconds = CONNECT_SECONDS_MAX
+                self.world.after(seconds, self._fail, connection, DialEventKind.FAILED)
             return connection.number
         connection = Connection(self, client, server, self._numbers)
         client.requests[connection.number] = connection
@@ -240,11 +243,10 @@ class Links:
             connection.request.push(EventKind.HALF_CLOSED, None, joined=joined)
         return connection.number
 
-    def _refuse(self, connection: Connection) -> None:
+    def _fail(self, connection: Connection, kind: DialEventKind) -> None:
         client = connection.client
         if client.requests.pop(connection.number, None) is not None:
-            event = DialEvent(DialEventKind.FAILED, connection.number, "connection refused")
-            client.told.append(event)
+            client.told.append(DialEvent(kind, connection.number, "no connection"))
             client.host.peers_spoke()
 
     def break_off(self, connection: Connection, seconds: float | None = None) -> None:

@@ -15,6 +15,7 @@ LISTED = (
     "entries of another leader replaced",
     "entry applied over several turns",
     "late read index answer",
+    "leader forgotten",
     "leader paused past lease",
     "leader stepped down without a quorum",
     "log replaced by a snapshot",

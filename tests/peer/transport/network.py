@@ -55,6 +55,7 @@ class RecordingNode:
     lost: list[int] = field(default_factory=list)
     transfers: list[tuple[Any, bool]] = field(default_factory=list)
     connections: dict[int, float] = field(default_factory=dict)
+    gone: list[int] = field(default_factory=list)
     removed_nodes: set[int] = field(default_factory=set)
     is_told_removed: bool = False
     job_seconds: float = 0.002
@@ -74,6 +75,9 @@ class RecordingNode:
 
     def disconnected(self, peer: int) -> None:
         del self.connections[peer]
+
+    def absent(self, peer: int) -> None:
+        self.gone.append(peer)
 
     def is_removed(self, peer: int) -> bool:
         return peer in self.removed_nodes
@@ -383,7 +387,7 @@ class Network:
 
     def _refuse(self, connection: Connection) -> None:
         if self.requests.pop((connection.client, connection.number), None) is not None:
-            event = DialEvent(DialEventKind.FAILED, connection.number, "connection refused")
+            event = DialEvent(DialEventKind.REFUSED, connection.number, "connection refused")
             connection.client.transport.handle_answer(event, self.now)
             connection.client.wake_at = self.now
 

@@ -201,6 +201,34 @@ def test_a_cut_link_is_dialed_again_and_logged_once() -> None:
     network.run_until(lambda: bool(other.node.received))
 
 
+def test_a_peer_is_gone_if_a_stream_broke_and_nobody_listens() -> None:
+    network, one, other = pair()
+    for connection in list(network.requests.values()):
+        network._break(connection)
+    network.run(5)
+    assert one.node.gone == [], "its connections merely broke"
+    network.cut(one, other)
+    network.run(5)
+    assert one.node.gone == [other.id] * 2, "told once by each stream"
+    network.mend(one, other)
+    network.run_until(lambda: is_joined(one, other))
+    network.cut(one, other)
+    network.run_until(lambda: one.node.gone == [other.id] * 4)
+
+
+def test_a_peer_is_not_gone_before_all_its_addresses_refuse() -> None:
+    network = Network()
+    one, other = network.add(1), network.add(2, "http://b:1", "http://b:2")
+    one.know(other)
+    other.know(one)
+    network.run_until(lambda: is_joined(one, other))
+    del network.hosts["http://b:1"]
+    for connection in list(network.requests.values()):
+        network._break(connection)
+    network.run_until(lambda: is_joined(one, other))
+    assert one.node.gone == []
+
+
 def test_dialing_is_not_too_often() -> None:
     network = Network()
     one = network.add(1)

@@ -10,7 +10,7 @@ from math import inf
 from typing import NamedTuple
 
 from kvorum.edge.interface import Headers
-from kvorum.net.interface import Dialer, DialEvent, DialEventKind
+from kvorum.net.interface import FAILURES, Dialer, DialEvent, DialEventKind
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 """The largest answer: more than any list of members, and any useful list of a lease's keys."""
@@ -128,7 +128,7 @@ class Exchanges:
             assert exchange.head is not None, "an answer was complete before it began"
             status, headers = exchange.head
             self._end(exchange, Answer(status, dict(headers), b"".join(exchange.pieces)))
-        elif kind == DialEventKind.FAILED:
+        elif kind in FAILURES:
             del self._running[event.number]
             if exchange.urls and exchange.head is None:
                 self._send(exchange)

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any, Final
 
 from kvorum.edge.interface import EventKind
-from kvorum.net.interface import DialEventKind
+from kvorum.net.interface import FAILURES, DialEventKind
 from kvorum.peer.transport.addresses import Addresses, problem_at
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import decode_checked
@@ -62,7 +62,7 @@ class Post:
         elif kind == DialEventKind.COMPLETED:
             text = self._answer.decode(errors="replace").strip()
             self._pipeline.answered(self, self._status, text, now)
-        elif kind == DialEventKind.FAILED:
+        elif kind in FAILURES:
             self._pipeline.failed(self, str(detail), now)
 
 

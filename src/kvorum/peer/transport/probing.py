@@ -7,7 +7,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from kvorum.net.interface import DialEventKind
+from kvorum.net.interface import FAILURES, DialEventKind
 from kvorum.peer.transport.addresses import Addresses
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.headers import PROBING
@@ -92,7 +92,7 @@ class Probe:
             self._status = detail[0]
         elif kind == DialEventKind.PIECE:
             self._answer += detail[: _ANSWER_BYTES_MAX - len(self._answer)]
-        elif kind == DialEventKind.FAILED:
+        elif kind in FAILURES:
             self._forget()
             self._failed(str(detail))
         elif kind == DialEventKind.COMPLETED:

@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Any, Final, Protocol
 
 from kvorum.files import Files, Opening
-from kvorum.net.interface import WRITABLE_BYTES, DialEventKind
+from kvorum.net.interface import FAILURES, WRITABLE_BYTES, DialEventKind
 from kvorum.peer.transport.addresses import Addresses
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.headers import OCTETS, SNAPSHOT
@@ -163,7 +163,7 @@ class SnapshotSending:
             del self._shared.requests[self._number]
             text = self._answer.decode(errors="replace").strip()
             self._finish("" if self._status == 204 else f"the peer answered {self._status} {text}")
-        elif kind == DialEventKind.FAILED:
+        elif kind in FAILURES:
             del self._shared.requests[self._number]
             self._finish(str(detail))
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind
-from kvorum.net.interface import DialEventKind
+from kvorum.net.interface import FAILURES, DialEventKind
 from kvorum.peer.transport.addresses import Addresses, problem_at
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.frames import (
@@ -213,6 +213,7 @@ class StreamReader:
         "_number",
         "_peer",
         "_problems",
+        "_refusals_left",
         "_settled_at",
         "_shared",
         "_status",
@@ -241,6 +242,9 @@ class StreamReader:
         # What was wrong since a stream last lasted; each problem is logged once.
         self._problems: set[str] = set()
         self._settled_at = _NEVER
+        # How many addresses have to refuse a connection until the peer counts as gone: all of them,
+        # counted from its last answer; 0 once that was told.
+        self._refusals_left = 0
         self._status = 0
         self._answer = b""
         self.is_open = False
@@ -296,10 +300,14 @@ class StreamReader:
             self._answer += detail[: _REFUSAL_BYTES_MAX - len(self._answer)]
         elif kind == DialEventKind.COMPLETED:
             self._completed(now)
-        elif kind == DialEventKind.FAILED:
+        elif kind in FAILURES:
             self.foreign_cluster = 0
             self._forget()
             self._failed(str(detail), now)
+            if kind == DialEventKind.REFUSED and self._refusals_left:
+                self._refusals_left -= 1
+                if not self._refusals_left:
+                    self._shared.node.absent(self._peer)
 
     def _responded(self, detail: Any, now: float) -> None:
         self._status, headers = detail
@@ -315,6 +323,7 @@ class StreamReader:
                 self._give_up("the peer's version has no such stream", now)
                 return
             self.is_open = True
+            self._refusals_left = len(self._addresses.all)
             self.wake_at = self._settled_at = now + self._shared.settings.read_seconds_max
             if not self._problems:
                 self._shared.logger.info(f"reads the {self._name} of {self._peer:x} at {self._url}")
