@@ -71,8 +71,8 @@ cluster: setup ## Start three members here; make cluster PROCFILE=Procfile.learn
 	$(BIN)/python tools/procfile.py $(PROCFILE)
 
 # Building, checking and compiling run side by side; each prints its output in one piece.
-test: h2load clients $(TRY_ORACLE) ## Lint, then run every test
-	$(MAKE) --no-print-directory --jobs=$(PROCESSES) --output-sync=target lint test-rust
+test: ## Lint, then run every test
+	$(MAKE) --no-print-directory --jobs=$(PROCESSES) --output-sync=target h2load clients $(TRY_ORACLE) lint test-rust
 	KVORUM_COMPILED=0 $(PYTEST)
 ifneq ($(KVORUM_COMPILED),0)
 	KVORUM_COMPILED=1 $(PYTEST) -m 'compiled and not campaign' \
