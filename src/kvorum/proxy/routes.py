@@ -1,0 +1,536 @@
+"""The ways to the members: which are connected, who is asked next, who hears the answer.
+
+Connected members are asked in turn. A member that is lost is connected to again after a while that
+grows. While none is connected, calls wait, `HELD_SECONDS_MAX` at most.
+
+Nothing is made again once a server may have looked at it. A unary call that surely none has looked
+at goes to another member, `RESENDS_MAX` times.
+
+A call that a client made through the edge has the edge's number here as well, so that its answer
+needs no look-up; calls of the proxy's own have numbers from `OWN_FIRST` on. Calls are gathered, and
+leave with `flush`, once a turn.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, cycle
+from math import inf
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from kvorum.api.errors import Code, Status
+from kvorum.client import rpcs
+from kvorum.client.backoff import BackOff
+from kvorum.client.endpoints import Address
+from kvorum.client.finding import member_addresses, members_request
+from kvorum.edge.upstream import (
+    End,
+    Metadata,
+    Unary,
+    Upstream,
+    UpstreamEvent,
+    UpstreamEventKind,
+    UpstreamTls,
+)
+from kvorum.proxy.interface import Answered, Logger, StreamListener, status_of
+
+OWN_FIRST: Final = 1 << 62
+BACK_OFF_SECONDS: Final = 0.05
+BACK_OFF_SECONDS_MAX: Final = 5.0
+HELD_SECONDS_MAX: Final = 5.0
+"""How long a call waits for a member to be connected."""
+RESENDS_MAX: Final = 3
+AGE_SECONDS: Final = 0.05
+"""A client's unary call that takes between once and twice as long is cancelled if the client goes;
+shorter ones are not followed, because most are answered before that."""
+SYNC_CALL_SECONDS_MAX: Final = 5.0
+
+_ANSWERED: Final = UpstreamEventKind.ANSWERED
+_NOTHING_CONNECTED: Final = "no member of the cluster can be reached"
+_LATE: Final = (int(Code.DEADLINE_EXCEEDED), "context deadline exceeded", False)
+
+
+class Place:
+    """A member's address, and the connection to it."""
+
+    __slots__ = ("address", "back_off", "is_connected", "is_wanted", "number", "problem")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.number = 0
+        """The endpoint's number while it is connected or being connected; 0 otherwise."""
+        self.is_connected = False
+        self.is_wanted = True
+        self.back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
+        self.problem = ""
+        """Why it was lost, or could not be reached."""
+
+
+class _Resent(NamedTuple):
+    """A call that is made once more under another number."""
+
+    call: int
+    attempts: int
+
+
+class _HeldStream:
+    """A stream that waits for a member to be connected, with what was sent on it."""
+
+    __slots__ = ("is_half_closed", "messages", "metadata", "path", "until")
+
+    def __init__(self, path: str, metadata: Metadata, until: float) -> None:
+        self.path = path
+        self.metadata = metadata
+        self.until = until
+        self.messages: list[bytes] = []
+        self.is_half_closed = False
+
+
+class Routes:
+    """The calls to the members of one cluster."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        addresses: Sequence[Address],
+        tls: UpstreamTls | None,
+        logger: Logger,
+        mark_waiting: Callable[[int], None],
+        *,
+        first: int = 0,
+        sync_seconds: float = inf,
+    ) -> None:
+        """Ask members at these addresses, beginning with the one at index `first`.
+
+        `tls` is for those that are spoken to by TLS; a server name in it is for all of them.
+        """
+        self._upstream = upstream
+        self._tls = tls
+        self._logger = logger
+        self._mark_waiting = mark_waiting
+        self._first = first
+        self.now = 0.0
+        self.next_call: Callable[[], int] = count(OWN_FIRST).__next__
+        self._next_endpoint: Callable[[], int] = count(1).__next__
+        self.places = [Place(address) for address in addresses]
+        self._by_number: dict[int, Place] = {}
+        self._turns: Iterator[int] | None = None
+        """The connected endpoints, over and over; None if there are none."""
+        # Unary calls that are not answered: begun since the last look at their age, before it, and
+        # before the one before that. Clients' calls among the last are told of their ends.
+        self._young: dict[int, Unary] = {}
+        self._older: dict[int, Unary] = {}
+        self._old: dict[int, Unary] = {}
+        self._age_at = inf
+        self._held: dict[int, tuple[Unary, float]] = {}
+        self._held_streams: dict[int, _HeldStream] = {}
+        self._resent: dict[int, _Resent] = {}
+        self._callbacks: dict[int, Answered] = {}
+        self._deadlines: dict[int, float] = {}
+        self._streams: dict[int, StreamListener] = {}
+        self._batch: list[Unary] = []
+        self._sends: list[tuple[int, bytes]] = []
+        self.replies: list[tuple[int, bytes | Status]] = []
+        """Answers for clients; whoever takes a turn hands them to the edge."""
+        self.taps: dict[str, Callable[[bytes], object]] = {}
+        """By path: is given each answer that goes to a client as it came."""
+        self.bytes_in_flight = 0
+        """Bytes of requests that are not answered."""
+        self._sync_seconds = sync_seconds
+        self._sync_at = sync_seconds if sync_seconds == inf else 0.0
+
+    # Calls.
+
+    @property
+    def calls_in_flight(self) -> int:
+        """How many unary calls are not answered."""
+        return len(self._young) + len(self._older) + len(self._old) + len(self._held)
+
+    @property
+    def streams_open(self) -> int:
+        """How many streams to members there are."""
+        return len(self._streams)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a member can be asked."""
+        return self._turns is not None
+
+    def forward(self, call: int, path: str, message: bytes, metadata: Metadata) -> None:
+        """Make a unary call for a client, whose answer it gets as it comes."""
+        self.bytes_in_flight += len(message)
+        if self._turns is None:
+            self._hold((call, 0, path, message, metadata))
+            return
+        unary = (call, next(self._turns), path, message, metadata)
+        self._young[call] = unary
+        self._batch.append(unary)
+
+    def unary_for(
+        self, call: int, path: str, message: bytes, metadata: Metadata, answered: Answered
+    ) -> None:
+        """Make a unary call for a client; `answered` makes an answer of what is answered.
+
+        It is cancelled with the client's call. Only one can be made for each.
+        """
+        self._callbacks[call] = answered
+        self.forward(call, path, message, metadata)
+
+    def unary(
+        self,
+        path: str,
+        message: bytes,
+        metadata: Metadata,
+        answered: Answered,
+        seconds_max: float = inf,
+    ) -> int:
+        """Make a unary call of the proxy's own; return its number.
+
+        After `seconds_max` it ends with DEADLINE_EXCEEDED.
+        """
+        number = self.next_call()
+        if seconds_max < inf:
+            self._deadlines[number] = self.now + seconds_max
+        self.unary_for(number, path, message, metadata, answered)
+        return number
+
+    def stream(self, path: str, metadata: Metadata, listener: StreamListener) -> int:
+        """Begin a stream of the proxy's own; return its number."""
+        number = self.next_call()
+        self._streams[number] = listener
+        if self._turns is None:
+            self._held_streams[number] = _HeldStream(path, metadata, self.now + HELD_SECONDS_MAX)
+        else:
+            self._upstream.open(number, next(self._turns), path, metadata)
+        return number
+
+    def send(self, call: int, message: bytes) -> None:
+        """Send a message on a stream; it leaves with `flush`."""
+        if self._held_streams and call in self._held_streams:
+            self._held_streams[call].messages.append(message)
+        else:
+            self._sends.append((call, message))
+
+    def half_close(self, call: int) -> None:
+        """Say that nothing more will be sent on a stream."""
+        held = self._held_streams.get(call)
+        if held is not None:
+            held.is_half_closed = True
+            return
+        self._flush_sends()
+        self._upstream.half_close(call)
+
+    def cancel(self, call: int) -> None:
+        """Break a call off: nothing is heard of it any more."""
+        if self._streams.pop(call, None) is not None:
+            if self._held_streams.pop(call, None) is None:
+                self._flush_sends()
+                self._upstream.cancel(call)
+            return
+        number = call
+        for resent, (original, _) in self._resent.items():
+            if original == call:
+                number = resent
+                break
+        self._resent.pop(number, None)
+        self._callbacks.pop(call, None)
+        self._deadlines.pop(call, None)
+        unary = self._take_unary(number)
+        if unary is not None:
+            # A call may be cancelled in the turn in which it was begun.
+            self._flush_calls()
+            self._upstream.cancel(number)
+            return
+        held = self._held.pop(number, None)
+        if held is not None:
+            self.bytes_in_flight -= len(held[0][3])
+
+    def pause(self, call: int) -> None:
+        """Hear no more messages of a stream until `resume`."""
+        if call not in self._held_streams:
+            self._upstream.pause(call)
+
+    def resume(self, call: int) -> None:
+        """Hear of a stream's messages again."""
+        if call not in self._held_streams:
+            self._upstream.resume(call)
+
+    def pending_bytes(self, call: int) -> int:
+        """Return how many bytes were sent on a stream, by earlier turns, and have not yet left."""
+        held = self._held_streams.get(call)
+        if held is not None:
+            return sum(map(len, held.messages))
+        return self._upstream.pending_bytes(call)
+
+    def flush(self) -> None:
+        """Let what was gathered leave."""
+        self._flush_calls()
+        self._flush_sends()
+
+    def _flush_calls(self) -> None:
+        if self._batch:
+            batch, self._batch = self._batch, []
+            self._upstream.call(batch)
+
+    def _flush_sends(self) -> None:
+        if self._sends:
+            sends, self._sends = self._sends, []
+            self._upstream.send(sends)
+
+    # What happens.
+
+    def take(self, events: Sequence[UpstreamEvent]) -> None:
+        """Take what the upstream told; answers for clients are in `replies` then."""
+        replies, taps, young = self.replies, self.taps, self._young
+        callbacks, resent = self._callbacks, self._resent
+        for kind, number, detail in events:
+            if kind == _ANSWERED:
+                unary = young.pop(number, None)
+                if unary is None:
+                    unary = self._take_unary(number)
+                    if unary is None:
+                        continue
+                else:
+                    self.bytes_in_flight -= len(unary[3])
+                if resent and number in resent:
+                    number = resent.pop(number).call
+                if number in callbacks:
+                    self._deadlines.pop(number, None)
+                    callbacks.pop(number)(detail)
+                    young = self._young
+                    continue
+                if unary[2] in taps:
+                    taps[unary[2]](detail)
+                replies.append((number, detail))
+            else:
+                self._take_other(kind, number, detail)
+                young = self._young
+
+    def _take_unary(self, number: int) -> Unary | None:
+        """Forget a call that is at a member; return it, or None if there is no such call."""
+        for calls in (self._young, self._older, self._old):
+            unary = calls.pop(number, None)
+            if unary is not None:
+                self.bytes_in_flight -= len(unary[3])
+                return unary
+        return None
+
+    def _take_other(self, kind: int, number: int, detail: object) -> None:
+        listener = self._streams.get(number)
+        if kind == UpstreamEventKind.MESSAGE:
+            if listener is not None:
+                assert isinstance(detail, bytes)
+                listener.message(detail)
+        elif kind == UpstreamEventKind.WRITABLE:
+            if listener is not None:
+                listener.writable()
+        elif kind == UpstreamEventKind.ENDED:
+            assert isinstance(detail, tuple)
+            if listener is not None:
+                del self._streams[number]
+                listener.ended(detail)
+            else:
+                self._unary_ended(number, detail)
+        elif kind == UpstreamEventKind.CONNECTED:
+            self._connected(number)
+        elif kind == UpstreamEventKind.DISCONNECTED:
+            self._disconnected(number, str(detail))
+        elif kind == UpstreamEventKind.LEAVING:
+            self._leaving(number)
+
+    def _unary_ended(self, number: int, end: End) -> None:
+        unary = self._take_unary(number)
+        if unary is None:
+            return
+        resent = self._resent.pop(number, _Resent(number, 0))
+        if end[2] and resent.attempts < RESENDS_MAX:
+            again = self.next_call()
+            self._resent[again] = _Resent(resent.call, resent.attempts + 1)
+            self.forward(again, unary[2], unary[3], unary[4])
+        else:
+            self._tell_end(resent.call, end)
+
+    def _tell_end(self, call: int, end: End) -> None:
+        self._deadlines.pop(call, None)
+        answered = self._callbacks.pop(call, None)
+        if answered is not None:
+            answered(end)
+        elif call < OWN_FIRST:
+            self.replies.append((call, status_of(end)))
+
+    # Endpoints.
+
+    def _connect(self, place: Place) -> None:
+        number = place.number = self._next_endpoint()
+        self._by_number[number] = place
+        address = place.address
+        tls = None
+        if address.is_secure or (address.is_secure is None and self._tls is not None):
+            tls = self._tls or UpstreamTls(server_name="")
+            if not tls.server_name:
+                tls = UpstreamTls(
+                    address.host if address.port is not None else "localhost",
+                    tls.ca_file,
+                    tls.cert_file,
+                    tls.key_file,
+                    tls.verify,
+                )
+        target = f"unix:{address.host}" if address.port is None else address.authority
+        self._upstream.connect(number, target, address.authority, tls)
+
+    def _connected(self, number: int) -> None:
+        place = self._by_number.get(number)
+        if place is None or place.number != number:
+            return
+        place.is_connected = True
+        place.back_off.worked()
+        if place.problem:
+            self._logger.info("connected to a member again", endpoint=place.address.text)
+        place.problem = ""
+        self._choose_anew()
+        self._release()
+
+    def _leaving(self, number: int) -> None:
+        """Ask a member no more that wants no more calls, and connect to it anew."""
+        place = self._by_number.get(number)
+        if place is not None and place.number == number:
+            self._lost(place, "it asked for no more calls")
+
+    def _disconnected(self, number: int, reason: str) -> None:
+        place = self._by_number.pop(number, None)
+        if place is not None and place.number == number:
+            self._lost(place, reason)
+
+    def _lost(self, place: Place, reason: str) -> None:
+        if not place.problem and place.is_wanted:
+            self._logger.warning("lost a member", endpoint=place.address.text, reason=reason)
+        place.problem = reason
+        place.number = 0
+        place.is_connected = False
+        place.back_off.failed(self.now)
+        self._choose_anew()
+
+    def _choose_anew(self) -> None:
+        numbers = [each.number for each in self.places if each.is_connected]
+        start = self._first % len(numbers) if numbers else 0
+        self._turns = cycle(numbers[start:] + numbers[:start]) if numbers else None
+
+    def replace(self, addresses: Sequence[Address]) -> None:
+        """Ask members at these addresses from now on; calls at others are let end."""
+        kept = []
+        for address in addresses:
+            known = next((each for each in self.places if each.address.is_same(address)), None)
+            kept.append(known or Place(address))
+        gone = [each for each in self.places if each not in kept]
+        self.places = kept
+        self._choose_anew()
+        for place in gone:
+            place.is_wanted = False
+            if place.number:
+                self._upstream.disconnect(place.number)
+
+    # Waiting for a connection.
+
+    def _hold(self, unary: Unary) -> None:
+        self._held[unary[0]] = (unary, self.now + HELD_SECONDS_MAX)
+        if unary[0] < OWN_FIRST:
+            self._mark_waiting(unary[0])
+
+    def _release(self) -> None:
+        """Make the calls that wait for a connection."""
+        held, self._held = self._held, {}
+        for (call, _, path, message, metadata), _ in held.values():
+            assert self._turns is not None
+            unary = (call, next(self._turns), path, message, metadata)
+            # Its client is followed already.
+            self._old[call] = unary
+            self._batch.append(unary)
+        streams, self._held_streams = self._held_streams, {}
+        for number, stream in streams.items():
+            assert self._turns is not None
+            self._upstream.open(number, next(self._turns), stream.path, stream.metadata)
+            self._sends += [(number, message) for message in stream.messages]
+            if stream.is_half_closed:
+                self.half_close(number)
+
+    def _problem(self) -> End:
+        reasons = "; ".join(
+            f"{each.address.text}: {each.problem}" for each in self.places if each.problem
+        )
+        text = f"{_NOTHING_CONNECTED}{': ' if reasons else ''}{reasons}"
+        return int(Code.UNAVAILABLE), text, True
+
+    # Time.
+
+    def pass_time(self, now: float) -> float:
+        """Do what is due; return when something will be due next."""
+        self.now = now
+        moment = inf
+        for place in self.places:
+            if not place.number:
+                if place.back_off.until <= now:
+                    self._connect(place)
+                else:
+                    moment = min(moment, place.back_off.until)
+        if self._held or self._held_streams:
+            moment = min(moment, self._give_up_held(now))
+        if self._deadlines:
+            for number in [each for each, until in self._deadlines.items() if until <= now]:
+                answered = self._callbacks[number]
+                self.cancel(number)
+                answered(_LATE)
+            moment = min(moment, *self._deadlines.values(), inf)
+        if now >= self._sync_at and self._turns is not None:
+            self._sync(now)
+        return min(moment, self._look_at_age(now), self._sync_at if self._turns else inf)
+
+    def _give_up_held(self, now: float) -> float:
+        late = [call for call, (_, until) in self._held.items() if until <= now]
+        for call in late:
+            unary, _ = self._held.pop(call)
+            self.bytes_in_flight -= len(unary[3])
+            resent = self._resent.pop(call, None)
+            self._tell_end(call if resent is None else resent.call, self._problem())
+        late = [call for call, held in self._held_streams.items() if held.until <= now]
+        for call in late:
+            del self._held_streams[call]
+            self._streams.pop(call).ended(self._problem())
+        moments = [until for _, until in self._held.values()]
+        moments += [held.until for held in self._held_streams.values()]
+        return min(moments, default=inf)
+
+    def _look_at_age(self, now: float) -> float:
+        if now >= self._age_at:
+            for call, unary in self._older.items():
+                self._old[call] = unary
+                if call < OWN_FIRST:
+                    self._mark_waiting(call)
+            self._older, self._young = self._young, {}
+            self._age_at = inf
+        if self._age_at == inf and (self._young or self._older):
+            self._age_at = now + AGE_SECONDS
+        return self._age_at
+
+    def _sync(self, now: float) -> None:
+        """Ask where the members are."""
+        self._sync_at = now + self._sync_seconds
+
+        def answered(answer: bytes | End) -> None:
+            try:
+                if isinstance(answer, bytes):
+                    addresses = member_addresses(answer)
+                    if addresses:
+                        self.replace(addresses)
+                    return
+                problem = answer[1]
+            except (DecodeError, ValueError) as error:
+                problem = str(error)
+            self._logger.warning("the members could not be asked for", reason=problem)
+
+        self.unary(rpcs.MEMBER_LIST.path, members_request(), (), answered, SYNC_CALL_SECONDS_MAX)
+
+    def close(self) -> None:
+        """Give every connection up."""
+        for place in self.places:
+            if place.number:
+                self._upstream.disconnect(place.number)
