@@ -11,14 +11,15 @@ needs no look-up; calls of the proxy's own have numbers from `OWN_FIRST` on. Cal
 leave with `flush`, once a turn.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count, cycle
+from itertools import chain, count, cycle
 from math import inf
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from kvorum.api.errors import Code, Status
+from kvorum.api.errors import INTERNAL, Code, Status
 from kvorum.client import rpcs
 from kvorum.client.backoff import BackOff
 from kvorum.client.endpoints import Address
@@ -32,6 +33,7 @@ from kvorum.edge.upstream import (
     UpstreamEventKind,
     UpstreamTls,
 )
+from kvorum.member.boundary import Boundary
 from kvorum.proxy.interface import Answered, Logger, StreamListener, status_of
 
 OWN_FIRST: Final = 1 << 62
@@ -48,6 +50,7 @@ SYNC_CALL_SECONDS_MAX: Final = 5.0
 _ANSWERED: Final = UpstreamEventKind.ANSWERED
 _NOTHING_CONNECTED: Final = "no member of the cluster can be reached"
 _LATE: Final = (int(Code.DEADLINE_EXCEEDED), "context deadline exceeded", False)
+_FAILED: Final = (int(INTERNAL.code), INTERNAL.text, False)
 
 
 class Place:
@@ -95,6 +98,7 @@ class Routes:
         addresses: Sequence[Address],
         tls: UpstreamTls | None,
         logger: Logger,
+        boundary: Boundary,
         mark_waiting: Callable[[int], None],
         *,
         first: int = 0,
@@ -107,6 +111,7 @@ class Routes:
         self._upstream = upstream
         self._tls = tls
         self._logger = logger
+        self.boundary = boundary
         self._mark_waiting = mark_waiting
         self._first = first
         self.now = 0.0
@@ -134,6 +139,8 @@ class Routes:
         """Answers for clients; whoever takes a turn hands them to the edge."""
         self.taps: dict[str, Callable[[bytes], object]] = {}
         """By path: is given each answer that goes to a client as it came."""
+        self.failures: Counter[tuple[str, Code]] = Counter()
+        """Clients' unary calls that failed, by path and code."""
         self.bytes_in_flight = 0
         """Bytes of requests that are not answered."""
         self._sync_seconds = sync_seconds
@@ -146,10 +153,16 @@ class Routes:
         """How many unary calls are not answered."""
         return len(self._young) + len(self._older) + len(self._old) + len(self._held)
 
-    @property
-    def streams_open(self) -> int:
-        """How many streams to members there are."""
-        return len(self._streams)
+    def paths_in_flight(self) -> Counter[str]:
+        """Return how many of them there are of each path."""
+        held = (unary for unary, _ in self._held.values())
+        calls = chain(self._young.values(), self._older.values(), self._old.values(), held)
+        return Counter(unary[2] for unary in calls)
+
+    def refuse(self, call: int, path: str, status: Status) -> None:
+        """End a client's unary call that is not passed on."""
+        self.failures[path, status.code] += 1
+        self.replies.append((call, status))
 
     @property
     def is_connected(self) -> bool:
@@ -284,7 +297,10 @@ class Routes:
         replies, taps, young = self.replies, self.taps, self._young
         callbacks, resent = self._callbacks, self._resent
         for kind, number, detail in events:
-            if kind == _ANSWERED:
+            try:
+                if kind != _ANSWERED:
+                    self._take_other(kind, number, detail)
+                    continue
                 unary = young.pop(number, None)
                 if unary is None:
                     unary = self._take_unary(number)
@@ -292,19 +308,27 @@ class Routes:
                         continue
                 else:
                     self.bytes_in_flight -= len(unary[3])
-                if resent and number in resent:
-                    number = resent.pop(number).call
-                if number in callbacks:
-                    self._deadlines.pop(number, None)
-                    callbacks.pop(number)(detail)
-                    young = self._young
+                call = resent.pop(number).call if resent and number in resent else number
+                if call in callbacks:
+                    self._deadlines.pop(call, None)
+                    callbacks.pop(call)(detail)
                     continue
                 if unary[2] in taps:
                     taps[unary[2]](detail)
-                replies.append((number, detail))
-            else:
-                self._take_other(kind, number, detail)
-                young = self._young
+                replies.append((call, detail))
+            except Exception as error:
+                self._failed(number, detail, error)
+
+    def _failed(self, number: int, sent: object, error: Exception) -> None:
+        """End what an unforeseen error of its listener is about, and nothing else."""
+        what = sent if isinstance(sent, bytes) else b""
+        self.boundary.take(error, "call", f"call {number} to a member", what)
+        listener = self._streams.get(number)
+        if listener is not None:
+            self.cancel(number)
+            listener.ended(_FAILED)
+        elif number < OWN_FIRST:
+            self.replies.append((number, INTERNAL))
 
     def _take_unary(self, number: int) -> Unary | None:
         """Forget a call that is at a member; return it, or None if there is no such call."""
@@ -348,9 +372,11 @@ class Routes:
             self._resent[again] = _Resent(resent.call, resent.attempts + 1)
             self.forward(again, unary[2], unary[3], unary[4])
         else:
-            self._tell_end(resent.call, end)
+            self._tell_end(resent.call, unary[2], end)
 
-    def _tell_end(self, call: int, end: End) -> None:
+    def _tell_end(self, call: int, path: str, end: End) -> None:
+        if call < OWN_FIRST:
+            self.failures[path, status_of(end).code] += 1
         self._deadlines.pop(call, None)
         answered = self._callbacks.pop(call, None)
         if answered is not None:
@@ -474,14 +500,16 @@ class Routes:
                     moment = min(moment, place.back_off.until)
         if self._held or self._held_streams:
             moment = min(moment, self._give_up_held(now))
+        if now >= self._sync_at and self._turns is not None:
+            self._sync(now)
         if self._deadlines:
             for number in [each for each, until in self._deadlines.items() if until <= now]:
                 answered = self._callbacks[number]
                 self.cancel(number)
                 answered(_LATE)
+                # Who was told may have begun something that is not considered here.
+                moment = now
             moment = min(moment, *self._deadlines.values(), inf)
-        if now >= self._sync_at and self._turns is not None:
-            self._sync(now)
         return min(moment, self._look_at_age(now), self._sync_at if self._turns else inf)
 
     def _give_up_held(self, now: float) -> float:
@@ -490,11 +518,13 @@ class Routes:
             unary, _ = self._held.pop(call)
             self.bytes_in_flight -= len(unary[3])
             resent = self._resent.pop(call, None)
-            self._tell_end(call if resent is None else resent.call, self._problem())
-        late = [call for call, held in self._held_streams.items() if held.until <= now]
-        for call in late:
+            self._tell_end(call if resent is None else resent.call, unary[2], self._problem())
+        late_streams = [call for call, held in self._held_streams.items() if held.until <= now]
+        for call in late_streams:
             del self._held_streams[call]
             self._streams.pop(call).ended(self._problem())
+        if late or late_streams:
+            return now
         moments = [until for _, until in self._held.values()]
         moments += [held.until for held in self._held_streams.values()]
         return min(moments, default=inf)
