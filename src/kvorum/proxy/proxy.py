@@ -191,9 +191,11 @@ class Proxy:
             self._serve(requests)
         for kind, call, detail in events:
             self._take_event(kind, call, detail, now)
-        self._pass_time(now)
-        self._watches.flush()
-        self._downstream.flush()
+        if events or routes.has_news or now >= self._wake_at:
+            self._pass_time(now)
+        else:
+            # Nothing but calls that were passed on and answered.
+            self._wake_at = min(self._wake_at, routes.look_at_age(now))
         if routes.replies:
             self._edge.reply(routes.replies)
             routes.replies.clear()
@@ -304,6 +306,9 @@ class Proxy:
             self._forwarding.ended(call)
 
     def _pass_time(self, now: float) -> None:
+        self.routes.has_news = False
+        self._watches.pass_time(now)
+        self._watches.flush()
         moment = min(
             self._watches.pass_time(now),
             self._keep_alives.pass_time(now),
@@ -312,6 +317,7 @@ class Proxy:
             inf if self.freshness is None else self.freshness.pass_time(now),
             self.routes.pass_time(now),
         )
+        self._downstream.flush()
         self.is_busy = moment <= now
         self._wake_at = moment
 

@@ -141,6 +141,9 @@ class Routes:
         """By path: is given each answer that goes to a client as it came."""
         self.failures: Counter[tuple[str, Code]] = Counter()
         """Clients' unary calls that failed, by path and code."""
+        self.has_news = False
+        """Whether more has happened, since this was last set to False, than that clients' calls were
+        passed on and answered: something may be due earlier than `pass_time` said."""
         self.bytes_in_flight = 0
         """Bytes of requests that are not answered."""
         self._sync_seconds = sync_seconds
@@ -310,6 +313,7 @@ class Routes:
                     self.bytes_in_flight -= len(unary[3])
                 call = resent.pop(number).call if resent and number in resent else number
                 if call in callbacks:
+                    self.has_news = True
                     self._deadlines.pop(call, None)
                     callbacks.pop(call)(detail)
                     continue
@@ -340,6 +344,7 @@ class Routes:
         return None
 
     def _take_other(self, kind: int, number: int, detail: object) -> None:
+        self.has_news = True
         listener = self._streams.get(number)
         if kind == UpstreamEventKind.MESSAGE:
             if listener is not None:
@@ -458,6 +463,7 @@ class Routes:
     # Waiting for a connection.
 
     def _hold(self, unary: Unary) -> None:
+        self.has_news = True
         self._held[unary[0]] = (unary, self.now + HELD_SECONDS_MAX)
         if unary[0] < OWN_FIRST:
             self._mark_waiting(unary[0])
@@ -510,7 +516,7 @@ class Routes:
                 # Who was told may have begun something that is not considered here.
                 moment = now
             moment = min(moment, *self._deadlines.values(), inf)
-        return min(moment, self._look_at_age(now), self._sync_at if self._turns else inf)
+        return min(moment, self.look_at_age(now), self._sync_at if self._turns else inf)
 
     def _give_up_held(self, now: float) -> float:
         late = [call for call, (_, until) in self._held.items() if until <= now]
@@ -529,7 +535,8 @@ class Routes:
         moments += [held.until for held in self._held_streams.values()]
         return min(moments, default=inf)
 
-    def _look_at_age(self, now: float) -> float:
+    def look_at_age(self, now: float) -> float:
+        """Follow the clients of calls that take long; return when to look again."""
         if now >= self._age_at:
             for call, unary in self._older.items():
                 self._old[call] = unary
