@@ -191,6 +191,7 @@ class Session:
             self._call = service.routes.stream(PATH, self._metadata, self)
             self._requests = [_create_request(each) for each in self._broadcasts.values()]
             self._unconfirmed = deque(self._broadcasts.values())
+            service.expect(self, self._attempt_at)
         self._asking.clear()
         if service.routes.now >= self._attempt_at:
             self._attempt()
@@ -201,6 +202,9 @@ class Session:
     def pass_time(self, now: float) -> float:
         """Do what is due; return when something will be due next."""
         moment = self._attempt_at if self._call else self._back_off.until
+        if moment <= now:
+            self._service.has_requests[self] = None
+            moment = inf
         if self._requires_leader:
             if self._service.routes.is_connected:
                 self._unreachable_since = inf
@@ -212,8 +216,6 @@ class Session:
                 return inf
             # Nobody says when the last member is lost.
             moment = min(moment, until, now + LEADERLESS_SECONDS_MAX)
-        if moment <= now:
-            self._service.has_requests[self] = None
         return moment
 
     def _send(self, request: WatchRequest) -> None:
