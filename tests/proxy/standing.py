@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from kvorum.api.errors import Status
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.edge.interface import Event, EventKind, Metadata, Request
+from kvorum.edge.upstream import UpstreamEvent, UpstreamEventKind
 from kvorum.proxy.proxy import Proxy
 from kvorum.proxy.settings import ProxySettings
 from kvorum.rpc.table import NUMBERS
@@ -27,12 +28,33 @@ class Logger(RecordingLogger):
     debug = error = critical = RecordingLogger.info
 
 
+class UnevenMembers(Members):
+    """Members whose streams may be heard later than their answers to other calls."""
+
+    def __init__(self, members: dict[str, Harness]) -> None:
+        super().__init__(members)
+        self.is_hearing_streams = True
+        self._unheard: list[UpstreamEvent] = []
+
+    def poll(self, events_max: int, bytes_max: int) -> list[UpstreamEvent]:
+        events = self._unheard + super().poll(events_max, bytes_max)
+        self._unheard = []
+        if self.is_hearing_streams:
+            return events
+        self._unheard = [each for each in events if each[0] == UpstreamEventKind.MESSAGE]
+        return [each for each in events if each[0] != UpstreamEventKind.MESSAGE]
+
+    def cancel(self, call: int) -> None:
+        super().cancel(call)
+        self._unheard = [each for each in self._unheard if each[1] != call]
+
+
 class Standing:
     """A proxy, its members, and its clients."""
 
     def __init__(self, members: dict[str, Harness] | None = None, **settings: Any) -> None:
         self.members = {ADDRESS: Harness()} if members is None else members
-        self.upstream = Members(self.members)
+        self.upstream = UnevenMembers(self.members)
         self.edge = RecordingEdge()
         self.logger = Logger()
         self.now = 1000.0
@@ -50,7 +72,9 @@ class Standing:
 
     # Turns and time.
 
-    def turn(self, requests: list[Request] | None = None, events: list[Event] | None = None) -> None:
+    def turn(
+        self, requests: list[Request] | None = None, events: list[Event] | None = None
+    ) -> None:
         """Let what the members said arrive, with what clients sent."""
         told = self.upstream.poll(1000, 1 << 20)
         self.proxy.turn(self.now, requests or [], events or [], told)
@@ -89,6 +113,10 @@ class Standing:
         self.settle()
         return self.answer(path, number)
 
+    def elsewhere(self, path: str, message: Message) -> Any:
+        """Make a unary call past the proxy."""
+        return self.member.ask(path.rpartition(".")[2], message)
+
     def answer(self, path: str, number: int) -> Any:
         """Return the answer to a call, decoded, or its status."""
         answer = self.edge.replies[number]
@@ -123,7 +151,11 @@ class ClientStream:
 
     def send(self, message: Message) -> None:
         """Send a message, without waiting for anything."""
-        self._standing.happen((EventKind.MESSAGE, self.call, message.SerializeToString()))
+        self.send_bytes(message.SerializeToString())
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send what may be no message."""
+        self._standing.happen((EventKind.MESSAGE, self.call, data))
 
     def half_close(self) -> None:
         """Say that nothing more will be sent."""
