@@ -313,9 +313,9 @@ def test_progress_says_nothing_of_watches_that_were_begun_after_the_question() -
     first, second = Watched(b"a", b""), Watched(b"b", b"")
     progress = pb.WatchResponse(watch_id=-1)
     progress.header.revision = 7
-    freshness.begin(first, 5)
+    freshness.begin(first)
     freshness.ask()
-    freshness.begin(second, 5)
+    freshness.begin(second)
     wire.now += 1.0
     freshness.ask()
     assert [each.WhichOneof("request_union") for each in wire.sent].count("progress_request") == 2

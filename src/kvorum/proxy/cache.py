@@ -5,9 +5,10 @@ watched at a member (see `freshness`); what changes there is forgotten. Thus an 
 given from here is the range as it was at the revision in its header, and that revision is not older
 than anything that clients of this proxy have been told about their writes.
 
-Only callers without credentials are served, and only while a cluster is known to ask for none. An
-answer is kept from the second time on that its question is asked. Everything kept is bounded in
-bytes; what was not asked for since it was last considered goes first.
+Only callers without credentials are served, and only while a cluster is known to ask for none. A
+range is watched from the second time on that a question is asked, and answers are kept that are not
+older than its watch. Everything kept is bounded in bytes; what was not asked for since it was last
+considered goes first.
 """
 
 from typing import Final, Protocol
@@ -42,9 +43,9 @@ class Watched:
         self.sequence = 0
         """How many questions for progress had been asked before its watch was."""
         self.is_live = False
-        """Whether the watch is known to be there."""
+        """Whether the watch is known to be there; no answer is kept before."""
         self.newest = 0
-        """The newest revision that the watch told of."""
+        """The revision at which the watch began, or the newest that it told of."""
 
 
 class Entry:
@@ -91,8 +92,8 @@ class Freshness(Protocol):
     def known_to(self, watched: Watched) -> int:
         """Return the revision up to which every change of a range has been told; 0: unknown."""
 
-    def begin(self, watched: Watched, revision: int) -> None:
-        """Watch a range from a revision on."""
+    def begin(self, watched: Watched) -> None:
+        """Watch a range from now on."""
 
     def give_up(self, watched: Watched) -> None:
         """Watch a range no longer."""
@@ -128,7 +129,7 @@ class Cache:
             return None
         freshness, watched = self.freshness, entry.watched
         revision = max(entry.as_of, freshness.known_to(watched))
-        if not watched.is_live or revision < floor or now >= freshness.fresh_until:
+        if revision < floor or now >= freshness.fresh_until:
             self.misses += 1
             freshness.ask()
             return None
@@ -156,18 +157,17 @@ class Cache:
         if size > self.bytes_max // ENTRY_SHARE_MAX or not revision:
             return
         watched = self.ranges.get((key, end))
-        if watched is not None and revision < watched.newest:
+        if watched is None:
+            watched = self.ranges[key, end] = Watched(key, end)
+            self.freshness.begin(watched)
+            self._evict()
+        if not watched.is_live or revision < watched.newest:
             return
         try:
             length, at = read_varint(answer, 1)
             header = pb.ResponseHeader.FromString(answer[at : at + length])
         except (DecodeError, IndexError, ValueError):
             return
-        if watched is None:
-            watched = self.ranges[key, end] = Watched(key, end)
-            self.freshness.begin(watched, revision)
-            if (key, end) not in self.ranges:
-                return
         entry = Entry(request, watched, header, answer[at + length :], answer)
         self._entries[request] = watched.entries[request] = entry
         self.bytes += entry.bytes

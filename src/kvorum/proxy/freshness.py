@@ -77,8 +77,11 @@ class Freshness:
         """Return the revision up to which every change of a range has been told; 0: unknown."""
         return self._told if watched.sequence < self._answered else 0
 
-    def begin(self, watched: Watched, revision: int) -> None:
-        """Watch a range from a revision on."""
+    def begin(self, watched: Watched) -> None:
+        """Watch a range from now on.
+
+        Not from a revision of the past: members are slow to begin such a watch.
+        """
         now = self._routes.now
         if now < self._rests_until:
             self._cache.drop(watched)
@@ -92,9 +95,7 @@ class Freshness:
         watched.id = next(self._next_id)
         watched.sequence = self._asked
         self._watches[watched.id] = watched
-        create = pb.WatchCreateRequest(
-            key=watched.key, range_end=watched.end, start_revision=revision, watch_id=watched.id
-        )
+        create = pb.WatchCreateRequest(key=watched.key, range_end=watched.end, watch_id=watched.id)
         request = pb.WatchRequest(create_request=create)
         self._routes.send(self._stream, request.SerializeToString())
 
@@ -146,6 +147,7 @@ class Freshness:
         elif response.created:
             if watched is not None:
                 watched.is_live = True
+                watched.newest = max(watched.newest, response.header.revision)
         elif response.events:
             if watched is not None:
                 newest = max(event.kv.mod_revision for event in response.events)

@@ -12,7 +12,7 @@ from enum import Enum
 from math import inf
 from typing import Any, Final
 
-from kvorum.api.errors import INTERNAL, STOPPED, Code, Status
+from kvorum.api.errors import INTERNAL, REQUEST_TOO_MANY_REQUESTS, STOPPED, Code, Status
 from kvorum.client import rpcs
 from kvorum.edge.interface import Event, EventKind, Metadata, Request
 from kvorum.edge.upstream import Upstream, UpstreamEvent
@@ -34,9 +34,7 @@ from kvorum.proxy.registration import Registration
 from kvorum.proxy.routes import Routes
 from kvorum.proxy.settings import (
     BYTES_IN_FLIGHT_MAX,
-    BYTES_PER_TURN,
     CALLS_IN_FLIGHT_MAX,
-    CALLS_PER_TURN,
     ProxySettings,
 )
 from kvorum.proxy.watch import WatchService
@@ -144,17 +142,6 @@ class Proxy:
     # What it wants of the loop that runs it.
 
     @property
-    def room(self) -> tuple[int, int]:
-        """How many calls, and how many bytes of them, may be handed to the next turn.
-
-        If either is 0 or less, none may be.
-        """
-        return (
-            min(CALLS_IN_FLIGHT_MAX - self.routes.calls_in_flight, CALLS_PER_TURN),
-            min(BYTES_IN_FLIGHT_MAX - self.routes.bytes_in_flight, BYTES_PER_TURN),
-        )
-
-    @property
     def is_ended(self) -> bool:
         """Whether it has drained, so that both sides may be stopped."""
         return self.phase is Phase.ENDED
@@ -182,13 +169,20 @@ class Proxy:
         events: Sequence[Event],
         upstream_events: Sequence[UpstreamEvent],
     ) -> None:
-        """Take what arrived at both sides, and send what follows from it."""
+        """Take what arrived at both sides, and send what follows from it.
+
+        That is at most `CALLS_PER_TURN` and about `BYTES_PER_TURN` of each.
+        """
         routes = self.routes
         routes.now = now
         if upstream_events:
             routes.take(upstream_events)
         if requests:
-            self._serve(requests)
+            in_flight = routes.calls_in_flight
+            if in_flight < CALLS_IN_FLIGHT_MAX and routes.bytes_in_flight < BYTES_IN_FLIGHT_MAX:
+                self._serve(requests)
+            else:
+                self._refuse(requests)
         for kind, call, detail in events:
             self._take_event(kind, call, detail, now)
         if events or routes.has_news or now >= self._wake_at:
@@ -226,6 +220,11 @@ class Proxy:
                 what = f"{_PATHS[method]} of {self._edge.peer(call)}"
                 self._boundary.take(error, "call", what, b"" if secret else message)
                 self.routes.refuse(call, _PATHS[method], INTERNAL)
+
+    def _refuse(self, requests: Sequence[Request]) -> None:
+        for call, method, _, _ in requests:
+            self.figures.started[method] += 1
+            self.routes.refuse(call, _PATHS[method], REQUEST_TOO_MANY_REQUESTS)
 
     def _take_event(self, kind: int, call: int, detail: Any, now: float) -> None:
         try:

@@ -142,8 +142,8 @@ class Routes:
         self.failures: Counter[tuple[str, Code]] = Counter()
         """Clients' unary calls that failed, by path and code."""
         self.has_news = False
-        """Whether more has happened, since this was last set to False, than that clients' calls were
-        passed on and answered: something may be due earlier than `pass_time` said."""
+        """Whether more has happened, since this was last set to False, than that calls of clients
+        were passed on and answered: something may be due earlier than `pass_time` said."""
         self.bytes_in_flight = 0
         """Bytes of requests that are not answered."""
         self._sync_seconds = sync_seconds

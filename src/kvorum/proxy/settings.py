@@ -15,10 +15,11 @@ EDGE_METADATA_KEYS: Final = (*METADATA_KEYS, *TRACE_KEYS)
 
 CALLS_PER_TURN: Final = 1000
 BYTES_PER_TURN: Final = 4 * 1024 * 1024
+"""How much is taken from either side for a turn."""
 CALLS_IN_FLIGHT_MAX: Final = 100_000
 BYTES_IN_FLIGHT_MAX: Final = 256 * 1024 * 1024
-"""Unary calls, and bytes of their requests, that members may not have answered; more wait at the
-edge."""
+"""Unary calls, and bytes of their requests, that members have not answered. A turn that begins with
+more refuses what it is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
