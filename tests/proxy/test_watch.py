@@ -12,7 +12,9 @@ from tests.rpc.harness import Harness
 WATCH = "/etcdserverpb.Watch/Watch"
 
 
-def create(key: bytes = b"a", range_end: bytes = b"", start: int = 0, **fields: object) -> pb.WatchRequest:
+def create(
+    key: bytes = b"a", range_end: bytes = b"", start: int = 0, **fields: object
+) -> pb.WatchRequest:
     request = pb.WatchCreateRequest(
         key=key,
         range_end=range_end,

@@ -175,7 +175,8 @@ class Broadcast:
         self.number = number
         """The watch id at the member."""
         self.start_revision = start_revision
-        """With which it is created there; 0: with the revision after the member's."""
+        """With which it is created there; 0: with the revision after the member's. It may be lower
+        than the position."""
         self.position = start_revision
         """The lowest revision that may still come; 0 until it is known."""
         self.complete_revision = 0
@@ -220,7 +221,7 @@ class Broadcast:
         events = told.events
         before = self.position
         if events[0].revision < before:
-            # A member sends none of these; sent twice they would do harm.
+            # A watch that goes on begins with a revision that was told already.
             events = [event for event in events if event.revision >= before]
             if not events:
                 return

@@ -11,8 +11,9 @@ clients begin anew, and hear from the member why not.
 
 A watch that begins in the history has all of it when the member has answered a request for progress
 that was sent after it was created. Members answer those only if every watch of the stream is up to
-date, and drop them otherwise: they are sent again while somebody waits. No watch is created with a
-revision of the future, which would keep them from being answered.
+date, and drop them otherwise: they are sent again while somebody waits. Nor do they answer while a
+watch begins in the future; therefore one that goes on begins with a revision that it knows already,
+and drops it.
 """
 
 from collections import deque
@@ -111,7 +112,7 @@ class Session:
         self._asking: dict[tuple[bytes, bytes, int, int], Broadcast] = {}
         self._behind: dict[Broadcast, None] = {}
         self._call = 0
-        self._requests: list[WatchRequest] = []
+        self._requests: list[Broadcast | WatchRequest] = []
         self._reader = Reader(len(service.namespace))
         self._header = b""
         self._revision = 0
@@ -142,8 +143,11 @@ class Session:
             self._asking[same] = broadcast
         broadcast.waiting.append(creation)
 
-    def place(self, watcher: Watcher) -> None:
-        """Let a watcher be told of what it needs, by whichever broadcast can."""
+    def place(self, watcher: Watcher, *, is_exact: bool = False) -> None:
+        """Let a watcher be told of what it needs, by whichever broadcast can.
+
+        If `is_exact`, the revision before that is compacted.
+        """
         watched = self._ranges.get((watcher.key, watcher.range_end))
         if watched is not None:
             for broadcast in watched.broadcasts:
@@ -151,7 +155,10 @@ class Session:
                     broadcast.join(watcher)
                     return
         start, selection = watcher.next_revision, watcher.upstream_selection
-        self._begin(watcher.key, watcher.range_end, start, selection).join(watcher)
+        broadcast = self._begin(watcher.key, watcher.range_end, start, selection)
+        if not is_exact:
+            broadcast.start_revision = _known(start)
+        broadcast.join(watcher)
 
     def remove(self, watcher: Watcher) -> None:
         """Forget a watcher: its client wants it no more."""
@@ -189,7 +196,7 @@ class Session:
             if service.routes.now < self._back_off.until:
                 return
             self._call = service.routes.stream(PATH, self._metadata, self)
-            self._requests = [_create_request(each) for each in self._broadcasts.values()]
+            self._requests = [*self._broadcasts.values()]
             self._unconfirmed = deque(self._broadcasts.values())
             service.expect(self, self._attempt_at)
         self._asking.clear()
@@ -197,7 +204,8 @@ class Session:
             self._attempt()
         requests, self._requests = self._requests, []
         for request in requests:
-            service.routes.send(self._call, request.SerializeToString())
+            message = _create_request(request) if isinstance(request, Broadcast) else request
+            service.routes.send(self._call, message.SerializeToString())
 
     def pass_time(self, now: float) -> float:
         """Do what is due; return when something will be due next."""
@@ -218,7 +226,7 @@ class Session:
             moment = min(moment, until, now + LEADERLESS_SECONDS_MAX)
         return moment
 
-    def _send(self, request: WatchRequest) -> None:
+    def _send(self, request: Broadcast | WatchRequest) -> None:
         if self._call:
             self._requests.append(request)
         self._service.has_requests[self] = None
@@ -234,7 +242,7 @@ class Session:
         self._broadcasts[broadcast.number] = broadcast
         if self._call:
             self._unconfirmed.append(broadcast)
-        self._send(_create_request(broadcast))
+        self._send(broadcast)
         return broadcast
 
     def _drop_unused(self, broadcast: Broadcast) -> None:
@@ -370,7 +378,7 @@ class Session:
                     watcher, watch_compacted(told.header, watcher.id_field, compacted)
                 )
             else:
-                self.place(watcher)
+                self.place(watcher, is_exact=True)
 
     def _end_streams_of(self, watchers: tuple[Watcher, ...], reason: str) -> None:
         streams = dict.fromkeys(watcher.stream for watcher in watchers)
@@ -458,7 +466,8 @@ class Session:
         self._behind.clear()
         for broadcast in self._broadcasts.values():
             if broadcast.standing is not Standing.UNCONFIRMED:
-                broadcast.position = broadcast.start_revision = self._done(broadcast)
+                broadcast.position = self._done(broadcast)
+                broadcast.start_revision = _known(broadcast.position)
                 broadcast.standing = Standing.UNCONFIRMED
         for stream in self.streams:
             stream.floor = max(stream.floor, self._revision)
@@ -476,6 +485,11 @@ class Session:
         """End the streams of all clients, and with them this session."""
         for stream in tuple(self.streams):
             self._service.finish(stream, status)
+
+
+def _known(position: int) -> int:
+    """Return with which revision a watch is created that goes on with a position."""
+    return max(1, position - 1)
 
 
 def _create_request(broadcast: Broadcast) -> WatchRequest:
