@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,11 @@ def run(program: str | Path, *arguments: str) -> subprocess.CompletedProcess[str
 def run_both(
     *arguments: str,
 ) -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
-    """Run a command line with our program and with etcd's."""
-    return run(PROGRAM, *arguments), run(binary("etcd"), *arguments)
+    """Run a command line with our program and with etcd's, at the same time."""
+    with ThreadPoolExecutor(2) as threads:
+        ours = threads.submit(run, PROGRAM, *arguments)
+        theirs = threads.submit(run, binary("etcd"), *arguments)
+        return ours.result(), theirs.result()
 
 
 class RunningProxy:

@@ -8,16 +8,16 @@ is disconnected. No client can end the gateway, and none holds up others for lon
 import errno
 import os
 import select
-import signal
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from kvorum.api.durations import seconds_text
+from kvorum.process.errands import Errands
 from kvorum.process.lookups import Addresses, Lookups
 from kvorum.process.relays import Flow, Pipes, Relay, break_off, configure
+from kvorum.process.waking import Waking
 from kvorum.proxy.remotes import Remote, Remotes
 from kvorum.telemetry.logs import Logger
 
@@ -76,8 +76,9 @@ class GatewayLoop:
         self._interval = seconds_text(interval)
         self._logger = logger
         self._epoll = select.epoll()
-        self._waking, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._lookups = Lookups(self._wake)
+        self._waking = Waking()
+        self._errands = Errands(self._waking.wake)
+        self._lookups = Lookups(self._errands, clock)
         self._pipes = Pipes()
         self._owners: dict[int, Relay | Dial] = {}
         """Who has a descriptor."""
@@ -93,28 +94,20 @@ class GatewayLoop:
         self._is_accepting = False
         self._accept_at = _FOREVER
         self._drained_by = _FOREVER
-        self.signal = 0
-        """The one that asked for the end."""
 
-    def run(self, descriptors_max: int, ready: Callable[[], None]) -> None:
-        """Serve until a signal has ended it."""
+    def run(self, descriptors_max: int, ready: Callable[[], None]) -> int:
+        """Serve until a signal has ended it; return its number."""
         self._clients_max = max(1, (descriptors_max - DESCRIPTORS_RESERVED) // 2)
-        self._epoll.register(self._waking, select.EPOLLIN)
-        kept = [
-            (number, signal.signal(number, lambda *_: None))
-            for number in (signal.SIGINT, signal.SIGTERM)
-        ]
-        waker = signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+        self._epoll.register(self._waking.descriptor, select.EPOLLIN)
         try:
-            self._accept_again()
-            ready()
-            while not self._is_ended(clock()):
-                self._turn()
+            with self._waking:
+                self._accept_again()
+                ready()
+                while not self._is_ended(clock()):
+                    self._turn()
         finally:
-            signal.set_wakeup_fd(waker)
-            for number, handler in kept:
-                signal.signal(number, handler)
             self._close()
+        return self._waking.signal
 
     # Time.
 
@@ -132,7 +125,7 @@ class GatewayLoop:
                 self._relay(owner, descriptor, events)
             elif type(owner) is Dial:
                 self._dialed(owner, descriptor, events)
-            elif descriptor == self._waking:
+            elif descriptor == self._waking.descriptor:
                 self._woken()
             elif self._listener is not None and descriptor == self._listener.fileno():
                 self._accept()
@@ -160,32 +153,20 @@ class GatewayLoop:
                 self._dial(remote, None)
 
     def _woken(self) -> None:
-        try:
-            told = os.read(self._waking, 4096)
-        except BlockingIOError:
-            return
-        for number in told:
-            if number and not self.signal:
-                self.signal = number
-                self._drain()
-            elif number:
-                self._drained_by = 0.0
-        self._lookups.settle(clock())
-
-    def _wake(self) -> None:
-        # A full pipe wakes as well.
-        with suppress(OSError):
-            os.write(self._waker, b"\0")
+        self._waking.clear()
+        if self._waking.is_urgent:
+            self._drained_by = 0.0
+        if self._waking.signal and self._listener is not None:
+            self._drain(self._listener)
+        self._errands.settle()
 
     # The end.
 
-    def _drain(self) -> None:
-        name = signal.strsignal(self.signal) or str(self.signal)
-        self._logger.info("received signal; shutting down", signal=name.lower())
-        self._drained_by = clock() + DRAIN_SECONDS_MAX
+    def _drain(self, listener: socket.socket) -> None:
+        self._logger.info("received signal; shutting down", signal=self._waking.signal_name)
+        self._drained_by = min(self._drained_by, clock() + DRAIN_SECONDS_MAX)
         self._stop_accepting(_FOREVER)
-        assert self._listener is not None
-        self._discard(self._listener)
+        self._discard(listener)
         self._listener = None
 
     def _is_ended(self, now: float) -> bool:
@@ -204,8 +185,6 @@ class GatewayLoop:
         if self._listener is not None:
             self._listener.close()
         self._epoll.close()
-        os.close(self._waking)
-        # The other end stays: a thread may be about to use it.
 
     def _discard(self, connection: socket.socket, *, is_broken: bool = False) -> None:
         """Have nothing more to do with a socket, and close it after the turn."""
@@ -296,7 +275,7 @@ class GatewayLoop:
             dial.addresses.extend(addresses)
             self._dial_next(dial)
 
-        self._lookups.ask(remote.host, clock(), answered)
+        self._lookups.ask(remote.host, answered)
 
     def _dial_next(self, dial: Dial) -> None:
         """Try the next address of a member, or the next member."""

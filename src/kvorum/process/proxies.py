@@ -1,10 +1,12 @@
 """`kvorum gateway` and `kvorum grpc-proxy`: their flags, and how their command lines are answered.
 
 The flags, their kinds and their defaults are etcd's, and so is the rest: no variables of the
-environment, no file, exit code 1 for a command line that cannot be read.
+environment, no file, exit code 1 for a command line that cannot be read or a start that is refused.
+A defect makes it 2.
 """
 
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -103,19 +105,21 @@ _GRPC_PROXY = Command(
         Flag("listen-cipher-suites", "strings", "TLS cipher suites for clients"),
         Flag("tls-min-version", "string", "Lowest version of TLS: TLS1.2 or TLS1.3", "TLS1.2"),
         Flag("tls-max-version", "string", "Highest version of TLS: TLS1.2 or TLS1.3"),
-        Flag("enable-pprof", "bool", "Accepted for etcd's sake; there is nothing to serve"),
+        Flag("enable-pprof", "bool", "Accepted for etcd's sake, without effect"),
         Flag("debug", "bool", "Log what only developers want to know"),
         Flag(
             "experimental-leasing-prefix",
             "string",
-            "Accepted for etcd's sake; reads are linearizable without it",
+            "Accepted for etcd's sake, without effect",
         ),
         Flag(
             "experimental-serializable-ordering",
             "bool",
             "Answer no serializable read with an older revision than one before",
         ),
-        Flag("experimental-enable-grpc-logging", "bool", "Log every call"),
+        Flag(
+            "experimental-enable-grpc-logging", "bool", "Accepted for etcd's sake, without effect"
+        ),
     ),
     is_exact=True,
 )
@@ -153,5 +157,15 @@ def run(words: Sequence[str]) -> int:
         print_help(given.command)
         return 0
     module, _, function = given.command.run.partition(":")
-    code: int = getattr(import_module(module), function)(Invocation(ROOT, given), words)
+    try:
+        code: int = getattr(import_module(module), function)(Invocation(ROOT, given), words)
+    except Exception as error:
+        from kvorum.telemetry.logs import plain_logger
+
+        plain_logger().critical(
+            "the proxy met an error that nobody foresaw",
+            error=repr(error),
+            stacktrace="".join(traceback.format_exception(error)),
+        )
+        return 2
     return code

@@ -67,8 +67,7 @@ def start(invocation: Invocation, words: Sequence[str]) -> int:
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    loop.run(hard, ready)
-    return -loop.signal
+    return -loop.run(hard, ready)
 
 
 def _members(invocation: Invocation, logger: Logger) -> list[Remote]:
