@@ -2,14 +2,20 @@
 
 import re
 import socket
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from kvorum.cli.parsing import parse
+from kvorum.process.proxies import ROOT
 from tests.certificates import Authority
 from tests.etcd import binary, is_target
 from tests.ports import held_port
 from tests.proxy.processes import PROGRAM, run, run_both
+from tools.procfile import commands
+
+REPOSITORY = Path(__file__).parents[2]
 
 COMMANDS = ("gateway", "grpc-proxy")
 FLAG = re.compile(r"^ +(?:-h, )?--([\w-]+)(?: (\w+))? {2,}.*?(?:\(default (\S+)\))?$", re.M)
@@ -251,3 +257,21 @@ def test_records_that_do_not_exist() -> None:
         expected = "dns lookup errors: lookup _etcd-client-ssl._tcp.no.domain.invalid"
         assert refusal(theirs.stderr).startswith(expected)
         assert refusal(ours.stderr).startswith(expected)
+
+
+def test_the_procfile_puts_both_in_front_of_the_cluster() -> None:
+    members = {
+        word.removeprefix("http://")
+        for words in commands(REPOSITORY / "Procfile").values()
+        for flag, word in pairwise(words)
+        if flag == "--listen-client-urls"
+    }
+    found = {
+        given.command.path: given
+        for _, *words in commands(REPOSITORY / "Procfile.proxy").values()
+        for given in [parse(ROOT, words)]
+    }
+    assert set(found) == {"kvorum gateway start", "kvorum grpc-proxy start"}
+    assert all(set(each.values["endpoints"]) == members for each in found.values())  # type: ignore[arg-type]
+    addresses = {each.values["listen-addr"] for each in found.values()}
+    assert len(addresses | members) == 5
