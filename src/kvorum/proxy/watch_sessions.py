@@ -104,6 +104,8 @@ class Session:
         self.streams: dict[ClientStream, None] = {}
         """Those of clients."""
         self._ranges: dict[tuple[bytes, bytes], WatchedRange] = {}
+        self._crowded: dict[WatchedRange, None] = {}
+        """Those with more than one broadcast."""
         self._broadcasts: dict[int, Broadcast] = {}
         self._next_number = 1
         # Those whose creation the member has not answered, in the order in which it will.
@@ -239,6 +241,8 @@ class Session:
         broadcast = Broadcast(watched, self._next_number, start, selection, figures)
         self._next_number += 1
         watched.broadcasts.append(broadcast)
+        if len(watched.broadcasts) > 1:
+            self._crowded[watched] = None
         self._broadcasts[broadcast.number] = broadcast
         if self._call:
             self._unconfirmed.append(broadcast)
@@ -258,7 +262,9 @@ class Session:
         self._behind.pop(broadcast, None)
         watched = broadcast.watched
         watched.broadcasts.remove(broadcast)
-        if not watched.broadcasts:
+        if len(watched.broadcasts) == 1:
+            self._crowded.pop(watched, None)
+        elif not watched.broadcasts:
             del self._ranges[watched.key, watched.range_end]
         if self._call:
             cancel = WatchCancelRequest(watch_id=broadcast.number)
@@ -335,10 +341,9 @@ class Session:
         self._expect_attempt(PROGRESS_SECONDS)
         for creation in waiting:
             creation.stream.answered(creation, told)
-        if broadcast.members:
-            self._merge(broadcast)
-        else:
+        if not broadcast.members:
             self._drop(broadcast)
+        self._merge_all(broadcast.watched)
 
     def _happened(self, broadcast: Broadcast, told: Told) -> None:
         service = self._service
@@ -349,7 +354,7 @@ class Session:
         if not broadcast.members:
             self._drop(broadcast)
         elif len(broadcast.watched.broadcasts) > 1:
-            self._merge(broadcast)
+            self._merge_all(broadcast.watched)
 
     def _told_progress(self, broadcast: Broadcast, told: Told) -> None:
         """Take the member's word that there is nothing up to a revision."""
@@ -359,7 +364,7 @@ class Session:
         for watcher in broadcast.members:
             if watcher.selection & PROGRESS and watcher.start_revision <= revision:
                 watcher.stream.tell_progress(told.header, revision, watcher.id_field)
-        self._merge(broadcast)
+        self._merge_all(broadcast.watched)
 
     def _canceled(self, broadcast: Broadcast, told: Told) -> None:
         """Tell watchers that what they need next is compacted."""
@@ -411,7 +416,8 @@ class Session:
         for broadcast in tuple(self._behind):
             if self._attempts > broadcast.attempts and revision >= broadcast.created_revision:
                 self._synced(broadcast)
-                self._merge(broadcast)
+        for watched in tuple(self._crowded):
+            self._merge_all(watched)
         awaiting, self._awaiting = self._awaiting, {}
         for stream, times in awaiting.items():
             if not stream.take_progress(told.header, revision, times):
@@ -433,8 +439,15 @@ class Session:
             done = max(done, self._complete_revision + 1)
         return done
 
+    def _merge_all(self, watched: WatchedRange) -> None:
+        """Let broadcasts of a range become one, as far as one serves what the others do."""
+        if len(watched.broadcasts) > 1:
+            for broadcast in tuple(watched.broadcasts):
+                self._merge(broadcast)
+
     def _merge(self, broadcast: Broadcast) -> None:
-        """Let the watchers of a broadcast join another one of its range, if one serves them."""
+        if broadcast.standing is Standing.UNCONFIRMED:
+            return
         done = self._done(broadcast)
         for other in broadcast.watched.broadcasts:
             if (
