@@ -12,6 +12,7 @@ from kvorum.client import rpcs
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.edge.interface import EventKind
 from kvorum.edge.upstream import Metadata, Unary, UpstreamEvent, UpstreamEventKind, UpstreamTls
+from kvorum.proxy.places import LINGER_SECONDS
 from kvorum.proxy.proxy import Proxy
 from kvorum.proxy.routes import AGE_SECONDS, HELD_SECONDS_MAX, OWN_FIRST, RESENDS_MAX
 from kvorum.proxy.settings import ProxySettings
@@ -33,6 +34,7 @@ class _Script:
         self.sent: list[tuple[int, bytes]] = []
         self.cancelled: list[int] = []
         self.paused: list[int] = []
+        self.disconnected: list[int] = []
 
     def connect(self, endpoint: int, address: str, authority: str, tls: Any) -> None:
         self.connecting.append(endpoint)
@@ -60,7 +62,7 @@ class _Script:
         pass
 
     def disconnect(self, endpoint: int) -> None:
-        pass
+        self.disconnected.append(endpoint)
 
 
 class _Proxied:
@@ -368,3 +370,37 @@ def test_health_and_metrics() -> None:
         status, answer = standing.edge.responses[hash(target)]
         assert status == 503
         assert (answer or b"").startswith(b'{"health":"false","reason":"GET ERROR:')
+
+
+def test_members_that_are_asked_no_more_keep_their_calls_for_a_while() -> None:
+    proxied = _Proxied()
+    first, second = proxied.upstream.connecting
+    proxied.connect()
+    proxied.request(1)
+    assert proxied.upstream.calls[0][1] == first
+    proxied.proxy.routes.replace([parse_endpoint(each) for each in ("b:3", "127.0.0.1:2", "b:3")])
+    proxied.turn((UpstreamEventKind.CONNECTED, first, None))
+    proxied.connect()
+    third = proxied.proxy.routes.places[0].number
+    for call in (2, 3):
+        proxied.request(call)
+    assert {unary[1] for unary in proxied.upstream.calls[1:]} == {second, third}
+    proxied.turn((UpstreamEventKind.ANSWERED, 1, b"a"))
+    assert proxied.edge.replies == {1: b"a"}
+    assert not proxied.upstream.disconnected
+    proxied.now += LINGER_SECONDS
+    proxied.turn()
+    assert proxied.upstream.disconnected == [first]
+
+
+def test_the_members_are_asked_where_they_are() -> None:
+    proxied = _Proxied("a:1", sync_seconds=60.0)
+    proxied.connect()
+    proxied.now += 1
+    proxied.turn()
+    (asked,) = proxied.upstream.calls
+    assert asked[2] == rpcs.MEMBER_LIST.path
+    learner = pb.Member(isLearner=True, clientURLs=["http://l:1"])
+    members = pb.MemberListResponse(members=[pb.Member(clientURLs=["http://c:9"]), learner])
+    proxied.turn((UpstreamEventKind.ANSWERED, asked[0], members.SerializeToString()))
+    assert [place.address.host for place in proxied.proxy.routes.places] == ["c"]

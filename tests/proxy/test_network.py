@@ -149,10 +149,10 @@ def test_users_are_who_they_are_at_the_member(tmp_path: Path) -> None:
         anonymous.put("a", "1")
         anonymous.put("b", "2")
         auth = anonymous.auth
-        for user in ("root", "u"):
-            auth.add_user(user, "p")
-            auth.add_role(user)
-            auth.grant_role(user, user)
+        for name in ("root", "u"):
+            auth.add_user(name, "p")
+            auth.add_role(name)
+            auth.grant_role(name, name)
         auth.grant("u", "readwrite", "a")
         while not (proxy.proxy.cache and proxy.proxy.cache.hits):
             anonymous.get("b", serializable=True)

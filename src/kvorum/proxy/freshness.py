@@ -13,6 +13,7 @@ is served for longer than that after authentication was enabled elsewhere, or af
 the watches was cut off. What nobody asks for is given up after `IDLE_SECONDS`.
 """
 
+from collections.abc import Callable
 from itertools import count
 from math import inf
 from typing import Final
@@ -48,7 +49,7 @@ class Freshness:
         self._routes = routes
         self.fresh_until = 0.0
         self._stream: int | None = None
-        self._next_id = count(1)
+        self._next_id: Callable[[], int] = count(1).__next__
         self._watches: dict[int, Watched] = {}
         self._asked = 0
         """How many questions for progress were asked on this stream."""
@@ -92,7 +93,7 @@ class Freshness:
             self._asked_at = inf
             self._look_at = now
             self._idle_at = now + IDLE_SECONDS
-        watched.id = next(self._next_id)
+        watched.id = self._next_id()
         watched.sequence = self._asked
         self._watches[watched.id] = watched
         create = pb.WatchCreateRequest(key=watched.key, range_end=watched.end, watch_id=watched.id)

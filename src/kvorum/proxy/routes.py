@@ -1,7 +1,7 @@
-"""The ways to the members: which are connected, who is asked next, who hears the answer.
+"""The calls to the members: who is asked next, who hears the answer.
 
-Connected members are asked in turn. A member that is lost is connected to again after a while that
-grows. While none is connected, calls wait, `HELD_SECONDS_MAX` at most.
+Connected members are asked in turn. While none is connected, calls wait, `HELD_SECONDS_MAX` at
+most.
 
 Nothing is made again once a server may have looked at it. A unary call that surely none has looked
 at goes to another member, `RESENDS_MAX` times.
@@ -12,7 +12,7 @@ leave with `flush`, once a turn.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, count, cycle
 from math import inf
 from typing import Final, NamedTuple
@@ -21,7 +21,6 @@ from google.protobuf.message import DecodeError
 
 from kvorum.api.errors import INTERNAL, Code, Status
 from kvorum.client import rpcs
-from kvorum.client.backoff import BackOff
 from kvorum.client.endpoints import Address
 from kvorum.client.finding import member_addresses, members_request
 from kvorum.edge.upstream import (
@@ -35,10 +34,9 @@ from kvorum.edge.upstream import (
 )
 from kvorum.member.boundary import Boundary
 from kvorum.proxy.interface import Answered, Logger, StreamListener, status_of
+from kvorum.proxy.places import Place, Places
 
 OWN_FIRST: Final = 1 << 62
-BACK_OFF_SECONDS: Final = 0.05
-BACK_OFF_SECONDS_MAX: Final = 5.0
 HELD_SECONDS_MAX: Final = 5.0
 """How long a call waits for a member to be connected."""
 RESENDS_MAX: Final = 3
@@ -48,25 +46,8 @@ shorter ones are not followed, because most are answered before that."""
 SYNC_CALL_SECONDS_MAX: Final = 5.0
 
 _ANSWERED: Final = UpstreamEventKind.ANSWERED
-_NOTHING_CONNECTED: Final = "no member of the cluster can be reached"
 _LATE: Final = (int(Code.DEADLINE_EXCEEDED), "context deadline exceeded", False)
 _FAILED: Final = (int(INTERNAL.code), INTERNAL.text, False)
-
-
-class Place:
-    """A member's address, and the connection to it."""
-
-    __slots__ = ("address", "back_off", "is_connected", "is_wanted", "number", "problem")
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self.number = 0
-        """The endpoint's number while it is connected or being connected; 0 otherwise."""
-        self.is_connected = False
-        self.is_wanted = True
-        self.back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
-        self.problem = ""
-        """Why it was lost, or could not be reached."""
 
 
 class _Resent(NamedTuple):
@@ -109,18 +90,14 @@ class Routes:
         `tls` is for those that are spoken to by TLS; a server name in it is for all of them.
         """
         self._upstream = upstream
-        self._tls = tls
         self._logger = logger
         self.boundary = boundary
         self._mark_waiting = mark_waiting
-        self._first = first
         self.now = 0.0
         self.next_call: Callable[[], int] = count(OWN_FIRST).__next__
-        self._next_endpoint: Callable[[], int] = count(1).__next__
-        self.places = [Place(address) for address in addresses]
-        self._by_number: dict[int, Place] = {}
-        self._turns: Iterator[int] | None = None
-        """The connected endpoints, over and over; None if there are none."""
+        self._places = Places(upstream, addresses, tls, logger, first)
+        self._next: Callable[[], int] | None = None
+        """Returns the connected endpoints in turn, over and over; None if there are none."""
         # Unary calls that are not answered: begun since the last look at their age, before it, and
         # before the one before that. Clients' calls among the last are told of their ends.
         self._young: dict[int, Unary] = {}
@@ -170,15 +147,15 @@ class Routes:
     @property
     def is_connected(self) -> bool:
         """Whether a member can be asked."""
-        return self._turns is not None
+        return self._next is not None
 
     def forward(self, call: int, path: str, message: bytes, metadata: Metadata) -> None:
         """Make a unary call for a client, whose answer it gets as it comes."""
         self.bytes_in_flight += len(message)
-        if self._turns is None:
+        if self._next is None:
             self._hold((call, 0, path, message, metadata))
             return
-        unary = (call, next(self._turns), path, message, metadata)
+        unary = (call, self._next(), path, message, metadata)
         self._young[call] = unary
         self._batch.append(unary)
 
@@ -214,10 +191,10 @@ class Routes:
         """Begin a stream of the proxy's own; return its number."""
         number = self.next_call()
         self._streams[number] = listener
-        if self._turns is None:
+        if self._next is None:
             self._held_streams[number] = _HeldStream(path, metadata, self.now + HELD_SECONDS_MAX)
         else:
-            self._upstream.open(number, next(self._turns), path, metadata)
+            self._upstream.open(number, self._next(), path, metadata)
         return number
 
     def send(self, call: int, message: bytes) -> None:
@@ -361,11 +338,14 @@ class Routes:
             else:
                 self._unary_ended(number, detail)
         elif kind == UpstreamEventKind.CONNECTED:
-            self._connected(number)
-        elif kind == UpstreamEventKind.DISCONNECTED:
-            self._disconnected(number, str(detail))
-        elif kind == UpstreamEventKind.LEAVING:
-            self._leaving(number)
+            self._places.connected(number)
+            self._choose_anew()
+            self._release()
+        else:
+            is_leaving = kind == UpstreamEventKind.LEAVING
+            reason = "it asked for no more calls" if is_leaving else str(detail)
+            self._places.lost(number, reason, self.now)
+            self._choose_anew()
 
     def _unary_ended(self, number: int, end: End) -> None:
         unary = self._take_unary(number)
@@ -389,76 +369,21 @@ class Routes:
         elif call < OWN_FIRST:
             self.replies.append((call, status_of(end)))
 
-    # Endpoints.
+    # Members.
 
-    def _connect(self, place: Place) -> None:
-        number = place.number = self._next_endpoint()
-        self._by_number[number] = place
-        address = place.address
-        tls = None
-        if address.is_secure or (address.is_secure is None and self._tls is not None):
-            tls = self._tls or UpstreamTls(server_name="")
-            if not tls.server_name:
-                tls = UpstreamTls(
-                    address.host if address.port is not None else "localhost",
-                    tls.ca_file,
-                    tls.cert_file,
-                    tls.key_file,
-                    tls.verify,
-                )
-        target = f"unix:{address.host}" if address.port is None else address.authority
-        self._upstream.connect(number, target, address.authority, tls)
+    @property
+    def places(self) -> list[Place]:
+        """Where the members are that are asked."""
+        return self._places.all
 
-    def _connected(self, number: int) -> None:
-        place = self._by_number.get(number)
-        if place is None or place.number != number:
-            return
-        place.is_connected = True
-        place.back_off.worked()
-        if place.problem:
-            self._logger.info("connected to a member again", endpoint=place.address.text)
-        place.problem = ""
-        self._choose_anew()
-        self._release()
-
-    def _leaving(self, number: int) -> None:
-        """Ask a member no more that wants no more calls, and connect to it anew."""
-        place = self._by_number.get(number)
-        if place is not None and place.number == number:
-            self._lost(place, "it asked for no more calls")
-
-    def _disconnected(self, number: int, reason: str) -> None:
-        place = self._by_number.pop(number, None)
-        if place is not None and place.number == number:
-            self._lost(place, reason)
-
-    def _lost(self, place: Place, reason: str) -> None:
-        if not place.problem and place.is_wanted:
-            self._logger.warning("lost a member", endpoint=place.address.text, reason=reason)
-        place.problem = reason
-        place.number = 0
-        place.is_connected = False
-        place.back_off.failed(self.now)
+    def replace(self, addresses: Sequence[Address]) -> None:
+        """Ask members at these addresses from now on."""
+        self._places.replace(addresses, self.now)
         self._choose_anew()
 
     def _choose_anew(self) -> None:
-        numbers = [each.number for each in self.places if each.is_connected]
-        start = self._first % len(numbers) if numbers else 0
-        self._turns = cycle(numbers[start:] + numbers[:start]) if numbers else None
-
-    def replace(self, addresses: Sequence[Address]) -> None:
-        """Ask members at these addresses from now on; calls at others are let end."""
-        kept = []
-        for address in addresses:
-            known = next((each for each in self.places if each.address.is_same(address)), None)
-            kept.append(known or Place(address))
-        gone = [each for each in self.places if each not in kept]
-        self.places = kept
-        self._choose_anew()
-        for place in gone:
-            place.is_wanted = False
-            if place.number:
-                self._upstream.disconnect(place.number)
+        numbers = self._places.ready()
+        self._next = cycle(numbers).__next__ if numbers else None
 
     # Waiting for a connection.
 
@@ -470,43 +395,30 @@ class Routes:
 
     def _release(self) -> None:
         """Make the calls that wait for a connection."""
+        if self._next is None:
+            return
         held, self._held = self._held, {}
         for (call, _, path, message, metadata), _ in held.values():
-            assert self._turns is not None
-            unary = (call, next(self._turns), path, message, metadata)
+            unary = (call, self._next(), path, message, metadata)
             # Its client is followed already.
             self._old[call] = unary
             self._batch.append(unary)
         streams, self._held_streams = self._held_streams, {}
         for number, stream in streams.items():
-            assert self._turns is not None
-            self._upstream.open(number, next(self._turns), stream.path, stream.metadata)
+            self._upstream.open(number, self._next(), stream.path, stream.metadata)
             self._sends += [(number, message) for message in stream.messages]
             if stream.is_half_closed:
                 self.half_close(number)
-
-    def _problem(self) -> End:
-        reasons = "; ".join(
-            f"{each.address.text}: {each.problem}" for each in self.places if each.problem
-        )
-        text = f"{_NOTHING_CONNECTED}{': ' if reasons else ''}{reasons}"
-        return int(Code.UNAVAILABLE), text, True
 
     # Time.
 
     def pass_time(self, now: float) -> float:
         """Do what is due; return when something will be due next."""
         self.now = now
-        moment = inf
-        for place in self.places:
-            if not place.number:
-                if place.back_off.until <= now:
-                    self._connect(place)
-                else:
-                    moment = min(moment, place.back_off.until)
+        moment = self._places.pass_time(now)
         if self._held or self._held_streams:
             moment = min(moment, self._give_up_held(now))
-        if now >= self._sync_at and self._turns is not None:
+        if now >= self._sync_at and self._next is not None:
             self._sync(now)
         if self._deadlines:
             for number in [each for each, until in self._deadlines.items() if until <= now]:
@@ -516,7 +428,7 @@ class Routes:
                 # Who was told may have begun something that is not considered here.
                 moment = now
             moment = min(moment, *self._deadlines.values(), inf)
-        return min(moment, self.look_at_age(now), self._sync_at if self._turns else inf)
+        return min(moment, self.look_at_age(now), self._sync_at if self._next else inf)
 
     def _give_up_held(self, now: float) -> float:
         late = [call for call, (_, until) in self._held.items() if until <= now]
@@ -524,11 +436,15 @@ class Routes:
             unary, _ = self._held.pop(call)
             self.bytes_in_flight -= len(unary[3])
             resent = self._resent.pop(call, None)
-            self._tell_end(call if resent is None else resent.call, unary[2], self._problem())
+            self._tell_end(
+                call if resent is None else resent.call,
+                unary[2],
+                (int(Code.UNAVAILABLE), self._places.problem(), True),
+            )
         late_streams = [call for call, held in self._held_streams.items() if held.until <= now]
         for call in late_streams:
             del self._held_streams[call]
-            self._streams.pop(call).ended(self._problem())
+            self._streams.pop(call).ended((int(Code.UNAVAILABLE), self._places.problem(), True))
         if late or late_streams:
             return now
         moments = [until for _, until in self._held.values()]
@@ -568,6 +484,4 @@ class Routes:
 
     def close(self) -> None:
         """Give every connection up."""
-        for place in self.places:
-            if place.number:
-                self._upstream.disconnect(place.number)
+        self._places.close()
