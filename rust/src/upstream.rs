@@ -8,7 +8,7 @@ use crate::grpc::{self, INTERNAL};
 use crate::shared::Pending;
 use crate::upstream_network;
 use crate::upstream_shared::{
-    CallKind, Command, Counters, Detail, Event, Inbox, NewCall, Settings, Shared, Target,
+    CallKind, Command, Counters, Detail, Event, Head, Inbox, NewCall, Settings, Shared, Target,
     ToEndpoint,
 };
 use crate::upstream_status::End;
@@ -320,9 +320,6 @@ impl Upstream {
     }
 }
 
-/// Where a call goes: its path and metadata, or why they cannot be sent.
-type Head = Result<(PathAndQuery, Vec<(HeaderName, HeaderValue)>), String>;
-
 impl Upstream {
     fn check_open(&self) -> PyResult<()> {
         if self.closed.load(Ordering::Relaxed) {
@@ -331,7 +328,7 @@ impl Upstream {
         Ok(())
     }
 
-    fn begin(&self, state: &mut Loop, begun: Vec<(u64, u64, Head, CallKind)>) {
+    fn begin(&self, state: &mut Loop, begun: Vec<(u64, u64, Result<Head, String>, CallKind)>) {
         let mut commands = Vec::with_capacity(begun.len());
         for (number, endpoint, head, kind) in begun {
             let stream = match &kind {
@@ -344,8 +341,8 @@ impl Upstream {
             state.calls.insert(number, OpenCall { endpoint, stream });
             state.calls_started += 1;
             match head {
-                Ok((path, metadata)) => {
-                    let call = NewCall { number, path, metadata, kind };
+                Ok(head) => {
+                    let call = NewCall { number, head, kind };
                     commands.push(Command::At(endpoint, ToEndpoint::Begin(call)));
                 }
                 Err(reason) => {
@@ -407,7 +404,12 @@ impl Loop {
         Some(event)
     }
 
-    fn read_head(&mut self, path: &str, metadata: &Bound<'_, PyAny>) -> PyResult<Head> {
+    /// Reads what a call begins with, or says why that cannot be sent.
+    fn read_head(
+        &mut self,
+        path: &str,
+        metadata: &Bound<'_, PyAny>,
+    ) -> PyResult<Result<Head, String>> {
         let known = self.paths.get(path).cloned();
         let known = known.map(Ok).unwrap_or_else(|| path.parse::<PathAndQuery>());
         let found = match known {
@@ -426,7 +428,7 @@ impl Loop {
                 None => return Ok(Err(format!("the metadata {name:?} cannot be sent"))),
             }
         }
-        Ok(Ok((found, headers)))
+        Ok(Ok(Head { path: found, metadata: headers }))
     }
 }
 

@@ -9,12 +9,11 @@ use crate::transport::FAREWELL_MAX;
 use crate::upstream_call::{Call, Sent};
 use crate::upstream_connecting::{CLOSED, Connection, Link};
 use crate::upstream_network::{Endpoint, Network, given_up};
-use crate::upstream_shared::{Detail, Event, NewCall, Shared, ToEndpoint};
+use crate::upstream_shared::{Detail, Event, Head, NewCall, Shared, ToEndpoint};
 use crate::upstream_status::{End, of_connection};
 use bytes::Bytes;
 use h2::client::SendRequest;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, TE, USER_AGENT};
-use http::uri::PathAndQuery;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE, USER_AGENT};
 use http::{Method, Request, Uri};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -68,7 +67,7 @@ struct Driver {
     free: Vec<u32>,
     by_number: FxHashMap<u64, u32>,
     /// Calls that the server has no room for yet, in order; cancelled ones have no place any more.
-    queue: VecDeque<(u64, PathAndQuery, Vec<(HeaderName, HeaderValue)>)>,
+    queue: VecDeque<(u64, Head)>,
     /// Places of calls that have something to send as soon as the socket has written what it holds.
     blocked: Vec<u32>,
     /// What h2 was given since it was last able to write.
@@ -147,10 +146,12 @@ impl Driver {
                 // Answers may have come before the connection's end.
                 let places: Vec<u32> = self.by_number.values().copied().collect();
                 places.into_iter().for_each(|place| self.drive(place));
-                return Some((End::new(UNAVAILABLE, reason.clone()), reason));
+                if !self.has_left() {
+                    return Some((End::new(UNAVAILABLE, reason.clone()), reason));
+                }
             }
             self.granted = 0;
-            if self.is_leaving && self.by_number.is_empty() {
+            if self.has_left() {
                 return Some((End::closing(), LEFT.to_owned()));
             }
             if self.is_silent(cx) {
@@ -209,6 +210,11 @@ impl Driver {
         let number = self.endpoint.number;
         self.events.push_back(Event { number, detail: Detail::Leaving });
         self.refuse_queued();
+    }
+
+    /// Whether the server wants no more calls, and has answered those that it took.
+    fn has_left(&self) -> bool {
+        self.is_leaving && self.by_number.is_empty()
     }
 
     fn socket_is_free(&self) -> bool {
@@ -293,9 +299,9 @@ impl Driver {
         self.slots[place as usize].call = Some(call);
         self.by_number.insert(new.number, place);
         if self.queue.is_empty() && self.may_open() {
-            self.open(place, new.path, new.metadata);
+            self.open(place, new.head);
         } else {
-            self.queue.push_back((new.number, new.path, new.metadata));
+            self.queue.push_back((new.number, new.head));
         }
     }
 
@@ -311,23 +317,23 @@ impl Driver {
 
     fn open_queued(&mut self) {
         while !self.queue.is_empty() && self.may_open() {
-            let Some((number, path, metadata)) = self.queue.pop_front() else { return };
+            let Some((number, head)) = self.queue.pop_front() else { return };
             if let Some(&place) = self.by_number.get(&number) {
-                self.open(place, path, metadata);
+                self.open(place, head);
             }
         }
     }
 
     fn refuse_queued(&mut self) {
-        for (number, ..) in std::mem::take(&mut self.queue) {
+        for (number, _) in std::mem::take(&mut self.queue) {
             if let Some(&place) = self.by_number.get(&number) {
                 self.finish(place, End::closing());
             }
         }
     }
 
-    fn open(&mut self, place: u32, path: PathAndQuery, metadata: Vec<(HeaderName, HeaderValue)>) {
-        let opened = self.send_headers(path, metadata);
+    fn open(&mut self, place: u32, head: Head) {
+        let opened = self.send_headers(head);
         let Some(call) = &mut self.slots[place as usize].call else { return };
         match opened {
             Ok((response, sending)) => {
@@ -340,20 +346,19 @@ impl Driver {
 
     fn send_headers(
         &mut self,
-        path: PathAndQuery,
-        metadata: Vec<(HeaderName, HeaderValue)>,
+        head: Head,
     ) -> Result<(h2::client::ResponseFuture, h2::SendStream<Bytes>), End> {
         let mut parts = http::uri::Parts::default();
         parts.scheme = Some(self.connection.scheme.clone());
         parts.authority = Some(self.connection.authority.clone());
-        parts.path_and_query = Some(path);
+        parts.path_and_query = Some(head.path);
         let uri = Uri::from_parts(parts);
         let mut request = Request::new(());
         *request.method_mut() = Method::POST;
         *request.uri_mut() =
             uri.map_err(|error| End::unprocessed(INTERNAL, format!("the call's path: {error}")))?;
         *request.headers_mut() = self.headers.clone();
-        for (name, value) in metadata {
+        for (name, value) in head.metadata {
             request.headers_mut().append(name, value);
         }
         self.requests().send_request(request, false).map_err(|error| {
@@ -398,7 +403,7 @@ impl Driver {
 
     fn end_all(&mut self, end: &End) {
         let (code, text) = (end.code, &end.text);
-        for (number, ..) in std::mem::take(&mut self.queue) {
+        for (number, _) in std::mem::take(&mut self.queue) {
             if let Some(&place) = self.by_number.get(&number) {
                 self.finish(place, End::unprocessed(code, text));
             }

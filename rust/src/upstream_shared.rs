@@ -34,9 +34,14 @@ pub struct Settings {
 /// A call that has not begun.
 pub struct NewCall {
     pub number: u64,
+    pub head: Head,
+    pub kind: CallKind,
+}
+
+/// What a call begins with.
+pub struct Head {
     pub path: PathAndQuery,
     pub metadata: Vec<(HeaderName, HeaderValue)>,
-    pub kind: CallKind,
 }
 
 pub enum CallKind {
