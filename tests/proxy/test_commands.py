@@ -210,6 +210,8 @@ def test_a_proxy_that_is_refused(words: str, tmp_path: Path) -> None:
         ("--key-file=/no/file", "KeyFile and CertFile must both be present"),
         ("--cert-file=/no/file --key-file=/no/file", "open /no/file: no such file or directory"),
         ("--trusted-ca-file=/no/file", "KeyFile and CertFile are not presented"),
+        ("--trusted-ca-file=/no/file --auto-tls", "KeyFile and CertFile are not presented"),
+        ("--cert-file=/no/file --auto-tls", "KeyFile and CertFile must both be present"),
     ],
 )
 def test_certificates_that_cannot_be_shown_to_clients(words: str, reason: str) -> None:

@@ -296,6 +296,18 @@ def test_thousands_of_connections_leave_no_descriptor_behind() -> None:
         settled(gateway, before)
 
 
+@pytest.mark.parametrize("command", ["gateway", "grpc-proxy"])
+def test_the_service_manager_hears_that_it_serves(command: str, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        path = str(tmp_path / "notify")
+        manager.bind(path)
+        manager.settimeout(60)
+        before = ("env", f"NOTIFY_SOCKET={path}")
+        with running_proxy(command, "--endpoints=127.0.0.1:1", before=before) as proxy:
+            assert manager.recv(100) == b"READY=1"
+            proxy.wait_for("successfully notified init daemon")
+
+
 def test_a_signal_ends_it_when_the_last_connection_has_ended() -> None:
     with (
         running_member(echo) as member,

@@ -285,6 +285,11 @@ class GatewayLoop:
             try:
                 connection = socket.socket(family, socket.SOCK_STREAM)
             except OSError as error:
+                if dial.client is not None:
+                    # Without descriptors nobody can be reached; the member is not to blame.
+                    self._logger.warning("failed to dial", error=str(error))
+                    self._abandon(dial)
+                    return
                 dial.problem = f"dial tcp {dial.remote.address}: {_reason(error)}"
                 continue
             try:

@@ -130,7 +130,8 @@ def _listen_tls(
     # Imported late: it takes a while, and is needed with TLS only.
     from kvorum.net.tls_files import TlsFileError, check_files
 
-    if not security.uses_own and not security.cert_file and not security.key_file:
+    if security.trusted_ca_file and not security.cert_file and not security.key_file:
+        # With --auto-tls, too: what asks for certificates of clients must not be ignored.
         raise TlsRefusedError(_without_certificate(listened.address))
     try:
         for doubt in check_files(security, "", datetime.now(UTC)):
