@@ -5,8 +5,10 @@ import pytest
 from kvorum.api import errors
 from kvorum.api.errors import Code
 from kvorum.api.pb import etcdserverpb as pb
+from kvorum.edge.interface import EventKind
 from kvorum.proxy import broadcasts, watch
 from tests.proxy.standing import ADDRESS, ClientStream, Standing
+from tests.rpc.guarded import Guarded, shown
 from tests.rpc.harness import Harness
 
 WATCH = "/etcdserverpb.Watch/Watch"
@@ -105,9 +107,25 @@ def test_watches_from_history_become_one(standing: Standing) -> None:
     assert sorted(revisions(stream)) == [(each, revision) for each in range(19)]
 
 
-def test_identities_share_nothing() -> None:
-    harness = Harness()
-    standing = Standing({ADDRESS: harness})
+def test_ten_thousand_watchers_on_a_hundred_streams(standing: Standing) -> None:
+    streams = [standing.stream(WATCH) for _ in range(100)]
+    requests = [create(b"k%d" % (each % 10), prev_kv=each % 20 < 10) for each in range(100)]
+    for stream in streams:
+        messages = [request.SerializeToString() for request in requests]
+        standing.turn(events=[(EventKind.MESSAGE, stream.call, each) for each in messages])
+    standing.settle()
+    assert watchers_open(standing) == 10
+    for stream in streams:
+        assert len(stream.received()) == 100
+    expected = [put(standing.member, b"k%d" % number) for number in range(10)]
+    standing.settle()
+    for stream in streams:
+        found = revisions(stream)
+        assert sorted(found) == [(number, expected[number % 10]) for number in range(100)]
+
+
+def test_identities_share_nothing(standing: Standing) -> None:
+    opened = standing.upstream.opened
     streams = [
         standing.stream(WATCH, metadata)
         for metadata in (None, {"token": b"x"}, {"authorization": b"x"}, {"hasleader": b"true"})
@@ -116,7 +134,56 @@ def test_identities_share_nothing() -> None:
         stream.send(create())
     standing.settle()
     assert watchers_open(standing) == 4
-    assert standing.upstream.opened - 4 in (0, 1)
+    assert standing.upstream.opened - opened == 4
+
+
+# Who may watch what.
+
+
+def test_the_member_decides_who_may_watch() -> None:
+    harness = Guarded()
+    standing = Standing({ADDRESS: harness})
+    tokens = [harness.log_in(name) for name in ("root", "u")]
+    root, user = (standing.stream(WATCH, shown(token)) for token in tokens)
+    nobody = standing.stream(WATCH)
+    stranger = standing.stream(WATCH, shown("stranger.1"))
+    for stream in (root, user, nobody, stranger):
+        stream.send(create(b"a"))
+        stream.send(create(b"x"))
+    standing.settle()
+    assert [each.cancel_reason for each in root.received()] == ["", ""]
+    denied = errors.PERMISSION_DENIED.wrapped()
+    assert [each.cancel_reason for each in user.received()] == ["", denied]
+    assert [each.cancel_reason for each in nobody.received()] == [errors.USER_EMPTY.wrapped()] * 2
+    invalid = errors.INVALID_AUTH_TOKEN.wrapped()
+    assert [each.cancel_reason for each in stranger.received()] == [invalid] * 2
+    harness.succeed("KV/Put", pb.PutRequest(key=b"x"), tokens[0])
+    harness.succeed("KV/Put", pb.PutRequest(key=b"a"), tokens[1])
+    standing.settle()
+    assert len(revisions(root)) == 2
+    assert len(revisions(user)) == 1
+    assert not revisions(nobody) + revisions(stranger)
+
+
+def test_who_is_refused_elsewhere_begins_anew() -> None:
+    harness = Guarded()
+    standing = Standing({ADDRESS: harness})
+    root = harness.log_in("root")
+    stream = standing.stream(WATCH, shown(harness.log_in("u")))
+    stream.send(create(b"a"))
+    standing.settle()
+    # A role that is taken away does not end the watches there are.
+    revoke = pb.AuthUserRevokeRoleRequest(name="u", role="r")
+    harness.succeed("Auth/UserRevokeRole", revoke, root)
+    harness.succeed("KV/Put", pb.PutRequest(key=b"a"), root)
+    standing.settle()
+    assert len(revisions(stream)) == 1
+    assert stream.status is None
+    standing.upstream.lose_all()
+    standing.pass_time(1.0)
+    assert stream.status is not None
+    assert stream.status.code is Code.UNAVAILABLE
+    assert not watchers_open(standing)
 
 
 # What clients see.
@@ -275,7 +342,7 @@ def test_a_namespace_is_not_seen() -> None:
 
 def test_what_cannot_be_read_ends_the_stream(standing: Standing) -> None:
     stream = open_watch(standing, create())
-    standing.happen((2, stream.call, b"\xff"))
+    standing.happen((EventKind.MESSAGE, stream.call, b"\xff"))
     assert stream.status is not None
     assert stream.status.code is Code.INTERNAL
     standing.settle()
@@ -378,7 +445,7 @@ def test_a_slow_client_holds_nobody_back(
     # While it reads, it goes on; nothing is lost and nothing comes twice.
     for _ in range(20):
         standing.edge.pending[slow.call] = 0
-        standing.happen((6, slow.call, None))
+        standing.happen((EventKind.WRITABLE, slow.call, None))
         standing.pass_time(0.2)
         seen += revisions(slow)
     assert seen == [(0, each) for each in expected]
