@@ -16,6 +16,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
+from tests.edge.caller import Caller
 from tests.edge.wire import PREFACE, SECONDS, message
 
 STREAMS_MAX = 3
@@ -138,3 +139,11 @@ class RawServer:
 
     def widen(self, stream: int, size: int) -> None:
         self.send(WindowUpdateFrame(stream, size))
+
+
+def connected(caller: Caller, server: RawServer, settings: dict[int, int] | None = None) -> int:
+    """Connect to a server that greets with these settings; return the endpoint."""
+    accepting = server.accept_later(settings)
+    endpoint = caller.connect(server.address)
+    accepting.join()
+    return endpoint

@@ -9,7 +9,7 @@ from kvorum.api.errors import Code
 from kvorum.edge.upstream import UpstreamEventKind
 from tests.edge.caller import Caller
 from tests.edge.conftest import OpenCaller
-from tests.edge.raw_server import OK_HEADERS, OK_TRAILERS, STREAMS_MAX, RawServer
+from tests.edge.raw_server import OK_HEADERS, OK_TRAILERS, STREAMS_MAX, RawServer, connected
 from tests.edge.service import ECHO
 from tests.edge.wire import message
 
@@ -21,13 +21,6 @@ CLOSING = (Code.UNAVAILABLE, "the connection is closing", True)
 def server() -> Iterator[RawServer]:
     with RawServer() as running:
         yield running
-
-
-def connected(caller: Caller, server: RawServer, settings: dict[int, int] | None = None) -> int:
-    accepting = server.accept_later(settings)
-    endpoint = caller.connect(server.address)
-    accepting.join()
-    return endpoint
 
 
 def begun(

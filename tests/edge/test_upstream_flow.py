@@ -6,9 +6,8 @@ from kvorum.edge import EventKind
 from kvorum.edge.upstream import UpstreamEventKind
 from tests.edge.caller import Caller
 from tests.edge.conftest import OpenCaller
-from tests.edge.raw_server import OK_HEADERS, OK_TRAILERS, RawServer
+from tests.edge.raw_server import OK_HEADERS, OK_TRAILERS, RawServer, connected
 from tests.edge.service import ECHO, HELD, HELD_STREAM, OK, Service
-from tests.edge.test_upstream_ends import connected
 from tests.edge.wire import message
 
 KIB = 1024
