@@ -279,6 +279,24 @@ def test_a_member_that_lags_behind_a_write_is_not_believed() -> None:
     assert proxied.edge.replies[2] == new
 
 
+def test_a_store_that_was_restored_is_believed() -> None:
+    proxied = _Proxied()
+    proxied.connect()
+    put, read = NUMBERS[rpcs.PUT.path], NUMBERS[rpcs.RANGE.path]
+    written = pb.PutResponse(header=pb.ResponseHeader(revision=9)).SerializeToString()
+    proxied.turn(requests=[(1, put, pb.PutRequest(key=b"a").SerializeToString(), None)])
+    proxied.turn((UpstreamEventKind.ANSWERED, 1, written))
+    request = pb.RangeRequest(key=b"b", serializable=True).SerializeToString()
+    answer = pb.RangeResponse(header=pb.ResponseHeader(revision=3)).SerializeToString()
+    for call in (2, 3):
+        proxied.turn(requests=[(call, read, request, None)])
+        proxied.turn((UpstreamEventKind.ANSWERED, call, answer))
+        proxied.turn((UpstreamEventKind.ANSWERED, proxied.upstream.calls[-1][0], answer))
+        assert proxied.edge.replies[call] == answer
+    # The first was asked for twice, the second once.
+    assert len(proxied.upstream.calls) == 4
+
+
 @pytest.mark.parametrize("is_ordering", [False, True])
 def test_with_ordering_nothing_is_older_than_what_was_read(is_ordering: bool) -> None:
     proxied = _Proxied(is_ordering=is_ordering)

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from kvorum.api.codec import read_varint
 from kvorum.api.pb import etcdserverpb as pb
+from kvorum.api.requests import decode_range
 from kvorum.proxy.floor import revision_of
 
 ENTRIES_MAX: Final = 2048
@@ -139,11 +140,11 @@ class Cache:
             entry.show(revision)
         return entry.answer
 
-    def offer(self, request: bytes, key: bytes, end: bytes, seen: bytes, answer: bytes) -> None:
+    def offer(self, request: bytes, asked: bytes, seen: bytes, answer: bytes) -> None:
         """Keep an answer, if it is worth it.
 
-        `key` and `end` are the range as the member knows it, `seen` is what the member answered,
-        and `answer` is what clients get.
+        `asked` and `seen` are the request and its answer as the member knows them, `request` and
+        `answer` as the client does.
         """
         if request not in self._asked:
             self._asked[request] = None
@@ -156,6 +157,13 @@ class Cache:
         revision = revision_of(seen)
         if size > self.bytes_max // ENTRY_SHARE_MAX or not revision:
             return
+        try:
+            question = decode_range(asked)
+        except DecodeError:
+            return
+        if not question.serializable or question.revision:
+            return
+        key, end = question.key, question.range_end
         watched = self.ranges.get((key, end))
         if watched is None:
             watched = self.ranges[key, end] = Watched(key, end)

@@ -57,6 +57,14 @@ class Floor:
         if len(self._unread) >= UNREAD_MAX:
             self._read()
 
+    def begin_anew(self, revision: int) -> None:
+        """Forget what was told before: the newest state is older, so that the store is another.
+
+        That is so where a cluster was restored from a snapshot.
+        """
+        self._unread.clear()
+        self._revision = revision
+
     @property
     def revision(self) -> int:
         """The newest revision."""

@@ -8,10 +8,7 @@ holds for everything that they were told.
 
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from kvorum.api.errors import Status
-from kvorum.api.requests import decode_range
 from kvorum.client import rpcs
 from kvorum.edge.interface import Metadata
 from kvorum.edge.upstream import End
@@ -87,33 +84,30 @@ class KeyValues:
         if isinstance(request, Status):
             routes.refuse(call, _RANGE, request)
             return
-        try:
-            decoded = decode_range(request)
-        except DecodeError:
-            # A member says what is wrong with it.
-            routes.forward(call, _RANGE, request, _sent(metadata))
-            return
         sent = _sent(metadata)
-        is_current = decoded.serializable and not decoded.revision
 
         def answered(answer: bytes | End) -> None:
             if not isinstance(answer, bytes):
                 routes.replies.append((call, status_of(answer)))
-                return
-            if is_current and revision_of(answer) < floor:
-                routes.unary(_RANGE, request + LINEARIZABLE, sent, answered_again)
-                return
-            shown = self._show(call, answer)
-            if cache is not None and is_anonymous and is_current:
-                cache.offer(message, decoded.key, decoded.range_end, answer, shown)
-
-        def answered_again(answer: bytes | End) -> None:
-            if isinstance(answer, bytes):
-                self._show(call, answer)
+            elif revision_of(answer) < floor:
+                self._ask_again(call, request + LINEARIZABLE, sent, floor)
             else:
-                routes.replies.append((call, status_of(answer)))
+                shown = self._show(call, answer)
+                if cache is not None and is_anonymous:
+                    cache.offer(message, request, answer, shown)
 
         routes.unary_for(call, _RANGE, request, sent, answered)
+
+    def _ask_again(self, call: int, request: bytes, sent: UpstreamMetadata, floor: int) -> None:
+        def answered(answer: bytes | End) -> None:
+            if isinstance(answer, bytes):
+                if (revision := revision_of(answer)) < floor:
+                    self.floor.begin_anew(revision)
+                self._show(call, answer)
+            else:
+                self._routes.replies.append((call, status_of(answer)))
+
+        self._routes.unary(_RANGE, request, sent, answered)
 
     def _show(self, call: int, answer: bytes) -> bytes:
         if self._is_ordering:
