@@ -218,7 +218,10 @@ def test_messages_keep_their_bounds_and_order(
     caller.upstream.half_close(call)
     caller.until(lambda: len(caller.messages(call)) >= len(sent) // 2)
     while not caller.of_calls.get(call) or caller.of_calls[call][-1][0] != ENDED:
-        assert len(caller.turn(events_max, 1)) <= 1
+        taken = caller.turn(events_max, 1)
+        assert len(taken) <= events_max
+        # After the first bytes no more is taken.
+        assert not any(detail for _, _, detail in taken[:-1])
         caller.upstream.announce_sleep()
         caller.upstream.awake()
     assert caller.messages(call) == sent
