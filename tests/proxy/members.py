@@ -146,10 +146,11 @@ class Members:
                 self._events.append((UpstreamEventKind.ENDED, number, LOST))
         self._events.append((UpstreamEventKind.DISCONNECTED, endpoint, "the connection is lost"))
 
-    def lose_all(self) -> None:
-        """Break all connections."""
-        for endpoint in tuple(self._places):
-            self.lose(endpoint)
+    def lose_all(self, address: str | None = None) -> None:
+        """Break all connections, or those to one member."""
+        for endpoint, place in tuple(self._places.items()):
+            if address in (None, place):
+                self.lose(endpoint)
 
     # One call.
 

@@ -390,6 +390,39 @@ def test_a_lost_member_and_a_compaction(standing: Standing) -> None:
     assert revisions(stream) == [(1, 9), (1, 10)]
 
 
+def test_a_member_that_lags_behind() -> None:
+    lagging = Harness()
+    members = {ADDRESS: Harness(), "127.0.0.1:2": lagging}
+    standing = Standing(members)
+    stream = open_watch(standing, create())
+    for _ in range(5):
+        put(members[ADDRESS])
+    standing.settle()
+    assert [each for _, each in revisions(stream)] == [2, 3, 4, 5, 6]
+    standing.upstream.lose_all(ADDRESS)
+    del members[ADDRESS]
+    standing.pass_time(1.0)
+    put(lagging)
+    fresh = standing.stream(WATCH)
+    fresh.send(create())
+    for request in (create(), create(start=4), PROGRESS, cancel(0)):
+        stream.send(request)
+    standing.pass_time(1.0)
+    # For who has seen more, revisions do not go back; nobody else is concerned.
+    found = stream.received()
+    assert [(each.watch_id, each.header.revision) for each in found] == [(1, 6), (2, 6), (0, 6)]
+    (created,) = fresh.received()
+    assert created.header.revision == 2
+    for _ in range(5):
+        put(lagging)
+    standing.pass_time(1.0)
+    found = stream.received()
+    events = [(each.watch_id, event.kv.mod_revision) for each in found for event in each.events]
+    assert sorted(events) == [(1, 7), (2, 4), (2, 5), (2, 6), (2, 7)]
+    assert [each.header.revision for each in found if each.watch_id == -1] == [7]
+    assert revisions(fresh) == [(0, each) for each in range(3, 8)]
+
+
 def test_progress_keeps_a_quiet_watch_from_being_compacted(standing: Standing) -> None:
     stream = open_watch(standing, create(b"quiet"))
     stream.received()

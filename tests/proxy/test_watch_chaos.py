@@ -50,7 +50,7 @@ steps = st.one_of(
     st.tuples(st.just("turn"), st.integers(0, 4)),
     st.tuples(st.just("follow"), st.integers(0, 5)),
     st.tuples(st.just("settle")),
-    st.tuples(st.just("lose")),
+    st.tuples(st.just("lose"), st.sampled_from((None, ADDRESS, LAGGING))),
     st.tuples(st.just("wait"), st.sampled_from((0.02, 0.2, 11.0))),
     st.tuples(st.just("stall"), st.integers(0, STREAMS - 1)),
     st.tuples(st.just("read"), st.integers(0, STREAMS - 1)),
@@ -282,8 +282,8 @@ class Run:
     def _settle(self) -> None:
         self.standing.settle()
 
-    def _lose(self) -> None:
-        self.standing.upstream.lose_all()
+    def _lose(self, address: str | None) -> None:
+        self.standing.upstream.lose_all(address)
 
     def _wait(self, seconds: float) -> None:
         self.standing.pass_time(seconds, max(0.02, seconds / 10))

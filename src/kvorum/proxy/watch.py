@@ -231,7 +231,9 @@ class ClientStream:
         """Answer requests for progress; False if some watcher has not had everything yet."""
         if not self._is_answering():
             return True
-        is_complete = revision >= self.floor
+        if revision < self.floor:
+            return False
+        is_complete = True
         for watcher in self.watchers.values():
             if watcher.start_revision > revision:
                 return True
