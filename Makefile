@@ -67,7 +67,7 @@ $(CORE): $(INSTALLED) $(CORE_SOURCES)
 run: setup ## Start a node
 	$(BIN)/kvorum
 
-cluster: setup ## Start three members here; make cluster PROCFILE=Procfile.learner adds a fourth
+cluster: setup ## Start three members here; make cluster PROCFILE=Procfile.learner adds a fourth, Procfile.proxy proxies
 	$(BIN)/python tools/procfile.py $(PROCFILE)
 
 # Building, checking and compiling run side by side; each prints its output in one piece.

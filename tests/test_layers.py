@@ -17,9 +17,10 @@ ROWS = [
     {"ctl", "utl"},
     {"doctor"},
     {"offline"},
-    {"cli"},
     {"embed"},
     {"process"},
+    {"cli"},
+    {"proxy"},
     {"backup"},
     {"server"},
     {"discovery"},
@@ -44,6 +45,7 @@ RANK = {room: rank for rank, row in enumerate(ROWS) for room in row}
 DETERMINISTIC = {room for row in ROWS[ROWS.index({"member"}) :] for room in row} | {
     "gateway",
     "peer",
+    "proxy",
     "rpc",
     "server",
 }

@@ -3,10 +3,11 @@
 use crate::http1;
 use crate::http2;
 use crate::incidents::Incident;
-use crate::io::{Io, Socket, farewell};
+use crate::io::{Io, farewell};
 use crate::listener::Serves;
 use crate::network::{Connection, Network};
 use crate::shared::count;
+use crate::socket::Socket;
 use crate::transport::Transport;
 use crate::words;
 use bytes::{Bytes, BytesMut};
@@ -90,7 +91,7 @@ async fn secure(
             if let Some([certificate, ..]) = stream.get_ref().1.peer_certificates() {
                 let _ = connection.shared.certificate.set(Bytes::copy_from_slice(certificate));
             }
-            Some(Socket::Tls(Box::new(stream)))
+            Some(Socket::Tls(Box::new(stream.into())))
         }
         Ok(Err((error, mut transport))) => {
             failed(words::of_handshake(&error));

@@ -5,6 +5,7 @@
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GO_AWAY: u8 = 7;
 pub const CONTINUATION: u8 = 9;
@@ -152,6 +153,30 @@ impl Traffic {
             frame.extend(text.as_bytes());
             frame
         })
+    }
+}
+
+/// What a client has to know of its server's frames, and h2 does not tell.
+#[derive(Default)]
+pub struct ServerFrames {
+    reading: Walker,
+    settings: bool,
+    /// The server wants no more calls.
+    pub going_away: bool,
+}
+
+impl ServerFrames {
+    pub fn read(&mut self, data: &[u8]) {
+        self.reading.pass(data, |frame| match frame.kind {
+            SETTINGS => self.settings = true,
+            GO_AWAY => self.going_away = true,
+            _ => {}
+        });
+    }
+
+    /// Whether the server's settings have come.
+    pub fn has_greeted(&self) -> bool {
+        self.settings && self.reading.is_between_frames()
     }
 }
 

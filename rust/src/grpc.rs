@@ -12,16 +12,20 @@ use std::io::Read;
 use std::time::Duration;
 
 pub const OK: i32 = 0;
-const UNKNOWN: i32 = 2;
+pub const CANCELLED: i32 = 1;
+pub const UNKNOWN: i32 = 2;
 const INVALID_ARGUMENT: i32 = 3;
 const DEADLINE_EXCEEDED: i32 = 4;
-const RESOURCE_EXHAUSTED: i32 = 8;
-const UNIMPLEMENTED: i32 = 12;
-const INTERNAL: i32 = 13;
+pub const PERMISSION_DENIED: i32 = 7;
+pub const RESOURCE_EXHAUSTED: i32 = 8;
+pub const UNIMPLEMENTED: i32 = 12;
+pub const INTERNAL: i32 = 13;
+pub const UNAVAILABLE: i32 = 14;
+pub const UNAUTHENTICATED: i32 = 16;
 
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
 /// Length of the prefix of a message: a flag and four bytes of length.
 const PREFIX_BYTES: usize = 5;
@@ -347,9 +351,31 @@ fn percent_encode(text: &str) -> HeaderValue {
     HeaderValue::try_from(encoded).expect("percent-encoded text is printable")
 }
 
+/// Binary metadata as it is sent: base64 without padding.
+pub fn base64(data: &[u8]) -> Vec<u8> {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut encoded = Vec::with_capacity(data.len().div_ceil(3) * 4);
+    for group in data.chunks(3) {
+        let bytes = [group[0], *group.get(1).unwrap_or(&0), *group.get(2).unwrap_or(&0)];
+        let bits = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]);
+        let digits = [18, 12, 6, 0].map(|shift| DIGITS[(bits >> shift & 63) as usize]);
+        encoded.extend_from_slice(&digits[..=group.len()]);
+    }
+    encoded
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn base64_of_every_rest() {
+        let known = [("", ""), ("f", "Zg"), ("fo", "Zm8"), ("foo", "Zm9v"), ("foob", "Zm9vYg")];
+        for (plain, encoded) in known {
+            assert_eq!(base64(plain.as_bytes()), encoded.as_bytes());
+        }
+        assert_eq!(base64(&[255, 254, 253]), b"//79");
+    }
 
     #[test]
     fn timeouts() {

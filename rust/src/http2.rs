@@ -4,7 +4,7 @@ use crate::arrivals::Arrivals;
 use crate::backlog::Backlog;
 use crate::grpc::{self, MessageReader, Refusal};
 use crate::incidents::Incident;
-use crate::io::{GATHERED_BYTES_MAX, Io, Link, farewell};
+use crate::io::{Io, Link, farewell};
 use crate::listener::Serves;
 use crate::network::{Connection, Network};
 use crate::policy::{Keepalive, Pings, Resets};
@@ -14,6 +14,7 @@ use crate::shared::{
     Command, EventDetail, HttpRequest, Shared, call_of, count, header_list_bytes, stream_of,
     uncount,
 };
+use crate::socket::GATHERED_BYTES_MAX;
 use crate::stream::{self, Kind, Load, Progress, Received, Stream};
 use bytes::Bytes;
 use h2::server::SendResponse;

@@ -4,7 +4,8 @@ use crate::authority::AuthorityFilter;
 use crate::frames::Traffic;
 use crate::network::Connection;
 use crate::shared::{Shared, count};
-use crate::transport::{FAREWELL_MAX, Transport};
+use crate::socket::{Gathering, Socket};
+use crate::transport::FAREWELL_MAX;
 use bytes::{Buf, Bytes};
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -16,73 +17,12 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
-use tokio_rustls::server::TlsStream;
-
-/// Once this much is gathered, nothing more is taken until the socket accepts some.
-pub const GATHERED_BYTES_MAX: usize = 64 * 1024;
-
-/// A piece this large goes to the socket directly: copying it would cost more than a call.
-const DIRECT_BYTES_MIN: usize = 8 * 1024;
-
-/// What HTTP is spoken over.
-pub enum Socket {
-    Plain(Transport),
-    Tls(Box<TlsStream<Transport>>),
-}
-
-impl Socket {
-    fn transport(&mut self) -> &mut Transport {
-        match self {
-            Socket::Plain(transport) => transport,
-            Socket::Tls(stream) => stream.get_mut().0,
-        }
-    }
-
-    fn poll_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self {
-            Socket::Plain(transport) => Pin::new(transport).poll_read(cx, buffer),
-            Socket::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
-        }
-    }
-
-    fn poll_write_vectored(
-        &mut self,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self {
-            Socket::Plain(transport) => Pin::new(transport).poll_write_vectored(cx, slices),
-            Socket::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-        }
-    }
-
-    /// Writes what TLS has encrypted but not sent.
-    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Socket::Plain(_) => Poll::Ready(Ok(())),
-            Socket::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Socket::Plain(transport) => Pin::new(transport).poll_shutdown(cx),
-            Socket::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
-}
 
 /// The socket and what is gathered for it, shared by HTTP and the connection's driver.
 pub struct Link {
-    socket: Socket,
+    socket: Gathering,
     /// Bytes that were read to find out which protocol this is.
     prefix: Bytes,
-    gathered: Vec<u8>,
-    written: usize,
     /// Bytes read since this was last set to zero.
     pub read: usize,
     connection: Rc<Connection>,
@@ -95,7 +35,7 @@ pub struct Link {
 impl Link {
     /// Bytes the socket has not accepted yet.
     pub fn waiting(&self) -> usize {
-        self.gathered.len() - self.written
+        self.socket.waiting()
     }
 
     /// Follows the frames in what was taken from HTTP.
@@ -110,41 +50,19 @@ impl Link {
 
     /// Sends bytes that do not come from the HTTP library.
     pub fn say(&mut self, data: &[u8]) {
-        self.gathered.extend_from_slice(data);
+        self.socket.say(data);
     }
 
     /// Tells the client why the connection ends, where the protocol has words for it.
     pub fn go_away(&mut self, last_stream: u32, reason: u32, text: &str) {
         let frame =
             self.traffic.as_ref().and_then(|traffic| traffic.go_away(last_stream, reason, text));
-        self.gathered.extend(frame.unwrap_or_default());
+        self.socket.say(&frame.unwrap_or_default());
     }
 
     /// Writes what is gathered.
     pub fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.waiting() > 0 {
-            let slice = [IoSlice::new(&self.gathered[self.written..])];
-            let length = ready!(self.socket.poll_write_vectored(cx, &slice))?;
-            if length == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.written += length;
-            count(&self.shared.counters.bytes_written, length);
-        }
-        ready!(self.socket.poll_flush(cx))?;
-        // Freed, not kept: an idle connection should cost little.
-        self.gathered = Vec::new();
-        self.written = 0;
-        Poll::Ready(Ok(()))
-    }
-
-    /// Closes gracefully: writes the last bytes, then reads until the client has closed, too.
-    ///
-    /// A socket closed with unread bytes is reset, and the client may lose what it was sent.
-    fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_drain(cx))?;
-        ready!(self.socket.poll_shutdown(cx))?;
-        self.socket.transport().poll_end(cx)
+        self.socket.poll_drain(cx, &self.shared.counters.bytes_written)
     }
 
     /// Whether a limit on queued bytes forbids reading; if so, `poll` will resume it.
@@ -168,22 +86,21 @@ impl Link {
 
 /// Closes a connection that is over, however it ended.
 pub async fn farewell(link: &RefCell<Link>) {
-    let _ = timeout(FAREWELL_MAX, poll_fn(|cx| link.borrow_mut().poll_farewell(cx))).await;
+    let closed = poll_fn(|cx| {
+        let link = &mut *link.borrow_mut();
+        link.socket.poll_farewell(cx, &link.shared.counters.bytes_written)
+    });
+    let _ = timeout(FAREWELL_MAX, closed).await;
 }
 
-/// The link as HTTP reads and writes it.
-///
-/// A flush does not write: h2 flushes after every frame. The connection's driver drains the
-/// link once, at the end of its pass.
+/// The link as HTTP reads and writes it; the connection's driver drains it, once per pass.
 pub struct Io(Rc<RefCell<Link>>);
 
 impl Io {
     pub fn new(socket: Socket, connection: Rc<Connection>, shared: Arc<Shared>) -> Io {
         Io(Rc::new(RefCell::new(Link {
-            socket,
+            socket: Gathering::new(socket),
             prefix: Bytes::new(),
-            gathered: Vec::new(),
-            written: 0,
             read: 0,
             connection,
             shared,
@@ -260,32 +177,8 @@ impl AsyncWrite for Io {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let link = &mut *self.0.borrow_mut();
-        if link.waiting() >= GATHERED_BYTES_MAX {
-            ready!(link.poll_drain(cx))?;
-        }
-        let offered: usize = slices.iter().map(|slice| slice.len()).sum();
-        if link.gathered.is_empty()
-            && offered >= DIRECT_BYTES_MIN
-            && let Poll::Ready(result) = link.socket.poll_write_vectored(cx, slices)
-        {
-            if let Ok(length) = &result {
-                count(&link.shared.counters.bytes_written, *length);
-                link.note_written(slices, *length);
-            }
-            return Poll::Ready(result);
-        }
-        if link.written >= GATHERED_BYTES_MAX {
-            // A slow client may never have taken all of it.
-            link.gathered.drain(..link.written);
-            link.written = 0;
-        }
-        let taken = offered.min(GATHERED_BYTES_MAX - link.waiting());
-        let mut left = taken;
-        for slice in slices {
-            let length = slice.len().min(left);
-            link.gathered.extend_from_slice(&slice[..length]);
-            left -= length;
-        }
+        let counter = &link.shared.counters.bytes_written;
+        let taken = ready!(link.socket.poll_take(cx, slices, counter))?;
         link.note_written(slices, taken);
         Poll::Ready(Ok(taken))
     }
@@ -296,12 +189,11 @@ impl AsyncWrite for Io {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let link = &mut *self.0.borrow_mut();
-        if link.waiting() >= GATHERED_BYTES_MAX { link.poll_drain(cx) } else { Poll::Ready(Ok(())) }
+        link.socket.poll_flush(cx, &link.shared.counters.bytes_written)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let link = &mut *self.0.borrow_mut();
-        ready!(link.poll_drain(cx))?;
-        link.socket.poll_shutdown(cx)
+        link.socket.poll_shutdown(cx, &link.shared.counters.bytes_written)
     }
 }

@@ -1,7 +1,7 @@
 //! `kvorum.edge._native`: the network edge on native threads.
 //!
-//! One thread serves every socket; another writes the log. Neither ever takes the GIL: the
-//! loop's own calls, in `edge`, and functions over many rows or keys, in `rows`, `newest` and `key_values`, are
+//! One thread serves every socket; another writes the log; a third calls other servers. None ever
+//! takes the GIL: the loop's own calls, in `edge` and `upstream`, and functions over many rows or keys, in `rows`, `newest` and `key_values`, are
 //! the only code that touches Python.
 
 #![cfg_attr(not(feature = "python"), allow(dead_code))]
@@ -35,9 +35,19 @@ mod room;
 #[cfg(feature = "python")]
 mod rows;
 mod shared;
+mod socket;
 mod stream;
 mod tls;
 mod transport;
+#[cfg(feature = "python")]
+mod upstream;
+mod upstream_call;
+mod upstream_connecting;
+mod upstream_connection;
+mod upstream_network;
+mod upstream_shared;
+mod upstream_status;
+mod upstream_tls;
 mod wakeup;
 mod words;
 
@@ -59,6 +69,9 @@ mod _native {
 
     #[pymodule_export]
     use crate::rows::{leaves_of_rows, note_rows, rows_of_leaves};
+
+    #[pymodule_export]
+    use crate::upstream::Upstream;
 
     #[pymodule_export]
     const SOURCE_HASH: &str = env!("KVORUM_SOURCE_HASH");

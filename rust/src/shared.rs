@@ -279,18 +279,28 @@ pub struct ConnectionShared {
 }
 
 /// What the loop said and the network thread has not read.
-#[derive(Default)]
-pub struct Outbox {
-    commands: Mutex<Vec<Command>>,
+pub struct Outbox<C> {
+    commands: Mutex<Vec<C>>,
     filled: AtomicBool,
     /// The network thread is about to wait for its sockets.
     network_asleep: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
-impl Outbox {
+impl<C> Default for Outbox<C> {
+    fn default() -> Self {
+        Outbox {
+            commands: Mutex::default(),
+            filled: AtomicBool::new(false),
+            network_asleep: AtomicBool::new(false),
+            waker: Mutex::default(),
+        }
+    }
+}
+
+impl<C> Outbox<C> {
     /// Hands over a batch; wakes the network thread only if it sleeps.
-    pub fn push(&self, batch: impl IntoIterator<Item = Command>) {
+    pub fn push(&self, batch: impl IntoIterator<Item = C>) {
         self.commands.lock().extend(batch);
         self.filled.store(true, Ordering::SeqCst);
         if self.network_asleep.swap(false, Ordering::SeqCst)
@@ -300,7 +310,7 @@ impl Outbox {
         }
     }
 
-    pub fn take(&self) -> Vec<Command> {
+    pub fn take(&self) -> Vec<C> {
         if !self.filled.load(Ordering::Relaxed) || !self.filled.swap(false, Ordering::SeqCst) {
             return Vec::new();
         }
@@ -351,7 +361,7 @@ pub struct Shared {
     pub http_headers: Wanted,
     pub room: Room,
     pub inbox: Mutex<Inbox>,
-    pub outbox: Outbox,
+    pub outbox: Outbox<Command>,
     pub wakeup: Wakeup,
     pub counters: Counters,
     pub incidents: Incidents,

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Kinds of keys that a server may have.
-const KEYS: &str = "RSA with 2048 bits or more, ECDSA P-256 or P-384, Ed25519";
+pub const KEYS: &str = "RSA with 2048 bits or more, ECDSA P-256 or P-384, Ed25519";
 
 /// The settings of `kvorum.edge.interface.TlsSettings`, where each is documented.
 pub struct TlsSettings {
@@ -107,11 +107,11 @@ impl Tls {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
+pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
     match found {
         Ok(found) if found.is_empty() => Err(format!("{}: no certificate in it", path.display())),

@@ -19,6 +19,19 @@ pub fn of_handshake(error: &io::Error) -> String {
     }
 }
 
+/// Why a server's certificate, or a server, was refused.
+pub fn of_server(error: &io::Error) -> String {
+    let found = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    match found {
+        Some(Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        )) => {
+            "tls: failed to verify certificate: x509: it is not valid for the server's name".into()
+        }
+        _ => of_handshake(error),
+    }
+}
+
 fn of_certificate(reason: &CertificateError) -> String {
     use CertificateError::*;
     let text = match reason {

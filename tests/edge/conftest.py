@@ -4,15 +4,18 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
-from kvorum.edge import Edge, Limits, Serves, TlsSettings, open_edge
+from kvorum.edge import Edge, Limits, Serves, TlsSettings, UpstreamSettings, open_edge
+from tests.edge.caller import Caller
 from tests.edge.service import METHODS, Service
 from tests.etcd import running_etcd
 
 OpenService = Callable[..., Service]
 OpenEdge = Callable[..., tuple[Edge, str]]
+OpenCaller = Callable[..., Caller]
 FORCED = os.environ.get("KVORUM_EDGE", "")
 
 
@@ -66,6 +69,25 @@ def open_it(edge_kind: str) -> Iterator[OpenEdge]:
             return edge, edge.listen(address)[1]
 
         yield opening
+
+
+@pytest.fixture
+def open_caller(edge_kind: str) -> Iterator[OpenCaller]:
+    """Open calling sides with these settings, which are stopped when the test ends."""
+    assert edge_kind
+    with ExitStack() as stack:
+
+        def opening(**settings: Any) -> Caller:
+            caller = Caller(UpstreamSettings(**settings))
+            stack.callback(caller.stop)
+            return caller
+
+        yield opening
+
+
+@pytest.fixture
+def caller(open_caller: OpenCaller) -> Caller:
+    return open_caller()
 
 
 @pytest.fixture(scope="session")

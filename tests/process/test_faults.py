@@ -205,7 +205,7 @@ def test_a_disk_without_room_for_a_segment_is_refused(
 ) -> None:
     from kvorum.files.real import RealFiles
     from kvorum.process.directory import prepare_directory
-    from kvorum.process.refusals import DirectoryRefusedError
+    from kvorum.process.refused import DirectoryRefusedError
     from kvorum.settings.checks import make_config
     from kvorum.telemetry.logs import Logger
 
@@ -234,7 +234,7 @@ def test_what_a_start_removes_counts_as_room(
 ) -> None:
     from kvorum.files.real import RealFiles
     from kvorum.process.directory import prepare_directory
-    from kvorum.process.refusals import DirectoryRefusedError
+    from kvorum.process.refused import DirectoryRefusedError
     from kvorum.settings.checks import make_config
     from kvorum.telemetry.logs import Logger
 

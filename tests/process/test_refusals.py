@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from kvorum.edge import Edge, TlsSettings
-from kvorum.process.refusals import system_text
+from kvorum.process.refused import system_text
 from tests.certificates import Authority
 from tests.cluster.processes import start
 from tests.etcd import binary, is_target

@@ -32,8 +32,8 @@ class Flag:
     ) -> None:
         """Make a flag.
 
-        `kind` is bool, string, strings, int, uint or duration (nanoseconds); `words` are what
-        completion offers as its value.
+        `kind` is bool, string, strings, int, uint, uint32 or duration (nanoseconds); `words` are
+        what completion offers as its value.
         """
         self.name = name
         self.kind = kind

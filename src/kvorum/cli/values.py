@@ -19,6 +19,8 @@ def parse_value(kind: str, text: str) -> Value:
         return signed(text)
     if kind == "uint":
         return unsigned(text)
+    if kind == "uint32":
+        return unsigned(text, 32)
     if kind == "duration":
         return duration(text)
     if kind == "strings":
@@ -39,9 +41,9 @@ def signed(text: str, bits: int = 64) -> int:
     return _number("ParseInt", text, -half, half - 1)
 
 
-def unsigned(text: str) -> int:
+def unsigned(text: str, bits: int = 64) -> int:
     """Read a number that is not negative."""
-    return _number("ParseUint", text, 0, (1 << 64) - 1)
+    return _number("ParseUint", text, 0, (1 << bits) - 1)
 
 
 def decimal(text: str) -> int:

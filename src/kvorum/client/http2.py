@@ -35,7 +35,6 @@ _TABLE, _ENABLE_PUSH, _STREAMS_MAX, _INITIAL_WINDOW, _FRAME_MAX, _FIELDS_MAX = 1
 _SETTINGS_SENT: Final = (
     (_TABLE, 0),
     (_ENABLE_PUSH, 0),
-    (_INITIAL_WINDOW, STREAM_WINDOW_BYTES),
     (_FRAME_MAX, FRAME_BYTES_MAX),
     (_FIELDS_MAX, HEADER_BYTES_MAX),
 )
@@ -141,16 +140,22 @@ class Connection:
         "_stream_room",
         "_streams",
         "_streams_max",
+        "_window",
         "goes_away",
+        "has_settings",
         "output",
         "pongs",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, stream_window_bytes: int = STREAM_WINDOW_BYTES) -> None:
+        self._window = stream_window_bytes
         self.output: bytearray = bytearray(PREFACE)
         self.pongs: bytearray = bytearray()
         """Answers to the server's pings."""
-        self._put(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*each) for each in _SETTINGS_SENT))
+        settings = (*_SETTINGS_SENT, (_INITIAL_WINDOW, stream_window_bytes))
+        self._put(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*each) for each in settings))
+        self.has_settings: bool = False
+        """Whether the server's settings have come."""
         grown = CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW
         self._put(_WINDOW, 0, 0, _NUMBER.pack(grown))
         self.goes_away: bool = False
@@ -224,7 +229,7 @@ class Connection:
         stream = self._streams.get(number)
         if stream is not None:
             stream.is_held = is_held
-            if stream.received >= STREAM_WINDOW_BYTES // 2:
+            if stream.received >= self._window // 2:
                 self._replace(number, stream)
 
     def send(self, number: int, data: bytes, *, ends: bool = False) -> None:
@@ -234,6 +239,11 @@ class Connection:
             return
         stream.ends = ends
         self._append(number, stream, data)
+
+    def waiting_bytes(self, number: int) -> int:
+        """Return how much is to be sent on a stream that the server has no room for."""
+        stream = self._streams.get(number)
+        return 0 if stream is None else len(stream.waiting)
 
     def cancel(self, number: int) -> None:
         """Break a stream off; nothing more is told of it."""
@@ -323,7 +333,7 @@ class Connection:
         if stream is None:
             return
         stream.received += size
-        if stream.received >= STREAM_WINDOW_BYTES // 2 and not flags & _END_STREAM:
+        if stream.received >= self._window // 2 and not flags & _END_STREAM:
             self._replace(number, stream)
         if flags & _PADDED:
             payload = _unpadded(payload)
@@ -395,6 +405,7 @@ class Connection:
     def _take_settings(self, flags: int, payload: bytes) -> None:
         if flags & _ACKNOWLEDGED:
             return
+        self.has_settings = True
         if len(payload) % _SETTING.size:
             raise ProtocolError(f"settings of {len(payload)} bytes")
         for name, value in _SETTING.iter_unpack(payload):

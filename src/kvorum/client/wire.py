@@ -3,7 +3,15 @@
 import re
 from typing import Final
 
-from kvorum.client.http2 import Connection, Fields, Kind, ProtocolError, Reset, field_block
+from kvorum.client.http2 import (
+    STREAM_WINDOW_BYTES,
+    Connection,
+    Fields,
+    Kind,
+    ProtocolError,
+    Reset,
+    field_block,
+)
 from kvorum.client.interface import Calls, End, Metadata
 
 MESSAGE_BYTES_MAX: Final = (1 << 31) - 1
@@ -57,11 +65,30 @@ class _Answer:
 class Wire:
     """The calls on one connection. What is to be sent gathers in `connection`."""
 
-    __slots__ = ("_answers", "_blocks", "_calls", "_fields", "_streams", "_waiting", "connection")
+    __slots__ = (
+        "_answers",
+        "_blocks",
+        "_calls",
+        "_fields",
+        "_message_bytes_max",
+        "_streams",
+        "_waiting",
+        "connection",
+    )
 
-    def __init__(self, calls: Calls, authority: str, *, is_secure: bool, agent: str) -> None:
-        self.connection: Connection = Connection()
+    def __init__(
+        self,
+        calls: Calls,
+        authority: str,
+        *,
+        is_secure: bool,
+        agent: str,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        stream_window_bytes: int = STREAM_WINDOW_BYTES,
+    ) -> None:
+        self.connection: Connection = Connection(stream_window_bytes)
         self._calls = calls
+        self._message_bytes_max = message_bytes_max
         self._fields = (
             (":method", "POST"),
             (":scheme", "https" if is_secure else "http"),
@@ -82,9 +109,12 @@ class Wire:
         return len(self._streams) + len(self._waiting)
 
     def start(
-        self, call: int, path: str, metadata: Metadata, message: bytes, *, ends: bool
+        self, call: int, path: str, metadata: Metadata, message: bytes | None, *, ends: bool
     ) -> None:
-        """Begin a call; if the server takes no more, it ends as one that it never saw."""
+        """Begin a call, with its first message or without one.
+
+        If the server takes no more, it ends as one that it never saw.
+        """
         connection = self.connection
         if connection.goes_away:
             self._calls.take_end(call, End(_UNAVAILABLE, "the connection is closing", True))
@@ -92,10 +122,11 @@ class Wire:
         block = self._blocks.get((path, metadata))
         if block is None:
             block = self._block(path, metadata)
+        data = b"" if message is None else _framed(message)
         if connection.has_room:
-            self._open(call, block, _framed(message), ends)
+            self._open(call, block, data, ends)
         else:
-            self._waiting[call] = (block, _framed(message), ends)
+            self._waiting[call] = (block, data, ends)
 
     def _open(self, call: int, block: bytes, data: bytes, ends: bool) -> None:
         stream = self._streams[call] = self.connection.open(block, data, ends=ends)
@@ -108,7 +139,24 @@ class Wire:
             self.connection.send(stream, _framed(message))
         elif call in self._waiting:
             block, data, ends = self._waiting[call]
-            self._waiting[call] = (block, data + _framed(message), ends)
+            if not ends:
+                self._waiting[call] = (block, data + _framed(message), ends)
+
+    def half_close(self, call: int) -> None:
+        """Send no more messages."""
+        stream = self._streams.get(call)
+        if stream is not None:
+            self.connection.send(stream, b"", ends=True)
+        elif call in self._waiting:
+            block, data, _ = self._waiting[call]
+            self._waiting[call] = (block, data, True)
+
+    def pending_bytes(self, call: int) -> int:
+        """Return how much of a call's messages the server has no room for."""
+        stream = self._streams.get(call)
+        if stream is not None:
+            return self.connection.waiting_bytes(stream)
+        return len(self._waiting[call][1]) if call in self._waiting else 0
 
     def hold(self, call: int, *, is_held: bool) -> None:
         """Let the server send no more for a call than it may already, or go on."""
@@ -153,19 +201,19 @@ class Wire:
             # They would wait for those that go on, which may be for ever.
             self._refuse_waiting("the connection is closing")
 
-    def lose(self, reason: str) -> None:
+    def lose(self, reason: str, code: int = _UNAVAILABLE) -> None:
         """End all calls, because the connection is lost."""
         calls = list(self._streams)
         self._streams.clear()
         self._answers.clear()
         for call in calls:
-            self._calls.take_end(call, End(_UNAVAILABLE, reason))
-        self._refuse_waiting(reason)
+            self._calls.take_end(call, End(code, reason))
+        self._refuse_waiting(reason, code)
 
-    def _refuse_waiting(self, reason: str) -> None:
+    def _refuse_waiting(self, reason: str, code: int = _UNAVAILABLE) -> None:
         waiting, self._waiting = self._waiting, {}
         for call in waiting:
-            self._calls.take_end(call, End(_UNAVAILABLE, reason, True))
+            self._calls.take_end(call, End(code, reason, True))
 
     def _take_bytes(self, answer: _Answer, stream: int, data: bytes) -> None:
         if answer.parts:
@@ -180,6 +228,12 @@ class Wire:
             size = int.from_bytes(data[at + 1 : at + 5], "big")
             if size > MESSAGE_BYTES_MAX:
                 raise ProtocolError(f"a message of {size} bytes; {MESSAGE_BYTES_MAX} are allowed")
+            if size > self._message_bytes_max:
+                text = "grpc: received message larger than max"
+                text = f"{text} ({size} vs. {self._message_bytes_max})"
+                self.connection.cancel(stream)
+                self._end(answer, stream, End(_RESOURCE_EXHAUSTED, text))
+                return
             missing = size + 5
             if len(data) - at < missing:
                 break

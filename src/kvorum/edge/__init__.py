@@ -1,4 +1,4 @@
-"""The edge's Python face: the native one where it is built, the pure-Python one otherwise."""
+"""The network's Python face: the native one where it is built, the pure-Python one otherwise."""
 
 import hashlib
 import os
@@ -25,10 +25,11 @@ from kvorum.edge.interface import (
     Serves,
     TlsSettings,
 )
+from kvorum.edge.upstream import Upstream, UpstreamSettings
 
 if TYPE_CHECKING:
     from kvorum.backend.native import NativeRows
-    from kvorum.edge._native import NativeEdge
+    from kvorum.edge import _native
 
 __all__ = [
     "CIPHER_SUITES",
@@ -44,7 +45,10 @@ __all__ = [
     "Request",
     "Serves",
     "TlsSettings",
+    "Upstream",
+    "UpstreamSettings",
     "edge_name",
+    "make_upstream",
     "native_key_values",
     "native_rows",
     "open_edge",
@@ -144,7 +148,21 @@ def open_edge(
     return PureEdge(methods, metadata_keys, limits, http_headers)
 
 
-_open: "weakref.WeakSet[NativeEdge]" = weakref.WeakSet()
+def make_upstream(settings: UpstreamSettings | None = None) -> Upstream:
+    """Make the calling side, which has no connection yet."""
+    settings = settings or UpstreamSettings()
+    if edge_name() == "native":
+        from kvorum.edge import _native
+
+        upstream = _native.Upstream(settings)
+        _open.add(upstream)
+        return upstream
+    from kvorum.edge.pure.upstream import PureUpstream
+
+    return PureUpstream(settings)
+
+
+_open: "weakref.WeakSet[_native.NativeEdge | _native.Upstream]" = weakref.WeakSet()
 """Those that may have sockets, which a fork leaves to the parent."""
 _forking = threading.local()
 

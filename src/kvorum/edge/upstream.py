@@ -26,8 +26,9 @@ class UpstreamEventKind(IntEnum):
     CONNECTED = 1
     """The endpoint can be called. Detail: None."""
     DISCONNECTED = 2
-    """It cannot any more, or could not be reached; its calls have ended before. Detail: why, in
-    words. It is not connected to again unless the caller asks for it."""
+    """It cannot any more, or could not be reached; its calls have ended before, though of those
+    that are paused this is told when they are resumed. Detail: why, in words. It is not connected
+    to again unless the caller asks for it."""
     ANSWERED = 3
     """A unary call was answered, with status OK. Detail: the message."""
     MESSAGE = 4
@@ -81,7 +82,8 @@ class UpstreamSettings:
     stream_queued_bytes_max: int = 1024 * 1024
     """How much of one call the server may send ahead of `poll`."""
     connection_queued_bytes_max: int = 16 * 1024 * 1024
-    """The same for all calls of one connection."""
+    """The same for all calls of one connection, without those that are paused: each of them is held
+    back by itself, and holds back no other."""
     writable_bytes: int = 64 * 1024
 
 
@@ -107,7 +109,7 @@ class Upstream(Protocol):
         """Make unary calls.
 
         At an endpoint that is not connected they end with UNAVAILABLE, as calls that the server
-        never looked at.
+        never looked at; those whose path or metadata HTTP cannot carry end with INTERNAL.
         """
 
     def open(self, call: int, endpoint: int, path: str, metadata: Metadata) -> None:
@@ -123,7 +125,10 @@ class Upstream(Protocol):
         """Break a call off, and forget it."""
 
     def pause(self, call: int) -> None:
-        """Hand out no more messages of a stream until `resume`; the server is held back."""
+        """Hand out no more messages of a stream until `resume`, nor its end.
+
+        The server is held back.
+        """
 
     def resume(self, call: int) -> None:
         """Hand out a stream's messages again."""
@@ -151,7 +156,10 @@ class Upstream(Protocol):
         """Return the totals of `UPSTREAM_COUNTERS`."""
 
     def stop(self) -> None:
-        """Close everything now, and return when no thread of it runs any more."""
+        """Close everything now, and return when no thread of it runs any more.
+
+        A name that is being looked up is waited for.
+        """
 
 
 UPSTREAM_COUNTERS = (

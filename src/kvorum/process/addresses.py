@@ -12,13 +12,35 @@ from contextlib import suppress
 from pathlib import Path
 
 from kvorum.net.urls import Url, split_host_port
-from kvorum.process.refusals import AddressRefusedError, system_text
+from kvorum.process.refused import AddressRefusedError, system_text
 
 PORT_MAX = 65_535
 _LISTENING = "0A"
 """The state of a listening socket in /proc/net/tcp."""
 _ACCEPTING = 0x10000
 """The flag of a listening socket in /proc/net/unix."""
+
+
+def listen_address(text: str, flag: str = "--listen-addr") -> Url:
+    """Return the URL of `host:port`, where the port may have a name, if it can be listened at.
+
+    Raises AddressRefusedError with etcd's text, and what to do.
+    """
+    try:
+        host, port = split_host_port(text)
+    except ValueError as error:
+        raise AddressRefusedError(f"listen tcp: {error} ({flag} takes host:port)") from None
+    if not port.removeprefix("-").isdecimal() and port:
+        try:
+            port = str(socket.getservbyname(port, "tcp"))
+        except OSError:
+            raise AddressRefusedError(f"listen tcp: lookup tcp/{port}: unknown port") from None
+    if not 0 <= int(port or 0) <= PORT_MAX:
+        raise AddressRefusedError(f"listen tcp: address {port}: invalid port")
+    address = f"[{host}]:{port or 0}" if ":" in host else f"{host}:{port or 0}"
+    url = Url("http", address, "", text)
+    check_address(url, flag, reuse_port=False)
+    return url
 
 
 def check_address(url: Url, flag: str, *, reuse_port: bool) -> None:

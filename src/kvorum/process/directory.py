@@ -14,7 +14,7 @@ from kvorum.backend.directory import leftovers as backend_leftovers
 from kvorum.backend.directory import read_current
 from kvorum.backend.errors import BackendError
 from kvorum.files import Files, Opening
-from kvorum.process.refusals import DirectoryRefusedError, system_text
+from kvorum.process.refused import DirectoryRefusedError, system_text
 from kvorum.settings.config import Config
 from kvorum.snap import leftovers as snap_leftovers
 from kvorum.telemetry.logs import Logger

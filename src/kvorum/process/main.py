@@ -45,11 +45,15 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str], held: ExitStack) -> int:
-    """Return an exit code, or the negative number of the signal that ended a member."""
+    """Return an exit code, or the negative number of the signal that ended a server."""
     if arguments and arguments[0] == "config":
         from kvorum.process import review
 
         return review.run(arguments[1:], os.environ)
+    if arguments and arguments[0] in ("gateway", "grpc-proxy"):
+        from kvorum.process import proxies
+
+        return proxies.run(arguments)
     try:
         given, rest = parse_arguments(arguments)
         if given.get("help"):

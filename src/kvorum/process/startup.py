@@ -61,7 +61,7 @@ from kvorum.process.entering import enter
 from kvorum.process.hands import ProcessHands
 from kvorum.process.locking import FileLock
 from kvorum.process.loop import ServerLoop
-from kvorum.process.refusals import AddressRefusedError, TlsRefusedError
+from kvorum.process.refused import AddressRefusedError, TlsRefusedError
 from kvorum.process.tokens import open_tokens
 from kvorum.rpc.interface import Clients
 from kvorum.rpc.table import METADATA_KEYS, METHODS, TRACE_KEYS

@@ -23,6 +23,9 @@ USAGE = """Usage:
   kvorum config check FILE | kvorum config sample
     Tell all mistakes of such a file; print one with every key.
 
+  kvorum grpc-proxy start [flags] | kvorum gateway start [flags]
+    Start a proxy of the API, or of connections, in front of members; --help shows its flags.
+
   kvorum -h | --help
     Show the flags.
 

@@ -37,6 +37,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         default=SIZES,
         help="sizes of the clusters, which the seeds take in turn; default 3,1,3,5",
     )
+    parser.add_argument(
+        "--proxies", action="store_true", help="run only seeds that have proxies, so many of them"
+    )
     parser.add_argument("--replay", type=int, help="run one seed and print its whole trace")
     parser.add_argument(
         "--shrink", type=int, help="cut what one failing seed does not need, and print the rest"
@@ -149,7 +152,9 @@ def main() -> int:
         return shrink_one(options.shrink, size, options.plot)
     started = time.monotonic()
     summary = Summary()
-    for outcome in run_seeds(options.first_seed, options.seeds, options.members):
+    for outcome in run_seeds(
+        options.first_seed, options.seeds, options.members, proxies=options.proxies
+    ):
         summary.add(outcome)
         if outcome.guarantee and len(summary.failed) <= SHOWN_MAX:
             show_failure(outcome, TRACE_TAIL_LINES, plots=options.plot is not None)

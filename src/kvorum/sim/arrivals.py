@@ -1,8 +1,8 @@
-"""What clients send to a machine, until a turn of its server takes it."""
+"""What clients send to a process, until a turn of its server, or of its proxy, takes it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import Event, EventKind, Headers, Metadata, Request
@@ -10,9 +10,7 @@ from kvorum.edge.interface import Event, EventKind, Headers, Metadata, Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvorum.server.server import Server
-    from kvorum.sim.edge import Answered, Head
-    from kvorum.sim.machine import Machine
+    from kvorum.sim.edge import Answered, Head, SimulatedEdge
 
 REFUSED = Status(Code.UNAVAILABLE, "connection refused")
 """The request was not even sent."""
@@ -20,25 +18,45 @@ CLIENT_LISTENER = 0
 _OPENINGS = (EventKind.OPENED, EventKind.HTTP_OPENED)
 
 
+class Front(Protocol):
+    """Who answers clients: a machine with its member, or a proxy."""
+
+    number: int
+    is_dead: bool
+    edge: SimulatedEdge
+    arrivals: Arrivals
+
+    @property
+    def member(self) -> object:
+        """Who serves; None if nobody does."""
+
+    @property
+    def incarnation(self) -> int:
+        """A number that changes with every start and every end of the process."""
+
+    def later(self, call: Callable[..., None], *arguments: object) -> bool:
+        """Put something off if the process stands still; return whether it was put off."""
+
+    def request_turn(self) -> None:
+        """Let a turn be run soon."""
+
+
 class Arrivals:
-    """The requests and events that arrived at one machine; they wait while the server is full."""
+    """The requests and events that arrived at one process; they wait while it is full."""
 
     __slots__ = ("_abandoned", "_events", "_machine", "_requests")
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Front) -> None:
         self._machine = machine
         self._requests: list[Request] = []
         self._events: list[Event] = []
         # Calls that were given up before they arrived; also some that have ended.
         self._abandoned: set[int] = set()
 
-    def take(self, server: Server) -> tuple[list[Request], list[Event]]:
-        """Return what arrived, if the server has room for it."""
-        calls_max, bytes_max = server.room
-        if calls_max <= 0 or bytes_max <= 0:
-            return [], []
+    def take(self) -> tuple[list[Request], list[Event]]:
+        """Return what arrived."""
         requests, self._requests = self._requests, []
-        events, self._events = self._events + self._machine.peers.take_events(), []
+        events, self._events = self._events, []
         return requests, events
 
     def forget(self) -> None:

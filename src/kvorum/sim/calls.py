@@ -93,6 +93,8 @@ _UNKNOWN = {
     Code.CANCELLED,
     # A put that exceeds the quota when it is applied takes effect, and gets this error.
     Code.RESOURCE_EXHAUSTED,
+    # What a call is that was reset between a proxy and a member.
+    Code.INTERNAL,
 }
 
 

@@ -1,11 +1,13 @@
 """Many seeds, on all cores. A failing one is run again with a trace, and must fail the same way."""
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from kvorum.sim.marks import LISTED
+from kvorum.sim.plan import draw_plan
 from kvorum.sim.run import Outcome, simulate
 from kvorum.sim.trace import Trace
 
@@ -22,9 +24,19 @@ def size_of(seed: int, sizes: Sequence[int] = SIZES) -> int:
     return sizes[seed % len(sizes)]
 
 
-def run_seeds(first_seed: int, count: int, sizes: Sequence[int] = SIZES) -> Iterator[Outcome]:
-    """Run seeds in order, on all cores; yield the outcome of each, in order."""
-    tasks = [(seed, size_of(seed, sizes)) for seed in range(first_seed, first_seed + count)]
+def run_seeds(
+    first_seed: int, count: int, sizes: Sequence[int] = SIZES, *, proxies: bool = False
+) -> Iterator[Outcome]:
+    """Run so many seeds in order, on all cores; yield the outcome of each, in order.
+
+    With `proxies`, those that have none are left out, and do not count.
+    """
+    seeds = (
+        seed
+        for seed in itertools.count(first_seed)
+        if not proxies or draw_plan(seed, size_of(seed, sizes)).tier is not None
+    )
+    tasks = [(seed, size_of(seed, sizes)) for seed in itertools.islice(seeds, count)]
     workers = min(os.cpu_count() or 1, count)
     if workers < 2:
         yield from map(_run, tasks)

@@ -13,8 +13,8 @@ from kvorum.sim.calls import Asked, Caller, Calls
 from kvorum.sim.history import History, Record
 from kvorum.sim.objects import KubernetesShape
 from kvorum.sim.range_streams import StreamShape
-from kvorum.sim.shapes import EtcdShape, ReaderShape
-from kvorum.sim.workloads import ETCD, KUBERNETES, READER, STREAMER, Workload
+from kvorum.sim.shapes import CachedShape, EtcdShape, ReaderShape
+from kvorum.sim.workloads import CACHED, ETCD, KUBERNETES, READER, STREAMER, Workload
 from kvorum.sim.world import World
 
 BACKLOG_SECONDS = 0.3
@@ -37,7 +37,10 @@ SHAPES: dict[str, Callable[[Random, History, Workload, int], Shape]] = {
     KUBERNETES: KubernetesShape,
     READER: ReaderShape,
     STREAMER: StreamShape,
+    CACHED: CachedShape,
 }
+CACHED_TIMES = 6
+"""How many times as much clients of that shape ask for, in as much less time each."""
 
 
 class Client:
@@ -51,7 +54,9 @@ class Client:
         "_patience",
         "_random",
         "_requests",
+        "_requests_max",
         "_shape",
+        "_think",
         "_workload",
         "_world",
         "is_stopped",
@@ -73,6 +78,9 @@ class Client:
         self._requests = 0
         self._asked: Asked
         self._patience = workload.patience
+        times = CACHED_TIMES if shape == CACHED else 1
+        self._requests_max = times * workload.requests
+        self._think = workload.think / times
         if shape == READER:
             self._patience = READER_PATIENCE
             self._caller.member = calls.members[number % len(calls.members)]
@@ -88,11 +96,11 @@ class Client:
             self._world.after(LOGIN_LOOK_SECONDS, self._next)
             return
         self._requests += 1
-        if self.is_stopped or self._requests > self._workload.requests:
+        if self.is_stopped or self._requests > self._requests_max:
             return
         asked = self._shape.next()
         if (self._number, self._requests) in self._workload.left_out:
-            self._world.after(self._random.expovariate(1.0) * self._workload.think, self._next)
+            self._world.after(self._random.expovariate(1.0) * self._think, self._next)
             return
         self._ask(asked)
 
@@ -109,7 +117,7 @@ class Client:
         pause = 0.0
         # A client that had to wait has more to do by now.
         if world.now - record.started < BACKLOG_SECONDS and random.random() < 0.5:
-            pause = random.expovariate(1.0) * self._workload.think
+            pause = random.expovariate(1.0) * self._think
         if failed:
             pause += 0.05
         if failed and isinstance(record.request, RangeRequest) and random.random() < 0.5:

@@ -24,7 +24,7 @@ from kvorum.raft.states import Role
 from kvorum.rpc.table import NUMBERS
 from kvorum.settings.checks import make_config
 from kvorum.settings.member import member_config
-from kvorum.sim.arrivals import REFUSED
+from kvorum.sim.arrivals import REFUSED, Front
 from kvorum.sim.auditor import Auditor
 from kvorum.sim.directed import Director
 from kvorum.sim.edge import CLIENT_DELAY, Answered
@@ -87,6 +87,7 @@ class Cluster:
         "nemesis",
         "network",
         "operator",
+        "proxies",
         "token_seconds",
     )
 
@@ -136,6 +137,8 @@ class Cluster:
         self._directory = directory
         self._options = options
         self.machines: dict[int, Machine] = {}
+        # Those between clients and members; their numbers are no machine's.
+        self.proxies: dict[int, Front] = {}
         initial = {f"m{each}": (f"http://m{each}:2380",) for each in self.members}
         for number in self.members:
             machine = self._set_up(number, initial)
@@ -288,7 +291,11 @@ class Cluster:
         if to in self.machines:
             receive(self.machines[to], sender, frame, self._world)
 
-    # How clients reach members.
+    # How clients reach members, and proxies.
+
+    def front(self, number: int) -> Front | None:
+        """Return who answers clients under a number: a machine, or a proxy."""
+        return self.machines.get(number) or self.proxies.get(number)
 
     def call(
         self,
@@ -300,16 +307,16 @@ class Cluster:
     ) -> int:
         """Send a request; `then` gets the answer later, or None if the connection broke."""
         call, answered = self.begin(member, answered)
-        random = self._clients
+        random, front = self._clients, self.front(member)
         delay = random.uniform(*CLIENT_DELAY)
         if random.random() < self.faults.connection_chance:
             self._world.after(delay, answered, None)
-        elif member not in self.machines:
+        elif front is None:
             self._world.after(delay, answered, REFUSED)
         else:
             self._world.after(
                 delay,
-                self.machines[member].arrivals.serve,
+                front.arrivals.serve,
                 call,
                 NUMBERS[path],
                 payload,
@@ -330,8 +337,9 @@ class Cluster:
     def hang_up(self, member: int, call: int) -> None:
         """Wait no longer for an answer, or break off a stream."""
         self.forget(call)
-        if member in self.machines:
-            self.machines[member].arrivals.hang_up(call)
+        front = self.front(member)
+        if front is not None:
+            front.arrivals.hang_up(call)
 
     def _hanging_up(self, member: int, answered: Answered) -> Answered:
         """Let the client of a new call hang up soon, if the seed says so."""
@@ -366,13 +374,13 @@ class Cluster:
     ) -> int:
         """Open a stream; its end is reported, as None if the connection broke."""
         call, answered = self.begin(member, answered)
-        machine = self.machines.get(member)
-        if machine is None:
+        front = self.front(member)
+        if front is None:
             self._world.after(CLIENT_DELAY[1], answered, REFUSED)
             return call
         self._world.after(
             0.0,
-            machine.arrivals.open_stream,
+            front.arrivals.open_stream,
             call,
             NUMBERS[path],
             answered,
@@ -383,18 +391,24 @@ class Cluster:
 
     def send(self, member: int, call: int, payload: bytes) -> None:
         """Send a message on a stream."""
-        machine = self.machines.get(member)
-        if machine is not None:
-            self._world.after(
-                CLIENT_DELAY[1], machine.arrivals.stream_event, EventKind.MESSAGE, call, payload
-            )
+        self._tell(member, EventKind.MESSAGE, call, payload)
+
+    def half_close(self, member: int, call: int) -> None:
+        """Say that nothing more will be sent on a stream."""
+        self._tell(member, EventKind.HALF_CLOSED, call, None)
+
+    def _tell(self, member: int, kind: EventKind, call: int, detail: object) -> None:
+        front = self.front(member)
+        if front is not None:
+            arrive = front.arrivals.stream_event
+            self._world.after(CLIENT_DELAY[1], arrive, kind, call, detail)
 
     def stall(self, member: int, call: int, seconds: float) -> None:
         """Read nothing from a stream for a while."""
-        machine = self.machines.get(member)
-        if machine is not None:
-            machine.edge.stall(call)
-            self._world.after(seconds, machine.arrivals.unstall, call)
+        front = self.front(member)
+        if front is not None:
+            front.edge.stall(call)
+            self._world.after(seconds, front.arrivals.unstall, call)
 
     def is_ready(self) -> bool:
         """Return whether there is nothing to wait for before the next request: never."""

@@ -164,6 +164,14 @@ class SimulatedEdge:
         for call in calls.values():
             self._world.after(self._random.uniform(*CLIENT_DELAY), call.answered, Lost)
 
+    def break_one(self) -> int | None:
+        """Let the connection of a call break, whose client is told; return which, if any."""
+        if not self._calls:
+            return None
+        call = self._random.choice(list(self._calls))
+        self._world.after(self._random.uniform(*CLIENT_DELAY), self._calls[call].answered, Lost)
+        return call
+
     def stall(self, call: int) -> None:
         """Let a stream's client read nothing for a while."""
         if call in self._calls:

@@ -196,6 +196,16 @@ class Faults:
     """
     learners_at_once: int
     """How many learners there may be; with more than one, two of them are added at once."""
+    proxy_crash_gap: float = 0.0
+    """About the time between two crashes of proxies; 0: there is none, as in all of these."""
+    proxy_terminate_gap: float = 0.0
+    """About the time between two signals that end a proxy cleanly."""
+    proxy_pause_gap: float = 0.0
+    """About the time between two pauses of proxies."""
+    proxy_cut_gap: float = 0.0
+    """About the time between two moments at which a proxy is cut off from some members."""
+    proxy_reset_gap: float = 0.0
+    """About the time between two breaks of connections of proxies, to members or of clients."""
     quorum_loss: float
     """When, as a part of the time of the faults, a majority loses its disks for good; 0: never.
 

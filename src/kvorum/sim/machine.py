@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from kvorum.auth.tokens import SimpleTokens
+from kvorum.edge.interface import Event, Request
 from kvorum.files.memory import MemoryFiles
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.errors import MemberStopped, StartRefused
@@ -548,7 +549,11 @@ class Machine:
         self._clock_now = max(now, self._clock_now)
         least, most = self.faults.turn_budget
         server.turn_seconds = least + self._random.random() * (most - least)
-        requests, events = self.arrivals.take(server)
+        requests: list[Request] = []
+        events: list[Event] = []
+        if min(server.room) > 0:
+            requests, events = self.arrivals.take()
+            events += self.peers.take_events()
         self._in_turn = True
         server.turn(now, requests, events, self.peers.poll(), jobs.take_ended())
         while started := server.take_jobs():

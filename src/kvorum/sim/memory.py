@@ -14,9 +14,9 @@ PROPOSALS = "proposals that wait"
 CALLS = "calls neither answered nor ended"
 
 # A full stream is noticed at the end of a turn, which sends at most this.
-_TURN_BYTES_MAX = 256 << 10
+TURN_BYTES_MAX = 256 << 10
 # Runs have a few dozen callers, each with one open request; the member adds a few.
-_WAITING_MAX = 200
+WAITING_MAX = 200
 
 
 Counted = Callable[[Collection[Procedure]], int]
@@ -28,10 +28,10 @@ def check_bounds(machine: Machine) -> None:
     if member is None:
         return
     for name, size in kept(machine).items():
-        if size > _WAITING_MAX:
+        if size > WAITING_MAX:
             raise Violation(GUARANTEE, f"{machine.name} keeps {size} {name}")
     for call, size in machine.edge.pending.items():
-        if size > STREAM_PENDING_BYTES_MAX + STALLED_FACTOR * _TURN_BYTES_MAX:
+        if size > STREAM_PENDING_BYTES_MAX + STALLED_FACTOR * TURN_BYTES_MAX:
             raise Violation(GUARANTEE, f"{machine.name} holds {size} bytes for stream {call}")
 
 

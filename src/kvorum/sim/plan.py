@@ -17,8 +17,9 @@ from kvorum.sim.faults import (
 from kvorum.sim.json_calls import Dialects, draw_dialects
 from kvorum.sim.library.fleet import Library, draw_library
 from kvorum.sim.limits import Limits, draw_limits
+from kvorum.sim.proxies.tier import Tier, draw_proxy_faults, draw_tier
 from kvorum.sim.users import Realm, draw_realm
-from kvorum.sim.workloads import READER, Workload, draw_more_clients, draw_workload
+from kvorum.sim.workloads import CACHED, READER, Workload, draw_more_clients, draw_workload
 
 _HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
 """The length of a heartbeat, and how many of them make an election timeout."""
@@ -26,6 +27,8 @@ SLEEPING_CHANCE = 0.25
 SLEEPING_SECONDS = 5.0
 """How long faults last, at least, where leaders pause."""
 TRANSFERS_CHANCE = 0.7
+LEASES_CHANCE = 0.5
+"""That a run with proxies waits for the end of all leases."""
 SNAPSHOTS_CHANCE = 0.7
 
 BCRYPT_COST = 4
@@ -39,6 +42,8 @@ REALM_SECONDS = 6.0
 """How long faults last, at least, where there are users to be made first."""
 LIBRARY_SECONDS = 6.0
 """How long faults last, at least, where there are clients of the library."""
+PROXY_SECONDS = 5.0
+"""How long faults last, at least, where there are proxies."""
 NEST_WEIGHT = 1.0
 """How often clients of etcd's shape nest transactions there."""
 REALM_REQUESTS = 1.5
@@ -71,6 +76,8 @@ class Plan:
     """How clients speak in a run where some speak JSON."""
     library: Library | None = None
     """The clients of the library in a run that has some."""
+    tier: Tier | None = None
+    """The proxies in a run that has some."""
 
     def lines(self) -> list[str]:
         """Return the plan as the first lines of a trace."""
@@ -82,7 +89,7 @@ class Plan:
             f"limits {self.limits or 'as in production'}",
             f"{self.realm or 'nobody has to say who it is'}",
         ]
-        more = (self.dialects, self.library)
+        more = (self.dialects, self.library, self.tier)
         return [*lines, *(f"{each}" for each in more if each is not None)]
 
 
@@ -172,6 +179,20 @@ def draw_plan(seed: int, members: int) -> Plan:
         workload = replace(workload, think=workload.think * seconds / before)
         if library.is_calm:
             faults = without_faults()
+    proxies = Random(f"{seed}/proxies")
+    tier = None if realm is not None else draw_tier(proxies)
+    if tier is not None:
+        faults = draw_proxy_faults(proxies, faults)
+        before, seconds = seconds, max(seconds, PROXY_SECONDS)
+        workload = replace(
+            workload,
+            shapes=workload.shapes + (CACHED,) * tier.readers,
+            think=workload.think * seconds / before,
+            # Some watch the same.
+            watchers=workload.watchers + tier.watchers,
+        )
+        # Nobody renews what nobody asks for.
+        waits_for_leases |= proxies.random() < LEASES_CHANCE
     return Plan(
         seed=seed,
         members=members,
@@ -187,6 +208,7 @@ def draw_plan(seed: int, members: int) -> Plan:
         realm=realm,
         dialects=draw_dialects(Random(f"{seed}/dialects")),
         library=library,
+        tier=tier,
     )
 
 

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +38,8 @@ from kvorum.sim.observers import Observer
 from kvorum.sim.permissions import ROOT
 from kvorum.sim.plan import Plan, draw_plan
 from kvorum.sim.probes import Probe
+from kvorum.sim.proxies.fronts import Fronts
+from kvorum.sim.proxies.tier import tier_installed
 from kvorum.sim.reflectors import Reflector
 from kvorum.sim.sessions import Session
 from kvorum.sim.trace import Trace
@@ -45,6 +47,7 @@ from kvorum.sim.users import Realm, Users
 from kvorum.sim.violation import Violation
 from kvorum.sim.watch_checks import check_watcher
 from kvorum.sim.watchers import Watcher
+from kvorum.sim.workloads import CACHED
 from kvorum.sim.world import World
 
 SERVE_SECONDS_MAX = 30.0
@@ -107,7 +110,7 @@ def simulate_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     try:
         with counted() as reached, limited(plan.limits), collecting_seldom():
             run = Run(plan, directory, trace)
-            with library_installed(run.world, plan.library):
+            with library_installed(run.world, plan.library), tier_installed(plan.tier):
                 outcome = run.outcome()
         outcome.marks = {name: reached[name] for name in sorted(reached)}
         return outcome
@@ -144,9 +147,12 @@ class Run:
         self.administrators: list[Administrator] = []
         if plan.realm is not None:
             self._let_users_in(plan.realm)
+        self.fronts: Fronts | None = None
+        if plan.tier is not None:
+            self.fronts = Fronts(world, cluster, plan.tier, plan.faults)
         self.clients = [
-            Client(world, self._calls(f"c{number}"), history, workload, number)
-            for number in range(1, len(workload.shapes) + 1)
+            Client(world, self._calls(f"c{number}", shape), history, workload, number)
+            for number, shape in enumerate(workload.shapes, 1)
         ]
         self.sessions = [
             Session(world, self._calls(f"s{number}"), history, workload, number)
@@ -165,12 +171,12 @@ class Run:
             for number in range(1, workload.observers + 1)
         ]
         self.inspectors = [
-            Inspector(world, cluster, self._calls(f"i{number}"), history, number)
+            Inspector(world, cluster, self._calls_at_members(f"i{number}"), history, number)
             for number in range(1, workload.inspectors + 1)
         ]
         self.fleet: Fleet | None = None
         if plan.library is not None:
-            self.fleet = Fleet(world, cluster, plan.library, workload)
+            self.fleet = Fleet(world, cluster, plan.library, workload, self._ways)
             self.watchers += self.fleet.watchers
         cluster.nemesis.peace_at = plan.fault_seconds
         self.undecided = 0
@@ -191,9 +197,20 @@ class Run:
             for number in range(1, realm.administrators + 1)
         ]
 
-    def _calls(self, name: str) -> Calls:
+    def _calls(self, name: str, shape: str = "") -> Calls:
         """Return what carries the calls of a client."""
+        calls = self._calls_at_members(name)
+        if self.fronts is not None and calls is self.cluster:
+            return self.fronts.way(name, always=shape == CACHED)
+        return calls
+
+    def _calls_at_members(self, name: str) -> Calls:
+        """Return what carries the calls of a client that wants to know whom it asks."""
         return self._way(name) if self.users is None else self.users.badge(name)
+
+    def _ways(self, name: str) -> Sequence[int]:
+        """Return whom a client of the library asks."""
+        return self.cluster.members if self.fronts is None else self.fronts.way(name).members
 
     def _way(self, name: str) -> Way:
         """Return the way by which a client calls: in JSON, or by gRPC."""
@@ -240,6 +257,8 @@ class Run:
         """Run everything; raise Violation where a guarantee does not hold."""
         world, cluster = self.world, self.cluster
         cluster.start()
+        if self.fronts is not None:
+            self.fronts.start()
         for administrator in self.administrators:
             administrator.start()
         for client in self.clients:
@@ -258,6 +277,8 @@ class Run:
         world.run_until(self.plan.fault_seconds)
         world.after(PEACE_SECONDS, self._stop_clients)
         cluster.stop_faults()
+        if self.fronts is not None:
+            self.fronts.stop(cluster.faults)
         world.run_until(max(world.now, self.plan.fault_seconds + PEACE_SECONDS))
         self._expect_service("once faults had stopped")
         self._expect_agreement()
@@ -296,6 +317,8 @@ class Run:
         self.world.trace = None
         if self.fleet is not None:
             self.fleet.close()
+        if self.fronts is not None:
+            self.fronts.end()
         for machine in self.cluster.machines.values():
             machine.end()
 
@@ -303,6 +326,8 @@ class Run:
         """Check repeatedly what members keep, and how busy they are."""
         for machine in self.cluster.machines.values():
             check_bounds(machine)
+        if self.fronts is not None:
+            self.fronts.check_bounds()
         events, self.events = self.world.events - self.events, self.world.events
         self.storms = self.storms + 1 if events > EVENTS_MAX else 0
         if self.storms > STORMS_MAX:
@@ -325,6 +350,8 @@ class Run:
         probes = [
             Probe(world, self._calls_of_root(f"p{number}"), number) for number in cluster.members
         ]
+        if self.fronts is not None:
+            probes += [Probe(world, cluster, number) for number in self.fronts.numbers]
         for probe in probes:
             probe.start()
         if not world.run_while(lambda: any(not probe.is_done for probe in probes), deadline):
@@ -484,10 +511,13 @@ class Run:
             ]
 
         def is_kept() -> bool:
-            return any(leftovers(machine, proposals=waits) for machine in machines())
+            return any(leftovers(machine, proposals=waits) for machine in machines()) or bool(
+                self.fronts is not None and self.fronts.leftovers()
+            )
 
         if not world.look_while(is_kept, world.now + LEAVE_SECONDS_MAX, LOOK_SECONDS):
             kept = {machine.name: leftovers(machine) for machine in machines()}
+            kept |= {} if self.fronts is None else self.fronts.leftovers()
             raise Violation(
                 "memory is bounded",
                 f"after all clients left: {kept}",
@@ -504,6 +534,8 @@ class Run:
             checks.check_linearizable(history)
         except Undecided:
             self.undecided += 1
+        if self.fronts is not None:
+            self.fronts.check(history)
         check_leases(history)
         holds = [hold for session in self.sessions for hold in session.holds]
         if self.fleet is not None:
@@ -545,6 +577,7 @@ class Run:
             "undecided": self.undecided,
             **(self.fleet.counts() if self.fleet is not None else {}),
             **(self.users.counts() if self.users is not None else {}),
+            **(self.fronts.counts() if self.fronts is not None else {}),
         }
 
     def faults(self) -> dict[str, int]:
@@ -557,6 +590,7 @@ class Run:
             **cluster.nemesis.counts,
             **cluster.operator.counts,
             **cluster.director.counts,
+            **(self.fronts.troubles if self.fronts is not None else {}),
         }
 
 

@@ -276,3 +276,36 @@ class ReaderShape:
 
     def learn(self, record: Record) -> None:
         """Ignore it: reads are judged in the end."""
+
+
+class CachedShape(EtcdShape):
+    """The requests of a client that reads the same again and again, and writes it in between."""
+
+    __slots__ = ("_asked", "_times")
+
+    def __init__(self, random: Random, history: History, workload: Workload, number: int) -> None:
+        super().__init__(random, history, workload, number)
+        # What it reads now, and how often it will do so.
+        self._asked = self._get()
+        self._times = 0
+
+    def next(self) -> Asked:
+        """Return the next request."""
+        random = self._random
+        choice = random.random()
+        if choice < 0.1:
+            return self._put()
+        if choice < 0.13:
+            return self._delete()
+        if not self._times:
+            self._times = random.randint(1, 12)
+            request = RangeRequest(key=self._key(), serializable=random.random() < 0.9)
+            if choice < 0.5:
+                request.key, request.range_end = KEY_PREFIX, KEY_PREFIX_END
+            kind = "list" if request.range_end else "get"
+            self._asked = Asked(kind, request, (), not request.serializable)
+        self._times -= 1
+        return self._asked
+
+    def _key(self) -> bytes:
+        return KEY_PREFIX + b"%02d" % self._random.randrange(min(2, self._workload.keys))

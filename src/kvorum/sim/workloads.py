@@ -11,6 +11,8 @@ READER = "reader"
 """Only reads, always at the same member, and with little patience."""
 STREAMER = "streamer"
 """Writes many keys, and reads all of them in pieces."""
+CACHED = "cached"
+"""Reads the same few keys from wherever that is fastest, again and again, and writes them."""
 
 KEY_PREFIX = b"k/"
 KEY_PREFIX_END = b"k0"

@@ -384,7 +384,7 @@ def _calls(sources: Sources) -> Iterator[Shown]:
     yield (
         "grpc_server_handled_total",
         [
-            Sample(handled[number, code], {"grpc_code": _code_name(code), **labels[number]})
+            Sample(handled[number, code], {"grpc_code": code_name(code), **labels[number]})
             for number in shown
             for code in Code
         ],
@@ -427,7 +427,7 @@ def _messages(unary: list[int], streams: list[int]) -> list[int]:
     return [streams[number] if rpc.is_stream else unary[number] for number, rpc in enumerate(RPCS)]
 
 
-def _code_name(code: Code) -> str:
+def code_name(code: Code) -> str:
     if code is Code.OK:
         return "OK"
     return "Canceled" if code is Code.CANCELLED else code.name.title().replace("_", "")

@@ -15,11 +15,10 @@ from kvorum.api.errors import Code, Status
 from kvorum.client import rpcs
 from kvorum.client.core import Core
 from kvorum.client.interface import End, Metadata
-from kvorum.sim.arrivals import REFUSED
+from kvorum.sim.arrivals import REFUSED, Front
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.edge import CLIENT_DELAY
 from kvorum.sim.library.process import Process
-from kvorum.sim.machine import Machine
 from kvorum.sim.world import World
 
 CONNECT_SECONDS_MAX = 5.0
@@ -37,7 +36,7 @@ class _Connection:
 
     __slots__ = ("calls", "endpoint", "incarnation", "incoming", "is_lost", "machine", "outgoing")
 
-    def __init__(self, endpoint: int, machine: Machine) -> None:
+    def __init__(self, endpoint: int, machine: Front) -> None:
         self.endpoint = endpoint
         self.machine = machine
         self.incarnation = machine.incarnation
@@ -166,7 +165,7 @@ class Connections:
         if self._process.later(self._runs_at, self._connected, endpoint, attempt, is_late):
             return
         host = self._core.endpoints.known[endpoint].address.host
-        machine = self._cluster.machines.get(int(host.removeprefix("m")))
+        machine = self._cluster.front(int(host.removeprefix("m")))
         self._core.now = self._world.now
         if is_late:
             self._core.disconnected(endpoint, "no answer in time")

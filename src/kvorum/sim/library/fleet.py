@@ -1,6 +1,6 @@
 """All clients of the library in a run, and what of them the seed decides."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -69,6 +69,7 @@ class Fleet:
     """The clients of the library in a run."""
 
     __slots__ = (
+        "_asks",
         "_cluster",
         "_library",
         "_tasks",
@@ -80,11 +81,18 @@ class Fleet:
     )
 
     def __init__(
-        self, world: World, cluster: Cluster, library: Library, workload: Workload
+        self,
+        world: World,
+        cluster: Cluster,
+        library: Library,
+        workload: Workload,
+        asks: Callable[[str], Sequence[int]],
     ) -> None:
+        """Make clients; `asks` says whom one with a name asks at first, members or proxies."""
         self._world = world
         self._cluster = cluster
         self._library = library
+        self._asks = asks
         self.shells: list[Shell] = []
         self._tasks: list[Task] = []
         history = cluster.history
@@ -106,7 +114,7 @@ class Fleet:
     def _shell(self, name: str) -> Shell:
         world, cluster = self._world, self._cluster
         random = world.stream(f"core {name}")
-        addresses = [parse_endpoint(f"m{member}:2379") for member in cluster.members]
+        addresses = [parse_endpoint(f"m{number}:2379") for number in self._asks(name)]
         settings = Settings()
         if random.random() < self._library.sync_share:
             settings = Settings(sync_seconds=random.choice([0.3, 2.0]))

@@ -43,6 +43,11 @@ from kvorum.sim.planted.gateway import (
     go_on_with_calls_in_json_whose_client_left,
     send_the_line_of_another_message,
 )
+from kvorum.sim.planted.proxy import (
+    answer_from_the_cache_after_a_put,
+    lose_an_event_where_watches_are_shared,
+    renew_leases_of_clients_that_left,
+)
 from kvorum.sim.planted.search import Planted
 from kvorum.sim.planted.serving import (
     end_leases_early_after_an_election,
@@ -113,6 +118,9 @@ PLANTED: dict[str, Planted] = {
         tell_each_fragment_by_itself,
         count_a_renewal_from_its_answer,
         make_a_write_again,
+        answer_from_the_cache_after_a_put,
+        lose_an_event_where_watches_are_shared,
+        renew_leases_of_clients_that_left,
     )
 }
 """By name; the simulator is measured by the first fifteen."""

@@ -1,0 +1,183 @@
+//! A socket as HTTP writes to it, in TLS or not: small writes are gathered until they are drained.
+
+use crate::shared::count;
+use crate::transport::Transport;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::atomic::AtomicU64;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::TlsStream;
+
+/// Once this much is gathered, nothing more is taken until the socket accepts some.
+pub const GATHERED_BYTES_MAX: usize = 64 * 1024;
+
+/// A piece this large goes to the socket directly: copying it would cost more than a call.
+const DIRECT_BYTES_MIN: usize = 8 * 1024;
+
+/// What HTTP is spoken over.
+pub enum Socket {
+    Plain(Transport),
+    Tls(Box<TlsStream<Transport>>),
+}
+
+impl Socket {
+    fn transport(&mut self) -> &mut Transport {
+        match self {
+            Socket::Plain(transport) => transport,
+            Socket::Tls(stream) => stream.get_mut().0,
+        }
+    }
+
+    fn poll_write_vectored(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Socket::Plain(transport) => Pin::new(transport).poll_write_vectored(cx, slices),
+            Socket::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        }
+    }
+
+    /// Writes what TLS has encrypted but not sent.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Socket::Plain(_) => Poll::Ready(Ok(())),
+            Socket::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Socket::Plain(transport) => Pin::new(transport).poll_shutdown(cx),
+            Socket::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+/// A socket and what is gathered for it. Whatever it writes is added to a counter.
+pub struct Gathering {
+    socket: Socket,
+    gathered: Vec<u8>,
+    written: usize,
+}
+
+impl Gathering {
+    pub fn new(socket: Socket) -> Gathering {
+        Gathering { socket, gathered: Vec::new(), written: 0 }
+    }
+
+    /// Bytes the socket has not accepted yet.
+    pub fn waiting(&self) -> usize {
+        self.gathered.len() - self.written
+    }
+
+    /// Adds bytes whatever there is already.
+    pub fn say(&mut self, data: &[u8]) {
+        self.gathered.extend_from_slice(data);
+    }
+
+    pub fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.socket {
+            Socket::Plain(transport) => Pin::new(transport).poll_read(cx, buffer),
+            Socket::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+
+    /// Takes what fits of a write; a large one may go to the socket directly.
+    pub fn poll_take(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+        counter: &AtomicU64,
+    ) -> Poll<io::Result<usize>> {
+        if self.waiting() >= GATHERED_BYTES_MAX {
+            ready!(self.poll_drain(cx, counter))?;
+        }
+        let offered: usize = slices.iter().map(|slice| slice.len()).sum();
+        if self.gathered.is_empty()
+            && offered >= DIRECT_BYTES_MIN
+            && let Poll::Ready(result) = self.socket.poll_write_vectored(cx, slices)
+        {
+            if let Ok(length) = &result {
+                count(counter, *length);
+            }
+            return Poll::Ready(result);
+        }
+        if self.written >= GATHERED_BYTES_MAX {
+            // A slow reader may never have taken all of it.
+            self.gathered.drain(..self.written);
+            self.written = 0;
+        }
+        let taken = offered.min(GATHERED_BYTES_MAX - self.waiting());
+        let mut left = taken;
+        for slice in slices {
+            let length = slice.len().min(left);
+            self.gathered.extend_from_slice(&slice[..length]);
+            left -= length;
+        }
+        Poll::Ready(Ok(taken))
+    }
+
+    /// Writes what is gathered.
+    pub fn poll_drain(
+        &mut self,
+        cx: &mut Context<'_>,
+        counter: &AtomicU64,
+    ) -> Poll<io::Result<()>> {
+        while self.waiting() > 0 {
+            let slice = [IoSlice::new(&self.gathered[self.written..])];
+            let length = ready!(self.socket.poll_write_vectored(cx, &slice))?;
+            if length == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.written += length;
+            count(counter, length);
+        }
+        ready!(self.socket.poll_flush(cx))?;
+        // Freed, not kept: an idle connection should cost little.
+        self.gathered = Vec::new();
+        self.written = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    /// A flush writes only what is too much to keep: h2 flushes after every frame. Whoever drives
+    /// the connection drains it once, at the end of its pass.
+    pub fn poll_flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        counter: &AtomicU64,
+    ) -> Poll<io::Result<()>> {
+        if self.waiting() >= GATHERED_BYTES_MAX {
+            self.poll_drain(cx, counter)
+        } else {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    pub fn poll_shutdown(
+        &mut self,
+        cx: &mut Context<'_>,
+        counter: &AtomicU64,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(cx, counter))?;
+        self.socket.poll_shutdown(cx)
+    }
+
+    /// Closes gracefully: writes the last bytes, then reads until the other side has closed, too.
+    ///
+    /// A socket closed with unread bytes is reset, and the other side may lose what it was sent.
+    pub fn poll_farewell(
+        &mut self,
+        cx: &mut Context<'_>,
+        counter: &AtomicU64,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_shutdown(cx, counter))?;
+        self.socket.transport().poll_end(cx)
+    }
+}

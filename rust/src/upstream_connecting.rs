@@ -1,0 +1,262 @@
+//! How a connection to an endpoint is made: its addresses in turn, TLS, then HTTP/2's settings.
+
+use crate::frames::ServerFrames;
+use crate::shared::count;
+use crate::socket::{Gathering, Socket};
+use crate::transport::Transport;
+use crate::upstream_network::Endpoint;
+use crate::upstream_shared::{Flow, Shared, Target};
+use crate::upstream_status::of_connection;
+use crate::upstream_tls;
+use crate::words;
+use bytes::Bytes;
+use h2::client::{self, SendRequest};
+use http::uri::{Authority, Scheme};
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
+
+/// How much of a call's messages h2 may hold; the rest waits where it is counted.
+const STREAM_BUFFER_BYTES_MAX: usize = 256 * 1024;
+
+/// The longest headers that a server may answer with.
+const HEADER_LIST_BYTES_MAX: u32 = 64 * 1024;
+
+/// The largest window of HTTP/2. The connection's is never what holds a server back: a paused call
+/// would then hold back all the others.
+const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
+
+/// Cancelled calls of which h2 remembers that their last bytes may still come.
+const CANCELLED_CALLS_MAX: usize = 1024;
+
+/// A connection that can carry calls.
+pub struct Connection {
+    pub h2: client::Connection<Io, Bytes>,
+    pub requests: SendRequest<Bytes>,
+    pub link: Rc<RefCell<Link>>,
+    pub scheme: Scheme,
+    pub authority: Authority,
+    pub registered: Registered,
+}
+
+/// Keeps a socket in the list of descriptors as long as it is open.
+pub struct Registered {
+    shared: Arc<Shared>,
+    descriptor: RawFd,
+}
+
+impl Registered {
+    fn new(shared: &Arc<Shared>, descriptor: RawFd) -> Registered {
+        shared.descriptors.lock().insert(descriptor);
+        Registered { shared: shared.clone(), descriptor }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.shared.descriptors.lock().remove(&self.descriptor);
+    }
+}
+
+/// Connects, or says why that is not possible.
+pub async fn connect(
+    shared: &Arc<Shared>,
+    endpoint: &Endpoint,
+    target: &Target,
+) -> Result<Connection, String> {
+    let deadline = Instant::now() + shared.settings.connect_max;
+    let late = |what: &str| format!("{}: {what} took too long", target.address);
+    let tls = target.tls.as_ref().map(upstream_tls::load).transpose()?;
+    let scheme = if tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
+    let transport = reach(&target.address, deadline).await?;
+    let registered = Registered::new(shared, transport.descriptor());
+    let socket = match tls {
+        None => Socket::Plain(transport),
+        Some((config, name)) => {
+            let shaking = TlsConnector::from(config).connect(name, transport);
+            let shaken = timeout_at(deadline, shaking).await;
+            let stream = shaken
+                .map_err(|_| late("the TLS handshake"))?
+                .map_err(|error| format!("{}: {}", target.address, words::of_server(&error)))?;
+            Socket::Tls(Box::new(stream.into()))
+        }
+    };
+    let link = Rc::new(RefCell::new(Link {
+        socket: Gathering::new(socket),
+        read: 0,
+        frames: ServerFrames::default(),
+        flow: endpoint.flow.clone(),
+        shared: shared.clone(),
+    }));
+    let greeted = timeout_at(deadline, greet(shared, &link)).await;
+    let (requests, h2) = greeted
+        .map_err(|_| late("HTTP/2's settings"))?
+        .map_err(|reason| format!("{}: {reason}", target.address))?;
+    Ok(Connection { h2, requests, link, scheme, authority: target.authority.clone(), registered })
+}
+
+async fn reach(address: &str, deadline: Instant) -> Result<Transport, String> {
+    let said = |error: io::Error| {
+        // Without the error's number, which says nothing more.
+        let text = error.to_string();
+        format!("{address}: {}", text.split(" (os error").next().unwrap_or_default())
+    };
+    let late = |_| format!("{address}: connecting took too long");
+    if let Some(path) = address.strip_prefix("unix:") {
+        let path = path.strip_prefix("//").unwrap_or(path);
+        let stream = timeout_at(deadline, UnixStream::connect(path)).await.map_err(late)?;
+        return Ok(stream.map_err(said)?.into());
+    }
+    let addresses: Vec<SocketAddr> = match address.parse() {
+        Ok(address) => vec![address],
+        Err(_) => {
+            let looked_up = timeout_at(deadline, lookup_host(address)).await;
+            looked_up.map_err(late)?.map_err(said)?.collect()
+        }
+    };
+    let mut failure = format!("{address}: the name has no address");
+    for (place, one) in addresses.iter().enumerate() {
+        // One that does not answer leaves the others their share of the time.
+        let left = deadline.saturating_duration_since(Instant::now());
+        let until = Instant::now() + left / (addresses.len() - place) as u32;
+        match timeout_at(until, TcpStream::connect(one)).await {
+            Ok(Ok(stream)) => {
+                let _ = stream.set_nodelay(true);
+                return Ok(stream.into());
+            }
+            Ok(Err(error)) => failure = said(error),
+            Err(elapsed) => failure = late(elapsed),
+        }
+    }
+    Err(failure)
+}
+
+/// Begins HTTP/2, and waits for the server's settings.
+async fn greet(
+    shared: &Shared,
+    link: &Rc<RefCell<Link>>,
+) -> Result<(SendRequest<Bytes>, client::Connection<Io, Bytes>), String> {
+    let handshake = client::Builder::new()
+        .initial_window_size(shared.settings.stream_queued_bytes_max)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_header_list_size(HEADER_LIST_BYTES_MAX)
+        .max_send_buffer_size(STREAM_BUFFER_BYTES_MAX)
+        .max_concurrent_reset_streams(CANCELLED_CALLS_MAX)
+        .max_local_error_reset_streams(None)
+        .enable_push(false)
+        .handshake::<_, Bytes>(Io(link.clone()));
+    let (requests, mut h2) = handshake.await.map_err(|error| of_connection(&error))?;
+    poll_fn(|cx| {
+        if let Poll::Ready(ended) = Pin::new(&mut h2).poll(cx) {
+            let reason = ended.err().map(|error| of_connection(&error));
+            return Poll::Ready(Err(reason.unwrap_or_else(|| CLOSED.to_owned())));
+        }
+        let link = &mut *link.borrow_mut();
+        if let Poll::Ready(Err(error)) = link.poll_drain(cx) {
+            return Poll::Ready(Err(error.to_string()));
+        }
+        if link.frames.has_greeted() { Poll::Ready(Ok(())) } else { Poll::Pending }
+    })
+    .await?;
+    Ok((requests, h2))
+}
+
+pub const CLOSED: &str = "the server closed the connection";
+
+/// The socket, shared by h2 and the connection's driver.
+pub struct Link {
+    socket: Gathering,
+    /// Bytes read since this was last set to zero.
+    pub read: usize,
+    pub frames: ServerFrames,
+    flow: Arc<Flow>,
+    shared: Arc<Shared>,
+}
+
+impl Link {
+    /// Bytes the socket has not accepted yet.
+    pub fn waiting(&self) -> usize {
+        self.socket.waiting()
+    }
+
+    /// Writes what is gathered.
+    pub fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.poll_drain(cx, &self.shared.counters.bytes_written)
+    }
+
+    pub fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.poll_farewell(cx, &self.shared.counters.bytes_written)
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.flow.is_paused(self.shared.settings.connection_queued_bytes_max)
+    }
+}
+
+/// The link as h2 reads and writes it; the connection's driver drains it, once per pass.
+pub struct Io(Rc<RefCell<Link>>);
+
+impl AsyncRead for Io {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let link = &mut *self.0.borrow_mut();
+        if link.is_paused() {
+            // The loop wakes the driver when it has taken enough.
+            return Poll::Pending;
+        }
+        let before = buffer.filled().len();
+        let result = link.socket.poll_read(cx, buffer);
+        let data = &buffer.filled()[before..];
+        link.frames.read(data);
+        link.read += data.len();
+        count(&link.shared.counters.bytes_read, data.len());
+        result
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(data)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let link = &mut *self.0.borrow_mut();
+        link.socket.poll_take(cx, slices, &link.shared.counters.bytes_written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let link = &mut *self.0.borrow_mut();
+        link.socket.poll_flush(cx, &link.shared.counters.bytes_written)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let link = &mut *self.0.borrow_mut();
+        ready!(link.poll_drain(cx))?;
+        link.socket.poll_shutdown(cx, &link.shared.counters.bytes_written)
+    }
+}

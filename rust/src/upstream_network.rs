@@ -1,0 +1,232 @@
+//! The calling thread: a single-threaded runtime, its endpoints, and the commands for them.
+
+use crate::grpc::{CANCELLED, UNAVAILABLE};
+use crate::network::spawn;
+use crate::shared::count;
+use crate::upstream_connecting;
+use crate::upstream_connection;
+use crate::upstream_shared::{Command, Detail, Event, Flow, Shared, Target, ToEndpoint};
+use crate::upstream_status::End;
+use rustc_hash::FxHashMap;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+use std::task::{Poll, Waker};
+use std::thread::{self, JoinHandle};
+use tokio::runtime::Runtime;
+
+const GIVEN_UP: &str = "the connection was given up";
+
+thread_local! {
+    static NETWORK: RefCell<Option<Rc<Network>>> = const { RefCell::new(None) };
+}
+
+/// The calling thread's own state; only that thread ever sees it.
+pub struct Network {
+    pub shared: Arc<Shared>,
+    endpoints: RefCell<FxHashMap<u64, Rc<Endpoint>>>,
+    main: RefCell<Option<Waker>>,
+    stopping: Cell<bool>,
+}
+
+/// One endpoint as the calling thread sees it.
+pub struct Endpoint {
+    pub number: u64,
+    pub flow: Arc<Flow>,
+    pub commands: RefCell<VecDeque<ToEndpoint>>,
+    waker: RefCell<Option<Waker>>,
+    /// Its task runs, and will look at its commands before it rests.
+    pub running: Cell<bool>,
+    is_connected: Cell<bool>,
+    pub given_up: Cell<bool>,
+}
+
+impl Endpoint {
+    fn wake(&self) {
+        if !self.running.get()
+            && let Some(waker) = &*self.waker.borrow()
+        {
+            waker.wake_by_ref();
+        }
+    }
+
+    pub fn set_waker(&self, waker: &Waker) {
+        let mut current = self.waker.borrow_mut();
+        if current.as_ref().is_none_or(|current| !current.will_wake(waker)) {
+            *current = Some(waker.clone());
+        }
+    }
+}
+
+/// Starts the calling thread; it runs until it is told to stop.
+pub fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
+    let (tell, told) = mpsc::channel();
+    let thread = thread::Builder::new().name("kvorum-upstream".to_owned()).spawn(move || {
+        let unparked = shared.clone();
+        let built = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .on_thread_park(before_sleep)
+            .on_thread_unpark(move || unparked.outbox.set_network_asleep(false))
+            .build();
+        match built {
+            Ok(runtime) => {
+                let _ = tell.send(Ok(()));
+                run(shared, runtime);
+            }
+            Err(error) => {
+                let _ = tell.send(Err(error));
+            }
+        }
+    })?;
+    told.recv().map_err(io::Error::other)??;
+    Ok(thread)
+}
+
+fn run(shared: Arc<Shared>, runtime: Runtime) {
+    let network = Rc::new(Network {
+        shared,
+        endpoints: RefCell::default(),
+        main: RefCell::default(),
+        stopping: Cell::new(false),
+    });
+    NETWORK.set(Some(network.clone()));
+    runtime.block_on(poll_fn(|cx| {
+        network.shared.outbox.set_waker(Some(cx.waker().clone()));
+        *network.main.borrow_mut() = Some(cx.waker().clone());
+        network.dispatch();
+        if network.stopping.get() { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    // A waker keeps the runtime's descriptors open.
+    network.shared.outbox.set_waker(None);
+    network.main.take();
+    network.endpoints.borrow_mut().clear();
+    drop(runtime);
+    NETWORK.set(None);
+}
+
+/// The end of a pass: everything that was ready has been served.
+fn before_sleep() {
+    NETWORK.with_borrow(|network| {
+        let Some(network) = network else { return };
+        let outbox = &network.shared.outbox;
+        loop {
+            network.dispatch();
+            outbox.set_network_asleep(true);
+            // Commands given before the loop could see that this thread sleeps must not wait.
+            if !outbox.is_filled() {
+                break;
+            }
+            outbox.set_network_asleep(false);
+        }
+        network.shared.wakeup.ring();
+    });
+}
+
+impl Network {
+    /// Hands what the loop said to the endpoints it is for.
+    pub fn dispatch(self: &Rc<Self>) {
+        // Calls of a batch mostly go to one endpoint.
+        let mut last: Option<Rc<Endpoint>> = None;
+        for command in self.shared.outbox.take() {
+            match command {
+                Command::Connect(number, target) => self.connect(number, *target),
+                Command::At(number, command) => {
+                    if last.as_ref().is_none_or(|endpoint| endpoint.number != number) {
+                        last = self.endpoints.borrow().get(&number).cloned();
+                    }
+                    self.to_endpoint(number, last.as_deref(), command);
+                }
+                Command::Stop => {
+                    self.stopping.set(true);
+                    if let Some(main) = &*self.main.borrow() {
+                        main.wake_by_ref();
+                    }
+                }
+            }
+        }
+    }
+
+    fn to_endpoint(&self, number: u64, endpoint: Option<&Endpoint>, command: ToEndpoint) {
+        match (endpoint, command) {
+            (Some(endpoint), ToEndpoint::Disconnect) => {
+                endpoint.given_up.set(true);
+                endpoint.wake();
+            }
+            (Some(endpoint), command) if endpoint.is_connected.get() => {
+                let mut commands = endpoint.commands.borrow_mut();
+                let was_empty = commands.is_empty();
+                commands.push_back(command);
+                drop(commands);
+                if was_empty {
+                    endpoint.wake();
+                }
+            }
+            (_, ToEndpoint::Begin(call)) => {
+                let text = "the endpoint is not connected";
+                let end = Detail::Ended(End::unprocessed(UNAVAILABLE, text));
+                self.tell(number, &Arc::default(), Event { number: call.number, detail: end });
+            }
+            _ => {}
+        }
+    }
+
+    fn tell(&self, endpoint: u64, flow: &Arc<Flow>, event: Event) {
+        self.shared.publish(endpoint, flow, VecDeque::from([event]));
+    }
+
+    fn connect(self: &Rc<Self>, number: u64, target: Target) {
+        let endpoint = Rc::new(Endpoint {
+            number,
+            flow: Arc::default(),
+            commands: RefCell::default(),
+            waker: RefCell::default(),
+            running: Cell::new(false),
+            is_connected: Cell::new(false),
+            given_up: Cell::new(false),
+        });
+        self.endpoints.borrow_mut().insert(number, endpoint.clone());
+        spawn(self.clone().serve(endpoint, target));
+    }
+
+    /// Connects to an endpoint and carries its calls until the connection is lost.
+    async fn serve(self: Rc<Self>, endpoint: Rc<Endpoint>, target: Target) {
+        let counters = &self.shared.counters;
+        let told = |detail| {
+            self.tell(endpoint.number, &endpoint.flow, Event { number: endpoint.number, detail });
+        };
+        let mut connecting = pin!(upstream_connecting::connect(&self.shared, &endpoint, &target));
+        let connected = poll_fn(|cx| {
+            endpoint.set_waker(cx.waker());
+            match endpoint.given_up.get() {
+                true => Poll::Ready(Err(GIVEN_UP.to_owned())),
+                false => connecting.as_mut().poll(cx),
+            }
+        });
+        let reason = match connected.await {
+            Ok(connection) => {
+                count(&counters.connections_made, 1);
+                endpoint.is_connected.set(true);
+                told(Detail::Connected);
+                Box::pin(upstream_connection::run(&self, &endpoint, connection)).await
+            }
+            Err(reason) => {
+                count(&counters.connections_failed, 1);
+                reason
+            }
+        };
+        self.endpoints.borrow_mut().remove(&endpoint.number);
+        for command in endpoint.commands.take() {
+            self.to_endpoint(endpoint.number, None, command);
+        }
+        told(Detail::Disconnected(reason));
+    }
+}
+
+/// How calls end whose connection the loop gave up.
+pub fn given_up() -> (End, String) {
+    (End::new(CANCELLED, GIVEN_UP), GIVEN_UP.to_owned())
+}

@@ -1,0 +1,124 @@
+"""Where a cluster's members serve clients, by the SRV records of a domain.
+
+`_etcd-client-ssl._tcp` names those with TLS, `_etcd-client._tcp` those without. Unless the operator
+says otherwise, only members are taken whose certificates are good: for their host or the domain,
+and of an authority that is trusted. Everything here blocks, and is for the start of a program.
+"""
+
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kvorum.discovery.srv import LookupFailedError, Names, Record
+from kvorum.telemetry.logs import Logger
+
+HANDSHAKE_SECONDS_MAX = 5.0
+"""Time for a member to show its certificate, as in etcd."""
+
+
+class Found(NamedTuple):
+    """A member as a record names it."""
+
+    scheme: str
+    host: str
+    port: int
+    priority: int
+    weight: int
+
+    @property
+    def endpoint(self) -> str:
+        """Its URL."""
+        return f"{self.scheme}://{self.host}:{self.port}"
+
+
+class Trust(NamedTuple):
+    """What members' certificates are checked with, and what is shown to them."""
+
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+
+
+def find_members(
+    domain: str, service: str, names: Names, trust: Trust | None, logger: Logger
+) -> list[Found]:
+    """Return the members that a domain's records name, the preferred ones first.
+
+    Without `trust` they are taken unchecked. Raises LookupFailedError if there is no record at all,
+    OSError or ValueError if a file cannot be used.
+    """
+    found = _look_up(domain, service, names)
+    logger.info(
+        "discovered cluster from SRV",
+        srv_server=domain,
+        endpoints=[each.endpoint for each in found],
+    )
+    if trust is None:
+        return found
+    logger.info("validating discovered endpoints", endpoints=[each.endpoint for each in found])
+    good = _checked(found, domain, trust, logger)
+    logger.info("using validated discovered endpoints", endpoints=[each.endpoint for each in good])
+    return good
+
+
+def _look_up(domain: str, service: str, names: Names) -> list[Found]:
+    found: list[tuple[Record, str]] = []
+    problems: list[str] = []
+    suffix = f"-{service}" if service else ""
+    for scheme, name in (("https", "etcd-client-ssl"), ("http", "etcd-client")):
+        try:
+            records = names.services(f"_{name}{suffix}._tcp.{domain}")
+        except LookupFailedError as error:
+            problems.append(str(error))
+            continue
+        found += [(record, scheme) for record in records]
+    if not found:
+        raise LookupFailedError(f"dns lookup errors: {' and '.join(problems)}")
+    # Records sort by priority; among equals, those with TLS come first.
+    return [
+        Found(
+            scheme,
+            record.target.removesuffix("."),
+            record.port,
+            record.priority,
+            -record.negative_weight,
+        )
+        for record, scheme in sorted(found, key=lambda each: each[0].priority)
+    ]
+
+
+def _checked(found: Sequence[Found], domain: str, trust: Trust, logger: Logger) -> list[Found]:
+    context = ssl.create_default_context(cafile=trust.ca_file or None)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    if trust.cert_file:
+        context.load_cert_chain(trust.cert_file, trust.key_file or None)
+    good = []
+    for each in found:
+        problem = _problem(each, domain, context)
+        if problem:
+            logger.warning("left a discovered endpoint out", endpoint=each.endpoint, error=problem)
+        else:
+            good.append(each)
+    return good
+
+
+def _problem(found: Found, domain: str, context: ssl.SSLContext) -> str:
+    """Return why a member is not to be trusted; empty if it is."""
+    if found.scheme != "https":
+        return f'"{found.endpoint}" is insecure'
+    problem = ""
+    for name in (found.host, domain):
+        try:
+            with (
+                socket.create_connection(
+                    (found.host, found.port), HANDSHAKE_SECONDS_MAX
+                ) as connection,
+                context.wrap_socket(connection, server_hostname=name),
+            ):
+                return ""
+        except ssl.SSLCertVerificationError as error:
+            problem = problem or error.verify_message
+        except OSError as error:
+            return str(error)
+    return problem

@@ -1,0 +1,412 @@
+"""The loop of the TCP gateway: it accepts, dials, relays, tries failed members again, and ends.
+
+One thread, one epoll with edges: each socket is registered once, and events only say that it is
+worth trying. A client whose member cannot be reached gets another one, until none is left; then it
+is disconnected. No client can end the gateway, and none holds up others for long.
+"""
+
+import errno
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+
+from kvorum.api.durations import seconds_text
+from kvorum.process.errands import Errands
+from kvorum.process.lookups import Addresses, Lookups
+from kvorum.process.relays import Flow, Pipes, Relay, break_off, configure
+from kvorum.process.waking import Waking
+from kvorum.proxy.remotes import Remote, Remotes
+from kvorum.telemetry.logs import Logger
+
+CONNECT_SECONDS_MAX = 5.0
+"""Time for one address of a member to answer; the system alone would wait for minutes."""
+DRAIN_SECONDS_MAX = 1.0
+"""How long connections may go on after the signal to end."""
+ACCEPTED_MAX = 256
+"""Connections that are accepted before others are served again."""
+ACCEPT_PAUSE_SECONDS = 0.1
+"""How long nothing is accepted if the system has no descriptor left."""
+DESCRIPTORS_RESERVED = 256
+"""Descriptors that connections leave to pipes and to the rest of the process."""
+
+_EVENTS = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
+_READABLE = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP
+_ENDING = select.EPOLLRDHUP | select.EPOLLHUP
+_BROKEN = select.EPOLLERR | select.EPOLLHUP
+_FOREVER = float("inf")
+
+clock = time.monotonic
+
+
+class Dial:
+    """An attempt to reach a member: for a client, or as a trial."""
+
+    __slots__ = (
+        "addresses",
+        "client",
+        "connection",
+        "is_client_ending",
+        "is_over",
+        "problem",
+        "remote",
+    )
+
+    def __init__(self, remote: Remote, client: socket.socket | None) -> None:
+        self.remote = remote
+        self.client = client
+        self.connection: socket.socket | None = None
+        self.addresses: deque[str] = deque()
+        """Those that were not tried yet."""
+        self.problem = ""
+        self.is_client_ending = False
+        self.is_over = False
+
+
+class GatewayLoop:
+    """Serves one listening socket until it is told to end."""
+
+    def __init__(
+        self, listener: socket.socket, remotes: Remotes, interval: float, logger: Logger
+    ) -> None:
+        self._listener: socket.socket | None = listener
+        self._remotes = remotes
+        self._interval = seconds_text(interval)
+        self._logger = logger
+        self._epoll = select.epoll()
+        self._waking = Waking()
+        self._errands = Errands(self._waking.wake)
+        self._lookups = Lookups(self._errands, clock)
+        self._pipes = Pipes()
+        self._owners: dict[int, Relay | Dial] = {}
+        """Who has a descriptor."""
+        self._queued: deque[Relay] = deque()
+        """Those who have more to move than others had patience for."""
+        self._overdue: deque[tuple[float, Dial, socket.socket]] = deque()
+        """When connections in the making are given up, in this order."""
+        self._discarded: list[tuple[socket.socket, bool]] = []
+        """To be closed after the turn, lest events of the turn meet another socket of the same
+        number; and whether the other side is to see a break."""
+        self._clients = 0
+        self._clients_max = 1
+        self._is_accepting = False
+        self._accept_at = _FOREVER
+        self._drained_by = _FOREVER
+
+    def run(self, descriptors_max: int, ready: Callable[[], None]) -> int:
+        """Serve until a signal has ended it; return its number."""
+        self._clients_max = max(1, (descriptors_max - DESCRIPTORS_RESERVED) // 2)
+        self._epoll.register(self._waking.descriptor, select.EPOLLIN)
+        try:
+            with self._waking:
+                self._accept_again()
+                ready()
+                while not self._is_ended(clock()):
+                    self._turn()
+        finally:
+            self._close()
+        return self._waking.signal
+
+    # Time.
+
+    def _turn(self) -> None:
+        now = clock()
+        wake_at = min(self._accept_at, self._drained_by)
+        if self._listener is not None:
+            wake_at = min(wake_at, self._remotes.wake_at())
+        if self._overdue:
+            wake_at = min(wake_at, self._overdue[0][0])
+        left = 0.0 if self._queued else max(0.0, wake_at - now)
+        for descriptor, events in self._epoll.poll(None if left == _FOREVER else left):
+            owner = self._owners.get(descriptor)
+            if type(owner) is Relay:
+                self._relay(owner, descriptor, events)
+            elif type(owner) is Dial:
+                self._dialed(owner, descriptor, events)
+            elif descriptor == self._waking.descriptor:
+                self._woken()
+            elif self._listener is not None and descriptor == self._listener.fileno():
+                self._accept()
+        for _ in range(len(self._queued)):
+            relay = self._queued.popleft()
+            relay.is_queued = False
+            self._pump(relay, relay.forward)
+            self._pump(relay, relay.backward)
+        self._pass_time(clock())
+        self._close_discarded()
+
+    def _pass_time(self, now: float) -> None:
+        while self._overdue:
+            until, dial, connection = self._overdue[0]
+            is_pending = not dial.is_over and dial.connection is connection
+            if is_pending and now < until:
+                break
+            self._overdue.popleft()
+            if is_pending:
+                self._give_address_up(dial, "i/o timeout")
+        if now >= self._accept_at:
+            self._accept_again()
+        if self._listener is not None:
+            for remote in self._remotes.due(now):
+                self._dial(remote, None)
+
+    def _woken(self) -> None:
+        self._waking.clear()
+        if self._waking.is_urgent:
+            self._drained_by = 0.0
+        if self._waking.signal and self._listener is not None:
+            self._drain(self._listener)
+        self._errands.settle()
+
+    # The end.
+
+    def _drain(self, listener: socket.socket) -> None:
+        self._logger.info("received signal; shutting down", signal=self._waking.signal_name)
+        self._drained_by = min(self._drained_by, clock() + DRAIN_SECONDS_MAX)
+        self._stop_accepting(_FOREVER)
+        self._discard(listener)
+        self._listener = None
+
+    def _is_ended(self, now: float) -> bool:
+        return self._listener is None and (not self._clients or now >= self._drained_by)
+
+    def _close(self) -> None:
+        for owner in list(self._owners.values()):
+            if type(owner) is Relay:
+                self._end(
+                    owner, is_broken=owner.forward.is_held_back or owner.backward.is_held_back
+                )
+            elif type(owner) is Dial:
+                self._abandon(owner)
+        self._close_discarded()
+        self._pipes.close()
+        if self._listener is not None:
+            self._listener.close()
+        self._epoll.close()
+
+    def _discard(self, connection: socket.socket, *, is_broken: bool = False) -> None:
+        """Have nothing more to do with a socket, and close it after the turn."""
+        self._owners.pop(connection.fileno(), None)
+        self._discarded.append((connection, is_broken))
+
+    def _close_discarded(self) -> None:
+        for connection, is_broken in self._discarded:
+            if is_broken:
+                break_off(connection)
+            else:
+                connection.close()
+        self._discarded.clear()
+
+    # Clients.
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        for _ in range(ACCEPTED_MAX):
+            if self._clients >= self._clients_max:
+                self._stop_accepting(_FOREVER)
+                return
+            try:
+                client, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._logger.warning("failed to accept a connection", error=str(error))
+                    self._stop_accepting(clock() + ACCEPT_PAUSE_SECONDS)
+                    return
+                continue
+            self._clients += 1
+            try:
+                configure(client)
+                self._epoll.register(client, _EVENTS)
+            except OSError:
+                self._disconnect(client)
+                continue
+            self._forward(client)
+
+    def _stop_accepting(self, until: float) -> None:
+        """Let clients wait in the system's queue."""
+        self._accept_at = until
+        if self._is_accepting and self._listener is not None:
+            self._is_accepting = False
+            self._epoll.unregister(self._listener)
+
+    def _accept_again(self) -> None:
+        self._accept_at = _FOREVER
+        if not self._is_accepting and self._listener is not None:
+            self._is_accepting = True
+            self._epoll.register(self._listener, select.EPOLLIN)
+
+    def _forward(self, client: socket.socket, *, is_ending: bool = False) -> None:
+        """Find a member for a client."""
+        remote = self._remotes.pick()
+        if remote is None:
+            self._disconnect(client)
+        else:
+            self._dial(remote, client, is_ending=is_ending)
+
+    def _disconnect(self, client: socket.socket) -> None:
+        """Close the connection of a client that has no member."""
+        self._discard(client)
+        self._leave()
+
+    def _leave(self) -> None:
+        self._clients -= 1
+        if not self._is_accepting and self._accept_at == _FOREVER:
+            self._accept_again()
+
+    # Members.
+
+    def _dial(
+        self, remote: Remote, client: socket.socket | None, *, is_ending: bool = False
+    ) -> None:
+        dial = Dial(remote, client)
+        dial.is_client_ending = is_ending
+        if client is not None:
+            self._owners[client.fileno()] = dial
+
+        def answered(addresses: Addresses) -> None:
+            if dial.is_over:
+                return
+            if not addresses:
+                dial.problem = f"dial tcp: lookup {remote.host}: no such host"
+            dial.addresses.extend(addresses)
+            self._dial_next(dial)
+
+        self._lookups.ask(remote.host, answered)
+
+    def _dial_next(self, dial: Dial) -> None:
+        """Try the next address of a member, or the next member."""
+        while dial.addresses:
+            address = dial.addresses.popleft()
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            try:
+                connection = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:
+                if dial.client is not None:
+                    # Without descriptors nobody can be reached; the member is not to blame.
+                    self._logger.warning("failed to dial", error=str(error))
+                    self._abandon(dial)
+                    return
+                dial.problem = f"dial tcp {dial.remote.address}: {_reason(error)}"
+                continue
+            try:
+                configure(connection)
+                code = connection.connect_ex((address, dial.remote.port))
+                if code not in (0, errno.EINPROGRESS):
+                    raise OSError(code, os.strerror(code))
+                self._epoll.register(connection, _EVENTS)
+            except OSError as error:
+                dial.problem = f"dial tcp {dial.remote.address}: connect: {_reason(error)}"
+                connection.close()
+                continue
+            dial.connection = connection
+            self._owners[connection.fileno()] = dial
+            self._overdue.append((clock() + CONNECT_SECONDS_MAX, dial, connection))
+            return
+        self._give_remote_up(dial)
+
+    def _give_address_up(self, dial: Dial, problem: str) -> None:
+        assert dial.connection is not None
+        dial.problem = f"dial tcp {dial.remote.address}: {problem}"
+        self._discard(dial.connection)
+        dial.connection = None
+        self._dial_next(dial)
+
+    def _give_remote_up(self, dial: Dial) -> None:
+        """Avoid a member for a while; its client gets another one."""
+        dial.is_over = True
+        remote = dial.remote
+        told: dict[str, object] = {
+            "address": remote.address,
+            "interval": self._interval,
+            "error": dial.problem,
+        }
+        if self._remotes.fail(remote, clock()):
+            self._logger.warning("deactivated endpoint", **told)
+        elif dial.client is None:
+            self._logger.warning(
+                "failed to activate endpoint (stay inactive for another interval)", **told
+            )
+        if dial.client is not None:
+            self._forward(dial.client, is_ending=dial.is_client_ending)
+
+    def _dialed(self, dial: Dial, descriptor: int, events: int) -> None:
+        connection = dial.connection
+        if connection is None or descriptor != connection.fileno():
+            dial.is_client_ending = dial.is_client_ending or bool(events & _ENDING)
+            if events & _BROKEN:
+                # The client is gone.
+                self._abandon(dial)
+            return
+        code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._give_address_up(dial, f"connect: {os.strerror(code).lower()}")
+        elif events & (select.EPOLLOUT | _ENDING):
+            self._reached(dial, connection, is_ending=bool(events & _ENDING))
+
+    def _reached(self, dial: Dial, connection: socket.socket, *, is_ending: bool) -> None:
+        dial.is_over = True
+        if self._remotes.succeed(dial.remote):
+            self._logger.info("activated", address=dial.remote.address)
+        if dial.client is None:
+            self._discard(connection)
+            return
+        relay = Relay(dial.client, connection, self._pipes)
+        relay.forward.is_ending = dial.is_client_ending
+        relay.backward.is_ending = is_ending
+        self._owners[dial.client.fileno()] = self._owners[connection.fileno()] = relay
+        # Events that came before are not told again.
+        self._pump(relay, relay.forward)
+        self._pump(relay, relay.backward)
+
+    def _abandon(self, dial: Dial) -> None:
+        dial.is_over = True
+        if dial.connection is not None:
+            self._discard(dial.connection)
+        if dial.client is not None:
+            self._discard(dial.client, is_broken=True)
+            self._leave()
+
+    # Relays.
+
+    def _relay(self, relay: Relay, descriptor: int, events: int) -> None:
+        if descriptor == relay.client.fileno():
+            spoken, heard = relay.forward, relay.backward
+        else:
+            spoken, heard = relay.backward, relay.forward
+        if events & _ENDING:
+            spoken.is_ending = True
+        if events & _READABLE:
+            self._pump(relay, spoken)
+        if events & select.EPOLLERR:
+            self._end(relay, is_broken=True)
+        elif events & select.EPOLLOUT and heard.is_held_back:
+            self._pump(relay, heard)
+
+    def _pump(self, relay: Relay, flow: Flow) -> None:
+        if relay.is_over:
+            return
+        try:
+            has_more = flow.pump()
+        except OSError:
+            self._end(relay, is_broken=True)
+            return
+        if relay.is_done:
+            self._end(relay, is_broken=False)
+        elif has_more and not relay.is_queued:
+            relay.is_queued = True
+            self._queued.append(relay)
+
+    def _end(self, relay: Relay, *, is_broken: bool) -> None:
+        if not relay.is_over:
+            relay.release()
+            self._discard(relay.client, is_broken=is_broken)
+            self._discard(relay.remote, is_broken=is_broken)
+            self._leave()
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

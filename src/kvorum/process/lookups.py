@@ -1,0 +1,58 @@
+"""Addresses of hosts, looked up by threads: the system's resolver blocks.
+
+A host is looked up once for all who ask meanwhile, and what is found answers for `FRESH_SECONDS`.
+"""
+
+import socket
+from collections.abc import Callable
+from typing import TypeAlias
+
+from kvorum.net.urls import is_ip
+from kvorum.process.errands import Errands
+
+FRESH_SECONDS = 1.0
+"""How long an answer counts: a host may move."""
+
+Addresses: TypeAlias = list[str]
+"""Those of one host; empty: none is known."""
+
+
+class Lookups:
+    """Looks hosts up for a loop."""
+
+    def __init__(self, errands: Errands, clock: Callable[[], float]) -> None:
+        self._errands = errands
+        self._clock = clock
+        self._waiting: dict[str, list[Callable[[Addresses], None]]] = {}
+        self._fresh: dict[str, tuple[float, Addresses]] = {}
+
+    def ask(self, host: str, answered: Callable[[Addresses], None]) -> None:
+        """Tell the addresses of a host, at once where they are known."""
+        if is_ip(host):
+            answered([host])
+            return
+        until, addresses = self._fresh.get(host, (0.0, []))
+        if self._clock() < until:
+            answered(addresses)
+            return
+        waiting = self._waiting.setdefault(host, [])
+        waiting.append(answered)
+        if len(waiting) == 1:
+            self._errands.run(lambda: addresses_of(host), lambda found: self._found(host, found))
+
+    def _found(self, host: str, addresses: Addresses) -> None:
+        if addresses:
+            self._fresh[host] = self._clock() + FRESH_SECONDS, addresses
+        for answered in self._waiting.pop(host):
+            answered(addresses)
+
+
+def addresses_of(host: str) -> Addresses:
+    """Return all addresses of a host, the system's favourites first; this waits for them."""
+    try:
+        # As bytes: Python would refuse some names that are usual in DNS.
+        name = host.encode(errors="surrogateescape")
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM) if host else []
+    except OSError:
+        return []
+    return list(dict.fromkeys(str(each[4][0]) for each in found))

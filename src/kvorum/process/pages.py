@@ -1,0 +1,64 @@
+"""Pages of members, fetched by plain HTTP for those who ask a proxy for them.
+
+They come from a member chosen at random at the start, and from another one where that does not
+answer. Threads do it; see `kvorum.process.errands`.
+"""
+
+import http.client
+import ssl
+from collections.abc import Callable, Sequence
+
+from kvorum.client.endpoints import Address
+from kvorum.edge.upstream import UpstreamTls
+from kvorum.process.errands import Errands
+
+PAGE_SECONDS_MAX = 5.0
+"""Time for a member to answer."""
+PAGE_BYTES_MAX = 64 * 1024 * 1024
+
+
+class Pages:
+    """Fetches pages of the members at these addresses, the first of them first."""
+
+    def __init__(
+        self, addresses: Sequence[Address], tls: UpstreamTls | None, errands: Errands
+    ) -> None:
+        # There is no plain HTTP at sockets of unix.
+        self._addresses = [each for each in addresses if each.port is not None]
+        self._tls = tls
+        self._errands = errands
+
+    def fetch(self, path: str, told: Callable[[bytes | None], None]) -> None:
+        """Tell a page, or None if no member has it."""
+        self._errands.run(lambda: self._page(path), told)
+
+    def _page(self, path: str) -> bytes | None:
+        for address in self._addresses:
+            try:
+                connection = self._connection(address)
+            except (OSError, ValueError):
+                continue
+            try:
+                connection.request("GET", path)
+                answer = connection.getresponse()
+                if answer.status == http.client.OK:
+                    return answer.read(PAGE_BYTES_MAX)
+            except (OSError, http.client.HTTPException):
+                continue
+            finally:
+                connection.close()
+        return None
+
+    def _connection(self, address: Address) -> http.client.HTTPConnection:
+        host, port = address.host, address.port
+        is_secure = address.is_secure or (address.is_secure is None and self._tls is not None)
+        if not is_secure:
+            return http.client.HTTPConnection(host, port, timeout=PAGE_SECONDS_MAX)
+        tls = self._tls or UpstreamTls(server_name="")
+        context = ssl.create_default_context(cafile=tls.ca_file or None)
+        if tls.cert_file:
+            context.load_cert_chain(tls.cert_file, tls.key_file)
+        if not tls.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return http.client.HTTPSConnection(host, port, timeout=PAGE_SECONDS_MAX, context=context)

@@ -1,0 +1,79 @@
+"""The loop of the gRPC proxy: it gives the proxy what arrived at both sides, and the time.
+
+One thread sleeps on three descriptors: the edge's, the calling side's, and one for signals and
+other threads. Everything else is decided by `kvorum.proxy.proxy.Proxy`.
+"""
+
+import gc
+import select
+import time
+
+from kvorum.edge import Edge
+from kvorum.edge.upstream import Upstream
+from kvorum.process.errands import Errands
+from kvorum.process.waking import Waking
+from kvorum.proxy.proxy import Proxy
+from kvorum.proxy.settings import BYTES_PER_TURN, CALLS_PER_TURN
+from kvorum.telemetry.incidents import LOOK_SECONDS, IncidentLog
+from kvorum.telemetry.logs import Logger
+
+clock = time.monotonic
+
+
+class ProxyLoop:
+    """Runs one proxy until a signal has ended it; `waking` is to be entered around that."""
+
+    def __init__(self, edge: Edge, upstream: Upstream, logger: Logger) -> None:
+        self._edge = edge
+        self._upstream = upstream
+        self._logger = logger
+        self.waking = Waking()
+        self.errands = Errands(self.waking.wake)
+        self.proxy: Proxy
+        self._incidents = IncidentLog(edge, logger, ())
+        self._look_at = 0.0
+        self._is_draining = False
+
+    def run(self) -> int:
+        """Serve until a signal has ended it; return its number."""
+        gc.collect()
+        gc.freeze()
+        with select.epoll() as epoll:
+            for descriptor in (
+                self._edge.fileno(),
+                self._upstream.fileno(),
+                self.waking.descriptor,
+            ):
+                epoll.register(descriptor, select.EPOLLIN)
+            while not self.proxy.is_ended and not self.waking.is_urgent:
+                self._turn()
+                if self._may_sleep():
+                    now = clock()
+                    until = min(self.proxy.wake_at(now), self._look_at)
+                    woken = epoll.poll(max(0.0, until - now))
+                    if any(descriptor == self.waking.descriptor for descriptor, _ in woken):
+                        self.waking.clear()
+        return self.waking.signal
+
+    def _turn(self) -> None:
+        edge, upstream, proxy = self._edge, self._upstream, self.proxy
+        self.errands.settle()
+        now = clock()
+        if self.waking.signal and not self._is_draining:
+            self._is_draining = True
+            self._logger.info("received signal; shutting down", signal=self.waking.signal_name)
+            proxy.drain(now)
+        edge.awake()
+        upstream.awake()
+        requests, events = edge.poll(CALLS_PER_TURN, BYTES_PER_TURN)
+        proxy.turn(now, requests, events, upstream.poll(CALLS_PER_TURN, BYTES_PER_TURN))
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self._incidents.log(edge.incidents(), now)
+
+    def _may_sleep(self) -> bool:
+        return (
+            not self.proxy.is_busy
+            and self._edge.announce_sleep()
+            and self._upstream.announce_sleep()
+        )

@@ -1,0 +1,40 @@
+"""What a process refuses to start with, and errors of the system in words that say what to do.
+
+These are apart from `refusals` for programs that have nothing to do with a member: it takes a while
+to import all that can refuse one.
+"""
+
+import errno
+
+from kvorum.settings.config import ConfigError
+
+
+class AddressRefusedError(ConfigError):
+    """An address that this server cannot listen at."""
+
+
+class TlsRefusedError(ConfigError):
+    """A TLS file that cannot be used."""
+
+
+class DirectoryRefusedError(ConfigError):
+    """A data directory that this server must not or cannot use."""
+
+
+_ADVICE = {
+    errno.EACCES: "give the user that this process runs as the right to it",
+    errno.EPERM: "give the user that this process runs as the right to it",
+    errno.EROFS: "the disk is mounted read-only: mount it writable, or name another place",
+    errno.ENOSPC: "the disk is full: free some space, or name a place on another disk",
+    errno.EDQUOT: "the user's disk quota is used up: free some space, or raise the quota",
+    errno.ENOTDIR: "a part of the path is a file: name another place, or move the file away",
+    errno.EMFILE: "raise the limit of open files (ulimit -n, LimitNOFILE=)",
+}
+
+
+def system_text(error: OSError) -> str:
+    """Return an error of the system as a text: the file, the reason, what to do."""
+    reason = error.strerror or str(error)
+    text = f"{error.filename}: {reason.lower()}" if error.filename else reason
+    advice = _ADVICE.get(error.errno or 0)
+    return f"{text}; {advice}" if advice else text

@@ -1,0 +1,144 @@
+"""`kvorum gateway start`: connections of clients, forwarded to members as they are.
+
+The order of a start, its texts and its exit codes are etcd's: members by SRV records or by
+`--endpoints`, addresses that lead back to the gateway, the listening socket. Two mistakes are
+refused that etcd lets pass: a port that is no number, and SRV records none of which can be trusted.
+"""
+
+import random
+import resource
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from kvorum.cli.invocation import Invocation
+from kvorum.net.urls import split_host_port
+from kvorum.process.addresses import PORT_MAX, listen_address
+from kvorum.process.gateway_loop import GatewayLoop
+from kvorum.process.lookups import addresses_of
+from kvorum.process.notify import notify_ready
+from kvorum.process.refused import AddressRefusedError
+from kvorum.proxy.remotes import Remote, Remotes
+from kvorum.telemetry.logs import Logger, plain_logger
+
+RETRY_SECONDS = 300.0
+"""What a --retry-delay of 0 or less stands for."""
+
+
+class GatewayRefusedError(Exception):
+    """A start that is refused, told on the standard output as etcd does."""
+
+
+def start(invocation: Invocation, words: Sequence[str]) -> int:
+    """Serve until a signal ends it; return the negative number of that, or an exit code."""
+    logger = plain_logger()
+    logger.info("Running: ", args=["kvorum", *words])
+    try:
+        members = _members(invocation, logger)
+        _check_listen_address(invocation.text("listen-addr"), members)
+        if not members:
+            raise GatewayRefusedError("no endpoints found")
+    except GatewayRefusedError as error:
+        sys.stdout.write(f"{error}\n")
+        return 1
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    try:
+        listener = _listen(invocation.text("listen-addr"))
+    except (AddressRefusedError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    seconds = invocation.seconds("retry-delay")
+    interval = seconds if seconds > 0 else RETRY_SECONDS
+    remotes = Remotes(members, interval, random.SystemRandom().randrange)
+    loop = GatewayLoop(listener, remotes, interval, logger)
+    host, port, *_ = listener.getsockname()
+
+    def ready() -> None:
+        notify_ready(logger)
+        logger.info(
+            "ready to proxy client requests",
+            endpoints=[each.address for each in members],
+            address=Remote(host, port).address,
+        )
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return -loop.run(hard, ready)
+
+
+def _members(invocation: Invocation, logger: Logger) -> list[Remote]:
+    """Return where connections are forwarded to."""
+    domain = invocation.text("discovery-srv")
+    if not domain:
+        return [_remote(text) for text in invocation.texts("endpoints")]
+    # Imported late: it takes a while, and is rarely needed.
+    from kvorum.discovery.members import Trust, find_members
+    from kvorum.discovery.names import SystemNames
+    from kvorum.discovery.srv import LookupFailedError
+
+    trust = Trust(invocation.text("trusted-ca-file"))
+    try:
+        found = find_members(
+            domain,
+            invocation.text("discovery-srv-name"),
+            SystemNames(),
+            None if invocation.switch("insecure-discovery") else trust,
+            logger,
+        )
+    except LookupFailedError as error:
+        raise ValueError(str(error)) from None
+    return [Remote(each.host, each.port, each.priority, each.weight) for each in found]
+
+
+def _remote(text: str) -> Remote:
+    """Return the member at an endpoint, whose scheme does not matter here."""
+    # What is no URL is taken as it is.
+    with suppress(ValueError):
+        text = urlsplit(text).netloc.rpartition("@")[2] or text
+    try:
+        host, port = split_host_port(text)
+        number = int(port)
+    except ValueError:
+        number = -1
+    if not 0 < number <= PORT_MAX:
+        raise GatewayRefusedError(f'error parsing endpoint "{text}"')
+    return Remote(host, number)
+
+
+def _check_listen_address(listen: str, members: Sequence[Remote]) -> None:
+    """Refuse addresses that cannot be found, and members that are this gateway."""
+    try:
+        host, port = split_host_port(listen)
+    except ValueError:
+        raise GatewayRefusedError(f"failed to validate listen address: {listen}") from None
+    own = addresses_of(host)
+    if not own:
+        raise GatewayRefusedError(f"failed to resolve listen host: {host}")
+    for member in members:
+        found = addresses_of(member.host)
+        if not found:
+            raise GatewayRefusedError(f"failed to resolve endpoint host: {member.host}")
+        for address in found:
+            if address in own and str(member.port) == port:
+                raise GatewayRefusedError(
+                    f"SRV or endpoint ({member.address}->{address}:{port}) should not resolve to "
+                    f"the gateway listen addr ({listen})"
+                )
+
+
+def _listen(listen: str) -> socket.socket:
+    url = listen_address(listen)
+    host, port = split_host_port(url.address)
+    (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+        host, int(port), type=socket.SOCK_STREAM
+    )
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setblocking(False)
+    listener.bind(address)
+    listener.listen(socket.SOMAXCONN)
+    return listener

@@ -1,0 +1,1 @@
+"""What stands between clients and members: the gRPC proxy, and the choice of a gateway."""

@@ -1,0 +1,59 @@
+"""What a proxy counts: the calls of its clients, and what it saved the cluster."""
+
+from collections import Counter
+
+from kvorum.api.errors import Code, Status
+from kvorum.edge.interface import Headers
+from kvorum.proxy.interface import ProxyEdge
+from kvorum.rpc.table import METHODS
+
+
+class Figures:
+    """Totals since the start, and levels now."""
+
+    __slots__ = (
+        "events_coalesced",
+        "started",
+        "streams",
+        "streams_ended",
+        "watchers_coalesced",
+    )
+
+    def __init__(self) -> None:
+        self.started = [0] * len(METHODS)
+        """Calls of each method; the hot path adds to it directly."""
+        self.streams: dict[int, int] = {}
+        """The methods of the streams that clients have open."""
+        self.streams_ended: Counter[tuple[int, Code]] = Counter()
+        self.watchers_coalesced = 0
+        """How many watchers of clients share a watch at a member with others, now."""
+        self.events_coalesced = 0
+        """How many events were given to one more client than the first."""
+
+
+class CountedEdge:
+    """An edge whose streams are counted when they end."""
+
+    def __init__(self, edge: ProxyEdge, figures: Figures) -> None:
+        self._edge = edge
+        self._figures = figures
+        self.reply = edge.reply
+        self.send = edge.send
+        self.pending_bytes = edge.pending_bytes
+        self.mark_waiting = edge.mark_waiting
+        self.respond = edge.respond
+        self.peer = edge.peer
+        self.drain = edge.drain
+        self.is_quiet = edge.is_quiet
+        self.is_drained = edge.is_drained
+
+    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
+        """As `Edge.finish`."""
+        self.count_end(call, status.code)
+        self._edge.finish(call, status, trailers)
+
+    def count_end(self, call: int, code: Code) -> None:
+        """Count the end of a stream."""
+        method = self._figures.streams.pop(call, None)
+        if method is not None:
+            self._figures.streams_ended[method, code] += 1

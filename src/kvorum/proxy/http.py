@@ -1,0 +1,162 @@
+"""Plain HTTP at a proxy: health and metrics, of the cluster and of itself.
+
+`/metrics` is what a member serves there, `/health` whether the cluster answers a read; below
+`/proxy/` is what the proxy says of itself: its metrics, and whether a read and a watch get through.
+Everything else is 404. Texts are etcd's.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from kvorum.api.errors import Code
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.api.writing import get_request
+from kvorum.client import rpcs
+from kvorum.edge.upstream import End
+from kvorum.gateway.http import TEXT, Endpoint, HttpFront, HttpRequest
+from kvorum.proxy.namespace import Namespace
+from kvorum.proxy.routes import Routes
+from kvorum.telemetry.exposition import Family, content_type, text
+
+READ_SECONDS_MAX: Final = 1.0
+WATCH_SECONDS_MAX: Final = 3.0
+HEALTH_KEY: Final = b"a"
+METRICS_TYPE: Final = ("content-type", "text/plain; version=0.0.4")
+
+Fetch = Callable[[str, Callable[[bytes | None], None]], None]
+"""Gets the path of a plain HTTP request to one of the members, and who is to have the body: None if
+there is none. That is told later, between two turns."""
+
+
+class _Watch:
+    """A watch that is begun to see whether it can be; it ends itself."""
+
+    def __init__(self, routes: Routes, namespace: Namespace, told: Callable[[str], None]) -> None:
+        self._routes = routes
+        self._told: Callable[[str], None] | None = told
+        create = pb.WatchCreateRequest(key=namespace.prefix + HEALTH_KEY)
+        self._stream = routes.stream(rpcs.WATCH.path, (), self)
+        request = pb.WatchRequest(create_request=create)
+        routes.send(self._stream, request.SerializeToString())
+        self.until = routes.now + WATCH_SECONDS_MAX
+
+    def message(self, _data: bytes) -> None:
+        self.tell("")
+
+    def ended(self, end: End) -> None:
+        self.tell(f"WATCH ERROR:{end[1]}")
+
+    def writable(self) -> None:
+        """Do nothing: one short request is sent."""
+
+    def tell(self, problem: str) -> None:
+        """Say how it went, once."""
+        told, self._told = self._told, None
+        if told is not None:
+            self._routes.cancel(self._stream)
+            told(problem)
+
+
+class HttpEndpoints:
+    """Serves the plain paths."""
+
+    def __init__(
+        self,
+        front: HttpFront,
+        routes: Routes,
+        namespace: Namespace,
+        families: Callable[[], Iterator[Family]],
+        fetch: Fetch | None,
+        *,
+        is_advertised: bool,
+    ) -> None:
+        self._front = front
+        self._routes = routes
+        self._namespace = namespace
+        self._families = families
+        self._fetch = fetch
+        self._is_advertised = is_advertised
+        self._watches: dict[int, _Watch] = {}
+        front.add("/metrics", Endpoint(self._metrics, on_metrics=True))
+        front.add("/health", Endpoint(self._health, on_metrics=True))
+        front.add("/proxy/metrics", Endpoint(self._own_metrics, on_metrics=True))
+        front.add("/proxy/health", Endpoint(self._own_health, on_metrics=True))
+
+    def pass_time(self, now: float) -> float:
+        """Give up watches that take too long; return when the next one will."""
+        for watch in [each for each in self._watches.values() if each.until <= now]:
+            watch.tell("WATCH TIMEOUT")
+        return min((each.until for each in self._watches.values()), default=float("inf"))
+
+    # Metrics.
+
+    def _metrics(self, request: HttpRequest) -> None:
+        call, front = request.call, self._front
+        if self._fetch is None:
+            front.refuse(call, 500, "Internal server error")
+            return
+        front.keep_open(call, lambda: None)
+
+        def fetched(body: bytes | None) -> None:
+            if call not in front.open:
+                return
+            if body is None:
+                front.refuse(call, 500, "Internal server error")
+            else:
+                front.respond(call, 200, [METRICS_TYPE], body)
+
+        self._fetch("/metrics", fetched)
+
+    def _own_metrics(self, request: HttpRequest) -> None:
+        kind = content_type(request.headers.get("accept", ""))
+        self._front.respond(request.call, 200, [("content-type", kind)], text(self._families()))
+
+    # Health.
+
+    def _health(self, request: HttpRequest) -> None:
+        call = request.call
+        self._front.keep_open(call, lambda: None)
+        self._read(lambda problem: self._answer(call, problem))
+
+    def _own_health(self, request: HttpRequest) -> None:
+        call = request.call
+        if not self._is_advertised:
+            self._answer(call, "no connection to proxy")
+            return
+        self._front.keep_open(call, lambda: self._forget(call))
+
+        def read(problem: str) -> None:
+            if problem or call not in self._front.open:
+                self._answer(call, problem)
+            else:
+                self._watches[call] = _Watch(self._routes, self._namespace, watched)
+
+        def watched(problem: str) -> None:
+            self._watches.pop(call, None)
+            self._answer(call, problem)
+
+        self._read(read)
+
+    def _forget(self, call: int) -> None:
+        watch = self._watches.pop(call, None)
+        if watch is not None:
+            watch.tell("")
+
+    def _read(self, told: Callable[[str], None]) -> None:
+        """Read a key, and say why that failed, if it did."""
+        request = get_request(self._namespace.prefix + HEALTH_KEY, 0, serializable=False)
+
+        def answered(answer: bytes | End) -> None:
+            is_well = isinstance(answer, bytes) or answer[0] == Code.PERMISSION_DENIED
+            told("" if is_well else f"GET ERROR:{answer[1]!s}")
+
+        self._routes.unary(rpcs.RANGE.path, request, (), answered, READ_SECONDS_MAX)
+
+    def _answer(self, call: int, problem: str) -> None:
+        health = {"health": "false" if problem else "true", "reason": problem}
+        body = json.dumps(health, separators=(",", ":"))
+        if problem:
+            self._front.refuse(call, 503, body)
+        else:
+            self._front.respond(call, 200, [TEXT], body.encode())

@@ -1,0 +1,77 @@
+"""The proxy's own metrics, under etcd's names where etcd has them."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from kvorum.api.errors import Code
+from kvorum.proxy.cache import Cache
+from kvorum.proxy.figures import Figures
+from kvorum.proxy.routes import Routes
+from kvorum.rpc.table import NUMBERS, RPCS
+from kvorum.telemetry.exposition import Family, Sample
+from kvorum.telemetry.metrics import code_name
+
+_PREFIX: Final = "etcd_grpc_proxy_"
+
+
+def families(figures: Figures, routes: Routes, cache: Cache | None) -> Iterator[Family]:
+    """Return every metric of a proxy that is not about its process."""
+    yield _single(
+        "watchers_coalescing_total",
+        "gauge",
+        "Watchers of clients that share a watch at a member.",
+        figures.watchers_coalesced,
+    )
+    yield _single(
+        "events_coalescing_total",
+        "counter",
+        "Events that were given to further clients of a shared watch.",
+        figures.events_coalesced,
+    )
+    yield _single(
+        "cache_keys_total", "gauge", "Answers in the cache.", 0 if cache is None else len(cache)
+    )
+    yield _single(
+        "cache_hits_total",
+        "gauge",
+        "Reads that the cache answered.",
+        0 if cache is None else cache.hits,
+    )
+    yield _single(
+        "cache_misses_total",
+        "gauge",
+        "Serializable reads that it could not answer.",
+        0 if cache is None else cache.misses,
+    )
+    in_flight = routes.paths_in_flight()
+    failed = {(NUMBERS[path], code): number for (path, code), number in routes.failures.items()}
+    ended = Counter(failed) + figures.streams_ended
+    handled = Counter(ended)
+    for number, rpc in enumerate(RPCS):
+        if not rpc.is_stream:
+            failures = sum(ended[number, code] for code in Code)
+            going = in_flight[rpc.path]
+            handled[number, Code.OK] += max(figures.started[number] - failures - going, 0)
+    shown = [number for number, count in enumerate(figures.started) if count]
+    labels = [rpc.labels for rpc in RPCS]
+    yield Family(
+        "grpc_server_started_total",
+        "counter",
+        "RPCs that began.",
+        [Sample(figures.started[number], labels[number]) for number in shown],
+    )
+    yield Family(
+        "grpc_server_handled_total",
+        "counter",
+        "RPCs that ended, by code.",
+        [
+            Sample(count, {"grpc_code": code_name(code), **labels[number]})
+            for (number, code), count in handled.items()
+            if count
+        ],
+    )
+
+
+def _single(name: str, kind: str, text: str, value: float) -> Family:
+    return Family(_PREFIX + name, kind, text, [Sample(value)])

@@ -1,0 +1,139 @@
+"""Where the members are, and the connections to them.
+
+A member that is lost, or wants no more calls, is connected to again after a while that grows. Each
+connection has a number of its own. One to a member that is not to be asked any more lasts for
+`LINGER_SECONDS`, so that its calls end by themselves.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from math import inf
+from typing import Final
+
+from kvorum.client.backoff import BackOff
+from kvorum.client.endpoints import Address
+from kvorum.edge.upstream import Upstream, UpstreamTls
+from kvorum.proxy.interface import Logger
+
+BACK_OFF_SECONDS: Final = 0.05
+BACK_OFF_SECONDS_MAX: Final = 5.0
+LINGER_SECONDS: Final = 30.0
+
+_NOTHING_CONNECTED: Final = "no member of the cluster can be reached"
+
+
+class Place:
+    """A member's address, and the connection to it."""
+
+    __slots__ = ("address", "back_off", "is_connected", "number", "problem")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.number = 0
+        """The endpoint's number while it is connected or being connected; 0 otherwise."""
+        self.is_connected = False
+        self.back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
+        self.problem = ""
+        """Why it was lost, or could not be reached."""
+
+
+class Places:
+    """The members of one cluster."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        addresses: Sequence[Address],
+        tls: UpstreamTls | None,
+        logger: Logger,
+        first: int,
+    ) -> None:
+        """Connect to members; the one at index `first` is asked first."""
+        self._upstream = upstream
+        self._tls = tls
+        self._logger = logger
+        self._next_endpoint: Callable[[], int] = count(1).__next__
+        self.all = [Place(address) for address in (*addresses[first:], *addresses[:first])]
+        self._by_number: dict[int, Place] = {}
+        self._given_up: dict[int, float] = {}
+        """Endpoints that are not asked any more, and until when they last."""
+
+    def ready(self) -> list[int]:
+        """Return the endpoints that can be asked."""
+        return [each.number for each in self.all if each.is_connected]
+
+    def problem(self) -> str:
+        """Return why nobody can be asked."""
+        reasons = [f"{each.address.text}: {each.problem}" for each in self.all if each.problem]
+        return ": ".join([_NOTHING_CONNECTED, *filter(None, ["; ".join(reasons)])])
+
+    def connected(self, number: int) -> None:
+        """Note that an endpoint can be asked."""
+        place = self._by_number.get(number)
+        if place is not None:
+            place.is_connected = True
+            place.back_off.worked()
+            if place.problem:
+                self._logger.info("connected to a member again", endpoint=place.address.text)
+            place.problem = ""
+
+    def lost(self, number: int, reason: str, now: float) -> None:
+        """Note that an endpoint cannot be asked any more, or could not be reached."""
+        self._given_up.pop(number, None)
+        place = self._by_number.pop(number, None)
+        if place is not None:
+            if not place.problem:
+                self._logger.warning("lost a member", endpoint=place.address.text, reason=reason)
+            place.problem = reason
+            place.number = 0
+            place.is_connected = False
+            place.back_off.failed(now)
+
+    def replace(self, addresses: Sequence[Address], now: float) -> None:
+        """Ask members at these addresses from now on."""
+        kept: list[Place] = []
+        for address in addresses:
+            known = [each for each in (*kept, *self.all) if each.address.is_same(address)]
+            place = known[0] if known else Place(address)
+            if place not in kept:
+                kept.append(place)
+        for place in self.all:
+            if place not in kept and place.number:
+                del self._by_number[place.number]
+                self._given_up[place.number] = now + LINGER_SECONDS
+        self.all = kept
+
+    def pass_time(self, now: float) -> float:
+        """Connect to what is not connected; return when something will be due next."""
+        moment = inf
+        for place in self.all:
+            if not place.number:
+                if place.back_off.until <= now:
+                    self._connect(place)
+                else:
+                    moment = min(moment, place.back_off.until)
+        if self._given_up:
+            for number in [each for each, until in self._given_up.items() if until <= now]:
+                del self._given_up[number]
+                self._upstream.disconnect(number)
+            moment = min(moment, *self._given_up.values(), inf)
+        return moment
+
+    def close(self) -> None:
+        """Give every connection up."""
+        for number in (*self._by_number, *self._given_up):
+            self._upstream.disconnect(number)
+
+    def _connect(self, place: Place) -> None:
+        number = place.number = self._next_endpoint()
+        self._by_number[number] = place
+        address = place.address
+        tls = None
+        if address.is_secure or (address.is_secure is None and self._tls is not None):
+            tls = self._tls or UpstreamTls(server_name="")
+            if not tls.server_name:
+                host = address.host if address.port is not None else "localhost"
+                tls = replace(tls, server_name=host)
+        target = f"unix:{address.host}" if address.port is None else address.authority
+        self._upstream.connect(number, target, address.authority, tls)

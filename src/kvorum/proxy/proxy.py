@@ -1,0 +1,373 @@
+"""The gRPC proxy as a plain object: what clients send goes to members, and answers come back.
+
+It is given the time and what arrived at both sides, takes a turn, and says when it wants to be
+woken; it has no clock, no thread and no socket. Nearly every call is passed on without a look into
+it; the methods with rules of their own are in the table that `__init__` makes.
+
+An unforeseen error ends the call that it is about (see `kvorum.member.boundary`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from math import inf
+from typing import Any, Final
+
+from kvorum.api.errors import INTERNAL, REQUEST_TOO_MANY_REQUESTS, STOPPED, Code, Status
+from kvorum.client import rpcs
+from kvorum.edge.interface import Event, EventKind, Metadata, Request
+from kvorum.edge.upstream import Upstream, UpstreamEvent
+from kvorum.gateway.http import HttpFront
+from kvorum.member.boundary import Boundary
+from kvorum.proxy.cache import Cache
+from kvorum.proxy.cluster import MemberLists
+from kvorum.proxy.downstream import Downstream
+from kvorum.proxy.figures import CountedEdge, Figures
+from kvorum.proxy.forwarding import Forwarding
+from kvorum.proxy.freshness import Freshness
+from kvorum.proxy.http import Fetch, HttpEndpoints
+from kvorum.proxy.interface import Logger, ProxyEdge
+from kvorum.proxy.kv import KeyValues
+from kvorum.proxy.leases import KeepAlives
+from kvorum.proxy.metrics import families
+from kvorum.proxy.namespace import COVERED, Namespace
+from kvorum.proxy.registration import Registration
+from kvorum.proxy.routes import Routes
+from kvorum.proxy.settings import (
+    BYTES_IN_FLIGHT_MAX,
+    CALLS_IN_FLIGHT_MAX,
+    ProxySettings,
+)
+from kvorum.proxy.watch import WatchService
+from kvorum.rpc.table import NUMBERS, RPCS
+from kvorum.telemetry.exposition import Family
+
+QUIET_SECONDS_MAX: Final = 1.0
+"""How long clients have to learn of the end, and then to take their last answers."""
+DRAIN_SECONDS_MAX: Final = 5.0
+"""How long calls in flight are waited for."""
+
+Handler = Callable[[int, bytes, Metadata | None], None]
+"""Serves a unary call: its number, its message, its metadata."""
+
+_PATHS: Final = tuple(rpc.path for rpc in RPCS)
+_WATCH: Final = NUMBERS[rpcs.WATCH.path]
+_KEEP_ALIVE: Final = NUMBERS[rpcs.LEASE_KEEP_ALIVE.path]
+_RANGE_STREAM: Final = NUMBERS[rpcs.RANGE_STREAM.path]
+
+
+class Phase(Enum):
+    """How far a proxy is on its way to its end."""
+
+    SERVING = "takes calls"
+    DRAINING = "finishes the calls in flight"
+    CLOSING = "lets clients take their last answers"
+    ENDED = "has no connection any more"
+
+
+class Proxy:
+    """Serves the clients of one edge until it is told to drain."""
+
+    def __init__(
+        self,
+        edge: ProxyEdge,
+        upstream: Upstream,
+        settings: ProxySettings,
+        random_below: Callable[[int], int],
+        logger: Logger,
+        *,
+        fetch: Fetch | None = None,
+        process_families: Callable[[], Iterator[Family]] | None = None,
+    ) -> None:
+        """Serve an edge that was opened with `EDGE_METHODS` and `EDGE_METADATA_KEYS`.
+
+        `fetch` gets pages of members, `process_families` metrics of the process.
+        """
+        self.settings = settings
+        self.figures = Figures()
+        self.phase = Phase.SERVING
+        self.is_busy = True
+        """Whether there is more to do at once, even if nothing arrives."""
+        self._edge = CountedEdge(edge, self.figures)
+        self._wake_at = 0.0
+        self._until = self._quiet_by = inf
+        self._process_families = process_families
+        self.routes = Routes(
+            upstream,
+            settings.endpoints,
+            settings.upstream_tls,
+            logger,
+            Boundary(logger, lambda: self.routes.now),
+            edge.mark_waiting,
+            first=random_below(len(settings.endpoints)),
+            sync_seconds=settings.sync_seconds,
+        )
+        self._boundary = self.routes.boundary
+        namespace = Namespace(settings.namespace)
+        self._namespace = namespace
+        self.freshness: Freshness | None = None
+        self.cache: Cache | None = None
+        if settings.cache_bytes_max:
+            self.cache = Cache(settings.cache_bytes_max)
+            self.freshness = self.cache.freshness = Freshness(self.cache, self.routes)
+        self._downstream = Downstream(self._edge)
+        self._forwarding = Forwarding(self.routes, self._downstream)
+        self._keep_alives = KeepAlives(self.routes, self._downstream)
+        self._key_values = KeyValues(
+            self.routes, namespace, self.cache, is_ordering=settings.is_ordering
+        )
+        self._registration = Registration(self.routes, settings, logger)
+        self._watches = WatchService(self._edge, self.routes, settings.namespace, self.figures)
+        self._watch_calls: set[int] = set()
+        self.front = HttpFront(self._edge, (), ("*",), self._boundary)
+        self._http = HttpEndpoints(
+            self.front,
+            self.routes,
+            namespace,
+            self._families,
+            fetch,
+            is_advertised=bool(settings.advertise_client_url),
+        )
+        self._handlers: list[Handler | None] = [None] * len(RPCS)
+        if settings.namespace:
+            for path in COVERED:
+                self._handlers[NUMBERS[path]] = self._in_namespace(path)
+        self._handlers[NUMBERS[rpcs.RANGE.path]] = self._key_values.range
+        if settings.advertise_client_url:
+            member_lists = MemberLists(self.routes, settings)
+            self._handlers[NUMBERS[rpcs.MEMBER_LIST.path]] = member_lists.serve
+        if self.freshness is not None:
+            self._handlers[NUMBERS[rpcs.AUTH_ENABLE.path]] = self._enable_auth
+            self.routes.taps[rpcs.AUTH_ENABLE.path] = self._auth_enabled
+
+    # What it wants of the loop that runs it.
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it has drained, so that both sides may be stopped."""
+        return self.phase is Phase.ENDED
+
+    def wake_at(self, now: float) -> float:
+        """Return when a turn has something to do even if nothing arrives before."""
+        return now if self.is_busy else self._wake_at
+
+    def drain(self, now: float) -> None:
+        """Take no new calls, finish those in flight, then end."""
+        if self.phase is Phase.SERVING:
+            self.phase = Phase.DRAINING
+            self._quiet_by = now + QUIET_SECONDS_MAX
+            self._until = now + DRAIN_SECONDS_MAX
+            self._registration.stop()
+            self._edge.drain()
+            self.is_busy = True
+
+    # Turns.
+
+    def turn(
+        self,
+        now: float,
+        requests: Sequence[Request],
+        events: Sequence[Event],
+        upstream_events: Sequence[UpstreamEvent],
+    ) -> None:
+        """Take what arrived at both sides, and send what follows from it.
+
+        That is at most `CALLS_PER_TURN` and about `BYTES_PER_TURN` of each.
+        """
+        routes = self.routes
+        routes.now = now
+        if upstream_events:
+            routes.take(upstream_events)
+        if requests:
+            in_flight = routes.calls_in_flight
+            if in_flight < CALLS_IN_FLIGHT_MAX and routes.bytes_in_flight < BYTES_IN_FLIGHT_MAX:
+                self._serve(requests)
+            else:
+                self._refuse(requests)
+        for kind, call, detail in events:
+            self._take_event(kind, call, detail, now)
+        if events or routes.has_news or now >= self._wake_at:
+            self._pass_time(now)
+        else:
+            # Nothing but calls that were passed on and answered.
+            self._wake_at = min(self._wake_at, routes.look_at_age(now))
+        if routes.replies:
+            self._edge.reply(routes.replies)
+            routes.replies.clear()
+        routes.flush()
+        if self.phase is not Phase.SERVING:
+            self._advance(now)
+
+    def _serve(self, requests: Sequence[Request]) -> None:
+        handlers, forward, started = self._handlers, self.routes.forward, self.figures.started
+        bytes_max = self.settings.send_bytes_max
+        for call, method, message, metadata in requests:
+            started[method] += 1
+            handler = handlers[method]
+            try:
+                if len(message) > bytes_max:
+                    text = (
+                        f"trying to send message larger than max ({len(message)} vs. {bytes_max})"
+                    )
+                    status = Status(Code.RESOURCE_EXHAUSTED, text)
+                    self.routes.refuse(call, _PATHS[method], status)
+                elif handler is None:
+                    sent = () if metadata is None else list(metadata.items())
+                    forward(call, _PATHS[method], message, sent)
+                else:
+                    handler(call, message, metadata)
+            except Exception as error:
+                secret = RPCS[method].is_secret
+                what = f"{_PATHS[method]} of {self._edge.peer(call)}"
+                self._boundary.take(error, "call", what, b"" if secret else message)
+                self.routes.refuse(call, _PATHS[method], INTERNAL)
+
+    def _refuse(self, requests: Sequence[Request]) -> None:
+        for call, method, _, _ in requests:
+            self.figures.started[method] += 1
+            self.routes.refuse(call, _PATHS[method], REQUEST_TOO_MANY_REQUESTS)
+
+    def _take_event(self, kind: int, call: int, detail: Any, now: float) -> None:
+        try:
+            if kind == EventKind.HTTP_OPENED or call in self.front.open:
+                self.front.handle(kind, call, detail)
+            elif kind == EventKind.OPENED:
+                method, metadata = detail
+                self._opened(call, method, metadata, now)
+            elif kind == EventKind.ENDED:
+                self._ended(call)
+            elif call in self._watch_calls:
+                self._take_watch_event(kind, call, detail, now)
+            elif call in self._keep_alives:
+                if kind == EventKind.MESSAGE:
+                    self._keep_alives.message(call, detail)
+                elif kind == EventKind.HALF_CLOSED:
+                    self._keep_alives.half_closed(call)
+            elif call in self._forwarding:
+                if kind == EventKind.MESSAGE:
+                    self._forwarding.message(call, detail)
+                elif kind == EventKind.HALF_CLOSED:
+                    self._forwarding.half_closed(call)
+                elif kind == EventKind.WRITABLE:
+                    self._forwarding.writable(call)
+        except Exception as error:
+            sent = detail if isinstance(detail, bytes) else str(detail)
+            self._boundary.take(error, "call", f"a stream of {self._edge.peer(call)}", sent)
+            if call in self.figures.streams:
+                self._forget(call)
+                self._edge.finish(call, INTERNAL)
+
+    def _opened(self, call: int, method: int, metadata: Metadata | None, now: float) -> None:
+        self.figures.started[method] += 1
+        self.figures.streams[call] = method
+        if method == _WATCH:
+            self._watch_calls.add(call)
+            self._watches.open(call, metadata, now)
+        elif method == _KEEP_ALIVE:
+            self._keep_alives.open(call, metadata)
+        elif method == _RANGE_STREAM and self.settings.namespace:
+            path, namespace = _PATHS[method], self._namespace
+            self._forwarding.open(
+                call,
+                path,
+                metadata,
+                lambda message: namespace.request(path, message),
+                lambda answer: namespace.answer(path, answer),
+            )
+        else:
+            self._forwarding.open(call, _PATHS[method], metadata)
+
+    def _take_watch_event(self, kind: int, call: int, detail: Any, now: float) -> None:
+        if kind == EventKind.MESSAGE:
+            self._watches.message(call, detail, now)
+        elif kind == EventKind.HALF_CLOSED:
+            self._watches.half_closed(call)
+        elif kind == EventKind.WRITABLE:
+            self._watches.writable(call)
+        if call not in self.figures.streams:
+            # The service has finished it.
+            self._watch_calls.discard(call)
+
+    def _ended(self, call: int) -> None:
+        """Forget a call whose client is gone."""
+        if call in self.figures.streams:
+            self._forget(call)
+            self._edge.count_end(call, Code.CANCELLED)
+        else:
+            self.routes.cancel(call)
+
+    def _forget(self, call: int) -> None:
+        if call in self._watch_calls:
+            self._watch_calls.discard(call)
+            self._watches.ended(call)
+        elif call in self._keep_alives:
+            self._keep_alives.ended(call)
+        elif call in self._forwarding:
+            self._forwarding.ended(call)
+
+    def _pass_time(self, now: float) -> None:
+        self.routes.has_news = False
+        self._watches.pass_time(now)
+        self._watches.flush()
+        moment = min(
+            self._watches.pass_time(now),
+            self._keep_alives.pass_time(now),
+            self._registration.pass_time(now),
+            self._http.pass_time(now),
+            inf if self.freshness is None else self.freshness.pass_time(now),
+            self.routes.pass_time(now),
+        )
+        self._downstream.flush()
+        self.is_busy = moment <= now
+        self._wake_at = moment
+
+    # Methods with rules of their own.
+
+    def _in_namespace(self, path: str) -> Handler:
+        def serve(call: int, message: bytes, metadata: Metadata | None) -> None:
+            self._key_values.namespaced(call, path, message, metadata)
+
+        return serve
+
+    def _enable_auth(self, call: int, message: bytes, metadata: Metadata | None) -> None:
+        assert self.freshness is not None
+        self.freshness.doubt()
+        sent = () if metadata is None else list(metadata.items())
+        self.routes.forward(call, rpcs.AUTH_ENABLE.path, message, sent)
+
+    def _auth_enabled(self, _answer: bytes) -> None:
+        assert self.freshness is not None
+        self.freshness.doubt()
+
+    def _families(self) -> Iterator[Family]:
+        yield from families(self.figures, self.routes, self.cache)
+        if self._process_families is not None:
+            yield from self._process_families()
+
+    # The end.
+
+    def _advance(self, now: float) -> None:
+        """Take the steps towards the end that are possible now."""
+        edge, routes = self._edge, self.routes
+        if self.phase is Phase.DRAINING:
+            in_flight = routes.calls_in_flight + len(self.front.open)
+            if (in_flight or not edge.is_quiet()) and now < self._quiet_by:
+                self._look_again(self._quiet_by)
+                return
+            if in_flight and now < self._until:
+                self._look_again(self._until)
+                return
+            self._watches.stop(STOPPED)
+            self._keep_alives.stop(STOPPED)
+            self._forwarding.stop(STOPPED)
+            self.phase = Phase.CLOSING
+            self._until = now + QUIET_SECONDS_MAX
+        if self.phase is Phase.CLOSING:
+            if not edge.is_drained() and now < self._until:
+                self._look_again(self._until)
+                return
+            routes.close()
+            self.phase = Phase.ENDED
+            self.is_busy = False
+
+    def _look_again(self, until: float) -> None:
+        self._wake_at = min(self._wake_at, until)

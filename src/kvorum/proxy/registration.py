@@ -1,0 +1,142 @@
+"""The registration of a proxy: a key below the resolver prefix, with a lease that is kept alive.
+
+The value is etcd's, so that clients of either find proxies of both. A registration that is lost is
+made again, once a second at most; one whose proxy drains is taken back at once.
+"""
+
+import json
+from math import inf
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.client import rpcs
+from kvorum.edge.upstream import End
+from kvorum.proxy.cluster import registered_under
+from kvorum.proxy.interface import Logger
+from kvorum.proxy.routes import Routes
+from kvorum.proxy.settings import ProxySettings
+
+RETRY_SECONDS: Final = 1.0
+CALL_SECONDS_MAX: Final = 5.0
+
+
+def registered_value(settings: ProxySettings) -> bytes:
+    """Return what stands in the key of a proxy."""
+    described = json.dumps({"name": settings.host_name}, separators=(",", ":"))
+    value = {"Op": 0, "Addr": settings.advertise_client_url, "Metadata": described}
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+class Registration:
+    """Keeps one proxy registered."""
+
+    def __init__(self, routes: Routes, settings: ProxySettings, logger: Logger) -> None:
+        self._routes = routes
+        self._settings = settings
+        self._logger = logger
+        self._lease = 0
+        self._stream: int | None = None
+        self._begin_at = 0.0 if settings.resolver_prefix else inf
+        self._renew_at = inf
+        self._lives_until = inf
+        self._asked_at = 0.0
+        self._is_told = False
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the key is there."""
+        return self._renew_at < inf
+
+    def pass_time(self, now: float) -> float:
+        """Do what is due; return when something will be due next."""
+        if now >= self._begin_at:
+            self._begin(now)
+        elif now >= self._lives_until:
+            self._lost("it was not renewed in time")
+        elif now >= self._renew_at:
+            self._renew(now)
+        return min(self._begin_at, self._renew_at, self._lives_until)
+
+    def stop(self) -> None:
+        """Take the registration back."""
+        self._begin_at = self._renew_at = self._lives_until = inf
+        self._close()
+        if self._lease:
+            revoke = pb.LeaseRevokeRequest(ID=self._lease).SerializeToString()
+            path = rpcs.LEASE_REVOKE.path
+            self._routes.unary(path, revoke, (), lambda _: None, CALL_SECONDS_MAX)
+            self._lease = 0
+
+    def _begin(self, now: float) -> None:
+        self._begin_at = inf
+        self._lease = 0
+        ttl = self._settings.resolver_ttl_seconds
+        grant = pb.LeaseGrantRequest(TTL=ttl).SerializeToString()
+        self._routes.unary(rpcs.LEASE_GRANT.path, grant, (), self._granted, CALL_SECONDS_MAX)
+        self._asked_at = now
+
+    def _granted(self, answer: bytes | End) -> None:
+        if not isinstance(answer, bytes):
+            self._lost(answer[1])
+            return
+        granted = pb.LeaseGrantResponse.FromString(answer)
+        self._lease = granted.ID
+        self._lives_until = self._asked_at + granted.TTL
+        put = pb.PutRequest(
+            key=registered_under(self._settings) + self._settings.advertise_client_url.encode(),
+            value=registered_value(self._settings),
+            lease=self._lease,
+        ).SerializeToString()
+
+        def registered(answer: bytes | End) -> None:
+            if not isinstance(answer, bytes):
+                self._lost(answer[1])
+            else:
+                self._renew_at = self._asked_at + granted.TTL / 3
+                self._is_told = False
+
+        self._routes.unary(rpcs.PUT.path, put, (), registered, CALL_SECONDS_MAX)
+
+    def _lost(self, reason: str) -> None:
+        if not self._is_told:
+            self._logger.warning("this proxy is not registered", reason=reason)
+            self._is_told = True
+        self._renew_at = self._lives_until = inf
+        self._close()
+        self._begin_at = self._routes.now + RETRY_SECONDS
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            self._routes.cancel(stream)
+
+    # Renewing.
+
+    def _renew(self, now: float) -> None:
+        if self._stream is None:
+            self._stream = self._routes.stream(rpcs.LEASE_KEEP_ALIVE.path, (), self)
+        self._asked_at = now
+        self._renew_at = now + RETRY_SECONDS
+        request = pb.LeaseKeepAliveRequest(ID=self._lease)
+        self._routes.send(self._stream, request.SerializeToString())
+
+    def message(self, data: bytes) -> None:
+        """Take the answer to a renewal."""
+        try:
+            renewed = pb.LeaseKeepAliveResponse.FromString(data)
+        except DecodeError:
+            return
+        if renewed.TTL <= 0:
+            self._lost("its lease has ended")
+            return
+        self._lives_until = self._asked_at + renewed.TTL
+        self._renew_at = self._asked_at + renewed.TTL / 3
+
+    def ended(self, _end: End) -> None:
+        """Begin another stream with the next renewal."""
+        self._stream = None
+
+    def writable(self) -> None:
+        """Do nothing: renewals are few."""

@@ -1,0 +1,487 @@
+"""The calls to the members: who is asked next, who hears the answer.
+
+Connected members are asked in turn. While none is connected, calls wait, `HELD_SECONDS_MAX` at
+most.
+
+Nothing is made again once a server may have looked at it. A unary call that surely none has looked
+at goes to another member, `RESENDS_MAX` times.
+
+A call that a client made through the edge has the edge's number here as well, so that its answer
+needs no look-up; calls of the proxy's own have numbers from `OWN_FIRST` on. Calls are gathered, and
+leave with `flush`, once a turn.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import chain, count, cycle
+from math import inf
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from kvorum.api.errors import INTERNAL, Code, Status
+from kvorum.client import rpcs
+from kvorum.client.endpoints import Address
+from kvorum.client.finding import member_addresses, members_request
+from kvorum.edge.upstream import (
+    End,
+    Metadata,
+    Unary,
+    Upstream,
+    UpstreamEvent,
+    UpstreamEventKind,
+    UpstreamTls,
+)
+from kvorum.member.boundary import Boundary
+from kvorum.proxy.interface import Answered, Logger, StreamListener, status_of
+from kvorum.proxy.places import Place, Places
+
+OWN_FIRST: Final = 1 << 62
+HELD_SECONDS_MAX: Final = 5.0
+"""How long a call waits for a member to be connected."""
+RESENDS_MAX: Final = 3
+AGE_SECONDS: Final = 0.05
+"""A client's unary call that takes between once and twice as long is cancelled if the client goes;
+shorter ones are not followed, because most are answered before that."""
+SYNC_CALL_SECONDS_MAX: Final = 5.0
+
+_ANSWERED: Final = UpstreamEventKind.ANSWERED
+_LATE: Final = (int(Code.DEADLINE_EXCEEDED), "context deadline exceeded", False)
+_FAILED: Final = (int(INTERNAL.code), INTERNAL.text, False)
+
+
+class _Resent(NamedTuple):
+    """A call that is made once more under another number."""
+
+    call: int
+    attempts: int
+
+
+class _HeldStream:
+    """A stream that waits for a member to be connected, with what was sent on it."""
+
+    __slots__ = ("is_half_closed", "messages", "metadata", "path", "until")
+
+    def __init__(self, path: str, metadata: Metadata, until: float) -> None:
+        self.path = path
+        self.metadata = metadata
+        self.until = until
+        self.messages: list[bytes] = []
+        self.is_half_closed = False
+
+
+class Routes:
+    """The calls to the members of one cluster."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        addresses: Sequence[Address],
+        tls: UpstreamTls | None,
+        logger: Logger,
+        boundary: Boundary,
+        mark_waiting: Callable[[int], None],
+        *,
+        first: int = 0,
+        sync_seconds: float = inf,
+    ) -> None:
+        """Ask members at these addresses, beginning with the one at index `first`.
+
+        `tls` is for those that are spoken to by TLS; a server name in it is for all of them.
+        """
+        self._upstream = upstream
+        self._logger = logger
+        self.boundary = boundary
+        self._mark_waiting = mark_waiting
+        self.now = 0.0
+        self.next_call: Callable[[], int] = count(OWN_FIRST).__next__
+        self._places = Places(upstream, addresses, tls, logger, first)
+        self._next: Callable[[], int] | None = None
+        """Returns the connected endpoints in turn, over and over; None if there are none."""
+        # Unary calls that are not answered: begun since the last look at their age, before it, and
+        # before the one before that. Clients' calls among the last are told of their ends.
+        self._young: dict[int, Unary] = {}
+        self._older: dict[int, Unary] = {}
+        self._old: dict[int, Unary] = {}
+        self._age_at = inf
+        self._held: dict[int, tuple[Unary, float]] = {}
+        self._held_streams: dict[int, _HeldStream] = {}
+        self._resent: dict[int, _Resent] = {}
+        self._callbacks: dict[int, Answered] = {}
+        self._deadlines: dict[int, float] = {}
+        self._streams: dict[int, StreamListener] = {}
+        self._batch: list[Unary] = []
+        self._sends: list[tuple[int, bytes]] = []
+        self.replies: list[tuple[int, bytes | Status]] = []
+        """Answers for clients; whoever takes a turn hands them to the edge."""
+        self.taps: dict[str, Callable[[bytes], object]] = {}
+        """By path: is given each answer that goes to a client as it came."""
+        self.failures: Counter[tuple[str, Code]] = Counter()
+        """Clients' unary calls that failed, by path and code."""
+        self.has_news = False
+        """Whether more has happened, since this was last set to False, than that calls of clients
+        were passed on and answered: something may be due earlier than `pass_time` said."""
+        self.bytes_in_flight = 0
+        """Bytes of requests that are not answered."""
+        self._sync_seconds = sync_seconds
+        self._sync_at = sync_seconds if sync_seconds == inf else 0.0
+
+    # Calls.
+
+    @property
+    def calls_in_flight(self) -> int:
+        """How many unary calls are not answered."""
+        return len(self._young) + len(self._older) + len(self._old) + len(self._held)
+
+    def paths_in_flight(self) -> Counter[str]:
+        """Return how many of them there are of each path."""
+        held = (unary for unary, _ in self._held.values())
+        calls = chain(self._young.values(), self._older.values(), self._old.values(), held)
+        return Counter(unary[2] for unary in calls)
+
+    def refuse(self, call: int, path: str, status: Status) -> None:
+        """End a client's unary call that is not passed on."""
+        self.failures[path, status.code] += 1
+        self.replies.append((call, status))
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a member can be asked."""
+        return self._next is not None
+
+    def forward(self, call: int, path: str, message: bytes, metadata: Metadata) -> None:
+        """Make a unary call for a client, whose answer it gets as it comes."""
+        self.bytes_in_flight += len(message)
+        if self._next is None:
+            self._hold((call, 0, path, message, metadata))
+            return
+        unary = (call, self._next(), path, message, metadata)
+        self._young[call] = unary
+        self._batch.append(unary)
+
+    def unary_for(
+        self, call: int, path: str, message: bytes, metadata: Metadata, answered: Answered
+    ) -> None:
+        """Make a unary call for a client; `answered` makes an answer of what is answered.
+
+        It is cancelled with the client's call. Only one can be made for each.
+        """
+        self._callbacks[call] = answered
+        self.forward(call, path, message, metadata)
+
+    def unary(
+        self,
+        path: str,
+        message: bytes,
+        metadata: Metadata,
+        answered: Answered,
+        seconds_max: float = inf,
+    ) -> int:
+        """Make a unary call of the proxy's own; return its number.
+
+        After `seconds_max` it ends with DEADLINE_EXCEEDED.
+        """
+        number = self.next_call()
+        if seconds_max < inf:
+            self._deadlines[number] = self.now + seconds_max
+        self.unary_for(number, path, message, metadata, answered)
+        return number
+
+    def stream(self, path: str, metadata: Metadata, listener: StreamListener) -> int:
+        """Begin a stream of the proxy's own; return its number."""
+        number = self.next_call()
+        self._streams[number] = listener
+        if self._next is None:
+            self._held_streams[number] = _HeldStream(path, metadata, self.now + HELD_SECONDS_MAX)
+        else:
+            self._upstream.open(number, self._next(), path, metadata)
+        return number
+
+    def send(self, call: int, message: bytes) -> None:
+        """Send a message on a stream; it leaves with `flush`."""
+        if self._held_streams and call in self._held_streams:
+            self._held_streams[call].messages.append(message)
+        else:
+            self._sends.append((call, message))
+
+    def half_close(self, call: int) -> None:
+        """Say that nothing more will be sent on a stream."""
+        held = self._held_streams.get(call)
+        if held is not None:
+            held.is_half_closed = True
+            return
+        self._flush_sends()
+        self._upstream.half_close(call)
+
+    def cancel(self, call: int) -> None:
+        """Break a call off: nothing is heard of it any more."""
+        if self._streams.pop(call, None) is not None:
+            if self._held_streams.pop(call, None) is None:
+                self._flush_sends()
+                self._upstream.cancel(call)
+            return
+        number = call
+        for resent, (original, _) in self._resent.items():
+            if original == call:
+                number = resent
+                break
+        self._resent.pop(number, None)
+        self._callbacks.pop(call, None)
+        self._deadlines.pop(call, None)
+        unary = self._take_unary(number)
+        if unary is not None:
+            # A call may be cancelled in the turn in which it was begun.
+            self._flush_calls()
+            self._upstream.cancel(number)
+            return
+        held = self._held.pop(number, None)
+        if held is not None:
+            self.bytes_in_flight -= len(held[0][3])
+
+    def pause(self, call: int) -> None:
+        """Hear no more messages of a stream until `resume`."""
+        if call not in self._held_streams:
+            self._upstream.pause(call)
+
+    def resume(self, call: int) -> None:
+        """Hear of a stream's messages again."""
+        if call not in self._held_streams:
+            self._upstream.resume(call)
+
+    def pending_bytes(self, call: int) -> int:
+        """Return how many bytes were sent on a stream, by earlier turns, and have not yet left."""
+        held = self._held_streams.get(call)
+        if held is not None:
+            return sum(map(len, held.messages))
+        return self._upstream.pending_bytes(call)
+
+    def flush(self) -> None:
+        """Let what was gathered leave."""
+        self._flush_calls()
+        self._flush_sends()
+
+    def _flush_calls(self) -> None:
+        if self._batch:
+            batch, self._batch = self._batch, []
+            self._upstream.call(batch)
+
+    def _flush_sends(self) -> None:
+        if self._sends:
+            sends, self._sends = self._sends, []
+            self._upstream.send(sends)
+
+    # What happens.
+
+    def take(self, events: Sequence[UpstreamEvent]) -> None:
+        """Take what the upstream told; answers for clients are in `replies` then."""
+        replies, taps, young = self.replies, self.taps, self._young
+        callbacks, resent = self._callbacks, self._resent
+        for kind, number, detail in events:
+            try:
+                if kind != _ANSWERED:
+                    self._take_other(kind, number, detail)
+                    continue
+                unary = young.pop(number, None)
+                if unary is None:
+                    unary = self._take_unary(number)
+                    if unary is None:
+                        continue
+                else:
+                    self.bytes_in_flight -= len(unary[3])
+                call = resent.pop(number).call if resent and number in resent else number
+                if call in callbacks:
+                    self.has_news = True
+                    self._deadlines.pop(call, None)
+                    callbacks.pop(call)(detail)
+                    continue
+                if unary[2] in taps:
+                    taps[unary[2]](detail)
+                replies.append((call, detail))
+            except Exception as error:
+                self._failed(number, detail, error)
+
+    def _failed(self, number: int, sent: object, error: Exception) -> None:
+        """End what an unforeseen error of its listener is about, and nothing else."""
+        what = sent if isinstance(sent, bytes) else b""
+        self.boundary.take(error, "call", f"call {number} to a member", what)
+        listener = self._streams.get(number)
+        if listener is not None:
+            self.cancel(number)
+            listener.ended(_FAILED)
+        elif number < OWN_FIRST:
+            self.replies.append((number, INTERNAL))
+
+    def _take_unary(self, number: int) -> Unary | None:
+        """Forget a call that is at a member; return it, or None if there is no such call."""
+        for calls in (self._young, self._older, self._old):
+            unary = calls.pop(number, None)
+            if unary is not None:
+                self.bytes_in_flight -= len(unary[3])
+                return unary
+        return None
+
+    def _take_other(self, kind: int, number: int, detail: object) -> None:
+        self.has_news = True
+        listener = self._streams.get(number)
+        if kind == UpstreamEventKind.MESSAGE:
+            if listener is not None:
+                assert isinstance(detail, bytes)
+                listener.message(detail)
+        elif kind == UpstreamEventKind.WRITABLE:
+            if listener is not None:
+                listener.writable()
+        elif kind == UpstreamEventKind.ENDED:
+            assert isinstance(detail, tuple)
+            if listener is not None:
+                del self._streams[number]
+                listener.ended(detail)
+            else:
+                self._unary_ended(number, detail)
+        elif kind == UpstreamEventKind.CONNECTED:
+            self._places.connected(number)
+            self._choose_anew()
+            self._release()
+        else:
+            is_leaving = kind == UpstreamEventKind.LEAVING
+            reason = "it asked for no more calls" if is_leaving else str(detail)
+            self._places.lost(number, reason, self.now)
+            self._choose_anew()
+
+    def _unary_ended(self, number: int, end: End) -> None:
+        unary = self._take_unary(number)
+        if unary is None:
+            return
+        resent = self._resent.pop(number, _Resent(number, 0))
+        if end[2] and resent.attempts < RESENDS_MAX:
+            again = self.next_call()
+            self._resent[again] = _Resent(resent.call, resent.attempts + 1)
+            self.forward(again, unary[2], unary[3], unary[4])
+        else:
+            self._tell_end(resent.call, unary[2], end)
+
+    def _tell_end(self, call: int, path: str, end: End) -> None:
+        if call < OWN_FIRST:
+            self.failures[path, status_of(end).code] += 1
+        self._deadlines.pop(call, None)
+        answered = self._callbacks.pop(call, None)
+        if answered is not None:
+            answered(end)
+        elif call < OWN_FIRST:
+            self.replies.append((call, status_of(end)))
+
+    # Members.
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the members are that are asked."""
+        return self._places.all
+
+    def replace(self, addresses: Sequence[Address]) -> None:
+        """Ask members at these addresses from now on."""
+        self._places.replace(addresses, self.now)
+        self._choose_anew()
+
+    def _choose_anew(self) -> None:
+        numbers = self._places.ready()
+        self._next = cycle(numbers).__next__ if numbers else None
+
+    # Waiting for a connection.
+
+    def _hold(self, unary: Unary) -> None:
+        self.has_news = True
+        self._held[unary[0]] = (unary, self.now + HELD_SECONDS_MAX)
+        if unary[0] < OWN_FIRST:
+            self._mark_waiting(unary[0])
+
+    def _release(self) -> None:
+        """Make the calls that wait for a connection."""
+        if self._next is None:
+            return
+        held, self._held = self._held, {}
+        for (call, _, path, message, metadata), _ in held.values():
+            unary = (call, self._next(), path, message, metadata)
+            # Its client is followed already.
+            self._old[call] = unary
+            self._batch.append(unary)
+        streams, self._held_streams = self._held_streams, {}
+        for number, stream in streams.items():
+            self._upstream.open(number, self._next(), stream.path, stream.metadata)
+            self._sends += [(number, message) for message in stream.messages]
+            if stream.is_half_closed:
+                self.half_close(number)
+
+    # Time.
+
+    def pass_time(self, now: float) -> float:
+        """Do what is due; return when something will be due next."""
+        self.now = now
+        moment = self._places.pass_time(now)
+        if self._held or self._held_streams:
+            moment = min(moment, self._give_up_held(now))
+        if now >= self._sync_at and self._next is not None:
+            self._sync(now)
+        if self._deadlines:
+            for number in [each for each, until in self._deadlines.items() if until <= now]:
+                answered = self._callbacks[number]
+                self.cancel(number)
+                answered(_LATE)
+                # Who was told may have begun something that is not considered here.
+                moment = now
+            moment = min(moment, *self._deadlines.values(), inf)
+        return min(moment, self.look_at_age(now), self._sync_at if self._next else inf)
+
+    def _give_up_held(self, now: float) -> float:
+        late = [call for call, (_, until) in self._held.items() if until <= now]
+        for call in late:
+            unary, _ = self._held.pop(call)
+            self.bytes_in_flight -= len(unary[3])
+            resent = self._resent.pop(call, None)
+            self._tell_end(
+                call if resent is None else resent.call,
+                unary[2],
+                (int(Code.UNAVAILABLE), self._places.problem(), True),
+            )
+        late_streams = [call for call, held in self._held_streams.items() if held.until <= now]
+        for call in late_streams:
+            del self._held_streams[call]
+            self._streams.pop(call).ended((int(Code.UNAVAILABLE), self._places.problem(), True))
+        if late or late_streams:
+            return now
+        moments = [until for _, until in self._held.values()]
+        moments += [held.until for held in self._held_streams.values()]
+        return min(moments, default=inf)
+
+    def look_at_age(self, now: float) -> float:
+        """Follow the clients of calls that take long; return when to look again."""
+        if now >= self._age_at:
+            for call, unary in self._older.items():
+                self._old[call] = unary
+                if call < OWN_FIRST:
+                    self._mark_waiting(call)
+            self._older, self._young = self._young, {}
+            self._age_at = inf
+        if self._age_at == inf and (self._young or self._older):
+            self._age_at = now + AGE_SECONDS
+        return self._age_at
+
+    def _sync(self, now: float) -> None:
+        """Ask where the members are."""
+        self._sync_at = now + self._sync_seconds
+
+        def answered(answer: bytes | End) -> None:
+            try:
+                if isinstance(answer, bytes):
+                    addresses = member_addresses(answer)
+                    if addresses:
+                        self.replace(addresses)
+                    return
+                problem = answer[1]
+            except (DecodeError, ValueError) as error:
+                problem = str(error)
+            self._logger.warning("the members could not be asked for", reason=problem)
+
+        self.unary(rpcs.MEMBER_LIST.path, members_request(), (), answered, SYNC_CALL_SECONDS_MAX)
+
+    def close(self) -> None:
+        """Give every connection up."""
+        self._places.close()

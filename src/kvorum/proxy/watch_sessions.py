@@ -1,0 +1,524 @@
+"""The Watch stream to a member that all clients share who show the same credentials.
+
+Rules: * Every request of a client for a watcher is put to the member, so that who may watch what is
+the member's own decision; requests for the same that come in one turn are put once. The answer
+holds a revision that the member had after the clients asked, as their own member's would. * The
+watch that was created to ask is kept only if no broadcast serves who asked; broadcasts of one range
+become one as soon as what one of them still has to tell is known to the others. * When the stream
+is lost, each broadcast begins anew at another member where it was. If that was compacted, its
+watchers are told; if it is refused, their streams end, as if the connection to a member had broken:
+clients begin anew, and hear from the member why not.
+
+A watch that begins in the history has all of it when the member has answered a request for progress
+that was sent after it was created. Members answer those only if every watch of the stream is up to
+date, and drop them otherwise: they are sent again while somebody waits. Nor do they answer while a
+watch begins in the future; therefore one that goes on begins with a revision that it knows already,
+and drops it.
+"""
+
+from collections import deque
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from kvorum.api import errors
+from kvorum.api.errors import Code, Status
+from kvorum.api.pb.etcdserverpb import (
+    WatchCancelRequest,
+    WatchCreateRequest,
+    WatchProgressRequest,
+    WatchRequest,
+)
+from kvorum.api.responses import watch_compacted
+from kvorum.client.backoff import BackOff
+from kvorum.edge.upstream import End, Metadata
+from kvorum.proxy.broadcasts import (
+    NO_DELETE,
+    NO_PUT,
+    PREV_KV,
+    PROGRESS,
+    Broadcast,
+    Creation,
+    Standing,
+    Watcher,
+    covers,
+)
+from kvorum.proxy.interface import status_of
+from kvorum.proxy.watch_wire import Reader, Told, header_at
+
+if TYPE_CHECKING:
+    from kvorum.proxy.watch import ClientStream, WatchService
+
+PATH: Final = "/etcdserverpb.Watch/Watch"
+BACK_OFF_SECONDS: Final = 0.05
+BACK_OFF_SECONDS_MAX: Final = 1.0
+LEADERLESS_SECONDS_MAX: Final = 3.0
+"""How long clients that require a leader keep their streams while no member can be reached."""
+RETRY_SECONDS: Final = 0.1
+"""After which time a request for progress that is not answered is sent again, if anybody waits."""
+PROGRESS_SECONDS: Final = 10.0
+"""How often progress is asked for in any case, so that a watch of what seldom changes is not
+resumed at a revision that was compacted long ago."""
+
+_PASSING: Final = frozenset(
+    (
+        Code.OK,
+        Code.CANCELLED,
+        Code.UNKNOWN,
+        Code.DEADLINE_EXCEEDED,
+        Code.RESOURCE_EXHAUSTED,
+        Code.ABORTED,
+        Code.INTERNAL,
+        Code.UNAVAILABLE,
+    )
+)
+"""Ends of a stream after which another one is begun; any other is told to the clients."""
+
+
+class WatchedRange:
+    """The broadcasts of one range, the oldest first."""
+
+    __slots__ = ("broadcasts", "key", "range_end")
+
+    def __init__(self, key: bytes, range_end: bytes) -> None:
+        self.key = key
+        self.range_end = range_end
+        self.broadcasts: list[Broadcast] = []
+
+
+class Session:
+    """One Watch stream to a member, begun anew when it is lost."""
+
+    def __init__(
+        self,
+        service: "WatchService",
+        identity: tuple[bytes | None, ...],
+        metadata: Metadata,
+        *,
+        requires_leader: bool,
+    ) -> None:
+        self._service = service
+        self.identity = identity
+        """What its clients have in common."""
+        self._metadata = metadata
+        self._requires_leader = requires_leader
+        self.streams: dict[ClientStream, None] = {}
+        """Those of clients."""
+        self._ranges: dict[tuple[bytes, bytes], WatchedRange] = {}
+        self._crowded: dict[WatchedRange, None] = {}
+        """Those with more than one broadcast."""
+        self._broadcasts: dict[int, Broadcast] = {}
+        self._next_number = 1
+        # Those whose creation the member has not answered, in the order in which it will.
+        self._unconfirmed: deque[Broadcast] = deque()
+        # Those that were begun in this turn to ask for clients, by all that can differ.
+        self._asking: dict[tuple[bytes, bytes, int, int], Broadcast] = {}
+        self._behind: dict[Broadcast, None] = {}
+        self._call = 0
+        self._requests: list[Broadcast | WatchRequest] = []
+        self._reader = Reader(len(service.namespace))
+        self._header = b""
+        self._revision = 0
+        """The newest of this stream's."""
+        self._complete_revision = 0
+        """Everything up to it has come to the broadcasts that are synced."""
+        self._back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
+        self._unreachable_since = inf
+        # Clients that want to know of their progress, and how often they asked: since the last
+        # request that was sent to the member, and before.
+        self._wanting: dict[ClientStream, int] = {}
+        self._awaiting: dict[ClientStream, int] = {}
+        self._attempts = 0
+        self._attempt_at = inf
+
+    # What clients' streams call.
+
+    def ask(self, creation: Creation) -> None:
+        """Put a client's request to the member; its stream hears the answer."""
+        start = creation.start_revision
+        if start > self._revision:
+            start = 0
+        selection = creation.upstream_selection
+        same = (creation.key, creation.range_end, start, selection)
+        broadcast = self._asking.get(same)
+        if broadcast is None:
+            broadcast = self._begin(creation.key, creation.range_end, start, selection)
+            self._asking[same] = broadcast
+        broadcast.waiting.append(creation)
+
+    def place(self, watcher: Watcher, *, is_exact: bool = False) -> None:
+        """Let a watcher be told of what it needs, by whichever broadcast can.
+
+        If `is_exact`, the revision before that is compacted.
+        """
+        watched = self._ranges.get((watcher.key, watcher.range_end))
+        if watched is not None:
+            for broadcast in watched.broadcasts:
+                if broadcast.serves(watcher):
+                    broadcast.join(watcher)
+                    return
+        start, selection = watcher.next_revision, watcher.upstream_selection
+        broadcast = self._begin(watcher.key, watcher.range_end, start, selection)
+        if not is_exact:
+            broadcast.start_revision = _known(start)
+        broadcast.join(watcher)
+
+    def remove(self, watcher: Watcher) -> None:
+        """Forget a watcher: its client wants it no more."""
+        broadcast = watcher.broadcast
+        if broadcast is not None:
+            broadcast.leave(watcher, 0)
+            self._drop_unused(broadcast)
+
+    def want_progress(self, stream: "ClientStream") -> None:
+        """Tell a stream of its progress, by a revision that the member has from now on."""
+        self._wanting[stream] = self._wanting.get(stream, 0) + 1
+        if not self._awaiting:
+            self._attempt_at = self._service.routes.now
+        self._service.expect(self, self._attempt_at)
+
+    def header(self, floor: int) -> bytes:
+        """Return a header with the newest revision that is known, at least this one."""
+        return header_at(self._header, max(self._revision, floor))
+
+    def forget(self, stream: "ClientStream") -> None:
+        """Forget a client's stream, and end with the last one."""
+        del self.streams[stream]
+        self._wanting.pop(stream, None)
+        self._awaiting.pop(stream, None)
+        if not self.streams and self._call:
+            self._service.routes.cancel(self._call)
+            self._call = 0
+
+    # Sending.
+
+    def flush(self) -> None:
+        """Send what was gathered; begin the stream if there is none."""
+        service = self._service
+        if not self._call:
+            if service.routes.now < self._back_off.until:
+                return
+            self._call = service.routes.stream(PATH, self._metadata, self)
+            self._requests = [*self._broadcasts.values()]
+            self._unconfirmed = deque(self._broadcasts.values())
+            service.expect(self, self._attempt_at)
+        self._asking.clear()
+        if service.routes.now >= self._attempt_at:
+            self._attempt()
+        requests, self._requests = self._requests, []
+        for request in requests:
+            message = _create_request(request) if isinstance(request, Broadcast) else request
+            service.routes.send(self._call, message.SerializeToString())
+
+    def pass_time(self, now: float) -> float:
+        """Do what is due; return when something will be due next."""
+        moment = self._attempt_at if self._call else self._back_off.until
+        if moment <= now:
+            self._service.has_requests[self] = None
+            moment = inf
+        if self._requires_leader:
+            if self._service.routes.is_connected:
+                self._unreachable_since = inf
+            elif self._unreachable_since == inf:
+                self._unreachable_since = now
+            until = self._unreachable_since + LEADERLESS_SECONDS_MAX
+            if now >= until:
+                self._end_all(errors.NO_LEADER)
+                return inf
+            # Nobody says when the last member is lost.
+            moment = min(moment, until, now + LEADERLESS_SECONDS_MAX)
+        return moment
+
+    def _send(self, request: Broadcast | WatchRequest) -> None:
+        if self._call:
+            self._requests.append(request)
+        self._service.has_requests[self] = None
+
+    def _begin(self, key: bytes, range_end: bytes, start: int, selection: int) -> Broadcast:
+        watched = self._ranges.get((key, range_end))
+        if watched is None:
+            watched = self._ranges[key, range_end] = WatchedRange(key, range_end)
+        figures = self._service.figures
+        broadcast = Broadcast(watched, self._next_number, start, selection, figures)
+        self._next_number += 1
+        watched.broadcasts.append(broadcast)
+        if len(watched.broadcasts) > 1:
+            self._crowded[watched] = None
+        self._broadcasts[broadcast.number] = broadcast
+        if self._call:
+            self._unconfirmed.append(broadcast)
+        self._send(broadcast)
+        return broadcast
+
+    def _drop_unused(self, broadcast: Broadcast) -> None:
+        if not broadcast.members and not broadcast.waiting:
+            self._drop(broadcast)
+
+    def _drop(self, broadcast: Broadcast) -> None:
+        """Forget a broadcast, and let the member forget it."""
+        if broadcast.standing is Standing.DROPPED:
+            return
+        broadcast.standing = Standing.DROPPED
+        del self._broadcasts[broadcast.number]
+        self._behind.pop(broadcast, None)
+        watched = broadcast.watched
+        watched.broadcasts.remove(broadcast)
+        if len(watched.broadcasts) == 1:
+            self._crowded.pop(watched, None)
+        elif not watched.broadcasts:
+            del self._ranges[watched.key, watched.range_end]
+        if self._call:
+            cancel = WatchCancelRequest(watch_id=broadcast.number)
+            self._send(WatchRequest(cancel_request=cancel))
+
+    # What the member says.
+
+    def message(self, data: bytes) -> None:
+        """Take a message of the member."""
+        try:
+            told = self._reader.read(data)
+        except ValueError:
+            self._give_up()
+            return
+        self._back_off.worked()
+        if told.header:
+            self._header = told.header
+            self._revision = max(self._revision, told.revision)
+        if told.created:
+            if not self._unconfirmed or told.watch_id not in (-1, self._unconfirmed[0].number):
+                self._give_up()
+                return
+            self._answered(self._unconfirmed.popleft(), told)
+        elif told.watch_id == -1:
+            self._progressed(told)
+        else:
+            broadcast = self._broadcasts.get(told.watch_id)
+            if broadcast is None:
+                return
+            if told.canceled:
+                self._canceled(broadcast, told)
+            elif told.events:
+                self._happened(broadcast, told)
+            else:
+                self._told_progress(broadcast, told)
+
+    def writable(self) -> None:
+        """Nothing waits to be sent."""
+
+    def ended(self, end: End) -> None:
+        """Take the end of the stream."""
+        status = status_of(end)
+        is_leaderless = self._requires_leader and status == errors.NO_LEADER
+        if is_leaderless or status.code not in _PASSING:
+            self._call = 0
+            self._end_all(status)
+        else:
+            self._lost()
+
+    def _answered(self, broadcast: Broadcast, told: Told) -> None:
+        """Take the answer to a request for a watch."""
+        waiting, broadcast.waiting = broadcast.waiting, []
+        if told.canceled:
+            if broadcast.standing is not Standing.DROPPED:
+                members = tuple(broadcast.members)
+                self._drop(broadcast)
+                self._end_streams_of(members, told.reason)
+            for creation in waiting:
+                creation.refusal = told.reason
+                creation.stream.answered(creation, told)
+            return
+        if broadcast.standing is Standing.DROPPED:
+            return
+        broadcast.created_revision = told.revision
+        broadcast.attempts = self._attempts
+        if not broadcast.start_revision:
+            broadcast.position = told.revision + 1
+        if broadcast.position > told.revision:
+            broadcast.standing = Standing.SYNCED
+        else:
+            broadcast.standing = Standing.BEHIND
+            self._behind[broadcast] = None
+            self._expect_attempt(RETRY_SECONDS)
+        self._expect_attempt(PROGRESS_SECONDS)
+        for creation in waiting:
+            creation.stream.answered(creation, told)
+        if not broadcast.members:
+            self._drop(broadcast)
+        self._merge_all(broadcast.watched)
+
+    def _happened(self, broadcast: Broadcast, told: Told) -> None:
+        service = self._service
+        service.figures.events_coalesced += len(broadcast.members) - 1
+        broadcast.deliver(told, service.outgoing)
+        if broadcast.position > told.revision:
+            self._synced(broadcast)
+        if not broadcast.members:
+            self._drop(broadcast)
+        elif len(broadcast.watched.broadcasts) > 1:
+            self._merge_all(broadcast.watched)
+
+    def _told_progress(self, broadcast: Broadcast, told: Told) -> None:
+        """Take the member's word that there is nothing up to a revision."""
+        revision = told.revision
+        broadcast.complete_revision = max(broadcast.complete_revision, revision)
+        self._synced(broadcast)
+        for watcher in broadcast.members:
+            if watcher.selection & PROGRESS and watcher.start_revision <= revision:
+                watcher.stream.tell_progress(told.header, revision, watcher.id_field)
+        self._merge_all(broadcast.watched)
+
+    def _canceled(self, broadcast: Broadcast, told: Told) -> None:
+        """Tell watchers that what they need next is compacted."""
+        members = tuple(broadcast.members)
+        done = self._done(broadcast)
+        for watcher in members:
+            broadcast.leave(watcher, done)
+        self._drop(broadcast)
+        compacted = told.compact_revision
+        if not compacted:
+            self._end_streams_of(members, told.reason)
+            return
+        for watcher in members:
+            if watcher.next_revision < compacted:
+                watcher.stream.end_compacted(
+                    watcher, watch_compacted(told.header, watcher.id_field, compacted)
+                )
+            else:
+                self.place(watcher, is_exact=True)
+
+    def _end_streams_of(self, watchers: tuple[Watcher, ...], reason: str) -> None:
+        streams = dict.fromkeys(watcher.stream for watcher in watchers)
+        for stream in streams:
+            self._service.finish(stream, Status(Code.UNAVAILABLE, reason))
+
+    # Progress.
+
+    def _expect_attempt(self, seconds: float) -> None:
+        self._attempt_at = min(self._attempt_at, self._service.routes.now + seconds)
+        self._service.expect(self, self._attempt_at)
+
+    def _attempt(self) -> None:
+        """Ask the member for progress."""
+        self._attempts += 1
+        self._requests.append(WatchRequest(progress_request=WatchProgressRequest()))
+        for stream, times in self._wanting.items():
+            self._awaiting[stream] = self._awaiting.get(stream, 0) + times
+        self._wanting = {}
+        self._attempt_at = inf
+        if self._awaiting or self._behind:
+            self._expect_attempt(RETRY_SECONDS)
+        elif self._broadcasts:
+            self._expect_attempt(PROGRESS_SECONDS)
+
+    def _progressed(self, told: Told) -> None:
+        """Take the member's word that everything up to a revision has come."""
+        revision = told.revision
+        self._complete_revision = max(self._complete_revision, revision)
+        for broadcast in tuple(self._behind):
+            if self._attempts > broadcast.attempts and revision >= broadcast.created_revision:
+                self._synced(broadcast)
+        for watched in tuple(self._crowded):
+            self._merge_all(watched)
+        awaiting, self._awaiting = self._awaiting, {}
+        for stream, times in awaiting.items():
+            if not stream.take_progress(told.header, revision, times):
+                self._awaiting[stream] = times
+        if not self._awaiting:
+            self._attempt_at = inf
+            if self._wanting:
+                self._expect_attempt(0)
+            self._expect_attempt(RETRY_SECONDS if self._behind else PROGRESS_SECONDS)
+
+    def _synced(self, broadcast: Broadcast) -> None:
+        broadcast.standing = Standing.SYNCED
+        self._behind.pop(broadcast, None)
+
+    def _done(self, broadcast: Broadcast) -> int:
+        """Return the revision below which everything has come to a broadcast."""
+        done = max(broadcast.position, broadcast.complete_revision + 1)
+        if broadcast.standing is Standing.SYNCED:
+            done = max(done, self._complete_revision + 1)
+        return done
+
+    def _merge_all(self, watched: WatchedRange) -> None:
+        """Let broadcasts of a range become one, as far as one serves what the others do."""
+        if len(watched.broadcasts) > 1:
+            for broadcast in tuple(watched.broadcasts):
+                self._merge(broadcast)
+
+    def _merge(self, broadcast: Broadcast) -> None:
+        if broadcast.standing is Standing.UNCONFIRMED:
+            return
+        done = self._done(broadcast)
+        for other in broadcast.watched.broadcasts:
+            if (
+                other is not broadcast
+                and other.standing is Standing.SYNCED
+                and other.position <= done
+                and covers(other.selection, broadcast.selection)
+            ):
+                for watcher in tuple(broadcast.members):
+                    broadcast.leave(watcher, done)
+                    other.join(watcher)
+                self._drop(broadcast)
+                return
+
+    # The end.
+
+    def _give_up(self) -> None:
+        """Leave a member that does not keep to the rules."""
+        self._service.routes.cancel(self._call)
+        self._lost()
+
+    def _lost(self) -> None:
+        """Prepare to go on at another member."""
+        service = self._service
+        now = service.routes.now
+        self._call = 0
+        self._requests = []
+        self._unconfirmed.clear()
+        self._behind.clear()
+        for broadcast in self._broadcasts.values():
+            if broadcast.standing is not Standing.UNCONFIRMED:
+                broadcast.position = self._done(broadcast)
+                broadcast.start_revision = _known(broadcast.position)
+                broadcast.standing = Standing.UNCONFIRMED
+        for stream in self.streams:
+            stream.floor = max(stream.floor, self._revision)
+        self._revision = self._complete_revision = 0
+        self._wanting.update(
+            (stream, self._wanting.get(stream, 0) + times)
+            for stream, times in self._awaiting.items()
+        )
+        self._awaiting = {}
+        self._attempt_at = now if self._wanting else inf
+        self._back_off.failed(now)
+        service.expect(self, self._back_off.until)
+
+    def _end_all(self, status: Status) -> None:
+        """End the streams of all clients, and with them this session."""
+        for stream in tuple(self.streams):
+            self._service.finish(stream, status)
+
+
+def _known(position: int) -> int:
+    """Return with which revision a watch is created that goes on with a position."""
+    return max(1, position - 1)
+
+
+def _create_request(broadcast: Broadcast) -> WatchRequest:
+    selection, watched = broadcast.selection, broadcast.watched
+    filters = []
+    if selection & NO_PUT:
+        filters.append(WatchCreateRequest.NOPUT)
+    if selection & NO_DELETE:
+        filters.append(WatchCreateRequest.NODELETE)
+    create = WatchCreateRequest(
+        key=watched.key,
+        range_end=watched.range_end,
+        start_revision=broadcast.start_revision,
+        progress_notify=selection & PROGRESS != 0,
+        filters=filters,
+        prev_kv=selection & PREV_KV != 0,
+        watch_id=broadcast.number,
+    )
+    return WatchRequest(create_request=create)

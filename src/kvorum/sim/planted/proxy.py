@@ -1,0 +1,94 @@
+"""Bugs of the proxy: of its cache, of watches that are shared, and of leases that it renews."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+from unittest.mock import patch
+
+from kvorum.api.pb.etcdserverpb import LeaseKeepAliveRequest, LeaseKeepAliveResponse
+from kvorum.client import rpcs
+from kvorum.edge.upstream import End
+from kvorum.proxy.broadcasts import Broadcast, Watcher
+from kvorum.proxy.cache import Cache
+from kvorum.proxy.leases import KeepAlives
+from kvorum.proxy.routes import Routes
+
+RENEW_SECONDS = 0.5
+
+
+@contextmanager
+def answer_from_the_cache_after_a_put() -> Iterator[None]:
+    """Give what is cached to those who were told of a write that the cache has not heard of."""
+    original = Cache.find
+
+    def find(cache: Cache, request: bytes, floor: int, now: float) -> bytes | None:
+        del floor
+        return original(cache, request, 0, now)
+
+    with patch.object(Cache, "find", find):
+        yield
+
+
+@contextmanager
+def lose_an_event_where_watches_are_shared() -> Iterator[None]:
+    """Let a watcher that joins others begin a revision too late."""
+    original = Broadcast.join
+
+    def join(broadcast: Broadcast, watcher: Watcher) -> None:
+        watcher.next_revision += bool(broadcast.members)
+        original(broadcast, watcher)
+
+    with patch.object(Broadcast, "join", join):
+        yield
+
+
+class _Renewal:
+    """One more question for a lease, whoever is there to hear the answer."""
+
+    def __init__(self, routes: Routes, lease: int) -> None:
+        self._routes = routes
+        self._lease = lease
+        self.asks_at = inf
+        self._stream = routes.stream(rpcs.LEASE_KEEP_ALIVE.path, (), self)
+        routes.send(self._stream, LeaseKeepAliveRequest(ID=lease).SerializeToString())
+
+    def message(self, data: bytes) -> None:
+        self._routes.cancel(self._stream)
+        if LeaseKeepAliveResponse.FromString(data).TTL:
+            self.asks_at = self._routes.now + RENEW_SECONDS
+
+    def ended(self, _end: End) -> None:
+        self.asks_at = self._routes.now + RENEW_SECONDS
+
+    def writable(self) -> None:
+        """Have nothing to send."""
+
+    def again(self, now: float) -> "_Renewal":
+        return self if self.asks_at > now else _Renewal(self._routes, self._lease)
+
+
+@contextmanager
+def renew_leases_of_clients_that_left() -> Iterator[None]:
+    """Keep leases alive by oneself from the first time on that a client asked for it."""
+    take, pass_time = KeepAlives.message, KeepAlives.pass_time
+    renewals: dict[KeepAlives, dict[int, _Renewal]] = {}
+
+    def message(keep_alives: KeepAlives, call: int, data: bytes) -> None:
+        take(keep_alives, call, data)
+        lease = LeaseKeepAliveRequest.FromString(data).ID
+        known = renewals.setdefault(keep_alives, {})
+        if lease not in known:
+            known[lease] = _Renewal(keep_alives.routes, lease)
+
+    def renew(keep_alives: KeepAlives, now: float) -> float:
+        known = renewals.get(keep_alives, {})
+        for lease, renewal in known.items():
+            known[lease] = renewal.again(now)
+        moments = [renewal.asks_at for renewal in known.values()]
+        return min(pass_time(keep_alives, now), *moments, inf)
+
+    with (
+        patch.object(KeepAlives, "message", message),
+        patch.object(KeepAlives, "pass_time", renew),
+    ):
+        yield

@@ -1,0 +1,1 @@
+"""Tests of the proxies: the gRPC proxy, the TCP gateway, and their command lines."""
