@@ -225,6 +225,13 @@ def test_a_proxy_that_is_refused(words: str, tmp_path: Path, both: Both) -> None
     assert refusal(ours.stderr).startswith(refusal(theirs.stderr))
 
 
+def test_keys_owned_by_a_proxy_are_refused() -> None:
+    """Etcd's proxy would own keys; ours would let writes pass those who do."""
+    ours = run(PROGRAM, "grpc-proxy", "start", "--experimental-leasing-prefix=l")
+    assert ours.returncode == 1
+    assert '--experimental-leasing-prefix="l" is not supported' in ours.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

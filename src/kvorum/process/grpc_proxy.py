@@ -53,7 +53,6 @@ PING_SECONDS_MIN = 10.0
 _WITHOUT_EFFECT = (
     "enable-pprof",
     "experimental-enable-grpc-logging",
-    "experimental-leasing-prefix",
 )
 
 
@@ -95,6 +94,13 @@ def check_arguments(invocation: Invocation, security: Security) -> None:
                 f"{', '.join(VERSIONS)})"
             )
     check_versions(security)
+    leasing = invocation.text("experimental-leasing-prefix")
+    if leasing:
+        # Without it, writes through this proxy would not be seen by those who own keys there.
+        raise ValueError(
+            f'--experimental-leasing-prefix="{leasing}" is not supported: leave it out, or have '
+            "clients of the same prefix own keys themselves (docs/client.md)"
+        )
 
 
 def _security(invocation: Invocation) -> Security:
