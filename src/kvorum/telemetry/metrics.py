@@ -428,6 +428,7 @@ def _messages(unary: list[int], streams: list[int]) -> list[int]:
 
 
 def code_name(code: Code) -> str:
+    """Return a code's name as Go's metrics have it."""
     if code is Code.OK:
         return "OK"
     return "Canceled" if code is Code.CANCELLED else code.name.title().replace("_", "")
