@@ -13,7 +13,7 @@ from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
 from kvorum.client.interface import Metadata
 from kvorum.client.loop import LoopClient, clock
-from kvorum.client.threads import SLEEP_SECONDS_MAX, ThreadedClient
+from kvorum.client.threads import SLEEP_SECONDS_MAX, ThreadedClient, Turn
 from kvorum.embed.edge import Delivery, Door
 
 if TYPE_CHECKING:
@@ -74,6 +74,21 @@ class _AtDoor:
         self._door.cancel(call)
 
 
+class _PushingTurn(Turn):
+    """A while in which one thread touches the core, and has done then what that asks for."""
+
+    __slots__ = ("_door",)
+
+    def __init__(self, client: ThreadedClient, door: Door) -> None:
+        super().__init__(client)
+        self._door = door
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        # Without the client's lock: a turn of the member may take a while.
+        self._door.push(may_wait=True)
+
+
 class LocalThreads(_AtDoor, ThreadedClient):
     """For threads."""
 
@@ -105,7 +120,12 @@ class LocalThreads(_AtDoor, ThreadedClient):
         with suppress(RuntimeError):
             self._signal.release()
 
+    def turn(self) -> Turn:
+        """Touch the core; what it begins is served at the end, by this thread if possible."""
+        return _PushingTurn(self, self._door)
+
     def _sleep(self, seconds: float) -> "Ready":
+        self._door.push(may_wait=True)
         if not self._door.deliveries and not self._told:
             self._signal.acquire(timeout=min(seconds, SLEEP_SECONDS_MAX))
         return []
@@ -147,6 +167,18 @@ class LocalLoop(_AtDoor, LoopClient):
             self._is_rung = True
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._take)
+
+    def _flush(self) -> None:
+        # What is delivered meanwhile is taken at once, and not when the loop comes round.
+        is_first, self._is_rung = not self._is_rung, True
+        self._door.push(may_wait=False)
+        if is_first:
+            self._is_rung = False
+            if self._door.deliveries:
+                self._take()
+        super()._flush()
+        # The core may have begun calls when it heard of the end of others.
+        self._door.push(may_wait=False)
 
     def _take(self) -> None:
         self._is_rung = False

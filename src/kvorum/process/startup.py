@@ -196,8 +196,8 @@ class Running:
         self._surroundings = surroundings
         self._drain: Callable[[], None] | None = None
         self._files: RealFiles | None = None
-        self.ring: Callable[[], None]
-        """Lets the member take a turn, on the loop's thread, once it has begun."""
+        self.ring: Callable[[bool], None]
+        """Lets the member take a turn, on its loop, once it has begun; see `ServerLoop.ring`."""
         self.is_serving = False
         """Whether clients were let in."""
         self._member_token = token_hex(32)
