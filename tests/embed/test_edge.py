@@ -38,9 +38,12 @@ class Pair:
         self.rung += 1
 
     def taken(self) -> list[tuple[int, bytes | End]]:
-        found = []
+        found: list[tuple[int, bytes | End]] = []
         while (delivery := self.door.take()) is not None:
-            found.append((delivery.call.of_client, delivery.content))
+            call = delivery.call.of_client
+            found.append((call, delivery.content))
+            if delivery.is_last and isinstance(delivery.content, bytes):
+                found.append((call, End(Code.OK, "")))
         return found
 
 

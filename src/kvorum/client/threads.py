@@ -146,7 +146,8 @@ class ThreadedClient:
         with self.turn():
             call = self.core.start(rpc, message, seconds_max, waiter.answered, at)
         try:
-            self.wait(waiter)
+            if not waiter.is_done:
+                self.wait(waiter)
         except BaseException:
             with self.turn():
                 self.core.cancel(call)

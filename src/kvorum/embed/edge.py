@@ -24,7 +24,6 @@ PEER: Final = "in-process"
 
 _NUMBERS: Final = {path: (number, streams) for number, (path, streams) in enumerate(METHODS)}
 _KEYS: Final = frozenset(METADATA_KEYS)
-_OK: Final = End(Code.OK, "")
 _GONE: Final = "the member in this process has ended"
 _LEAVING: Final = End(Code.UNAVAILABLE, "the member in this process ends, or has ended", True)
 
@@ -58,7 +57,7 @@ class LocalCall:
         """Whether the server wants to hear of its end although it is unary."""
         self.is_held: bool = False
         """Whether the client takes no messages for now."""
-        self.unseen: list[bytes | End] = []
+        self.unseen: list[Delivery] = []
         """What came while it was held."""
         # Each is counted by one thread alone, so that no count is lost.
         self.sent_bytes: int = 0
@@ -73,10 +72,12 @@ class LocalCall:
 
 
 class Delivery(NamedTuple):
-    """A message for a client, or the end of a call."""
+    """A message for a client, the end of a call, or both."""
 
     call: LocalCall
     content: bytes | End
+    is_last: bool = True
+    """Whether the call has ended with it: well, if it is a message."""
 
 
 class Door:
@@ -149,7 +150,7 @@ class Door:
             if not is_held:
                 unseen, local.unseen = local.unseen, []
                 # Before all others, which came later.
-                self.deliveries.extendleft(Delivery(local, each) for each in reversed(unseen))
+                self.deliveries.extendleft(reversed(unseen))
                 self.ring()
 
     def cancel(self, call: int) -> None:
@@ -171,15 +172,15 @@ class Door:
         deliveries = self.deliveries
         while deliveries:
             delivery = deliveries.popleft()
-            call, content = delivery
+            call, content, is_last = delivery
             if self._calls.get(call.of_client) is not call:
                 continue  # it was cancelled
             if call.is_held:
-                call.unseen.append(content)
+                call.unseen.append(delivery)
                 continue
-            if isinstance(content, End):
+            if is_last:
                 del self._calls[call.of_client]
-            elif call.is_stream:
+            elif not isinstance(content, End):
                 self._edge.taken(call, len(content))
             return delivery
         return None
@@ -341,11 +342,8 @@ class JoinedEdge:
                     continue
                 call.is_ended = True
                 answer, door = each[1], call.door
-                if isinstance(answer, bytes):
-                    door.deliveries.append(Delivery(call, answer))
-                    door.deliveries.append(Delivery(call, _OK))
-                else:
-                    door.deliveries.append(Delivery(call, End(*answer)))
+                content = answer if isinstance(answer, bytes) else End(*answer)
+                door.deliveries.append(Delivery(call, content))
                 doors.add(door)
             for door in doors:
                 door.ring()
@@ -369,7 +367,7 @@ class JoinedEdge:
                     call.is_owed = True
                     # The client may have taken all of it since, and saw nothing that it owes.
                     self._pay(call)
-                call.door.deliveries.append(Delivery(call, message))
+                call.door.deliveries.append(Delivery(call, message, False))
                 doors.add(call.door)
             for door in doors:
                 door.ring()

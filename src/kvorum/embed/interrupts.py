@@ -27,19 +27,33 @@ def uninterrupted(moment: Callable[[], T]) -> T:
     """Run something, and after it the handlers of signals that came meanwhile."""
     if threading.get_ident() != _MAIN.ident:
         return moment()
-    held: dict[int, Handler] = {}
+    held = _handlers()
     came: list[int] = []
     try:
-        for number, handler in zip(_NUMBERS, map(_signal.getsignal, _NUMBERS), strict=True):
-            if callable(handler):
-                held[number] = handler
-                _signal.signal(number, lambda number, _: came.append(number))
+        for number in held:
+            _signal.signal(number, lambda number, _: came.append(number))
         return moment()
     finally:
         _give_back(held)
         # Not raised again: whoever is woken by signals has heard of these.
         for number in came:
             held[number](number, sys._getframe())
+
+
+_seen: tuple[list[object], dict[int, Handler]] = ([], {})
+"""What all signals lead to, and of that the handlers, as they were the last time."""
+
+
+def _handlers() -> dict[int, Handler]:
+    """Return the handlers that are called now; looked at each time, thought about when changed."""
+    global _seen
+    found = list(map(_signal.getsignal, _NUMBERS))
+    seen, handlers = _seen
+    if found != seen:
+        pairs = zip(_NUMBERS, found, strict=True)
+        handlers = {number: handler for number, handler in pairs if callable(handler)}
+        _seen = found, handlers
+    return handlers
 
 
 def _give_back(held: dict[int, Handler]) -> None:

@@ -16,9 +16,11 @@ import selectors
 import threading
 from collections.abc import Callable
 from contextvars import Context
-from typing import Any
+from typing import TypeVarTuple
 
 from kvorum.embed.interrupts import uninterrupted
+
+Ts = TypeVarTuple("Ts")
 
 
 class _Baton(selectors.EpollSelector):
@@ -83,7 +85,7 @@ class LentLoop(asyncio.SelectorEventLoop):
             held.release()
 
     def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """Call something soon, in the loop's own thread."""
         if self._is_lent:
@@ -93,8 +95,8 @@ class LentLoop(asyncio.SelectorEventLoop):
     def call_at(
         self,
         when: float,
-        callback: Callable[..., object],
-        *args: Any,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Call something at a moment, in the loop's own thread."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kvorum.api.errors import Code
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
-from kvorum.client.interface import Metadata
+from kvorum.client.interface import End, Metadata
 from kvorum.client.loop import LoopClient, clock
 from kvorum.client.threads import SLEEP_SECONDS_MAX, ThreadedClient, Turn
 from kvorum.embed.edge import Delivery, Door
@@ -26,6 +26,7 @@ OpenDoor = Callable[[Callable[[], None]], Door]
 
 _ELSEWHERE = "a client of a member in this process reaches no other; use `kvorum.Client` for that"
 _ENDED = "the member in this process has ended"
+_WELL = End(Code.OK, "")
 
 
 class _AtDoor:
@@ -74,19 +75,18 @@ class _AtDoor:
         self._door.cancel(call)
 
 
-class _PushingTurn(Turn):
-    """A while in which one thread touches the core, and has done then what that asks for."""
+class _LocalTurn(Turn):
+    """A while in which one thread touches the core; what that asks for is done at the end."""
 
-    __slots__ = ("_door",)
+    __slots__ = ("_local",)
 
-    def __init__(self, client: ThreadedClient, door: Door) -> None:
+    def __init__(self, client: "LocalThreads") -> None:
         super().__init__(client)
-        self._door = door
+        self._local = client
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        # Without the client's lock: a turn of the member may take a while.
-        self._door.push(may_wait=True)
+        self._local.push()
 
 
 class LocalThreads(_AtDoor, ThreadedClient):
@@ -117,12 +117,22 @@ class LocalThreads(_AtDoor, ThreadedClient):
         self._door.close()
 
     def _ring(self) -> None:
-        with suppress(RuntimeError):
-            self._signal.release()
+        # Nobody else takes a signal that was given already.
+        if self._signal.locked():
+            with suppress(RuntimeError):
+                self._signal.release()
 
     def turn(self) -> Turn:
         """Touch the core; what it begins is served at the end, by this thread if possible."""
-        return _PushingTurn(self, self._door)
+        return _LocalTurn(self)
+
+    def push(self) -> None:
+        """Have served what the core began, and read what came of it, for all who wait."""
+        # Without the client's lock: a turn of the member may take a while.
+        self._door.push(may_wait=True)
+        if self._door.deliveries:
+            with Turn(self):
+                self._read([])
 
     def _sleep(self, seconds: float) -> "Ready":
         self._door.push(may_wait=True)
@@ -220,9 +230,11 @@ def _refuse(core: Core, endpoints: list[int], door: Door) -> None:
 
 
 def _tell(core: Core, door: Door, delivery: Delivery) -> None:
-    call, content = delivery
+    call, content, is_last = delivery
     if isinstance(content, bytes):
         core.take_message(call.of_client, content)
+        if is_last:
+            core.take_end(call.of_client, _WELL)
         return
     if content.code == Code.UNAVAILABLE and not door.is_open:
         for endpoint in core.endpoints.known.values():
