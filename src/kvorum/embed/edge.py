@@ -89,7 +89,7 @@ class Door:
         self._edge = edge
         self._calls: dict[int, LocalCall] = {}
         self.ring: Callable[[], None] = ring
-        """Called by who takes the server's turn, when there are deliveries; never waits or raises."""
+        """Called in the server's turn, when there are deliveries; never waits, never raises."""
         self.deliveries: deque[Delivery] = deque()
 
     @property

@@ -1,8 +1,8 @@
 """The loop that runs a server: it connects the server with the edge, the jobs and the clock.
 
-One thread at a time runs Python while the server serves. It sleeps until the edge's wake-up descriptor is
-readable, another member has answered, a job has ended, or the time has come at which the server
-wants to be woken. Everything else is decided by `kvorum.server.server.Server`.
+One thread at a time runs Python while the server serves. It sleeps until the edge's wake-up
+descriptor is readable, another member has answered, a job has ended, or the time has come at which
+the server wants to be woken. Everything else is decided by `kvorum.server.server.Server`.
 """
 
 import asyncio

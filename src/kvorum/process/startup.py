@@ -434,6 +434,7 @@ class Running:
             self._backup_figures,
         )
         Endpoints(
+            asyncio.get_running_loop(),
             server.front,
             member,
             lambda: metrics_text(sources),
