@@ -37,7 +37,10 @@ KINDS_MAX = 4
 LOG_LINES_MAX = 500
 AT_ONCE, WANTED, AHEAD = range(3)
 """The order of work: the end; what is waited for; all else."""
-_SWITCH_SECONDS = 0.0005
+COLLECT_STORES = 20
+"""After the end of so many stores, what they left in cycles is collected; Python itself would look
+for it while one is made, and again and again."""
+_SWITCH_SECONDS = 0.001
 """Threads of members take turns quickly: most of them wait for another."""
 
 Kind: TypeAlias = tuple[bool, tuple[tuple[str, str], ...]]
@@ -193,6 +196,9 @@ class Keeper:
             )
             kept = Kept(number, port, Server(config))
             kept.server.start()
+            if number == 1:
+                # All that is imported is in use from now on, and never looked at again.
+                gc.freeze()
             if auth:
                 _enable_auth(kept.server, options)
             self._kept[kept.number] = kept
@@ -223,6 +229,9 @@ class Keeper:
         self._end(kept)
         with self._lock:
             self._ended += 1
+            is_due = self._ended % COLLECT_STORES == 0
+        if is_due:
+            gc.collect()
 
     def _end(self, kept: Kept) -> None:
         try:
@@ -268,13 +277,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     sys.setswitchinterval(_SWITCH_SECONDS)
+    gc.disable()
     keeper = Keeper(take_output())
     asked: dict[str, Callable[..., None]] = {
         "take": keeper.take,
         "log": keeper.log,
         "drop": keeper.drop,
     }
-    gc.freeze()
     try:
         for line in sys.stdin:
             question = json.loads(line)
