@@ -165,7 +165,7 @@ def test_what_breaks_a_lent_turn_off_is_told_to_the_loop(running: Running) -> No
 def test_signals_wait_for_the_end_of_a_moment(
     numbers: list[signal.Signals], raised_at: int, moment_fails: bool
 ) -> None:
-    class Interrupted(Exception):
+    class InterruptionError(Exception):
         pass
 
     happened: list[object] = []
@@ -177,7 +177,7 @@ def test_signals_wait_for_the_end_of_a_moment(
         happened.append(number)
         came += 1
         if came - 1 == raised_at:
-            raise Interrupted
+            raise InterruptionError
 
     def moment() -> str:
         for number in numbers:
@@ -192,7 +192,7 @@ def test_signals_wait_for_the_end_of_a_moment(
     before = [signal.signal(number, handle) for number in handled]
     try:
         if len(numbers) > raised_at:
-            with pytest.raises(Interrupted):
+            with pytest.raises(InterruptionError):
                 uninterrupted(moment)
         elif moment_fails:
             with pytest.raises(ArithmeticError):

@@ -284,6 +284,7 @@ class Running:
             logger,
             runner.wake,
             sync=storage.syncs,
+            in_memory=config.ephemeral,
         )
         runner.jobs = JobOrder(hands)
         dialer = runner.dialer = HttpDialer(
