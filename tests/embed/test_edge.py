@@ -22,20 +22,28 @@ class Pair:
     """An edge, one client's door, and how often each side was woken."""
 
     def __init__(self) -> None:
-        self.woken = self.rung = 0
-        self.edge = JoinedEdge(open_edge(METHODS, (), LIMITS), LIMITS, self._wake)
+        self.woken = self.rung = self.asked = 0
+        self.lends = False
+        self.edge = JoinedEdge(open_edge(METHODS, (), LIMITS), LIMITS, self._wake, self._lend)
         self.door = Door(self.edge, self._ring)
 
     def _wake(self) -> None:
         self.woken += 1
 
+    def _lend(self, may_wait: bool) -> bool:  # noqa: ARG002
+        self.asked += 1
+        return self.lends
+
     def _ring(self) -> None:
         self.rung += 1
 
     def taken(self) -> list[tuple[int, bytes | End]]:
-        found = []
+        found: list[tuple[int, bytes | End]] = []
         while (delivery := self.door.take()) is not None:
-            found.append((delivery.call.of_client, delivery.content))
+            call = delivery.call.of_client
+            found.append((call, delivery.content))
+            if delivery.is_last and isinstance(delivery.content, bytes):
+                found.append((call, End(Code.OK, "")))
         return found
 
 
@@ -69,15 +77,26 @@ def test_a_unary_call_is_handed_out_and_answered(pair: Pair) -> None:
     assert pair.taken() == [] and pair.edge.poll(10, 1000) == ([], [])
 
 
-def test_who_sleeps_is_woken_once(pair: Pair) -> None:
+@pytest.mark.parametrize("lends", [False, True])
+def test_who_sleeps_is_woken_once_or_lends_its_turn(pair: Pair, lends: bool) -> None:
+    pair.lends = lends
+    pair.door.push(may_wait=True)
     assert pair.edge.announce_sleep()
+    pair.door.push(may_wait=True)
+    assert pair.asked == 0
     pair.door.start(1, PUT, (), b"", True)
     pair.door.start(2, PUT, (), b"", True)
-    assert pair.woken == 1
+    assert (pair.asked, pair.woken) == (0, 0)
+    pair.door.push(may_wait=True)
+    assert (pair.asked, pair.woken) == (1, not lends)
+    pair.door.cancel(2)
+    pair.door.cancel(1)
+    # Who does not push wakes it.
+    assert (pair.asked, pair.woken) == (1, 1)
     pair.edge.awake()
     assert not pair.edge.announce_sleep()
-    requests, _ = pair.edge.poll(10, 1000)
-    assert len(requests) == 2 and pair.edge.announce_sleep()
+    assert pair.edge.poll(10, 1000) == ([], [])
+    assert pair.edge.announce_sleep()
 
 
 @pytest.mark.parametrize("is_marked", [False, True])

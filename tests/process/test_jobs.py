@@ -43,7 +43,12 @@ class Look(NamedTuple):
 
 
 def run_jobs(
-    edge_name: str, path: Path, shape: list[tuple[bool, bool]], patch: pytest.MonkeyPatch
+    edge_name: str,
+    path: Path,
+    shape: list[tuple[bool, bool]],
+    patch: pytest.MonkeyPatch,
+    *,
+    in_memory: bool,
 ) -> None:
     """Give jobs to a runner, some at once, and check when each is run."""
     patch.setenv("KVORUM_EDGE", edge_name)
@@ -52,7 +57,10 @@ def run_jobs(
     descriptor = files.open(str(path), Opening.CREATE)
     loop = asyncio.new_event_loop()
     woken = asyncio.Event()
-    hands = ProcessHands(loop, edge, files, LmdbEnvironments(), Logger([]), woken.set, sync=False)
+    environments, logger = LmdbEnvironments(), Logger([])
+    hands = ProcessHands(
+        loop, edge, files, environments, logger, woken.set, sync=False, in_memory=in_memory
+    )
     order = JobOrder(hands)
     expected: list[int | None] = []
     jobs = []
@@ -97,16 +105,20 @@ def run_jobs(
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(shape=st.lists(st.tuples(st.booleans(), st.booleans()), max_size=12))
+@given(
+    shape=st.lists(st.tuples(st.booleans(), st.booleans()), max_size=12), in_memory=st.booleans()
+)
 def test_jobs_of_the_log_run_in_order(
     edge: str,
     shape: list[tuple[bool, bool]],
+    in_memory: bool,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if edge == "native":
         pytest.importorskip("kvorum.edge._native")
-    run_jobs(edge, tmp_path_factory.mktemp("log") / "file", shape, monkeypatch)
+    path = tmp_path_factory.mktemp("log") / "file"
+    run_jobs(edge, path, shape, monkeypatch, in_memory=in_memory)
 
 
 @pytest.fixture

@@ -143,12 +143,13 @@ class ThreadedClient:
     def call(self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None) -> bytes:
         """Make a call and wait for its answer; raises what it ended with instead."""
         waiter = Waiter()
-        with Turn(self):
+        with self.turn():
             call = self.core.start(rpc, message, seconds_max, waiter.answered, at)
         try:
-            self.wait(waiter)
+            if not waiter.is_done:
+                self.wait(waiter)
         except BaseException:
-            with Turn(self):
+            with self.turn():
                 self.core.cancel(call)
             raise
         answer = waiter.answer

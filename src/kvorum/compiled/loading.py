@@ -2,17 +2,23 @@
 
 import ctypes
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
 
 from kvorum.compiled.extension import LIBRARY, PACKAGE, core_name, library
 
 
-class _Core(MetaPathFinder, Loader):
-    """Finds the listed modules in the extension."""
+class _Core:
+    """Finds the listed modules in the extension.
+
+    A finder and a loader in all but name: their base classes take longer to import than this.
+    """
 
     def __init__(self, path: Path) -> None:
         loader = ExtensionFileLoader(LIBRARY, str(path))
@@ -26,7 +32,8 @@ class _Core(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         """Return the spec of a listed module."""
         del path, target
-        return ModuleSpec(fullname, self, origin=self._library.__file__)
+        loader = cast("Loader", self)
+        return ModuleSpec(fullname, loader, origin=self._library.__file__)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Call the module's init function, which the extension hands out in a capsule."""

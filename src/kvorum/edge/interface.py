@@ -217,7 +217,7 @@ class Incident(NamedTuple):
 
 
 class Edge(Protocol):
-    """One network front. Every method is called from one thread, and none blocks.
+    """One network front. It is used by one thread at a time, and no method blocks.
 
     After `stop`, and in a forked child, calls raise ValueError.
     """

@@ -2,8 +2,10 @@
 
 `JoinedEdge` is the edge that the server sees. Calls of its network edge pass as they are; those of
 this process have numbers from `LOCAL_FIRST` on. A client has a `Door`, whose methods may be called
-by any thread: what goes in is queued and wakes the server's loop if that sleeps, and what comes out
-is queued for the client, whose bell is rung. Neither side ever waits for the other.
+by any thread: what goes in is queued, and what comes out is queued for the client, whose bell is
+rung. Neither side ever waits for the other. A client that has begun calls pushes: if the server
+sleeps, the client's thread takes its turn, and has its answers then, without any change of threads
+(`kvorum.embed.lending`). Everything else wakes the server if that sleeps.
 """
 
 from collections import deque
@@ -22,7 +24,6 @@ PEER: Final = "in-process"
 
 _NUMBERS: Final = {path: (number, streams) for number, (path, streams) in enumerate(METHODS)}
 _KEYS: Final = frozenset(METADATA_KEYS)
-_OK: Final = End(Code.OK, "")
 _GONE: Final = "the member in this process has ended"
 _LEAVING: Final = End(Code.UNAVAILABLE, "the member in this process ends, or has ended", True)
 
@@ -56,7 +57,7 @@ class LocalCall:
         """Whether the server wants to hear of its end although it is unary."""
         self.is_held: bool = False
         """Whether the client takes no messages for now."""
-        self.unseen: list[bytes | End] = []
+        self.unseen: list[Delivery] = []
         """What came while it was held."""
         # Each is counted by one thread alone, so that no count is lost.
         self.sent_bytes: int = 0
@@ -71,10 +72,12 @@ class LocalCall:
 
 
 class Delivery(NamedTuple):
-    """A message for a client, or the end of a call."""
+    """A message for a client, the end of a call, or both."""
 
     call: LocalCall
     content: bytes | End
+    is_last: bool = True
+    """Whether the call has ended with it: well, if it is a message."""
 
 
 class Door:
@@ -86,7 +89,7 @@ class Door:
         self._edge = edge
         self._calls: dict[int, LocalCall] = {}
         self.ring: Callable[[], None] = ring
-        """Called on the server's thread when there are deliveries; never waits, never raises."""
+        """Called in the server's turn, when there are deliveries; never waits, never raises."""
         self.deliveries: deque[Delivery] = deque()
 
     @property
@@ -95,7 +98,7 @@ class Door:
         return not self._edge.is_leaving
 
     def start(self, call: int, path: str, metadata: Metadata, message: bytes, ends: bool) -> None:
-        """Begin a call; what comes of it is delivered later, a refusal too."""
+        """Begin a call, which is served after `push`; a refusal is delivered, too."""
         edge = self._edge
         number, is_stream = _NUMBERS.get(path, (-1, False))
         local = LocalCall(edge.next_number(), call, self, is_stream=is_stream)
@@ -114,12 +117,16 @@ class Door:
             return
         known = {name: value.encode() for name, value in metadata if name in _KEYS} or None
         if not is_stream:
-            edge.take((local, (local.number, number, message, known)))
+            edge.queue((local, (local.number, number, message, known)))
             return
-        edge.take((local, (EventKind.OPENED, local.number, (number, known))))
-        edge.take((local, (EventKind.MESSAGE, local.number, message)))
+        edge.queue((local, (EventKind.OPENED, local.number, (number, known))))
+        edge.queue((local, (EventKind.MESSAGE, local.number, message)))
         if ends:
-            edge.take((local, (EventKind.HALF_CLOSED, local.number, None)))
+            edge.queue((local, (EventKind.HALF_CLOSED, local.number, None)))
+
+    def push(self, *, may_wait: bool) -> None:
+        """Have calls served that were begun: here and now, or soon; `JoinedEdge.push`."""
+        self._edge.push(may_wait=may_wait)
 
     def send(self, call: int, message: bytes) -> None:
         """Send a message more."""
@@ -143,7 +150,7 @@ class Door:
             if not is_held:
                 unseen, local.unseen = local.unseen, []
                 # Before all others, which came later.
-                self.deliveries.extendleft(Delivery(local, each) for each in reversed(unseen))
+                self.deliveries.extendleft(reversed(unseen))
                 self.ring()
 
     def cancel(self, call: int) -> None:
@@ -165,15 +172,15 @@ class Door:
         deliveries = self.deliveries
         while deliveries:
             delivery = deliveries.popleft()
-            call, content = delivery
+            call, content, is_last = delivery
             if self._calls.get(call.of_client) is not call:
                 continue  # it was cancelled
             if call.is_held:
-                call.unseen.append(content)
+                call.unseen.append(delivery)
                 continue
-            if isinstance(content, End):
+            if is_last:
                 del self._calls[call.of_client]
-            elif call.is_stream:
+            elif not isinstance(content, End):
                 self._edge.taken(call, len(content))
             return delivery
         return None
@@ -182,10 +189,21 @@ class Door:
 class JoinedEdge:
     """The edge of a member that clients in its process can call; see `Edge`."""
 
-    def __init__(self, edge: Edge, limits: Limits, wake: Callable[[], None]) -> None:
-        """`wake` lets the server's loop take a turn, from any thread."""
+    def __init__(
+        self,
+        edge: Edge,
+        limits: Limits,
+        wake: Callable[[], None],
+        lend: Callable[[bool], bool],
+    ) -> None:
+        """`wake` lets the server's loop take a turn, from any thread.
+
+        `lend` lets this thread take one, if the loop sleeps, and returns whether it did; with
+        False, it does not wait for a disk.
+        """
         self._edge = edge
         self._wake = wake
+        self._lend = lend
         self._writable_bytes = limits.stream_writable_bytes
         self.message_bytes_max: int = limits.request_bytes_max
         self.next_number: Callable[[], int] = count(LOCAL_FIRST).__next__
@@ -209,14 +227,30 @@ class JoinedEdge:
 
     # From any thread.
 
+    def queue(self, arrived: tuple[LocalCall, Request | Event]) -> None:
+        """Take something of a client in this process, who pushes later."""
+        self._inbox.append(arrived)
+        if self._is_stopped:
+            self._refuse_arrived()
+
     def take(self, arrived: tuple[LocalCall, Request | Event]) -> None:
         """Take something of a client in this process."""
-        self._inbox.append(arrived)
+        self.queue(arrived)
+        self._call_server()
+
+    def push(self, *, may_wait: bool) -> None:
+        """Have what is queued served: in this thread, if the server sleeps, otherwise soon.
+
+        A thread that has something else to do may not wait for a disk.
+        """
+        # A server that is awake looks at the queue again before it sleeps.
+        if self._is_asleep and self._inbox and not self._lend(may_wait):
+            self._call_server()
+
+    def _call_server(self) -> None:
         if self._is_asleep:
             self._is_asleep = False
             self._wake()
-        if self._is_stopped:
-            self._refuse_arrived()
 
     def _refuse_arrived(self) -> None:
         """End what nobody will poll any more; by the thread that has stopped, or came later."""
@@ -244,7 +278,7 @@ class JoinedEdge:
             call.is_owed = False
             self.take((call, (EventKind.WRITABLE, call.number, None)))
 
-    # On the server's thread.
+    # By whoever takes the server's turn.
 
     def announce_sleep(self) -> bool:
         """Ask to be woken; False if something has arrived already."""
@@ -308,11 +342,8 @@ class JoinedEdge:
                     continue
                 call.is_ended = True
                 answer, door = each[1], call.door
-                if isinstance(answer, bytes):
-                    door.deliveries.append(Delivery(call, answer))
-                    door.deliveries.append(Delivery(call, _OK))
-                else:
-                    door.deliveries.append(Delivery(call, End(*answer)))
+                content = answer if isinstance(answer, bytes) else End(*answer)
+                door.deliveries.append(Delivery(call, content))
                 doors.add(door)
             for door in doors:
                 door.ring()
@@ -336,7 +367,7 @@ class JoinedEdge:
                     call.is_owed = True
                     # The client may have taken all of it since, and saw nothing that it owes.
                     self._pay(call)
-                call.door.deliveries.append(Delivery(call, message))
+                call.door.deliveries.append(Delivery(call, message, False))
                 doors.add(call.door)
             for door in doors:
                 door.ring()

@@ -33,9 +33,23 @@ class LoggingOutput:
         logger, level = logging.getLogger(name), _LEVELS[line.level]
         if not logger.isEnabledFor(level):
             return
-        text = line.message + "".join(f" {key}={value}" for key, value in line.fields.items())
         extra = {"fields": line.fields, "caller": line.caller, "member": self._member}
-        logger.log(level, "%s", escaped(text), extra=extra)
+        logger.log(level, "%s", _Text(line), extra=extra)
+
+
+class _Text:
+    """The text of a line, which is made when somebody reads it."""
+
+    __slots__ = ("_line",)
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def __str__(self) -> str:
+        line = self._line
+        return escaped(
+            line.message + "".join(f" {key}={value}" for key, value in line.fields.items())
+        )
 
 
 def open_log(config: Config, given: Mapping[str, object], output: Output) -> Logger:

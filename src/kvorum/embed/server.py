@@ -1,5 +1,6 @@
 """A member in a thread of this process, with a loop of its own.
 
+While the loop sleeps, threads that call the member take its turns (`kvorum.embed.lending`).
 Nothing of the process is touched: no signal handlers, no limits, no settings of the garbage
 collector, and an error that stops the member ends its thread alone.
 """
@@ -11,8 +12,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-import uvloop
-
 from kvorum.client.endpoints import Address
 from kvorum.client.options import parse_endpoints
 from kvorum.edge import Edge, Limits
@@ -20,6 +19,7 @@ from kvorum.embed.config import Config
 from kvorum.embed.edge import Door, JoinedEdge
 from kvorum.embed.embedded import Embedded
 from kvorum.embed.errors import told
+from kvorum.embed.lending import LentLoop
 from kvorum.embed.logs import LoggingOutput, open_log
 from kvorum.embed.shells import LocalLoop, LocalThreads
 from kvorum.process.startup import Running
@@ -57,7 +57,7 @@ class Server(Embedded):
         self._running = Running(self.config, logger, _Guest(self))
         self.edge: JoinedEdge | None = None
         """Takes calls of this process, once the member has begun."""
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: LentLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
 
@@ -65,7 +65,7 @@ class Server(Embedded):
 
     def _serve(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            with asyncio.Runner(loop_factory=LentLoop) as runner:
                 runner.run(self._main())
         except asyncio.CancelledError:
             pass  # it was told to end before it had begun
@@ -79,7 +79,9 @@ class Server(Embedded):
         with self._lock:
             if self._is_closing:
                 return
-            self._loop = asyncio.get_running_loop()
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, LentLoop), "made by `_serve`"
+            self._loop = loop
             self._task = asyncio.current_task()
         try:
             await self._running.run(())
@@ -141,7 +143,19 @@ class Server(Embedded):
         loop = self._loop
         if loop is not None:
             with suppress(RuntimeError):  # it has just been closed
-                loop.call_soon_threadsafe(self._running.ring)
+                loop.call_soon_threadsafe(self._running.ring, True)
+
+    def lend(self, may_wait: bool) -> bool:
+        """Take a turn of the member in this thread, if it sleeps; for its edge."""
+        loop = self._loop
+        return loop is not None and loop.lend(self._turn if may_wait else self._turn_at_once)
+
+    def _turn(self) -> None:
+        self._running.ring(True)
+
+    def _turn_at_once(self) -> None:
+        # Files that are not synced take no time.
+        self._running.ring(self.config.unsafe_no_fsync)
 
 
 class _Guest:
@@ -154,7 +168,7 @@ class _Guest:
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def front(self, edge: Edge, limits: Limits) -> Edge:
-        joined = JoinedEdge(edge, limits, self._server.wake)
+        joined = JoinedEdge(edge, limits, self._server.wake, self._server.lend)
         self._server.edge = joined
         return joined
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from kvorum.api.errors import Code
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
-from kvorum.client.interface import Metadata
+from kvorum.client.interface import End, Metadata
 from kvorum.client.loop import LoopClient, clock
-from kvorum.client.threads import SLEEP_SECONDS_MAX, ThreadedClient
+from kvorum.client.threads import SLEEP_SECONDS_MAX, ThreadedClient, Turn
 from kvorum.embed.edge import Delivery, Door
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ OpenDoor = Callable[[Callable[[], None]], Door]
 
 _ELSEWHERE = "a client of a member in this process reaches no other; use `kvorum.Client` for that"
 _ENDED = "the member in this process has ended"
+_WELL = End(Code.OK, "")
 
 
 class _AtDoor:
@@ -74,6 +75,20 @@ class _AtDoor:
         self._door.cancel(call)
 
 
+class _LocalTurn(Turn):
+    """A while in which one thread touches the core; what that asks for is done at the end."""
+
+    __slots__ = ("_local",)
+
+    def __init__(self, client: "LocalThreads") -> None:
+        super().__init__(client)
+        self._local = client
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._local.push()
+
+
 class LocalThreads(_AtDoor, ThreadedClient):
     """For threads."""
 
@@ -102,10 +117,25 @@ class LocalThreads(_AtDoor, ThreadedClient):
         self._door.close()
 
     def _ring(self) -> None:
-        with suppress(RuntimeError):
-            self._signal.release()
+        # Nobody else takes a signal that was given already.
+        if self._signal.locked():
+            with suppress(RuntimeError):
+                self._signal.release()
+
+    def turn(self) -> Turn:
+        """Touch the core; what it begins is served at the end, by this thread if possible."""
+        return _LocalTurn(self)
+
+    def push(self) -> None:
+        """Have served what the core began, and read what came of it, for all who wait."""
+        # Without the client's lock: a turn of the member may take a while.
+        self._door.push(may_wait=True)
+        if self._door.deliveries:
+            with Turn(self):
+                self._read([])
 
     def _sleep(self, seconds: float) -> "Ready":
+        self._door.push(may_wait=True)
         if not self._door.deliveries and not self._told:
             self._signal.acquire(timeout=min(seconds, SLEEP_SECONDS_MAX))
         return []
@@ -148,6 +178,18 @@ class LocalLoop(_AtDoor, LoopClient):
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._take)
 
+    def _flush(self) -> None:
+        # What is delivered meanwhile is taken at once, and not when the loop comes round.
+        is_first, self._is_rung = not self._is_rung, True
+        self._door.push(may_wait=False)
+        if is_first:
+            self._is_rung = False
+            if self._door.deliveries:
+                self._take()
+        super()._flush()
+        # The core may have begun calls when it heard of the end of others.
+        self._door.push(may_wait=False)
+
     def _take(self) -> None:
         self._is_rung = False
         core, door = self.core, self._door
@@ -188,9 +230,11 @@ def _refuse(core: Core, endpoints: list[int], door: Door) -> None:
 
 
 def _tell(core: Core, door: Door, delivery: Delivery) -> None:
-    call, content = delivery
+    call, content, is_last = delivery
     if isinstance(content, bytes):
         core.take_message(call.of_client, content)
+        if is_last:
+            core.take_end(call.of_client, _WELL)
         return
     if content.code == Code.UNAVAILABLE and not door.is_open:
         for endpoint in core.endpoints.known.values():

@@ -117,11 +117,15 @@ class RealFiles:
 
     def list(self, directory: str) -> list[str]:
         """Return the names in a directory in ascending order."""
-        return sorted(path.name for path in Path(directory).iterdir())
+        return sorted(os.listdir(directory))  # noqa: PTH208 (quicker)
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file or directory of that name."""
-        return Path(path).exists()
+        try:
+            os.stat(path)  # noqa: PTH116 (quicker)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def make_directory(self, path: str) -> None:
         """Make a directory that only its owner may enter."""

@@ -13,30 +13,32 @@ streams both ways begins at once, and each value of the body is a message as soo
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kvorum.api import errors
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import Event, EventKind, Headers, Metadata, Request
 from kvorum.gateway.decoding import Malformed
 from kvorum.gateway.encoding import error_body, error_line
+from kvorum.gateway.handshake import READ_HEADERS as SOCKET_HEADERS
+from kvorum.gateway.handshake import (
+    asks_for_upgrade,
+    handshake_answer,
+    handshake_refusal,
+    metadata_headers,
+)
 from kvorum.gateway.http import JSON, Endpoint, HttpFront, HttpRequest
 from kvorum.gateway.json_values import Values
 from kvorum.gateway.metadata import READ_HEADERS as CALL_HEADERS
 from kvorum.gateway.metadata import Refused, metadata_of, seconds_allowed
 from kvorum.gateway.openapi import document_bytes
 from kvorum.gateway.routes import ROUTES, Route
-from kvorum.gateway.websocket import READ_HEADERS as SOCKET_HEADERS
-from kvorum.gateway.websocket import (
-    WebSocket,
-    asks_for_upgrade,
-    handshake_answer,
-    handshake_refusal,
-    metadata_headers,
-)
 from kvorum.member.member import Member
 from kvorum.rpc.interface import OK, STREAM_PENDING_BYTES_MAX, Clients, Output
 from kvorum.rpc.table import Kind
+
+if TYPE_CHECKING:
+    from kvorum.gateway.websocket import WebSocket
 
 BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
 """What all bodies that have not ended may hold; a body that goes past it is refused."""
@@ -102,7 +104,7 @@ class GatewayCall:
         "values",
     )
 
-    def __init__(self, route: Route, metadata: Metadata, socket: WebSocket | None) -> None:
+    def __init__(self, route: Route, metadata: Metadata, socket: "WebSocket | None") -> None:
         self.route = route
         self.metadata = metadata
         self.socket = socket
@@ -216,6 +218,9 @@ class Gateway:
             if status is not None:
                 self._front.refuse(call, *status)
                 return
+            # Imported late: it takes a while, and most servers never need it.
+            from kvorum.gateway.websocket import WebSocket
+
             socket = WebSocket(self._body_bytes_max)
             self._front.upgrade(call, handshake_answer(headers))
             headers = metadata_headers(headers)
@@ -312,7 +317,7 @@ class Gateway:
             raise Refused(NOT_JSON)
 
     def _received_frames(
-        self, call: int, found: GatewayCall, socket: WebSocket, data: bytes
+        self, call: int, found: GatewayCall, socket: "WebSocket", data: bytes
     ) -> None:
         messages, answers = socket.receive(data)
         # Somebody who pings and reads nothing gets no more answers.
@@ -521,7 +526,7 @@ class Gateway:
         else:
             self._answer_error(call, found.socket, status)
 
-    def _answer_error(self, call: int, socket: WebSocket | None, status: Status) -> None:
+    def _answer_error(self, call: int, socket: "WebSocket | None", status: Status) -> None:
         body = error_body(status.code, status.text)
         if socket is not None:
             self._end_socket(call, socket, body)
@@ -531,7 +536,7 @@ class Gateway:
                 headers.append(("www-authenticate", status.text))
             self._front.respond(call, HTTP_STATUS[status.code], headers, body)
 
-    def _end_socket(self, call: int, socket: WebSocket, last: bytes) -> None:
+    def _end_socket(self, call: int, socket: "WebSocket", last: bytes) -> None:
         """Send a last message, and close."""
         self._edge.send([(call, socket.text(last) + socket.close())])
         self._edge.finish(call, OK)

@@ -17,8 +17,6 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-import h11
-
 from kvorum.edge import Headers
 from kvorum.member.boundary import Boundary
 from kvorum.net.credentials import Credentials
@@ -85,6 +83,9 @@ class HttpDialer:
     def _begin(
         self, number: int, url: str, method: str, target: str, headers: Headers, body: bytes | None
     ) -> None:
+        # Imported late: a member that is alone asks nobody.
+        import h11
+
         address = address_of(url)
         fields = [("host", address.authority), *headers]
         if body is None:

@@ -4,9 +4,13 @@ Every raft message that a member receives is a part of a chunked body, so a chun
 little. Bodies are handed out as they arrive, never gathered; the caller limits what it keeps.
 """
 
-import re
+from __future__ import annotations
 
-import h11
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import h11
 
 HEAD_BYTES_MAX = 64 * 1024
 LINE_BYTES_MAX = 4 * 1024
@@ -133,6 +137,9 @@ class Head:
     __slots__ = ("_http", "_method")
 
     def __init__(self, method: str) -> None:
+        # Imported late: a member that is alone reads no answers.
+        import h11
+
         self._method = method
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
 
@@ -147,6 +154,8 @@ class Head:
 
         Raises AnswerError.
         """
+        import h11
+
         http = self._http
         try:
             http.receive_data(data)

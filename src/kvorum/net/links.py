@@ -9,16 +9,17 @@ import os
 import re
 import socket
 import ssl
-from typing import NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 from urllib.parse import unquote
-
-import h11
 
 from kvorum.edge.contexts import failure
 from kvorum.membership.urls import encoded
 from kvorum.net.http_reader import AnswerError, Body, Head, keeps_connection
 from kvorum.net.interface import WRITABLE_BYTES, DialEventKind
 from kvorum.net.urls import split_host_port, url
+
+if TYPE_CHECKING:
+    import h11
 
 IDLE_SECONDS_MAX = 5.0
 """How long a connection is kept; members close theirs after ten seconds."""
@@ -75,7 +76,7 @@ class Request:
     )
 
     def __init__(
-        self, number: int, address: Address, head: h11.Request, body: bytes | None
+        self, number: int, address: Address, head: "h11.Request", body: bytes | None
     ) -> None:
         self.number = number
         self.address = address

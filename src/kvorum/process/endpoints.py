@@ -71,6 +71,7 @@ class Endpoints:
 
     def __init__(
         self,
+        loop: asyncio.AbstractEventLoop,
         front: HttpFront,
         member: Member,
         metrics: Callable[[], bytes],
@@ -84,6 +85,7 @@ class Endpoints:
         self._metrics = Page(metrics, member.clock)
         self._scrapes = scrapes
         self._arguments = arguments
+        self._loop = loop
         self._profile: Profile | None = None
         front.add("/version", Endpoint(self._version))
         front.add("/metrics", Endpoint(self._show_metrics, methods=(), on_metrics=True))
@@ -148,12 +150,13 @@ class Endpoints:
         import cProfile
 
         self._profile = cProfile.Profile()
-        self._profile.enable()
-        timer = asyncio.get_running_loop().call_later(seconds, self._end_profile, request.call)
+        # In the loop's own thread, which need not be the one that takes this turn.
+        self._loop.call_soon(self._profile.enable)
+        timer = self._loop.call_later(seconds, self._end_profile, request.call)
 
         def cancel() -> None:
             timer.cancel()
-            self._end_profile(None)
+            self._loop.call_soon(self._end_profile, None)
 
         self._front.keep_open(request.call, cancel)
 

@@ -1,8 +1,8 @@
 """The hands that run jobs: the log's writers, the flusher's thread, helper processes, a pool.
 
 The order is `kvorum.server.jobs.JobOrder`'s. The loop appends to the log itself where that is
-quick, which saves two wake-ups of threads; otherwise the edge's native writer does. The end of a
-job is reported on the loop.
+quick, which saves two wake-ups of threads; otherwise the edge's native writer does. A log in memory
+is the loop's own work altogether. The end of a job is reported on the loop.
 """
 
 import asyncio
@@ -46,7 +46,9 @@ class ProcessHands:
         wake: Callable[[], None],
         *,
         sync: bool = True,
+        in_memory: bool = False,
     ) -> None:
+        """Make hands for files that are synced, unless told otherwise, and may be in memory."""
         self.ended: Callable[[Job, object, Exception | None], None]
         self._loop = loop
         self._edge = edge
@@ -56,6 +58,7 @@ class ProcessHands:
         self._logger = logger
         self._wake = wake
         self._sync = sync
+        self._in_memory = in_memory
         self._threads = {
             Place.LOG: ThreadPoolExecutor(1, "log"),
             Place.FLUSHER: ThreadPoolExecutor(1, "flusher"),
@@ -155,6 +158,10 @@ class ProcessHands:
         if isinstance(job.work, BeginDatabase):
             # A database that arrives is work for the helper, which starts meanwhile.
             self._helpers[Place.HELPER].prepare()
+        if self._in_memory and place is Place.LOG:
+            # A thread would take longer to wake than the files take.
+            self._loop.call_soon(self._run_here, job)
+            return
         future = self._threads[place].submit(self._run, job)
         self._begun[job] = future
         future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._done, job))
@@ -167,6 +174,18 @@ class ProcessHands:
             return job.run(cast("Files", timed), self._environments)
         finally:
             self._sync_seconds[job] = timed.sync_seconds() - synced
+
+    def _run_here(self, job: Job) -> None:
+        """Run a job, on the loop."""
+        result: object = None
+        error: Exception | None = None
+        try:
+            result = self._run(job)
+        except Exception as failure:
+            error = failure
+        self._observe(job)
+        self.ended(job, result, error)
+        self._wake()
 
     def wait_for(self, job: Job) -> Outcome:
         """Wait for a job of the flusher, and for all before it; it is not reported."""

@@ -134,8 +134,19 @@ def _has_room(directory: Path) -> bool:
     return is_usable and system.f_bavail * system.f_frsize >= ROOM_BYTES_MIN
 
 
+_looked_at: dict[Path, float] = {}
+"""When this process looked for abandoned directories last, by their parents."""
+
+
 def _remove_abandoned(parent: Path, prefix: str) -> None:
-    """Remove directories whose processes were killed: nobody has them locked."""
+    """Remove directories whose processes were killed: nobody has them locked.
+
+    A program that makes many members looks now and then, because it looks at all of theirs.
+    """
+    now = time.monotonic()
+    if now - _looked_at.get(parent, -ABANDONED_SECONDS) < ABANDONED_SECONDS:
+        return
+    _looked_at[parent] = now
     for path in parent.glob(f"{prefix}*"):
         with suppress(OSError):
             status = path.lstat()

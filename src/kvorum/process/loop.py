@@ -1,8 +1,8 @@
 """The loop that runs a server: it connects the server with the edge, the jobs and the clock.
 
-One thread runs Python while the server serves. It sleeps until the edge's wake-up descriptor is
-readable, another member has answered, a job has ended, or the time has come at which the server
-wants to be woken. Everything else is decided by `kvorum.server.server.Server`.
+One thread at a time runs Python while the server serves. It sleeps until the edge's wake-up
+descriptor is readable, another member has answered, a job has ended, or the time has come at which
+the server wants to be woken. Everything else is decided by `kvorum.server.server.Server`.
 """
 
 import asyncio
@@ -38,6 +38,7 @@ class ServerLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._is_scheduled = False
+        self._may_wait = True
 
     def start(self) -> None:
         """Begin to take turns."""
@@ -55,10 +56,15 @@ class ServerLoop:
             self._is_scheduled = True
             self._loop.call_soon(self._turn)
 
-    def ring(self) -> None:
-        """Take a turn now, because the edge has something; that saves the loop a round."""
+    def ring(self, may_wait: bool = True) -> None:
+        """Take a turn now, because the edge has something; that saves the loop a round.
+
+        If it may not wait, what is to be written to the log is left to others.
+        """
         if not self._is_scheduled:
+            self._may_wait = may_wait
             self._turn()
+            self._may_wait = True
 
     def on_loop_error(self, _loop: object, context: Mapping[str, object]) -> None:
         """Take an error raised by a callback outside a turn; it ends the server like any other.
@@ -100,7 +106,7 @@ class ServerLoop:
                 requests, events = [], []
             server.turn(now, requests, events, self.dialer.poll(), jobs.take_ended())
             while started := server.take_jobs():
-                jobs.submit(started, server.inline_bytes_max)
+                jobs.submit(started, server.inline_bytes_max if self._may_wait else 0)
                 ended = jobs.take_ended()
                 if not ended:
                     break

@@ -43,7 +43,7 @@ class OwnProcess:
         """Let signals end the member, and leave what is there already to itself."""
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._take, number, running)
-        gc.collect()
+        # Not collected first: what imports left behind is little, and to look for it takes long.
         gc.freeze()
 
     def _take(self, number: int, running: Running) -> None:

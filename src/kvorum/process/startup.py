@@ -196,8 +196,8 @@ class Running:
         self._surroundings = surroundings
         self._drain: Callable[[], None] | None = None
         self._files: RealFiles | None = None
-        self.ring: Callable[[], None]
-        """Lets the member take a turn, on the loop's thread, once it has begun."""
+        self.ring: Callable[[bool], None]
+        """Lets the member take a turn, on its loop, once it has begun; see `ServerLoop.ring`."""
         self.is_serving = False
         """Whether clients were let in."""
         self._member_token = token_hex(32)
@@ -284,6 +284,7 @@ class Running:
             logger,
             runner.wake,
             sync=storage.syncs,
+            in_memory=config.ephemeral,
         )
         runner.jobs = JobOrder(hands)
         dialer = runner.dialer = HttpDialer(
@@ -434,6 +435,7 @@ class Running:
             self._backup_figures,
         )
         Endpoints(
+            asyncio.get_running_loop(),
             server.front,
             member,
             lambda: metrics_text(sources),

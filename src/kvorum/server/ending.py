@@ -91,7 +91,8 @@ class Ending:
         server.peers.stop()
         self._enter(Phase.FLUSHING, now + CLOSE_SECONDS_MAX)
         self._drained_by = now + DRAIN_SECONDS_MAX
-        server.member.flush_soon()
+        if not server.keeps_nothing:
+            server.member.flush_soon()
         server.is_busy = True
 
     def _hand_over(self) -> bool:

@@ -100,6 +100,8 @@ class Server:
         self.phase = Phase.SERVING
         """How far it is on its way to its end; `ending` leads it there."""
         self.ending = Ending(self, edge, logger)
+        self.keeps_nothing = settings.keeps_nothing
+        """Whether its end needs no last flush."""
         self.peer_listeners: set[int] = set()
         """Numbers of the listeners for other members."""
         self.turn_seconds = TURN_SECONDS

@@ -30,6 +30,8 @@ class ServerSettings:
     stops_for_defragmentation: bool
     """Whether gRPC's health service says that nothing is served while the database is
     defragmented."""
+    keeps_nothing: bool = False
+    """Whether nobody will ever read the files that it leaves."""
 
 
 def server_settings(config: Config) -> ServerSettings:
@@ -45,6 +47,7 @@ def server_settings(config: Config) -> ServerSettings:
         message_bytes_max=config.request_bytes_max + GRPC_OVERHEAD_BYTES,
         certificates_count=config.client_cert_auth,
         stops_for_defragmentation=config.gates["StopGRPCServiceOnDefrag"],
+        keeps_nothing=config.ephemeral,
     )
 
 

@@ -29,12 +29,18 @@ SPARES, SPARES_WITH_AUTH = 3, 0
 password costs a process."""
 DROPPED_MAX = 4
 """So many stores may wait for their end while a test waits for a store."""
+WORKERS = 2
+"""So many stores are made or ended at once: each of them waits for threads of its own, now and
+then."""
 KINDS_MAX = 4
 """So many kinds have stores ready, those that were asked for last."""
 LOG_LINES_MAX = 500
 AT_ONCE, WANTED, AHEAD = range(3)
 """The order of work: the end; what is waited for; all else."""
-_SWITCH_SECONDS = 0.0005
+COLLECT_STORES = 20
+"""After the end of so many stores, what they left in cycles is collected; Python itself would look
+for it while one is made, and again and again."""
+_SWITCH_SECONDS = 0.001
 """Threads of members take turns quickly: most of them wait for another."""
 
 Kind: TypeAlias = tuple[bool, tuple[tuple[str, str], ...]]
@@ -54,7 +60,8 @@ class Logs(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lines: dict[str, deque[str]] = {}
+        # As records: most tests pass, and nobody reads what their members logged.
+        self._lines: dict[str, deque[logging.LogRecord]] = {}
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
     def begin(self, member: str) -> None:
@@ -65,11 +72,11 @@ class Logs(logging.Handler):
         """Keep a line."""
         lines = self._lines.get(getattr(record, "member", ""))
         if lines is not None:
-            lines.append(self.format(record))
+            lines.append(record)
 
     def text(self, member: str) -> str:
         """Return the lines of a member."""
-        return "\n".join(self._lines.get(member, ()))
+        return "\n".join(map(self.format, list(self._lines.get(member, ()))))
 
     def end(self, member: str) -> None:
         """Forget a member."""
@@ -88,7 +95,7 @@ class Shelf:
 
 
 class Keeper:
-    """Makes stores ahead of time, and ends those that are given up, in a thread of its own."""
+    """Makes stores ahead of time, and ends those that are given up, in threads of its own."""
 
     def __init__(self, answer: Callable[[Answer], None]) -> None:
         self._answer = answer
@@ -100,7 +107,7 @@ class Keeper:
         self._ports = Ports()
         self._count = 0
         self._lock = threading.Lock()
-        """Guards shelves and numbers; both threads change them."""
+        """Guards shelves and numbers; all threads change them."""
         self._shelves: dict[Kind, Shelf] = {}
         self._kept: dict[int, Kept] = {}
         """All that have not ended."""
@@ -109,15 +116,19 @@ class Keeper:
         self._planned = 0
         self._work: queue.PriorityQueue[tuple[int, int, Callable[[], None] | None]]
         self._work = queue.PriorityQueue()
-        self._worker = threading.Thread(target=self._do_work, name="keeper")
-        self._worker.start()
+        self._workers = [
+            threading.Thread(target=self._do_work, name=f"keeper {number}")
+            for number in range(WORKERS)
+        ]
+        for worker in self._workers:
+            worker.start()
 
     def _do_work(self) -> None:
         while (task := self._work.get()[2]) is not None:
             task()
 
     def _plan(self, urgency: int, task: Callable[[], None] | None) -> None:
-        """Have something done by the worker; None ends it. Called in one thread alone."""
+        """Have something done by a worker; None ends it. Called in one thread alone."""
         self._planned += 1
         self._work.put((urgency, self._planned, task))
 
@@ -168,8 +179,10 @@ class Keeper:
 
     def _made(self, kind: Kind) -> Kept:
         auth, flags = kind
-        self._count += 1
-        name, port = f"store-{self._count}", self._ports.hold()
+        with self._lock:
+            self._count += 1
+            number, port = self._count, self._ports.hold()
+        name = f"store-{number}"
         scheme = "https" if any(flag == "cert-file" for flag, _ in flags) else "http"
         options = {flag.replace("-", "_"): value for flag, value in flags}
         self._logs.begin(name)
@@ -181,8 +194,11 @@ class Keeper:
                 listen_peer_urls=f"http://{HOST}:0",
                 **options,
             )
-            kept = Kept(self._count, port, Server(config))
+            kept = Kept(number, port, Server(config))
             kept.server.start()
+            if number == 1:
+                # All that is imported is in use from now on, and never looked at again.
+                gc.freeze()
             if auth:
                 _enable_auth(kept.server, options)
             self._kept[kept.number] = kept
@@ -190,7 +206,8 @@ class Keeper:
         except BaseException as error:
             told = self._logs.text(name)
             self._logs.end(name)
-            self._ports.give_back(port)
+            with self._lock:
+                self._ports.give_back(port)
             if isinstance(error, StartError) and told:
                 raise StartError(f"{error}\n{told}") from error
             raise
@@ -210,7 +227,11 @@ class Keeper:
 
     def _end_dropped(self, kept: Kept) -> None:
         self._end(kept)
-        self._ended += 1
+        with self._lock:
+            self._ended += 1
+            is_due = self._ended % COLLECT_STORES == 0
+        if is_due:
+            gc.collect()
 
     def _end(self, kept: Kept) -> None:
         try:
@@ -218,14 +239,17 @@ class Keeper:
         except Exception as error:
             # Whatever stopped it was in the log of the test that had it.
             sys.stderr.write(f"a member stopped: {error}\n")
-        del self._kept[kept.number]
         self._logs.end(f"store-{kept.number}")
-        self._ports.give_back(kept.port)
+        with self._lock:
+            del self._kept[kept.number]
+            self._ports.give_back(kept.port)
 
     def close(self) -> None:
         """End everything; what is only planned is not done any more."""
-        self._plan(AT_ONCE, None)
-        self._worker.join()
+        for _ in self._workers:
+            self._plan(AT_ONCE, None)
+        for worker in self._workers:
+            worker.join()
         for kept in list(self._kept.values()):
             self._end(kept)
         self._ports.close()
@@ -253,13 +277,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     sys.setswitchinterval(_SWITCH_SECONDS)
+    gc.disable()
     keeper = Keeper(take_output())
     asked: dict[str, Callable[..., None]] = {
         "take": keeper.take,
         "log": keeper.log,
         "drop": keeper.drop,
     }
-    gc.freeze()
     try:
         for line in sys.stdin:
             question = json.loads(line)
