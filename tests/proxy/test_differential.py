@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from kvorum.api.pb import etcdserverpb as pb
 from tests.etcd import is_target
 from tests.rpc.calls import Call, alarm_sequences, every_call, kv_calls, sequences
 from tests.rpc.pairs import SEQUENCES, Pairs
@@ -54,9 +55,20 @@ def test_alarms(pairs: Pairs, calls: list[Call]) -> None:
     run(pairs, calls)
 
 
+class ThroughProxy(Comparison):
+    """Compares the streams of a member with those that a proxy makes of one of its own."""
+
+    def masked(self, response: pb.WatchResponse) -> pb.WatchResponse:
+        found = super().masked(response)
+        if found.canceled and not found.created and not found.compact_revision:
+            # It answers by itself, as etcd's does, and may not know of the newest revision.
+            found.header.revision = 0
+        return found
+
+
 @given(sequence=watch_sequences())
 @some
 def test_watches(pairs: Pairs, sequence: list[Call | Watching]) -> None:
     with pairs.pair() as pair:
-        Comparison(pair).run(sequence)
+        ThroughProxy(pair).run(sequence)
         pair.reset()
