@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kvorum.testing import plugin
+from tests.servers import RUNNING
 from tools import etcds
 
 settings.register_profile(
@@ -36,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-KINDS = ("kvorum", "etcd", "embedded")
+KINDS = (*RUNNING, "embedded")
 """The servers that a test may be for, each by itself."""
 
 

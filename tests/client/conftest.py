@@ -1,6 +1,7 @@
 """What the client is tried on, and how: our server and a real etcd, threads and asyncio.
 
-Our server is a process, and a member of this process, which is called without a socket.
+Our server is a process, and a member of this process, which is called without a socket. Both
+servers are called through a gRPC proxy too.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,11 +10,10 @@ import pytest
 
 from tests.client.both import run_asyncio, run_threads
 from tests.client.embedded import embedded, made_here
-from tests.etcd import running_etcd
-from tests.kvorum import running_kvorum
+from tests.servers import RUNNING, running_server
 
 
-@pytest.fixture(scope="module", params=["kvorum", "etcd", "embedded"])
+@pytest.fixture(scope="module", params=[*RUNNING, "embedded"])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
@@ -21,9 +21,8 @@ def server(
         with embedded() as address:
             yield address
         return
-    running = running_kvorum if request.param == "kvorum" else running_etcd
-    with running(tmp_path_factory.mktemp("server")) as found:
-        yield found.address
+    with running_server(request.param, tmp_path_factory.mktemp("server")) as address:
+        yield address
 
 
 @pytest.fixture(params=["threads", "asyncio"])

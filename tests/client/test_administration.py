@@ -24,14 +24,14 @@ from kvorum.client import (
 from kvorum.client.saving import Saving
 from tests.auth.servers import QUICK
 from tests.client.embedded import embedded
-from tests.etcd import binary, is_target, running_etcd
-from tests.kvorum import running_kvorum
+from tests.etcd import binary, is_target
+from tests.servers import RUNNING, member_behind, running_server
 
 Run = Callable[..., None]
 PORTS = count(3)
 
 
-@pytest.fixture(scope="module", params=["kvorum", "etcd", "embedded"])
+@pytest.fixture(scope="module", params=[*RUNNING, "embedded"])
 def lone_server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
@@ -40,16 +40,15 @@ def lone_server(
         with embedded(bcrypt_cost=4) as address:
             yield address
         return
-    running = running_kvorum if request.param == "kvorum" else running_etcd
-    with running(tmp_path_factory.mktemp("server"), QUICK) as found:
-        yield found.address
+    with running_server(request.param, tmp_path_factory.mktemp("server"), QUICK) as address:
+        yield address
 
 
 def test_members_are_listed_added_updated_and_removed(server: str, run: Run) -> None:
     async def main(client: AsyncClient) -> None:
         (first,) = await client.members.list()
         assert first.is_started and not first.is_learner
-        assert first.client_urls == [f"http://{server}"]
+        assert first.client_urls == [f"http://{member_behind(server)}"]
         # An id is made from URLs and the second; one that was removed does not come back.
         added = await client.members.add(f"http://127.0.0.1:{next(PORTS)}", learner=True)
         assert added.is_learner and not added.is_started

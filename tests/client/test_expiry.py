@@ -7,8 +7,7 @@ import pytest
 
 from kvorum.client import AsyncClient, Client, InvalidTokenError
 from tests.client.both import run_asyncio, run_threads
-from tests.etcd import running_etcd
-from tests.kvorum import running_kvorum
+from tests.servers import RUNNING, running_server
 
 Run = Callable[..., None]
 TIMEOUT_SECONDS = 60.0
@@ -34,12 +33,11 @@ def enable_users(address: str) -> None:
         client.auth.enable()
 
 
-@pytest.mark.parametrize("make", ["kvorum", "etcd"])
+@pytest.mark.parametrize("make", RUNNING)
 @pytest.mark.parametrize(("kind", "run"), [("simple", run_threads), ("jwt", run_asyncio)])
 def test_a_token_that_expires_is_not_noticed(
     make: str, kind: str, run: Run, tmp_path: Path
 ) -> None:
-    running = running_kvorum if make == "kvorum" else running_etcd
     options = {"user": "root", "password": "secret", "timeout": TIMEOUT_SECONDS}
 
     async def main(client: AsyncClient) -> None:
@@ -53,7 +51,7 @@ def test_a_token_that_expires_is_not_noticed(
             assert expired
             await time_passes(client)
             with (
-                Client(server.address, token=expired, timeout=TIMEOUT_SECONDS) as other,
+                Client(address, token=expired, timeout=TIMEOUT_SECONDS) as other,
                 pytest.raises(InvalidTokenError),
             ):
                 other.get("watched")
@@ -71,6 +69,6 @@ def test_a_token_that_expires_is_not_noticed(
         async with client.watch("ends", revision=put.revision + 1) as watch:
             await anext(watch)
 
-    with running(tmp_path / "data", *token_flags(kind, tmp_path)) as server:
-        enable_users(server.address)
-        run(main, server.address, **options)
+    with running_server(make, tmp_path / "data", *token_flags(kind, tmp_path)) as address:
+        enable_users(address)
+        run(main, address, **options)

@@ -10,19 +10,17 @@ from kvorum.client import operations
 from kvorum.client.aio.client import AsyncClient
 from kvorum.client.errors import ClosedError, KvorumError, LeaseLostError
 from kvorum.client.sync.client import Client
-from tests.etcd import running_etcd
-from tests.kvorum import running_kvorum
+from tests.servers import RUNNING, running_server
 
 TIMEOUT_SECONDS = 60.0
 
 
-@pytest.fixture(scope="module", params=["kvorum", "etcd"])
+@pytest.fixture(scope="module", params=RUNNING)
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    running = running_kvorum if request.param == "kvorum" else running_etcd
-    with running(tmp_path_factory.mktemp("server")) as found:
-        yield found.address
+    with running_server(request.param, tmp_path_factory.mktemp("server")) as address:
+        yield address
 
 
 def test_a_lease_that_another_revokes_is_lost_and_says_so(server: str) -> None:

@@ -39,7 +39,8 @@ def standing() -> Standing:
 
 
 def put(member: Harness, key: bytes = b"a", value: bytes = b"") -> int:
-    return member.ask("KV/Put", pb.PutRequest(key=key, value=value)).header.revision
+    revision: int = member.ask("KV/Put", pb.PutRequest(key=key, value=value)).header.revision
+    return revision
 
 
 def compact(member: Harness, revision: int) -> None:
@@ -456,6 +457,27 @@ def test_who_requires_a_leader_hears_that_there_is_none(standing: Standing) -> N
     revision = put(members[ADDRESS])
     standing.settle()
     assert revisions(plain) == [(0, revision)]
+
+
+@pytest.mark.parametrize(
+    ("status", "is_told"),
+    [(errors.NO_LEADER, True), (errors.STOPPED, False), (errors.NOT_CAPABLE, True)],
+)
+def test_how_a_member_ends_a_stream(
+    standing: Standing, status: errors.Status, *, is_told: bool
+) -> None:
+    stream = standing.stream(WATCH, {"hasleader": b"true"})
+    stream.send(create())
+    standing.settle()
+    edge = standing.member.edge
+    (watched,) = [call for call, sent in edge.sent.items() if sent and call > 1 << 40]
+    standing.member.happen((EventKind.ENDED, watched, None))
+    edge.finish(watched, status)
+    standing.pass_time(1.0)
+    assert stream.status == (status if is_told else None)
+    revision = put(standing.member)
+    standing.settle()
+    assert revisions(stream) == ([] if is_told else [(0, revision)])
 
 
 # Slow clients.

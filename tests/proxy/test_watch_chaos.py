@@ -86,7 +86,7 @@ class History:
             for event in self.events
             if event.kv.mod_revision >= watcher.first
             and watcher.contains(event.kv.key)
-            and event.type not in watcher.filters
+            and int(event.type) not in watcher.filters
         ]
 
 
@@ -96,7 +96,7 @@ class Model:
     def __init__(self, request: pb.WatchCreateRequest, revision: int) -> None:
         self.key, self.range_end = request.key or b"\0", request.range_end
         self.has_previous = request.prev_kv
-        self.filters = set(request.filters)
+        self.filters = set(map(int, request.filters))
         self.start = request.start_revision
         self.first = request.start_revision or revision + 1
         self.told = 0

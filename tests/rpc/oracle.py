@@ -12,7 +12,8 @@ from google.protobuf.message import Message
 from kvorum.api.descriptors import Method, methods
 from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
-from tests.etcd import is_target, running_etcd
+from tests.etcd import is_target
+from tests.servers import running_server
 
 METHODS: dict[str, Method] = {method.path: method for method in methods()}
 CALL_SECONDS_MAX = 20
@@ -95,10 +96,10 @@ def settled(server: Oracle) -> Oracle:
 
 
 @contextmanager
-def running_oracle(directory: Path, *flags: str) -> Iterator[Oracle]:
-    """Run an etcd for as long as the block takes."""
-    with running_etcd(directory, *flags) as etcd:
-        oracle = Oracle(etcd.address)
+def running_oracle(directory: Path, *flags: str, kind: str = "etcd") -> Iterator[Oracle]:
+    """Run an etcd, or a server of another kind, for as long as the block takes."""
+    with running_server(kind, directory, *flags) as address:
+        oracle = Oracle(address)
         try:
             yield oracle
         finally:

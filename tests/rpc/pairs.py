@@ -14,10 +14,14 @@ SEQUENCES = int(os.environ.get("KVORUM_SEQUENCES", "100"))
 
 
 class Pairs:
-    """Lends a pair; a test that does not fail leaves both servers in the same, empty state."""
+    """Lends a pair; a test that does not fail leaves both servers in the same, empty state.
 
-    def __init__(self, factory: pytest.TempPathFactory) -> None:
+    What our services are compared with is an etcd, or a server of another kind.
+    """
+
+    def __init__(self, factory: pytest.TempPathFactory, kind: str = "etcd") -> None:
         self._factory = factory
+        self._kind = kind
         self._running = ExitStack()
         self._pair: Pair | None = None
 
@@ -25,7 +29,7 @@ class Pairs:
     def pair(self) -> Iterator[Pair]:
         if self._pair is None:
             directory = self._factory.mktemp("pair")
-            oracle = self._running.enter_context(running_oracle(directory))
+            oracle = self._running.enter_context(running_oracle(directory, kind=self._kind))
             self._pair = Pair(settled_harness(), settled(oracle))
         try:
             yield self._pair

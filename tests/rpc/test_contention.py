@@ -16,22 +16,23 @@ from kvorum.api.pb.v3electionpb import (
     ResignRequest,
 )
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
-from tests.kvorum import running_kvorum
 from tests.rpc.oracle import Oracle, by_name, running_oracle, status_of
+from tests.servers import PROXIED
 
 WAIT_SECONDS = 20
 LEASES = (1, 2, 3, 4)
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Oracle]]:
+@pytest.fixture(scope="module", params=["kvorum", *PROXIED])
+def servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Oracle]]:
+    directory = tmp_path_factory.mktemp("ours") / "data"
     with (
-        running_kvorum(tmp_path_factory.mktemp("kvorum") / "data", "--unsafe-no-fsync") as kvorum,
+        running_oracle(directory, "--unsafe-no-fsync", kind=request.param) as ours,
         running_oracle(tmp_path_factory.mktemp("etcd")) as etcd,
     ):
-        ours = Oracle(kvorum.address)
         yield [ours, etcd]
-        ours.close()
 
 
 class Story:

@@ -1,9 +1,11 @@
-"""Our program over the network: the answers of a real etcd, streams, and clients that give up."""
+"""Our program over the network: the answers of a real etcd, streams, and clients that give up.
+
+All that holds through our gRPC proxy too, whichever server is behind it.
+"""
 
 import queue
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,40 +20,36 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3electionpb import CampaignRequest, LeaderRequest
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
 from tests.etcd import binary
-from tests.kvorum import running_kvorum
 from tests.rpc.calls import Call, every_call, sequences
 from tests.rpc.oracle import Oracle, by_name, running_oracle, settled, status_of
 from tests.rpc.pair import Pair
 from tests.rpc.pairs import SEQUENCES
+from tests.servers import PROXIED
 
 WAIT_SECONDS = 20
 
 
-@contextmanager
-def running_server(directory: Path) -> Iterator[Oracle]:
-    with running_kvorum(directory / "data", "--unsafe-no-fsync") as kvorum:
-        server = Oracle(kvorum.address)
-        status: Any = None
-        while status is None or not status.storageVersion:
-            # The cluster decides on a version soon after its start.
-            status = server.ask("Maintenance/Status", pb.StatusRequest())
-        yield server
-        server.close()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
-    with running_server(tmp_path_factory.mktemp("kvorum")) as running:
+@pytest.fixture(scope="module", params=["kvorum", *PROXIED])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Oracle]:
+    directory = tmp_path_factory.mktemp("server") / "data"
+    with running_oracle(directory, "--unsafe-no-fsync", kind=request.param) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two servers that get the same calls only; `server` is another one."""
+    directory = tmp_path_factory.mktemp("pair") / "data"
     with (
-        running_server(tmp_path_factory.mktemp("pair")) as ours,
+        running_oracle(directory, "--unsafe-no-fsync", kind="kvorum") as ours,
         running_oracle(tmp_path_factory.mktemp("etcd")) as oracle,
     ):
+        status: Any = None
+        while status is None or not status.storageVersion:
+            # The cluster decides on a version soon after its start.
+            status = ours.ask("Maintenance/Status", pb.StatusRequest())
         yield Pair(ours, settled(oracle))
 
 

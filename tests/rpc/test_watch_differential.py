@@ -92,12 +92,22 @@ class Comparison:
         for watch_id, expected in theirs.items():
             found = ours[watch_id]
             if watch_id in self._live:
-                assert list(map(_masked, found)) == list(map(_masked, expected)), watch_id
+                assert list(map(self.masked, found)) == list(map(self.masked, expected)), watch_id
             else:
                 # Servers may group history as they like.
-                assert _controls(found) == _controls(expected), watch_id
+                assert self._controls(found) == self._controls(expected), watch_id
                 assert self._events(found) == self._events(expected), watch_id
                 _check_groups(found)
+
+    def masked(self, response: pb.WatchResponse) -> pb.WatchResponse:
+        """Return a response without what two servers never have in common."""
+        found = pb.WatchResponse()
+        found.CopyFrom(response)
+        found.header.raft_term = 0
+        return found
+
+    def _controls(self, responses: list[pb.WatchResponse]) -> list[pb.WatchResponse]:
+        return [self.masked(response) for response in responses if not response.events]
 
     def _events(self, responses: list[pb.WatchResponse]) -> list[Event]:
         """Return all events but those of deletions at compacted revisions, which 3.7 keeps."""
@@ -122,17 +132,6 @@ def _comparable_counts(seen: Seen, compactions: set[int]) -> dict[int, tuple[int
         if controls or kept:
             counts[watch_id] = (controls, len(kept))
     return counts
-
-
-def _masked(response: pb.WatchResponse) -> pb.WatchResponse:
-    found = pb.WatchResponse()
-    found.CopyFrom(response)
-    found.header.raft_term = 0
-    return found
-
-
-def _controls(responses: list[pb.WatchResponse]) -> list[pb.WatchResponse]:
-    return [_masked(response) for response in responses if not response.events]
 
 
 def _check_groups(responses: list[pb.WatchResponse]) -> None:

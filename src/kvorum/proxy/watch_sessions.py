@@ -58,6 +58,8 @@ RETRY_SECONDS: Final = 0.1
 PROGRESS_SECONDS: Final = 10.0
 """How often progress is asked for in any case, so that a watch of what seldom changes is not
 resumed at a revision that was compacted long ago."""
+PROGRESS_ANSWERS_MAX: Final = 1000
+"""How many requests of a stream for progress are answered, if they come before one can be."""
 
 _PASSING: Final = frozenset(
     (
@@ -171,7 +173,7 @@ class Session:
 
     def want_progress(self, stream: "ClientStream") -> None:
         """Tell a stream of its progress, by a revision that the member has from now on."""
-        self._wanting[stream] = self._wanting.get(stream, 0) + 1
+        self._wanting[stream] = min(self._wanting.get(stream, 0) + 1, PROGRESS_ANSWERS_MAX)
         if not self._awaiting:
             self._attempt_at = self._service.routes.now
         self._service.expect(self, self._attempt_at)

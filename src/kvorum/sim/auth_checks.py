@@ -183,6 +183,9 @@ class Judge:
 
     def _is_token_bad(self, visit: Visit) -> bool:
         """Return whether a token may be unknown where it was shown."""
+        if visit.is_proxied:
+            # Which process was asked is not known, and new ones know no tokens.
+            return visit.token is not None
         if visit.token is None or visit.machine is None:
             return False
         made_at = index_of(visit.token)

@@ -180,7 +180,8 @@ def draw_plan(seed: int, members: int) -> Plan:
         if library.is_calm:
             faults = without_faults()
     proxies = Random(f"{seed}/proxies")
-    tier = None if realm is not None else draw_tier(proxies)
+    # Proxies are not told who the members are where that is for users only.
+    tier = None if realm is not None and changes_members(faults) else draw_tier(proxies)
     if tier is not None:
         faults = draw_proxy_faults(proxies, faults)
         before, seconds = seconds, max(seconds, PROXY_SECONDS)
@@ -209,6 +210,18 @@ def draw_plan(seed: int, members: int) -> Plan:
         dialects=draw_dialects(Random(f"{seed}/dialects")),
         library=library,
         tier=tier,
+    )
+
+
+def changes_members(faults: Faults) -> bool:
+    """Return whether members come and go."""
+    return bool(
+        faults.change_gap
+        or faults.replace_gap
+        or faults.wipe_gap
+        or faults.sleeper_gap
+        or faults.leader_removal_gap
+        or faults.quorum_loss
     )
 
 

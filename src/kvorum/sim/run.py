@@ -141,18 +141,18 @@ class Run:
         self.cluster = cluster = Cluster(world, plan.members, plan.faults, directory, plan.options)
         history, workload = cluster.history, plan.workload
         self.users: Users | None = None
+        self.fronts: Fronts | None = None
+        if plan.tier is not None:
+            self.fronts = Fronts(world, cluster, plan.tier, plan.faults)
         # The clients that speak JSON.
         self.speakers: list[JsonCalls] = []
         cluster.operator.calls = self._way("op")
         self.administrators: list[Administrator] = []
         if plan.realm is not None:
             self._let_users_in(plan.realm)
-        self.fronts: Fronts | None = None
-        if plan.tier is not None:
-            self.fronts = Fronts(world, cluster, plan.tier, plan.faults)
         self.clients = [
-            Client(world, self._calls(f"c{number}", shape), history, workload, number)
-            for number, shape in enumerate(workload.shapes, 1)
+            Client(world, self._calls(f"c{number}"), history, workload, number)
+            for number in range(1, len(workload.shapes) + 1)
         ]
         self.sessions = [
             Session(world, self._calls(f"s{number}"), history, workload, number)
@@ -171,7 +171,7 @@ class Run:
             for number in range(1, workload.observers + 1)
         ]
         self.inspectors = [
-            Inspector(world, cluster, self._calls_at_members(f"i{number}"), history, number)
+            Inspector(world, cluster, self._calls(f"i{number}"), history, number)
             for number in range(1, workload.inspectors + 1)
         ]
         self.fleet: Fleet | None = None
@@ -197,26 +197,30 @@ class Run:
             for number in range(1, realm.administrators + 1)
         ]
 
-    def _calls(self, name: str, shape: str = "") -> Calls:
+    def _calls(self, name: str) -> Calls:
         """Return what carries the calls of a client."""
-        calls = self._calls_at_members(name)
-        if self.fronts is not None and calls is self.cluster:
-            return self.fronts.way(name, always=shape == CACHED)
-        return calls
-
-    def _calls_at_members(self, name: str) -> Calls:
-        """Return what carries the calls of a client that wants to know whom it asks."""
         return self._way(name) if self.users is None else self.users.badge(name)
 
+    def _cached(self) -> set[str]:
+        """Return the names of clients that are about the caches of proxies."""
+        shapes = enumerate(self.plan.workload.shapes, 1)
+        return {f"c{number}" for number, shape in shapes if shape == CACHED}
+
     def _ways(self, name: str) -> Sequence[int]:
-        """Return whom a client of the library asks."""
+        """Return whom a client of the library asks first."""
         return self.cluster.members if self.fronts is None else self.fronts.way(name).members
 
     def _way(self, name: str) -> Way:
-        """Return the way by which a client calls: in JSON, or by gRPC."""
+        """Return the way by which a client calls: in JSON, or by gRPC, maybe through a proxy."""
         dialects, world = self.plan.dialects, self.world
-        if dialects is None or world.stream(f"dialect {name}").random() >= dialects.share:
+        if self.fronts is not None and name[0] == "x":
+            # It asks a proxy whether it serves, which has no JSON.
             return self.cluster
+        if dialects is None or world.stream(f"dialect {name}").random() >= dialects.share:
+            # Operators, probes and inspectors want to know whom they ask.
+            if self.fronts is None or name == "op" or name[0] in "pi":
+                return self.cluster
+            return self.fronts.way(name, always=name in self._cached())
         speaker = JsonCalls(world, self.cluster, dialects, name)
         self.speakers.append(speaker)
         if world.trace is not None:
@@ -351,7 +355,7 @@ class Run:
             Probe(world, self._calls_of_root(f"p{number}"), number) for number in cluster.members
         ]
         if self.fronts is not None:
-            probes += [Probe(world, cluster, number) for number in self.fronts.numbers]
+            probes += self.fronts.probes(self._calls_of_root)
         for probe in probes:
             probe.start()
         if not world.run_while(lambda: any(not probe.is_done for probe in probes), deadline):

@@ -6,6 +6,7 @@ then on; the call that was refused is its client's to repeat. What was shown, as
 noted, to be judged by the ledger when the run is over.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from kvorum.api.errors import Code, Status
 from kvorum.api.pb.etcdserverpb import AuthenticateRequest, AuthenticateResponse, WatchResponse
 from kvorum.edge.interface import Metadata
+from kvorum.proxy.freshness import FRESH_SECONDS
 from kvorum.sim.arrivals import REFUSED
 from kvorum.sim.calls import Way
 from kvorum.sim.ledger import Ledger
@@ -89,6 +91,7 @@ class Visit:
         "badge",
         "finished",
         "incarnation",
+        "is_proxied",
         "machine",
         "path",
         "payload",
@@ -111,9 +114,14 @@ class Visit:
         self.since = users.ledger.last
         self.until = 0
         self.machine = users.cluster.machines.get(member)
+        self.is_proxied = member in users.cluster.proxies
         there = None if self.machine is None else self.machine.member
         self.applied = 0 if there is None else there.applied
         self.incarnation = 0 if self.machine is None else self.machine.incarnation
+        if self.is_proxied:
+            # Any member may answer, or have answered before.
+            self.applied = users.least.applied()
+            self.incarnation = users.least.incarnations
         self.started = self.finished = users.world.now
         # The answer, or the first message of a stream; None if there was none.
         self.result: bytes | Status | None = None
@@ -121,10 +129,40 @@ class Visit:
     def end(self, users: "Users", result: bytes | Status) -> None:
         """Take the answer."""
         self.result, self.until, self.finished = result, users.ledger.last, users.world.now
-        if self.machine is not None and self.machine.incarnation != self.incarnation:
+        is_other = self.machine is not None and self.machine.incarnation != self.incarnation
+        if is_other or (self.is_proxied and users.least.incarnations != self.incarnation):
             # It is not known which process has answered, nor how far that was.
             self.applied, self.incarnation = 0, UNKNOWN
         users.visits.append(self)
+
+
+class Least:
+    """How far every member was whose answer a proxy may still give."""
+
+    __slots__ = ("_cluster", "_known", "_world")
+
+    def __init__(self, world: World, cluster: "Cluster") -> None:
+        self._world = world
+        self._cluster = cluster
+        # When it was looked at, how far the last of all members was, and which processes ran.
+        self._known: deque[tuple[float, int, int]] = deque()
+
+    @property
+    def incarnations(self) -> int:
+        """A number that changes whenever a process starts or ends."""
+        return sum(machine.incarnation for machine in self._cluster.machines.values())
+
+    def applied(self) -> int:
+        """Return what all members had applied; 0 if one of them was down, or is another process."""
+        now, known = self._world.now, self._known
+        there = [machine.member for machine in self._cluster.machines.values()]
+        least = min(0 if member is None else member.applied for member in there)
+        known.append((now, least, self.incarnations))
+        while len(known) > 1 and known[1][0] <= now - FRESH_SECONDS:
+            known.popleft()
+        if known[0][2] != known[-1][2]:
+            return 0
+        return min(applied for _, applied, _ in known)
 
 
 class Users:
@@ -134,6 +172,7 @@ class Users:
         "_random",
         "badges",
         "cluster",
+        "least",
         "ledger",
         "passwords",
         "realm",
@@ -154,6 +193,7 @@ class Users:
         self.world = world
         self.cluster = cluster
         self.way = way
+        self.least = Least(world, cluster)
         self.realm = realm
         self.ledger = ledger
         self._random: Random = world.stream("users")
@@ -239,8 +279,8 @@ class Badge:
 
     @property
     def members(self) -> Sequence[int]:
-        """The members that can be asked."""
-        return self.users.cluster.members
+        """The members, or proxies, that can be asked."""
+        return self._way.members
 
     def call(self, member: int, path: str, payload: bytes, answered: Answered) -> int:
         """Send a request under the name of a user; otherwise as `Cluster.call`."""

@@ -1,4 +1,4 @@
-"""Our server, in a process and in this one, and a real etcd, and both clients: each runs all."""
+"""All kinds of servers, and both clients: each runs all."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -9,15 +9,14 @@ import pytest
 from kvorum.client.sync.client import Client
 from tests.client.embedded import client_here, embedded
 from tests.client.recipes.blocking import asyncio_client
-from tests.etcd import running_etcd
-from tests.kvorum import running_kvorum
+from tests.servers import RUNNING, running_server
 
 _numbers = count()
 
 Connect = Callable[[], AbstractContextManager[Client]]
 
 
-@pytest.fixture(scope="session", params=["kvorum", "etcd", "embedded"])
+@pytest.fixture(scope="session", params=[*RUNNING, "embedded"])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
@@ -25,9 +24,8 @@ def server(
         with embedded() as address:
             yield address
         return
-    running = running_kvorum if request.param == "kvorum" else running_etcd
-    with running(tmp_path_factory.mktemp("server")) as found:
-        yield found.address
+    with running_server(request.param, tmp_path_factory.mktemp("server")) as address:
+        yield address
 
 
 @pytest.fixture(params=["threads", "asyncio"])

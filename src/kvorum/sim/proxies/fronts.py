@@ -6,12 +6,13 @@ from random import Random
 
 from kvorum.api.errors import Status
 from kvorum.edge.interface import Metadata
-from kvorum.sim.calls import Way
+from kvorum.sim.calls import Calls, Way
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.faults import Faults
 from kvorum.sim.history import History
 from kvorum.sim.proxies.checks import check_cached
 from kvorum.sim.proxies.host import ProxyHost
+from kvorum.sim.proxies.probes import ProxyProbe
 from kvorum.sim.proxies.tier import Tier
 from kvorum.sim.world import World
 
@@ -211,6 +212,13 @@ class Fronts:
         """Require that no proxy keeps more than it may."""
         for host in self.hosts:
             host.check_bounds()
+
+    def probes(self, calls: Callable[[str], Calls]) -> list[ProxyProbe]:
+        """Return who asks each proxy whether it serves; `calls` carries what one of a name asks."""
+        return [
+            ProxyProbe(self._world, calls(f"x{host.number}"), host.number, host.advertised)
+            for host in self.hosts
+        ]
 
     def leftovers(self) -> dict[str, dict[str, int]]:
         """Return what proxies still keep for clients, by their names."""

@@ -48,6 +48,7 @@ class ProxyHost:
         "_tier",
         "_turns_now",
         "_world",
+        "advertised",
         "arrivals",
         "calls",
         "coalesced",
@@ -75,6 +76,7 @@ class ProxyHost:
         self._tier = tier
         self.number = number
         self.name = f"m{number}"
+        self.advertised = f"http://{self.name}:2379" if tier.is_advertised else ""
         self.faults = faults
         self._random: Random = world.stream(f"proxy {number}")
         self._logs = CollectedLogs(world, self.name)
@@ -132,7 +134,7 @@ class ProxyHost:
         settings = ProxySettings(
             endpoints=tuple(parse_endpoint(url) for url in members),
             sync_seconds=tier.sync_seconds,
-            advertise_client_url=f"http://{self.name}:2379" if tier.is_advertised else "",
+            advertise_client_url=self.advertised,
             host_name=self.name,
             cache_bytes_max=tier.cache_bytes_max,
             is_ordering=tier.is_ordering,
