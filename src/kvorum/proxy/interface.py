@@ -49,6 +49,9 @@ class StreamListener(Protocol):
 class WatchService(Protocol):
     """Serves the Watch streams of clients. A call is the edge's number of such a stream."""
 
+    def __contains__(self, call: object) -> bool:
+        """Return whether a stream is open here."""
+
     def open(self, call: int, metadata: Metadata | None, now: float) -> None:
         """Begin a stream."""
 

@@ -117,7 +117,6 @@ class Proxy:
         )
         self._registration = Registration(self.routes, settings, logger)
         self._watches = WatchService(self._edge, self.routes, settings.namespace, self.figures)
-        self._watch_calls: set[int] = set()
         self.front = HttpFront(self._edge, (), ("*",), self._boundary)
         self._http = HttpEndpoints(
             self.front,
@@ -235,7 +234,7 @@ class Proxy:
                 self._opened(call, method, metadata, now)
             elif kind == EventKind.ENDED:
                 self._ended(call)
-            elif call in self._watch_calls:
+            elif call in self._watches:
                 self._take_watch_event(kind, call, detail, now)
             elif call in self._keep_alives:
                 if kind == EventKind.MESSAGE:
@@ -260,7 +259,6 @@ class Proxy:
         self.figures.started[method] += 1
         self.figures.streams[call] = method
         if method == _WATCH:
-            self._watch_calls.add(call)
             self._watches.open(call, metadata, now)
         elif method == _KEEP_ALIVE:
             self._keep_alives.open(call, metadata)
@@ -283,9 +281,6 @@ class Proxy:
             self._watches.half_closed(call)
         elif kind == EventKind.WRITABLE:
             self._watches.writable(call)
-        if call not in self.figures.streams:
-            # The service has finished it.
-            self._watch_calls.discard(call)
 
     def _ended(self, call: int) -> None:
         """Forget a call whose client is gone."""
@@ -296,8 +291,7 @@ class Proxy:
             self.routes.cancel(call)
 
     def _forget(self, call: int) -> None:
-        if call in self._watch_calls:
-            self._watch_calls.discard(call)
+        if call in self._watches:
             self._watches.ended(call)
         elif call in self._keep_alives:
             self._keep_alives.ended(call)

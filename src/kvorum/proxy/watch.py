@@ -339,6 +339,9 @@ class WatchService:
 
     # What the proxy calls.
 
+    def __contains__(self, call: object) -> bool:
+        return call in self._streams
+
     def open(self, call: int, metadata: Metadata | None, now: float) -> None:
         """Begin a stream."""
         found = metadata or {}
