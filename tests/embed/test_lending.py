@@ -43,8 +43,12 @@ class Running:
 
     def lend(self, turn: Callable[[], object]) -> None:
         """Have a turn lent, as soon as the loop sleeps."""
+
+        def run() -> None:
+            turn()
+
         until = time.monotonic() + SECONDS_MAX
-        while not self.loop.lend(lambda: turn() and None):
+        while not self.loop.lend(run):
             assert time.monotonic() < until
 
     def stop(self) -> None:
@@ -112,10 +116,14 @@ def test_what_a_lent_turn_asks_for_is_done_by_the_loops_thread(running: Running)
     async def task() -> None:
         note("task")
 
+    def read() -> None:
+        ours.recv(1)
+        note("readable")
+
     def turn() -> None:
         running.loop.call_soon(note, "soon")
         running.loop.call_later(0.01, note, "later")
-        running.loop.add_reader(ours, lambda: (ours.recv(1), note("readable")))
+        running.loop.add_reader(ours, read)
         made.append(running.loop.create_task(task()))
         theirs.send(b"x")
 
@@ -130,7 +138,12 @@ def test_what_a_lent_turn_asks_for_is_done_by_the_loops_thread(running: Running)
 def test_a_loop_that_works_or_has_ended_lends_nothing() -> None:
     running = Running()
     begun, goes_on = threading.Event(), threading.Event()
-    running.loop.call_soon_threadsafe(lambda: (begun.set(), goes_on.wait(SECONDS_MAX)))
+
+    def work() -> None:
+        begun.set()
+        goes_on.wait(SECONDS_MAX)
+
+    running.loop.call_soon_threadsafe(work)
     assert begun.wait(SECONDS_MAX)
     assert not running.loop.lend(lambda: pytest.fail("it does not sleep"))
     goes_on.set()
