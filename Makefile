@@ -38,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page client clean h2load clients oracle try-oracle lock audit notices
+.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-member bench-peer bench-proxy bench-raft bench-snapshot bench-storage bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page client clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -100,7 +100,7 @@ ifeq ($(EDGE),native)
 	cargo test --quiet --release --locked --no-default-features --manifest-path rust/Cargo.toml
 endif
 
-bench: $(if $(filter 3,$(NODES)),bench-cluster,bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-member bench-peer bench-raft bench-snapshot bench-storage bench-testing bench-wal) ## Run every benchmark as ratios; with NODES=3 those of clusters
+bench: $(if $(filter 3,$(NODES)),bench-cluster,bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-member bench-peer bench-proxy bench-raft bench-snapshot bench-storage bench-testing bench-wal) ## Run every benchmark as ratios; with NODES=3 those of clusters
 
 bench-cluster: setup h2load $(TRY_ORACLE) ## Compare three members with three of etcd's: rates, latencies, failover, catching up
 	$(BIN)/python -m bench.cluster
@@ -143,6 +143,9 @@ bench-peer: setup ## Measure what an append costs two members between their loop
 	$(BIN)/python -m bench.peer
 	$(BIN)/python -m bench.peer --tls
 
+bench-proxy: setup h2load $(TRY_ORACLE) ## Compare the gRPC proxy with etcd's: rates, watchers, the latency it adds
+	$(BIN)/python -m bench.proxy
+
 bench-raft: setup ## Measure the consensus code alone
 	$(BIN)/python -m bench.raft
 
@@ -179,8 +182,9 @@ properties: setup ## Try every property on other examples than `make test` does
 		$$(grep -rl '^from hypothesis' tests --include='test_*.py')
 
 differential: setup $(TRY_ORACLE) ## Compare thousands of sequences of calls, and every command, with a real etcd's answers
-	KVORUM_SEQUENCES=5000 $(BIN)/python -m pytest --timeout=0 --hypothesis-profile=random \
+	KVORUM_SEQUENCES=5000 KVORUM_KINDS=all $(BIN)/python -m pytest --timeout=0 --hypothesis-profile=random \
 		tests/rpc/test_differential.py tests/rpc/test_watch_differential.py tests/rpc/test_process.py \
+		tests/rpc/test_contention.py tests/proxy/test_differential.py \
 		tests/cluster/test_differential.py tests/auth/test_table.py tests/auth/test_differential.py \
 		tests/auth/test_members.py tests/auth/test_grants.py tests/gateway/test_differential.py \
 		tests/gateway/test_streams_differential.py tests/settings/test_differential.py

@@ -8,30 +8,26 @@ import argparse
 import base64
 import http.client
 import json
-import multiprocessing
 import re
-import selectors
 import socket
 import statistics
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bench.load import WARM_UP_SECONDS, Load, fill
-from bench.server import PUT, VALUE, WATCHERS, key, put
+from bench.load import WARM_UP_SECONDS, fill
+from bench.server import VALUE, WATCHERS, key
 from bench.servers import Server, running
 from bench.table import Row, compared, header, keep
+from bench.watchers import RECEIVE_BYTES, measure_watchers
 
 KEYS = 1000
 LOAD_PROCESSES = 2
 CONNECTIONS = 50
-RECEIVE_BYTES = 1 << 20
 EVENT = b'"mod_revision"'
 """Once in each event, also where a response has several."""
 
@@ -147,6 +143,11 @@ def requests_per_second(output: str) -> float:
 # Watchers.
 
 
+def json_watchers(address: str, count: int) -> list[socket.socket]:
+    """Open watchers of the key that is put, each on a connection of its own."""
+    return [open_watch(address) for _ in range(count)]
+
+
 def open_watch(address: str) -> socket.socket:
     """Watch the key that is put; return the stream after its first line."""
     host, _, port = address.partition(":")
@@ -160,51 +161,6 @@ def open_watch(address: str) -> socket.socket:
         assert data, f"the watch ended: {received!r}"
         received += data
     return stream
-
-
-def count_events(address: str, seconds: int, results: Connection) -> None:
-    """Open the watchers, tell so, and count events for a time after the warm-up that follows.
-
-    Runs in a process of its own.
-    """
-    with ExitStack() as stack, selectors.DefaultSelector() as selector:
-        for _ in range(WATCHERS):
-            stream = stack.enter_context(open_watch(address))
-            # What was received, but may be the beginning of a word that goes on.
-            selector.register(stream, selectors.EVENT_READ, [b""])
-        results.send(None)
-        count, begin = 0, time.monotonic() + WARM_UP_SECONDS
-        while (now := time.monotonic()) < begin + seconds:
-            found = sum(receive(chosen) for chosen, _ in selector.select(0.1))
-            if now >= begin:
-                count += found
-        results.send(count / seconds)
-
-
-def receive(chosen: selectors.SelectorKey) -> int:
-    """Take what has arrived on a stream; return how many events that are."""
-    assert isinstance(chosen.fileobj, socket.socket)
-    data: bytes = chosen.fileobj.recv(RECEIVE_BYTES)
-    assert data, "a watch ended"
-    kept: list[bytes] = chosen.data
-    data = kept[0] + data
-    kept[0] = data[1 - len(EVENT) :]
-    return data.count(EVENT)
-
-
-def measure_watch(server: Server, seconds: int) -> float:
-    """Return how many events a second reach a hundred watchers of a key that is put."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    reader = context.Process(target=count_events, args=(server.address, seconds, theirs))
-    reader.start()
-    theirs.close()
-    ours.recv()
-    writers = Load(server.address, PUT, [put(key(0))], connections=2, streams=10, seconds=seconds)
-    rate: float = ours.recv()
-    reader.join()
-    writers.finish()
-    return rate
 
 
 def run(rounds: int, seconds: int) -> list[Row]:
@@ -240,7 +196,9 @@ def run(rounds: int, seconds: int) -> list[Row]:
                 (etcd, ours),
                 rounds,
                 1.5,
-                lambda server: measure_watch(server, seconds),
+                lambda server: measure_watchers(
+                    server.address, json_watchers, EVENT, WATCHERS, seconds
+                ),
             )
         )
     return rows

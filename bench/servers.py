@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from tools import etcds
 
@@ -94,25 +95,27 @@ class Server:
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
-        client_url = f"{self._scheme}://{self.address}"
         self._began = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [
-                    *self.prefix,
-                    program(self.name),
-                    f"--data-dir={self.directory}",
-                    f"--listen-client-urls={client_url}",
-                    f"--advertise-client-urls={client_url}",
-                    f"--listen-peer-urls={self.peer_url}",
-                    f"--initial-advertise-peer-urls={self.peer_url}",
-                    "--quota-backend-bytes=8589934592",
-                    *self.flags,
-                ],
+                [*self.prefix, program(self.name), *self.arguments()],
                 stdout=log,
                 stderr=log,
                 env=_environment(),
             )
+
+    def arguments(self) -> list[str]:
+        """Return what follows the program on its command line."""
+        client_url = f"{self._scheme}://{self.address}"
+        return [
+            f"--data-dir={self.directory}",
+            f"--listen-client-urls={client_url}",
+            f"--advertise-client-urls={client_url}",
+            f"--listen-peer-urls={self.peer_url}",
+            f"--initial-advertise-peer-urls={self.peer_url}",
+            "--quota-backend-bytes=8589934592",
+            *self.flags,
+        ]
 
     def wait_until_healthy(self) -> None:
         """Wait until it answers linearizable reads."""
@@ -183,10 +186,32 @@ class Server:
             self._process.wait()
 
 
+class Proxy(Server):
+    """A gRPC proxy in front of a server, as a process of its own."""
+
+    def __init__(self, name: str, directory: Path, member: Server) -> None:
+        super().__init__(name, directory)
+        self.member = member
+
+    def arguments(self) -> list[str]:
+        """Return what follows the program on its command line."""
+        flags = [f"--listen-addr={self.address}", f"--endpoints={self.member.address}"]
+        return ["grpc-proxy", "start", *flags, f"--data-dir={self.directory}"]
+
+
 @contextmanager
 def running(name: str, directory: Path, *flags: str, scheme: str = "http") -> Iterator[Server]:
     """Run a server for as long as the block takes."""
-    server = Server(name, directory / name, *flags, scheme=scheme)
+    with serving(Server(name, directory / name, *flags, scheme=scheme)) as server:
+        yield server
+
+
+Serving = TypeVar("Serving", bound=Server)
+
+
+@contextmanager
+def serving(server: Serving) -> Iterator[Serving]:
+    """Run a server that was made for as long as the block takes."""
     try:
         server.launch()
         server.wait_until_healthy()

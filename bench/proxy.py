@@ -1,0 +1,155 @@
+"""The gRPC proxy against etcd's, side by side: rates, events to watchers, the latency it adds.
+
+First both stand in front of a real etcd each, so that nothing but the proxy differs; then each
+stands in front of its own server. On a small machine members and load take most of the processors:
+so the processor time that a call costs the proxy is shown too. A ratio above 1 is in our favour.
+Run it as `make bench-proxy`.
+"""
+
+import argparse
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.load import WARM_UP_SECONDS, fill
+from bench.server import (
+    PUT,
+    RANGE,
+    VALUE,
+    Scenario,
+    check,
+    key,
+    linearizable,
+    measure,
+    put,
+    serializable,
+)
+from bench.servers import Proxy, Server, serving
+from bench.table import Row, as_row, compared, header, keep
+from bench.watchers import grpc_watchers, measure_watchers
+
+KEYS = 1000
+WATCHERS = (100, 1000)
+GOAL = 2.0
+SCENARIOS = (
+    Scenario("put", PUT, put, GOAL),
+    Scenario("linearizable range", RANGE, linearizable, GOAL),
+    Scenario("cached range", RANGE, serializable, GOAL),
+)
+ALONE = (
+    Scenario("put, one client", PUT, put, 1.0, alone=True),
+    Scenario("range, one client", RANGE, linearizable, 1.0, alone=True),
+)
+
+Proxies = tuple[Proxy, Proxy]
+Figures = tuple[list[tuple[float, float]], list[tuple[float, float]]]
+
+
+def _row_pair(
+    state: str,
+    proxies: Proxies,
+    names: tuple[str, str],
+    units: tuple[str, str],
+    goals: tuple[float, float],
+    found: Figures,
+) -> list[Row]:
+    """Make two rows of pairs of figures, of etcd's proxy and of ours, round by round."""
+    theirs, ours = ([list(each) for each in zip(*figures, strict=True)] for figures in found)
+    return [
+        as_row(
+            state,
+            names[place],
+            units[place],
+            proxies,
+            theirs[place],
+            ours[place],
+            goals[place],
+            less_is_better=units[place] == "us",
+        )
+        for place in (0, 1)
+    ]
+
+
+def rates(state: str, proxies: Proxies, scenario: Scenario, rounds: int, seconds: int) -> list[Row]:
+    """Compare the rates of a kind of call, and what each call costs the proxies."""
+    found: Figures = ([], [])
+    for _ in range(rounds):
+        for proxy, figures in zip(proxies, found, strict=True):
+            before = proxy.processor_seconds()
+            rate = measure(proxy, scenario, seconds)
+            used = proxy.processor_seconds() - before
+            figures.append((rate, used / rate / (seconds + WARM_UP_SECONDS) * 1e6))
+    names = scenario.name, f"{scenario.name}: its time"
+    return _row_pair(state, proxies, names, ("/s", "us"), (GOAL, GOAL), found)
+
+
+def latencies(
+    state: str, proxies: Proxies, scenario: Scenario, rounds: int, seconds: int
+) -> list[Row]:
+    """Compare the median times of a single client, and how much of it the proxies add."""
+    found: Figures = ([], [])
+    for _ in range(rounds):
+        for proxy, figures in zip(proxies, found, strict=True):
+            direct = measure(proxy.member, scenario, seconds) * 1e6
+            proxied = measure(proxy, scenario, seconds) * 1e6
+            # Where the disk decides, the difference may vanish.
+            figures.append((proxied, max(proxied - direct, 1.0)))
+    names = scenario.name, f"{scenario.name}: added"
+    return _row_pair(state, proxies, names, ("us", "us"), (1.0, 1.0), found)
+
+
+def prepare(proxies: Proxies) -> None:
+    """Give every member the same keys, and ask each question through each proxy."""
+    for proxy in proxies:
+        fill(proxy.address, ((key(number), VALUE) for number in range(KEYS)))
+        for scenario in (*SCENARIOS, *ALONE):
+            check(proxy, scenario)
+
+
+def run(state: str, members: tuple[str, str], rounds: int, seconds: int) -> list[Row]:
+    """Compare the proxies, etcd's in front of the first member and ours in front of the second."""
+    rows: list[Row] = []
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+
+        def proxy(name: str, member: str) -> Proxy:
+            behind = stack.enter_context(serving(Server(member, directory / f"behind-{name}")))
+            return stack.enter_context(serving(Proxy(name, directory / name, behind)))
+
+        proxies = proxy("etcd", members[0]), proxy("kvorum", members[1])
+        prepare(proxies)
+        for scenario in SCENARIOS:
+            rows += rates(state, proxies, scenario, rounds, seconds)
+        for count in WATCHERS:
+            rows.append(
+                compared(
+                    state,
+                    f"events to {count:,} watchers",
+                    "/s",
+                    proxies,
+                    rounds,
+                    GOAL,
+                    lambda proxy, count=count: measure_watchers(  # type: ignore[misc]
+                        proxy.address, grpc_watchers, key(0), count, seconds
+                    ),
+                )
+            )
+        for scenario in ALONE:
+            rows += latencies(state, proxies, scenario, rounds, seconds)
+    return rows
+
+
+def main() -> None:
+    """Run the comparison, print it and keep it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=2, help="length of one measurement")
+    arguments = parser.parse_args()
+    header()
+    rows = run("before etcd", ("etcd", "etcd"), arguments.rounds, arguments.seconds)
+    rows += run("before its own", ("etcd", "kvorum"), arguments.rounds, arguments.seconds)
+    keep(rows, "proxy")
+
+
+if __name__ == "__main__":
+    main()
