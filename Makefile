@@ -73,11 +73,12 @@ cluster: setup ## Start three members here; make cluster PROCFILE=Procfile.learn
 # Building, checking and compiling run side by side; each prints its output in one piece.
 test: ## Lint, then run every test
 	$(MAKE) --no-print-directory --jobs=$(PROCESSES) --output-sync=target h2load clients $(TRY_ORACLE) lint test-rust
-	KVORUM_COMPILED=0 $(PYTEST)
-ifneq ($(KVORUM_COMPILED),0)
-	KVORUM_COMPILED=1 $(PYTEST) -m 'compiled and not campaign' \
-		$$(grep -rl 'pytest.mark.compiled' tests --include='test_*.py')
-	KVORUM_COMPILED=1 $(BIN)/python -m kvorum.sim --seeds 50
+ifeq ($(KVORUM_COMPILED),0)
+	$(PYTEST)
+else
+	KVORUM_COMPILED=0 $(PYTEST) -m 'not campaign and not seeds'
+	KVORUM_COMPILED=1 $(PYTEST) -m '(compiled or seeds) and not campaign' \
+		$$(grep -rlE 'pytest.mark.(compiled|seeds)' tests --include='test_*.py')
 endif
 	@$(BIN)/kvorum --version | grep -E 'edge|core'
 

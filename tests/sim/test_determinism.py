@@ -1,4 +1,4 @@
-"""One seed, one history: byte for byte, whatever the interpreter's hash seed."""
+"""One seed, one history: byte for byte, whatever the interpreter's hash seed and the core."""
 
 import os
 import subprocess
@@ -7,17 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from kvorum.compiled.extension import PACKAGE, library
 from kvorum.sim.plan import draw_plan
 from kvorum.sim.workloads import ETCD, KUBERNETES, READER
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-def trace_of(seed: int, members: int, hash_seed: str) -> str:
+def trace_of(seed: int, members: int, *, is_second: bool = False) -> str:
+    """Return the trace of a run; a second one has another hash seed, and the other core."""
+    hash_seed, core = ("2", str(int(library(PACKAGE).exists()))) if is_second else ("1", "0")
     run = subprocess.run(
         [sys.executable, "-m", "kvorum.sim", "--replay", str(seed), "--members", str(members)],
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "KVORUM_COMPILED": core},
         capture_output=True,
         text=True,
         check=False,
@@ -48,25 +51,25 @@ def test_a_seed_with_json_gives_one_trace() -> None:
         if (dialects := draw_plan(seed, 3).dialects) is not None
         and min(dialects.share, dialects.socket_share, dialects.deadline_chance) > 0.1
     )
-    assert trace_of(seed, 3, "1") == trace_of(seed, 3, "2")
+    assert trace_of(seed, 3) == trace_of(seed, 3, is_second=True)
 
 
 def test_a_seed_with_clients_of_the_library_gives_one_trace() -> None:
     seed = next(
         seed
         for seed in range(1000)
-        if (library := draw_plan(seed, 3).library) is not None
-        and not library.is_calm
-        and library.sync_share
+        if (users := draw_plan(seed, 3).library) is not None
+        and not users.is_calm
+        and users.sync_share
     )
-    first = trace_of(seed, 3, "1")
+    first = trace_of(seed, 3)
     assert " lh1 " in first and " lw1 " in first and " lc1 " in first
-    assert trace_of(seed, 3, "2") == first
+    assert trace_of(seed, 3, is_second=True) == first
 
 
 @pytest.mark.parametrize(("members", "frames"), [(1, False), (3, False), (3, True), (5, True)])
-def test_a_seed_gives_one_trace_under_two_hash_seeds(members: int, frames: bool) -> None:
+def test_a_seed_gives_one_trace(members: int, frames: bool) -> None:
     seed = seed_with_everything(members, frames=frames)
-    first = trace_of(seed, members, "1")
+    first = trace_of(seed, members)
     assert len(first.splitlines()) > 300
-    assert trace_of(seed, members, "2") == first
+    assert trace_of(seed, members, is_second=True) == first
