@@ -2,12 +2,13 @@
 
 First both stand in front of a real etcd each, so that nothing but the proxy differs; then each
 stands in front of its own server. On a small machine members and load take most of the processors:
-so the processor time that a call costs the proxy is shown too. A ratio above 1 is in our favour.
-Run it as `make bench-proxy`.
+so the processor time that a call or an event costs the proxy is shown too. A ratio above 1 is in
+our favour. Run it as `make bench-proxy`.
 """
 
 import argparse
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from bench.server import (
     serializable,
 )
 from bench.servers import Proxy, Server, serving
-from bench.table import Row, as_row, compared, header, keep
+from bench.table import Row, as_row, header, keep
 from bench.watchers import grpc_watchers, measure_watchers
 
 KEYS = 1000
@@ -70,16 +71,23 @@ def _row_pair(
     ]
 
 
-def rates(state: str, proxies: Proxies, scenario: Scenario, rounds: int, seconds: int) -> list[Row]:
-    """Compare the rates of a kind of call, and what each call costs the proxies."""
+def rates(
+    state: str,
+    proxies: Proxies,
+    name: str,
+    rate_of: Callable[[Proxy], float],
+    rounds: int,
+    seconds: int,
+) -> list[Row]:
+    """Compare the rates of something, and how much time of the proxies one of it takes."""
     found: Figures = ([], [])
     for _ in range(rounds):
         for proxy, figures in zip(proxies, found, strict=True):
             before = proxy.processor_seconds()
-            rate = measure(proxy, scenario, seconds)
+            rate = rate_of(proxy)
             used = proxy.processor_seconds() - before
             figures.append((rate, used / rate / (seconds + WARM_UP_SECONDS) * 1e6))
-    names = scenario.name, f"{scenario.name}: its time"
+    names = name, f"{name}: its time"
     return _row_pair(state, proxies, names, ("/s", "us"), (GOAL, GOAL), found)
 
 
@@ -119,21 +127,17 @@ def run(state: str, members: tuple[str, str], rounds: int, seconds: int) -> list
         proxies = proxy("etcd", members[0]), proxy("kvorum", members[1])
         prepare(proxies)
         for scenario in SCENARIOS:
-            rows += rates(state, proxies, scenario, rounds, seconds)
+
+            def calls(proxy: Proxy, scenario: Scenario = scenario) -> float:
+                return measure(proxy, scenario, seconds)
+
+            rows += rates(state, proxies, scenario.name, calls, rounds, seconds)
         for count in WATCHERS:
-            rows.append(
-                compared(
-                    state,
-                    f"events to {count:,} watchers",
-                    "/s",
-                    proxies,
-                    rounds,
-                    GOAL,
-                    lambda proxy, count=count: measure_watchers(  # type: ignore[misc]
-                        proxy.address, grpc_watchers, key(0), count, seconds
-                    ),
-                )
-            )
+
+            def events(proxy: Proxy, count: int = count) -> float:
+                return measure_watchers(proxy.address, grpc_watchers, key(0), count, seconds)
+
+            rows += rates(state, proxies, f"{count:,} watchers", events, rounds, seconds)
         for scenario in ALONE:
             rows += latencies(state, proxies, scenario, rounds, seconds)
     return rows

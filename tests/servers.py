@@ -24,11 +24,9 @@ _MEMBERS: dict[str, str] = {}
 @contextmanager
 def running_server(kind: str, directory: Path, *flags: str) -> Iterator[str]:
     """Run a server of a kind on a data directory, and give the address that clients use."""
-    is_proxied = kind in PROXIED
-    make = kind.removeprefix("proxied-")
-    running = {"kvorum": running_kvorum, "etcd": running_etcd}[make]
+    running = running_etcd if kind.endswith("etcd") else running_kvorum
     with running(directory, *flags) as member:
-        if not is_proxied:
+        if kind not in PROXIED:
             yield member.address
             return
         with running_proxy("grpc-proxy", f"--endpoints={member.address}", *FLAGS) as proxy:

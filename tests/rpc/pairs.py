@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tests.rpc.calls import Call
 from tests.rpc.oracle import running_oracle, settled
 from tests.rpc.pair import Pair, settled_harness
 
@@ -36,6 +37,13 @@ class Pairs:
         except BaseException:
             self.close()
             raise
+
+    def check(self, calls: list[Call]) -> None:
+        """Make calls to both, compare the answers, and empty both."""
+        with self.pair() as pair:
+            for call in calls:
+                pair.check(call)
+            pair.reset()
 
     def close(self) -> None:
         self._pair = None

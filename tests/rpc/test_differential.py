@@ -24,26 +24,19 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pairs]:
     found.close()
 
 
-def run(pairs: Pairs, calls: list[Call]) -> None:
-    with pairs.pair() as pair:
-        for call in calls:
-            pair.check(call)
-        pair.reset()
-
-
 @given(calls=sequences(kv_calls))
 @many
 def test_keys(pairs: Pairs, calls: list[Call]) -> None:
-    run(pairs, calls)
+    pairs.check(calls)
 
 
 @given(calls=sequences(every_call))
 @many
 def test_every_call(pairs: Pairs, calls: list[Call]) -> None:
-    run(pairs, calls)
+    pairs.check(calls)
 
 
 @given(calls=alarm_sequences())
 @many
 def test_alarms(pairs: Pairs, calls: list[Call]) -> None:
-    run(pairs, calls)
+    pairs.check(calls)

@@ -168,12 +168,22 @@ def test_a_member_that_drains_refuses_calls_which_it_never_looked_at(stage: Stag
 
 
 def test_what_is_cut_off_comes_later(stage: Stage) -> None:
-    with patch("kvorum.sim.proxies.upstream.BREAK_CHANCE", 0.0):
+    chances = {"BREAK_CHANCE": 0.0, "ONE_WAY_CHANCE": 0.0}
+    with patch.multiple("kvorum.sim.proxies.upstream", **chances):
         stage.upstream.cut_off(MEMBER, stage.world.now + 3.0)
         stage.put(5)
         assert stage.told() == []
         stage.pass_time(2.0)
         assert [kind for kind, *_ in stage.told()] == [Kind.ANSWERED]
+
+
+def test_what_has_not_left_when_its_connection_is_lost_never_arrives(stage: Stage) -> None:
+    with patch("kvorum.sim.proxies.upstream.ONE_WAY_CHANCE", 0.0):
+        stage.upstream.cut_off(MEMBER, stage.world.now + 3.0)
+    stage.watch(5)
+    stage.upstream.break_one()
+    stage.pass_time(5.0)
+    assert stage.machine.server is not None and not stage.machine.server.calls.streams
 
 
 # What judges proxies.

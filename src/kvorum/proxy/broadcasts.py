@@ -34,6 +34,8 @@ _FILTERS: Final = NO_PUT | NO_DELETE
 
 FRAGMENT_BYTES_MAX = REQUEST_BYTES_MAX + FRAGMENT_OVERHEAD_BYTES
 """From how many bytes on a response is sent in fragments, where that was asked for."""
+SPREAD_BYTES_MAX = 4 * 1024 * 1024
+"""Up to so many bytes are sent to all watchers of a broadcast without looking at each of them."""
 _HEAD_BYTES_MAX: Final = 256
 """More than a header and a watch id have."""
 
@@ -148,6 +150,8 @@ class Broadcast:
 
     __slots__ = (
         "_figures",
+        "_groups",
+        "_times_full",
         "attempts",
         "ceiling",
         "complete_revision",
@@ -188,6 +192,10 @@ class Broadcast:
         self.attempts = 0
         """How often progress had been asked for when that became known."""
         self.members: dict[Watcher, None] = {}
+        # Calls of members that are sent the same bytes, with one of these; none of them was slow
+        # when clients had been found slow so often. None where that has to be found out.
+        self._groups: list[tuple[Watcher, list[int]]] | None = None
+        self._times_full = 0
         self.ceiling = 0
         """No member needs more than what comes from here on."""
         self.waiting: list[Creation] = []
@@ -207,11 +215,13 @@ class Broadcast:
         watcher.broadcast = self
         self._figures.watchers_coalesced += bool(self.members)
         self.members[watcher] = None
+        self._groups = None
         self.ceiling = max(self.ceiling, watcher.next_revision)
 
     def leave(self, watcher: Watcher, next_revision: int) -> None:
         """Let a watcher go, that was told of everything below a revision."""
         del self.members[watcher]
+        self._groups = None
         self._figures.watchers_coalesced -= bool(self.members)
         watcher.broadcast = None
         watcher.next_revision = max(watcher.next_revision, next_revision)
@@ -228,9 +238,17 @@ class Broadcast:
         first, last = events[0].revision, events[-1].revision
         self.position = last + 1
         batch = Batch(told.header, events)
+        is_cut, is_long = self.ceiling > first, batch.is_long
+        is_small = batch.bytes * len(self.members) <= SPREAD_BYTES_MAX
+        if is_small and not is_cut and not is_long:
+            if self._groups is None or self._times_full != outgoing.times_full:
+                self._find_groups(outgoing)
+            if self._groups is not None and not outgoing.is_full:
+                for watcher, calls in self._groups:
+                    if shared := batch.response(watcher):
+                        outgoing.spread(calls, shared)
+                return
         whole = batch.whole
-        is_cut = self.ceiling > first
-        is_long = batch.is_long
         behind: list[Watcher] = []
         for watcher in self.members:
             stream = watcher.stream
@@ -251,11 +269,21 @@ class Broadcast:
             self.leave(watcher, before)
             watcher.stream.fall_behind(watcher)
 
+    def _find_groups(self, outgoing: "Outgoing") -> None:
+        """Find out who is sent the same, unless a client is slow."""
+        found: dict[bytes, tuple[Watcher, list[int]]] = {}
+        self._groups, self._times_full = None, outgoing.times_full
+        for watcher in self.members:
+            if watcher.stream.is_full:
+                return
+            found.setdefault(watcher.variant, (watcher, []))[1].append(watcher.stream.call)
+        self._groups = list(found.values())
+
 
 class Batch:
     """The events of one message, and the responses made of them so far."""
 
-    __slots__ = ("_bodies", "_events", "_header", "is_long", "whole")
+    __slots__ = ("_bodies", "_events", "_header", "bytes", "is_long", "whole")
 
     def __init__(self, header: bytes, events: Sequence[Happening]) -> None:
         self._header = header
@@ -263,8 +291,9 @@ class Batch:
         self._bodies: dict[int, bytes] = {}
         self.whole: dict[bytes, bytes] = {}
         """Responses with all events, by the variant of who gets them; empty if nothing is left."""
-        size = sum([len(event.field) for event in events])
-        self.is_long = size >= FRAGMENT_BYTES_MAX - _HEAD_BYTES_MAX
+        self.bytes = sum([len(event.field) for event in events]) + _HEAD_BYTES_MAX
+        """More than a response has."""
+        self.is_long = self.bytes >= FRAGMENT_BYTES_MAX
         """Whether responses may have to be sent in fragments."""
 
     def response(self, watcher: Watcher) -> bytes:

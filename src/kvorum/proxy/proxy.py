@@ -175,7 +175,11 @@ class Proxy:
         routes = self.routes
         routes.now = now
         if upstream_events:
-            routes.take(upstream_events)
+            rest = routes.take_answers(upstream_events)
+            if rest:
+                # Whoever waits for an answer does not wait until all watchers were told.
+                self._reply()
+                routes.take_rest(rest)
         if requests:
             in_flight = routes.calls_in_flight
             if in_flight < CALLS_IN_FLIGHT_MAX and routes.bytes_in_flight < BYTES_IN_FLIGHT_MAX:
@@ -189,12 +193,16 @@ class Proxy:
         else:
             # Nothing but calls that were passed on and answered.
             self._wake_at = min(self._wake_at, routes.look_at_age(now))
-        if routes.replies:
-            self._edge.reply(routes.replies)
-            routes.replies.clear()
+        self._reply()
         routes.flush()
         if self.phase is not Phase.SERVING:
             self._advance(now)
+
+    def _reply(self) -> None:
+        replies = self.routes.replies
+        if replies:
+            self._edge.reply(replies)
+            replies.clear()
 
     def _serve(self, requests: Sequence[Request]) -> None:
         handlers, forward, started = self._handlers, self.routes.forward, self.figures.started

@@ -272,15 +272,20 @@ class Routes:
 
     # What happens.
 
-    def take(self, events: Sequence[UpstreamEvent]) -> None:
-        """Take what the upstream told; answers for clients are in `replies` then."""
+    def take_answers(self, events: Sequence[UpstreamEvent]) -> list[UpstreamEvent]:
+        """Take the answers among what the upstream told, and return the rest for `take_rest`.
+
+        Those for clients are in `replies` then.
+        """
         replies, taps, young = self.replies, self.taps, self._young
         callbacks, resent = self._callbacks, self._resent
-        for kind, number, detail in events:
+        rest: list[UpstreamEvent] = []
+        for event in events:
+            kind, number, detail = event
+            if kind != _ANSWERED:
+                rest.append(event)
+                continue
             try:
-                if kind != _ANSWERED:
-                    self._take_other(kind, number, detail)
-                    continue
                 unary = young.pop(number, None)
                 if unary is None:
                     unary = self._take_unary(number)
@@ -297,6 +302,15 @@ class Routes:
                 if unary[2] in taps:
                     taps[unary[2]](detail)
                 replies.append((call, detail))
+            except Exception as error:
+                self._failed(number, detail, error)
+        return rest
+
+    def take_rest(self, events: Sequence[UpstreamEvent]) -> None:
+        """Take what else was told: messages of streams, ends, and news of members."""
+        for kind, number, detail in events:
+            try:
+                self._take_other(kind, number, detail)
             except Exception as error:
                 self._failed(number, detail, error)
 

@@ -12,7 +12,8 @@ or neither require a leader; with no others.
 """
 
 from collections import deque
-from itertools import islice
+from collections.abc import Iterable, Sequence
+from itertools import islice, repeat
 from math import inf
 
 from google.protobuf.message import DecodeError
@@ -43,7 +44,8 @@ FIRST_KEY = b"\0"
 """What an empty key stands for."""
 
 STREAM_PENDING_BYTES_MAX = 1024 * 1024
-"""A stream with so many bytes not yet taken by its client gets no events."""
+"""A stream with so many bytes not yet taken by its client gets no events. What clients take is
+looked at whenever as much was sent to all of them together, so that none has twice as much."""
 
 PENDING_BYTES_MAX = 128 * 1024 * 1024
 """With so many on all streams, no stream gets events, and those with more than a little of it are
@@ -72,18 +74,25 @@ class Outgoing:
     def __init__(self, edge: ProxyEdge, streams: "dict[int, ClientStream]") -> None:
         self._edge = edge
         self._streams = streams
-        self._messages: list[tuple[int, bytes]] = []
-        self._unsent_bytes = 0
+        self.messages: list[tuple[int, bytes]] = []
+        """What is to be sent."""
+        self.room = self._whole_room = UNSENT_BYTES_MAX
+        """How many more bytes may be gathered; whoever has used it up calls `flush`."""
+        # Who was sent something since clients were looked at, and the last of it.
+        self._unlooked: dict[int, bytes] = {}
+        self._unlooked_bytes = 0
         self._pending: dict[int, int] = {}
         self._pending_bytes = 0
         self.is_full = False
         """Whether all clients together have taken too little for any to be sent events."""
+        self.times_full = 0
+        """How often a client was found to take too little."""
 
     def add(self, call: int, message: bytes) -> None:
         """Send a message."""
-        self._messages.append((call, message))
-        self._unsent_bytes += len(message)
-        if self._unsent_bytes >= UNSENT_BYTES_MAX:
+        self.messages.append((call, message))
+        self.room -= len(message)
+        if self.room <= 0:
             self.flush()
 
     def add_all(self, call: int, messages: list[bytes]) -> None:
@@ -91,14 +100,26 @@ class Outgoing:
         for message in messages:
             self.add(call, message)
 
+    def spread(self, calls: Sequence[int], message: bytes) -> None:
+        """Send a message to many streams, whether their clients take it or not."""
+        self.messages.extend(zip(calls, repeat(message)))
+        self.room -= len(calls) * len(message)
+        if self.room <= 0:
+            self.flush()
+
     def flush(self) -> None:
-        """Hand everything to the edge, and find out which clients are slow."""
-        messages = self._messages
+        """Hand everything to the edge, and from time to time find out which clients are slow."""
+        messages = self.messages
         if not messages:
             return
-        self._messages, self._unsent_bytes = [], 0
         self._edge.send(messages)
-        self._look({call: None for call, _ in messages})
+        self._unlooked.update(messages)
+        self._unlooked_bytes += self._whole_room - self.room
+        self.messages = []
+        self.room = self._whole_room = UNSENT_BYTES_MAX
+        if self._unlooked_bytes >= STREAM_PENDING_BYTES_MAX:
+            calls, self._unlooked, self._unlooked_bytes = self._unlooked, {}, 0
+            self._look(calls)
 
     def forget(self, call: int) -> None:
         """Forget what a stream has not taken: it has ended."""
@@ -106,11 +127,11 @@ class Outgoing:
 
     def look_again(self) -> None:
         """Look at everything that was not taken; events are sent again if that has become less."""
-        self._look(dict.fromkeys(self._pending))
+        self._look(tuple(self._pending))
         if self._pending_bytes < PENDING_BYTES_MAX // 2:
             self.is_full = False
 
-    def _look(self, calls: dict[int, None]) -> None:
+    def _look(self, calls: Iterable[int]) -> None:
         pending, pending_bytes = self._pending, self._edge.pending_bytes
         for call in calls:
             stream = self._streams.get(call)
@@ -124,6 +145,7 @@ class Outgoing:
                 pending.pop(call, None)
             if size >= STREAM_PENDING_BYTES_MAX or (self.is_full and size >= _LITTLE_BYTES):
                 stream.is_full = True
+                self.times_full += 1
         if self._pending_bytes >= PENDING_BYTES_MAX and not self.is_full:
             # Some of it may have been taken since it was looked at.
             self.is_full = True

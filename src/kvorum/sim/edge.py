@@ -76,11 +76,15 @@ class SimulatedEdge:
         "http",
         "http_ever",
         "pending",
+        "stalled_factor",
         "unary",
     )
 
-    def __init__(self, world: World, host: Host, faults: Faults) -> None:
+    def __init__(
+        self, world: World, host: Host, faults: Faults, stalled_factor: int = STALLED_FACTOR
+    ) -> None:
         self._world = world
+        self.stalled_factor = stalled_factor
         self._host = host
         self._random: Random = world.stream(f"{host.name}/edge")
         self.faults = faults
@@ -177,6 +181,10 @@ class SimulatedEdge:
         if call in self._calls:
             self._stalled.setdefault(call, [])
 
+    def is_stalled(self, call: int) -> bool:
+        """Return whether a stream's client reads nothing for now."""
+        return call in self._stalled
+
     def unstall(self, call: int) -> bool:
         """Let it read what waits; return whether it had counted as full."""
         waiting = self._stalled.pop(call, [])
@@ -225,7 +233,7 @@ class SimulatedEdge:
                 continue
             self._hand(call, known, data)
             if call in self._stalled:
-                self.pending[call] += STALLED_FACTOR * len(data)
+                self.pending[call] += self.stalled_factor * len(data)
 
     def _hand(self, call: int, known: _Call, data: bytes | Head) -> None:
         """Let a client have something, unless it reads nothing for now."""

@@ -39,6 +39,7 @@ from kvorum.sim.permissions import ROOT
 from kvorum.sim.plan import Plan, draw_plan
 from kvorum.sim.probes import Probe
 from kvorum.sim.proxies.fronts import Fronts
+from kvorum.sim.proxies.sharers import Sharer, name_of_sharer
 from kvorum.sim.proxies.tier import tier_installed
 from kvorum.sim.reflectors import Reflector
 from kvorum.sim.sessions import Session
@@ -174,6 +175,12 @@ class Run:
             Inspector(world, cluster, self._calls(f"i{number}"), history, number)
             for number in range(1, workload.inspectors + 1)
         ]
+        self.sharers: list[Sharer] = []
+        if plan.tier is not None:
+            self.sharers = [
+                Sharer(world, self._calls(name_of_sharer(number)), history, number)
+                for number in range(1, plan.tier.sharers + 1)
+            ]
         self.fleet: Fleet | None = None
         if plan.library is not None:
             self.fleet = Fleet(world, cluster, plan.library, workload, self._ways)
@@ -201,10 +208,12 @@ class Run:
         """Return what carries the calls of a client."""
         return self._way(name) if self.users is None else self.users.badge(name)
 
-    def _cached(self) -> set[str]:
-        """Return the names of clients that are about the caches of proxies."""
-        shapes = enumerate(self.plan.workload.shapes, 1)
-        return {f"c{number}" for number, shape in shapes if shape == CACHED}
+    def _always_proxied(self) -> set[str]:
+        """Return the names of clients that are there because of proxies."""
+        shapes, tier = enumerate(self.plan.workload.shapes, 1), self.plan.tier
+        sharers = 0 if tier is None else tier.sharers
+        names = {f"c{number}" for number, shape in shapes if shape == CACHED}
+        return names | {name_of_sharer(number) for number in range(1, sharers + 1)}
 
     def _ways(self, name: str) -> Sequence[int]:
         """Return whom a client of the library asks first."""
@@ -220,7 +229,7 @@ class Run:
             # Operators, probes and inspectors want to know whom they ask.
             if self.fronts is None or name == "op" or name[0] in "pi":
                 return self.cluster
-            return self.fronts.way(name, always=name in self._cached())
+            return self.fronts.way(name, always=name in self._always_proxied())
         speaker = JsonCalls(world, self.cluster, dialects, name)
         self.speakers.append(speaker)
         if world.trace is not None:
@@ -269,6 +278,8 @@ class Run:
             client.start()
         for session in self.sessions:
             session.start()
+        for sharer in self.sharers:
+            sharer.start()
         for watcher in (*self.watchers, *self.reflectors):
             watcher.start()
         for observer in self.observers:
@@ -306,10 +317,16 @@ class Run:
             client.is_stopped = True
         for session in self.sessions:
             session.stop()
+        for sharer in self.sharers:
+            sharer.stop()
         for inspector in self.inspectors:
             inspector.stop()
         if self.fleet is not None:
             self.fleet.stop()
+        if self.fronts is not None:
+            # What a proxy owes a watcher must come without the watcher's doing.
+            for watcher in (*self.watchers, *self.reflectors):
+                watcher.is_patient = True
         for administrator in self.administrators:
             administrator.stop()
         if self.users is not None:

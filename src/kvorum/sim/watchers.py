@@ -67,6 +67,7 @@ class Watcher:
         "has_prev_kv",
         "is_created",
         "is_fragmented",
+        "is_patient",
         "is_stopped",
         "key",
         "name",
@@ -103,6 +104,8 @@ class Watcher:
         self.connections = 0
         self.is_created = False
         self.is_stopped = False
+        # Whether it stays with a stream for as long as that lasts.
+        self.is_patient = False
         self._member = 0
         self._call: int | None = None
         self._fragments: list[Event] = []
@@ -157,7 +160,7 @@ class Watcher:
         if self.is_stopped or self._call != call:
             return
         choice = self._random.random()
-        if choice < 0.3:
+        if choice < 0.3 and not self.is_patient:
             self.line("hangs up", Kind.WATCH_ENDED)
             self.hang_up()
             self._reconnect()

@@ -16,7 +16,7 @@ from kvorum.rpc.interface import STREAM_PENDING_BYTES_MAX
 from kvorum.server.server import Server
 from kvorum.sim.arrivals import Arrivals
 from kvorum.sim.cluster import Cluster
-from kvorum.sim.edge import CLIENT_DELAY, STALLED_FACTOR, SimulatedEdge
+from kvorum.sim.edge import CLIENT_DELAY, SimulatedEdge
 from kvorum.sim.faults import Faults
 from kvorum.sim.logs import CollectedLogs
 from kvorum.sim.memory import GUARANTEE as BOUNDED
@@ -29,6 +29,8 @@ from kvorum.sim.world import World
 
 SERVES = "the proxy serves"
 ANSWERED = "every call is answered or ended"
+STALLED_FACTOR = 2048
+"""Bytes that a client leaves unread count so many times."""
 _TURNS_AT_ONCE_MAX = 1000
 """Turns at one moment; more of them are a loop that gets nowhere."""
 
@@ -81,7 +83,7 @@ class ProxyHost:
         self._random: Random = world.stream(f"proxy {number}")
         self._logs = CollectedLogs(world, self.name)
         self.server: Server | None = None
-        self.edge = SimulatedEdge(world, self, faults)
+        self.edge = SimulatedEdge(world, self, faults, STALLED_FACTOR)
         self.arrivals = Arrivals(self)
         self.upstream: SimulatedUpstream
         self.proxy: Proxy | None = None
@@ -299,12 +301,26 @@ class ProxyHost:
             forgotten = edge.unary.keys() - waiting.calls()
             if forgotten:
                 raise Violation(ANSWERED, f"{self.name} has forgotten calls {sorted(forgotten)}")
+        self._check_relays(proxy)
         # The end of a stream may not have been taken by a turn.
         ended = {call for _, call in waiting.events()}
         self._streams &= edge.pending.keys() | ended
         differing = self._streams ^ proxy.figures.streams.keys()
         if differing - ended:
             raise Violation(ANSWERED, f"{self.name} has forgotten streams {sorted(differing)}")
+
+    def _check_relays(self, proxy: Proxy) -> None:
+        """Check that no member is held back for a client that takes what it is sent."""
+        if not len(proxy._forwarding) or self.paused_until == self._world.now:
+            return
+        told = self.arrivals.events()
+        for call, relay in proxy._forwarding._open.items():
+            if (
+                self.upstream.is_paused(relay.number)
+                and not self.edge.is_stalled(call)
+                and (EventKind.WRITABLE, call) not in told
+            ):
+                raise Violation(ANSWERED, f"{self.name} does not go on with stream {call}")
 
     def check_bounds(self) -> None:
         """Require that the process keeps no more than it may."""

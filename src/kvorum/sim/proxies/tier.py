@@ -17,6 +17,7 @@ _SMALL: dict[str, tuple[float, ...]] = {
     "broadcasts.FRAGMENT_BYTES_MAX": (300, 1000),
     "cache.ENTRIES_MAX": (1, 3),
     "cache.ASKED_MAX": (1, 3),
+    "downstream.STREAM_PENDING_BYTES_MAX": (64 * 1024,),
     "watch.STREAM_PENDING_BYTES_MAX": (64 * 1024,),
     "watch.PENDING_BYTES_MAX": (96 * 1024,),
     "watch.UNSENT_BYTES_MAX": (1, 200),
@@ -38,6 +39,8 @@ class Tier:
     """How many of those go to members, too."""
     readers: int
     """Clients that read the same again and again, from wherever it is cached."""
+    sharers: int
+    """Pairs of clients that renew one lease."""
     watchers: int
     """How many more watchers there are than without proxies."""
     sync_seconds: float
@@ -63,6 +66,7 @@ def draw_tier(random: Random) -> Tier | None:
         share=random.choice([0.5, 0.8, 1.0]),
         switching=random.choice([0.0, 0.3]),
         readers=random.choice([1, 2, 3]),
+        sharers=random.choice([0, 1, 3]),
         watchers=random.choice([0, 2, 5]),
         sync_seconds=random.choice([0.3, 1.0, 2.0]),
         is_advertised=random.random() < 0.5,

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 BREAK_CHANCE = 0.5
 """That a call whose answer is lost takes its connection with it; and that a cut breaks it."""
+ONE_WAY_CHANCE = 0.6
+"""That a cut stops one direction only."""
 LOOKED_AT_CHANCE = 0.5
 """That nobody knows of a call which a process refused that it was never looked at."""
 _SETTINGS = UpstreamSettings()
@@ -117,6 +119,7 @@ class SimulatedUpstream:
         "_connecting",
         "_current",
         "_cut_until",
+        "_deaf_until",
         "_events",
         "_is_stopped",
         "_queued_bytes_max",
@@ -146,8 +149,9 @@ class SimulatedUpstream:
         self._calls: dict[int, _Call] = {}
         # With the call that an event is about, if it is about one.
         self._events: deque[tuple[UpstreamEvent, _Call | None]] = deque()
-        # By the number of a machine: until when nothing passes between it and the proxy.
+        # By the number of a machine: until when nothing passes to it, and nothing comes from it.
         self._cut_until: dict[int, float] = {}
+        self._deaf_until: dict[int, float] = {}
         self._is_stopped = False
         self.connected = 0
         self.lost = 0
@@ -162,7 +166,7 @@ class SimulatedUpstream:
         world, number = self._world, int(address.partition(":")[0].removeprefix("m"))
         self._connecting.add(endpoint)
         seconds = _SETTINGS.connect_seconds_max
-        until = self._cut_until.get(number, 0.0)
+        until = max(self._cut_until.get(number, 0.0), self._deaf_until.get(number, 0.0))
         if until > world.now + seconds:
             world.after(seconds, self._connected, endpoint, number, True)
         else:
@@ -258,6 +262,10 @@ class SimulatedUpstream:
             taken.append(event)
         return taken
 
+    def is_paused(self, call: int) -> bool:
+        """Return whether nothing is handed out of a stream."""
+        return call in self._calls and self._calls[call].is_paused
+
     @property
     def has_more(self) -> bool:
         """Whether there is something to poll."""
@@ -300,8 +308,12 @@ class SimulatedUpstream:
     # What goes wrong.
 
     def cut_off(self, number: int, until: float) -> None:
-        """Let nothing pass between the proxy and a machine until a moment."""
-        self._cut_until[number] = max(until, self._cut_until.get(number, 0.0))
+        """Let nothing pass between the proxy and a machine until a moment, or in one direction."""
+        choice = self._random.random()
+        if choice >= ONE_WAY_CHANCE / 2:
+            self._cut_until[number] = max(until, self._cut_until.get(number, 0.0))
+        if choice < 1 - ONE_WAY_CHANCE / 2:
+            self._deaf_until[number] = max(until, self._deaf_until.get(number, 0.0))
         for connection in list(self._current.values()):
             if connection.machine.number == number and self._random.random() < BREAK_CHANCE:
                 seconds = self._random.uniform(0.0, until - self._world.now)
@@ -316,6 +328,9 @@ class SimulatedUpstream:
 
     def _cut(self, connection: _Connection) -> float:
         return self._cut_until.get(connection.machine.number, 0.0)
+
+    def _deaf(self, connection: _Connection) -> float:
+        return self._deaf_until.get(connection.machine.number, 0.0)
 
     # On the way to members.
 
@@ -363,7 +378,7 @@ class SimulatedUpstream:
 
     def _begin(self, call: _Call, path: str, metadata: Metadata, message: bytes | None) -> None:
         connection, cluster = call.connection, self._cluster
-        if call.is_over:
+        if call.is_over or call.is_ended:
             return
         if connection.is_gone:
             # There is another process by now, which knows nothing of this connection.
@@ -425,16 +440,16 @@ class SimulatedUpstream:
         if connection.is_lost:
             return
         is_first = not connection.incoming
-        if is_first and self._cut(connection) <= self._world.now:
+        if is_first and self._deaf(connection) <= self._world.now:
             deed(*arguments)
             return
         connection.incoming.append((deed, arguments))
         if is_first:
-            self._world.at(self._cut(connection), self._read, connection)
+            self._world.at(self._deaf(connection), self._read, connection)
 
     def _read(self, connection: _Connection) -> None:
-        if self._cut(connection) > self._world.now:
-            self._world.at(self._cut(connection), self._read, connection)
+        if self._deaf(connection) > self._world.now:
+            self._world.at(self._deaf(connection), self._read, connection)
             return
         while connection.incoming and not connection.is_lost:
             deed, arguments = connection.incoming.popleft()
