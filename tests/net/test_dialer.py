@@ -24,6 +24,7 @@ from tests.net.dialing import (
     COMPLETED,
     FAILED,
     PIECE,
+    REFUSED,
     RESPONDED,
     WRITABLE,
     Dialing,
@@ -302,7 +303,7 @@ def test_nobody_there(dialing: Dialing, tmp_path: Path) -> None:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
         number = dialing.dialer.request(url, "GET", "/", [], b"")
-        assert dialing.failure(number) == f"{url}: connection refused"
+        assert dialing.next(number) == (REFUSED, number, f"{url}: connection refused")
     url = f"unix://{tmp_path}/missing"
     number = dialing.dialer.request(url, "POST", "/", [], None)
     dialing.dialer.send(number, b"x")

@@ -151,7 +151,8 @@ class AsyncSession:
             self._wake_listeners()
 
     def _changed(self) -> None:
-        if self._kept.error is not None:
+        # It may change before `keep` has returned; nobody listens then.
+        if self._listeners and self._kept.error is not None:
             self._wake_listeners()
 
     def _wake_listeners(self) -> None:
