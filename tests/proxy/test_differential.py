@@ -13,7 +13,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from tests.etcd import is_target
 from tests.rpc.calls import Call, alarm_sequences, every_call, kv_calls, sequences
 from tests.rpc.comparison import Comparison
-from tests.rpc.pairs import SEQUENCES, Pairs
+from tests.rpc.pairs import SEQUENCES, Pairs, run
 from tests.rpc.watching import Watching
 from tests.rpc.watching import sequences as watch_sequences
 from tests.servers import PROXIED
@@ -39,19 +39,19 @@ def pairs(
 @given(calls=sequences(kv_calls))
 @some
 def test_keys(pairs: Pairs, calls: list[Call]) -> None:
-    pairs.check(calls)
+    run(pairs, calls)
 
 
 @given(calls=sequences(every_call))
 @some
 def test_every_call(pairs: Pairs, calls: list[Call]) -> None:
-    pairs.check(calls)
+    run(pairs, calls)
 
 
 @given(calls=alarm_sequences())
 @some
 def test_alarms(pairs: Pairs, calls: list[Call]) -> None:
-    pairs.check(calls)
+    run(pairs, calls)
 
 
 class ThroughProxy(Comparison):

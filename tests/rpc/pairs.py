@@ -38,13 +38,14 @@ class Pairs:
             self.close()
             raise
 
-    def check(self, calls: list[Call]) -> None:
-        """Make calls to both, compare the answers, and empty both."""
-        with self.pair() as pair:
-            for call in calls:
-                pair.check(call)
-            pair.reset()
-
     def close(self) -> None:
         self._pair = None
         self._running.close()
+
+
+def run(pairs: Pairs, calls: list[Call]) -> None:
+    """Make calls to both servers of a pair, compare the answers, and empty both."""
+    with pairs.pair() as pair:
+        for call in calls:
+            pair.check(call)
+        pair.reset()

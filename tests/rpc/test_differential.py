@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.rpc.calls import Call, alarm_sequences, every_call, kv_calls, sequences
-from tests.rpc.pairs import SEQUENCES, Pairs
+from tests.rpc.pairs import SEQUENCES, Pairs, run
 
 pytestmark = pytest.mark.compiled
 
@@ -27,16 +27,16 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pairs]:
 @given(calls=sequences(kv_calls))
 @many
 def test_keys(pairs: Pairs, calls: list[Call]) -> None:
-    pairs.check(calls)
+    run(pairs, calls)
 
 
 @given(calls=sequences(every_call))
 @many
 def test_every_call(pairs: Pairs, calls: list[Call]) -> None:
-    pairs.check(calls)
+    run(pairs, calls)
 
 
 @given(calls=alarm_sequences())
 @many
 def test_alarms(pairs: Pairs, calls: list[Call]) -> None:
-    pairs.check(calls)
+    run(pairs, calls)

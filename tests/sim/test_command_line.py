@@ -39,6 +39,14 @@ def test_the_summary_is_the_last_line() -> None:
     assert ended.stderr == "", "a bar is for terminals"
 
 
+def test_seeds_without_proxies_can_be_left_out() -> None:
+    ended = run("-m", "kvorum.sim", "--seeds", "2", "--proxies", "--members", "1")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    happened = next(line for line in ended.stdout.splitlines() if line.startswith("happened: "))
+    found = re.search(r"(\d+) calls through proxies", happened)
+    assert found and int(found[1]) > 20, happened
+
+
 def test_a_failing_seed_says_what_and_how_to_see_it_again() -> None:
     ended = run("-c", WITH_A_BUG, "--seeds", "8", "--members", "1")
     assert ended.returncode == 1

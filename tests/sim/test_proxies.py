@@ -168,8 +168,10 @@ def test_a_member_that_drains_refuses_calls_which_it_never_looked_at(stage: Stag
 
 
 def test_what_is_cut_off_comes_later(stage: Stage) -> None:
-    chances = {"BREAK_CHANCE": 0.0, "ONE_WAY_CHANCE": 0.0}
-    with patch.multiple("kvorum.sim.proxies.upstream", **chances):
+    with (
+        patch("kvorum.sim.proxies.upstream.BREAK_CHANCE", 0.0),
+        patch("kvorum.sim.proxies.upstream.ONE_WAY_CHANCE", 0.0),
+    ):
         stage.upstream.cut_off(MEMBER, stage.world.now + 3.0)
         stage.put(5)
         assert stage.told() == []

@@ -86,6 +86,8 @@ def test_the_runs_do_what_they_are_for(summary: Summary) -> None:
     assert counts["terms"] > 150 and counts["snapshots"] > 5 and counts["watch events"] > 1500
     assert counts["holds"] > 50 and counts["calls in JSON"] > 1500
     assert counts["claims"] > 25 and counts["connections of the library lost"] > 150
+    assert counts["calls through proxies"] > 1000 and counts["reads from caches"] > 20
+    assert counts["events shared"] > 50 and counts["connections of proxies lost"] > 100
 
 
 @waits_for_all_seeds
