@@ -30,6 +30,7 @@ from kvorum.net.security import (
 )
 from kvorum.net.urls import Url, url
 from kvorum.process.addresses import check_address, listen_address
+from kvorum.process.lookups import members_by_records
 from kvorum.process.notify import notify_ready
 from kvorum.process.pages import Pages
 from kvorum.process.proxy_loop import ProxyLoop
@@ -226,25 +227,10 @@ def _check_readable(path: str) -> None:
 def _endpoints(
     invocation: Invocation, tls: UpstreamTls | None, logger: Logger
 ) -> tuple[Address, ...]:
-    domain = invocation.text("discovery-srv")
-    if not domain:
+    if not invocation.text("discovery-srv"):
         return tuple(map(parse_endpoint, invocation.texts("endpoints")))
-    # Imported late: it takes a while, and is rarely needed.
-    from kvorum.discovery.members import Trust, find_members
-    from kvorum.discovery.names import SystemNames
-    from kvorum.discovery.srv import LookupFailedError
-
-    trust = Trust() if tls is None else Trust(tls.ca_file, tls.cert_file, tls.key_file)
-    try:
-        found = find_members(
-            domain,
-            invocation.text("discovery-srv-name"),
-            SystemNames(),
-            None if invocation.switch("insecure-discovery") else trust,
-            logger,
-        )
-    except LookupFailedError as error:
-        raise ValueError(str(error)) from None
+    files = () if tls is None else (tls.ca_file, tls.cert_file, tls.key_file)
+    found = members_by_records(invocation, files, logger)
     return tuple(parse_endpoint(each.endpoint) for each in found)
 
 

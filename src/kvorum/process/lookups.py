@@ -1,14 +1,20 @@
-"""Addresses of hosts, looked up by threads: the system's resolver blocks.
+"""Where members are: addresses of hosts, looked up by threads, and what SRV records name.
 
-A host is looked up once for all who ask meanwhile, and what is found answers for `FRESH_SECONDS`.
+The system's resolver blocks. A host is looked up once for all who ask meanwhile, and what is found
+answers for `FRESH_SECONDS`.
 """
 
 import socket
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from kvorum.cli.invocation import Invocation
 from kvorum.net.urls import is_ip
 from kvorum.process.errands import Errands
+from kvorum.telemetry.logs import Logger
+
+if TYPE_CHECKING:
+    from kvorum.discovery.members import Found
 
 FRESH_SECONDS = 1.0
 """How long an answer counts: a host may move."""
@@ -45,6 +51,30 @@ class Lookups:
             self._fresh[host] = self._clock() + FRESH_SECONDS, addresses
         for answered in self._waiting.pop(host):
             answered(addresses)
+
+
+def members_by_records(
+    invocation: Invocation, trusted_files: tuple[str, ...], logger: Logger
+) -> "list[Found]":
+    """Return the members that the records of `--discovery-srv` name; this waits for them.
+
+    The files are those of `Trust`. Raises ValueError if there are no records.
+    """
+    # Imported late: it takes a while, and is rarely needed.
+    from kvorum.discovery.members import Trust, find_members
+    from kvorum.discovery.names import SystemNames
+    from kvorum.discovery.srv import LookupFailedError
+
+    try:
+        return find_members(
+            invocation.text("discovery-srv"),
+            invocation.text("discovery-srv-name"),
+            SystemNames(),
+            None if invocation.switch("insecure-discovery") else Trust(*trusted_files),
+            logger,
+        )
+    except LookupFailedError as error:
+        raise ValueError(str(error)) from None
 
 
 def addresses_of(host: str) -> Addresses:

@@ -17,7 +17,7 @@ from kvorum.cli.invocation import Invocation
 from kvorum.net.urls import split_host_port
 from kvorum.process.addresses import PORT_MAX, listen_address
 from kvorum.process.gateway_loop import GatewayLoop
-from kvorum.process.lookups import addresses_of
+from kvorum.process.lookups import addresses_of, members_by_records
 from kvorum.process.notify import notify_ready
 from kvorum.process.refused import AddressRefusedError
 from kvorum.proxy.remotes import Remote, Remotes
@@ -72,25 +72,9 @@ def start(invocation: Invocation, words: Sequence[str]) -> int:
 
 def _members(invocation: Invocation, logger: Logger) -> list[Remote]:
     """Return where connections are forwarded to."""
-    domain = invocation.text("discovery-srv")
-    if not domain:
+    if not invocation.text("discovery-srv"):
         return [_remote(text) for text in invocation.texts("endpoints")]
-    # Imported late: it takes a while, and is rarely needed.
-    from kvorum.discovery.members import Trust, find_members
-    from kvorum.discovery.names import SystemNames
-    from kvorum.discovery.srv import LookupFailedError
-
-    trust = Trust(invocation.text("trusted-ca-file"))
-    try:
-        found = find_members(
-            domain,
-            invocation.text("discovery-srv-name"),
-            SystemNames(),
-            None if invocation.switch("insecure-discovery") else trust,
-            logger,
-        )
-    except LookupFailedError as error:
-        raise ValueError(str(error)) from None
+    found = members_by_records(invocation, (invocation.text("trusted-ca-file"),), logger)
     return [Remote(each.host, each.port, each.priority, each.weight) for each in found]
 
 
