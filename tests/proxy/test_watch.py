@@ -7,6 +7,7 @@ from kvorum.api.errors import Code
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.edge.interface import EventKind
 from kvorum.proxy import broadcasts, watch
+from kvorum.proxy.watch_sessions import GATHERED_BYTES_MAX
 from tests.proxy.standing import ADDRESS, ClientStream, Standing
 from tests.rpc.guarded import Guarded, shown
 from tests.rpc.harness import Harness
@@ -106,6 +107,34 @@ def test_watches_from_history_become_one(standing: Standing) -> None:
     revision = put(standing.member)
     standing.settle()
     assert sorted(revisions(stream)) == [(each, revision) for each in range(19)]
+
+
+def test_what_comes_at_once_is_told_as_one(standing: Standing) -> None:
+    streams = [open_watch(standing, create(), create(b"other")) for _ in range(3)]
+    expected = [put(standing.member) for _ in range(10)]
+    standing.settle()
+    for stream in streams:
+        (response,) = [each for each in stream.received() if each.events]
+        assert [event.kv.mod_revision for event in response.events] == expected
+        assert response.header.revision == expected[-1]
+
+
+def test_what_comes_at_once_is_told_in_messages_of_bounded_size(standing: Standing) -> None:
+    stream = open_watch(standing, create())
+    value = b"x" * (GATHERED_BYTES_MAX // 3)
+    expected = [put(standing.member, value=value) for _ in range(10)]
+    standing.settle()
+    responses = [each for each in stream.received() if each.events]
+    assert [event.kv.mod_revision for each in responses for event in each.events] == expected
+    assert 1 < len(responses) < 10
+    assert all(each.ByteSize() <= GATHERED_BYTES_MAX + 1024 for each in responses)
+
+
+def test_what_comes_in_turn_is_told_in_its_order(standing: Standing) -> None:
+    stream = open_watch(standing, create(), create(b"other"))
+    expected = [put(standing.member, key) for key in (b"a", b"other", b"other", b"a")]
+    standing.settle()
+    assert [revision for _, revision in revisions(stream)] == expected
 
 
 def test_ten_thousand_watchers_on_a_hundred_streams(standing: Standing) -> None:

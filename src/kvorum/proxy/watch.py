@@ -356,6 +356,8 @@ class WatchService:
         self.outgoing = Outgoing(edge, self._streams)
         self.has_requests: dict[Session, None] = {}
         """Those with something to send to a member."""
+        self.has_gathered: dict[Session, None] = {}
+        """Those with events that are not told yet."""
         self._resuming: dict[ClientStream, None] = {}
         self._due_at = inf
 
@@ -428,6 +430,10 @@ class WatchService:
 
     def pass_time(self, now: float) -> float:
         """Do what is due; return when something will be due next."""
+        if self.has_gathered:
+            sessions, self.has_gathered = self.has_gathered, {}
+            for session in sessions:
+                session.tell_gathered()
         if self.outgoing.is_full:
             self.outgoing.look_again()
         if self._resuming:
@@ -469,6 +475,7 @@ class WatchService:
         if not session.streams:
             self._sessions.pop(session.identity, None)
             self.has_requests.pop(session, None)
+            self.has_gathered.pop(session, None)
 
     def _resume(self) -> None:
         if self.outgoing.is_full:

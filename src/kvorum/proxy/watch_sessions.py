@@ -53,6 +53,8 @@ BACK_OFF_SECONDS: Final = 0.05
 BACK_OFF_SECONDS_MAX: Final = 1.0
 LEADERLESS_SECONDS_MAX: Final = 3.0
 """How long clients that require a leader keep their streams while no member can be reached."""
+GATHERED_BYTES_MAX: Final = 64 << 10
+"""Up to so many bytes of events are told as one: every client has the cost of a message."""
 RETRY_SECONDS: Final = 0.1
 """After which time a request for progress that is not answered is sent again, if anybody waits."""
 PROGRESS_SECONDS: Final = 10.0
@@ -119,6 +121,9 @@ class Session:
         self._requests: list[Broadcast | WatchRequest] = []
         self._reader = Reader(len(service.namespace))
         self._header = b""
+        # Events that have come to one broadcast in a row, and are not told yet.
+        self._gathered: tuple[Broadcast, Told] | None = None
+        self._gathered_bytes = 0
         self._revision = 0
         """The newest of this stream's."""
         self._complete_revision = 0
@@ -285,6 +290,10 @@ class Session:
         if told.header:
             self._header = told.header
             self._revision = max(self._revision, told.revision)
+        if told.events and not told.created and not told.canceled:
+            self._gather(told, len(data))
+            return
+        self.tell_gathered()
         if told.created:
             if not self._unconfirmed or told.watch_id not in (-1, self._unconfirmed[0].number):
                 self._give_up()
@@ -298,16 +307,39 @@ class Session:
                 return
             if told.canceled:
                 self._canceled(broadcast, told)
-            elif told.events:
-                self._happened(broadcast, told)
             else:
                 self._told_progress(broadcast, told)
+
+    def _gather(self, told: Told, size: int) -> None:
+        """Keep events until the turn ends, or something else comes, to tell them as one."""
+        broadcast = self._broadcasts.get(told.watch_id)
+        if broadcast is None:
+            return
+        self._service.figures.events_coalesced += len(broadcast.members) - 1
+        if self._gathered is not None:
+            other, gathered = self._gathered
+            if other is broadcast and self._gathered_bytes + size <= GATHERED_BYTES_MAX:
+                gathered.header, gathered.revision = told.header, told.revision
+                gathered.events += told.events
+                self._gathered_bytes += size
+                return
+            self.tell_gathered()
+        self._gathered, self._gathered_bytes = (broadcast, told), size
+        self._service.has_gathered[self] = None
+
+    def tell_gathered(self) -> None:
+        """Tell watchers of the events that were gathered."""
+        if self._gathered is not None:
+            (broadcast, told), self._gathered = self._gathered, None
+            if broadcast.standing is not Standing.DROPPED:
+                self._happened(broadcast, told)
 
     def writable(self) -> None:
         """Nothing waits to be sent."""
 
     def ended(self, end: End) -> None:
         """Take the end of the stream."""
+        self.tell_gathered()
         status = status_of(end)
         is_leaderless = self._requires_leader and status == errors.NO_LEADER
         if is_leaderless or status.code not in _PASSING:
@@ -348,9 +380,7 @@ class Session:
         self._merge_all(broadcast.watched)
 
     def _happened(self, broadcast: Broadcast, told: Told) -> None:
-        service = self._service
-        service.figures.events_coalesced += len(broadcast.members) - 1
-        broadcast.deliver(told, service.outgoing)
+        broadcast.deliver(told, self._service.outgoing)
         if broadcast.position > told.revision:
             self._synced(broadcast)
         if not broadcast.members:
@@ -468,6 +498,7 @@ class Session:
 
     def _give_up(self) -> None:
         """Leave a member that does not keep to the rules."""
+        self.tell_gathered()
         self._service.routes.cancel(self._call)
         self._lost()
 
