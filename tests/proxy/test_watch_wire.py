@@ -3,6 +3,7 @@
 from contextlib import suppress
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,7 +102,7 @@ def test_cut_off(message: pb.WatchResponse, data: st.DataObject) -> None:
     size = data.draw(st.integers(0, len(whole)))
     try:
         expected = pb.WatchResponse.FromString(whole[:size])
-    except Exception:
+    except DecodeError:
         with pytest.raises(ValueError, match=r"cut off|no key|no revision|begin with"):
             Reader().read(whole[:size])
         return
