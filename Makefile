@@ -38,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-member bench-peer bench-proxy bench-raft bench-snapshot bench-storage bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page client clean h2load clients oracle try-oracle lock audit notices
+.PHONY: help setup run cluster test test-long test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-member bench-peer bench-proxy bench-raft bench-snapshot bench-storage bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page client clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -71,16 +71,20 @@ cluster: setup ## Start three members here; make cluster PROCFILE=Procfile.learn
 	$(BIN)/python tools/procfile.py $(PROCFILE)
 
 # Building, checking and compiling run side by side; each prints its output in one piece.
-test: ## Lint, then run every test
+test: ## Lint, then run every test that is not long
 	$(MAKE) --no-print-directory --jobs=$(PROCESSES) --output-sync=target h2load clients $(TRY_ORACLE) lint test-rust
 ifeq ($(KVORUM_COMPILED),0)
-	$(PYTEST)
+	$(PYTEST) -m 'not campaign and not long'
 else
-	KVORUM_COMPILED=0 $(PYTEST) -m 'not campaign and not seeds'
-	KVORUM_COMPILED=1 $(PYTEST) -m '(compiled or seeds) and not campaign' \
+	KVORUM_COMPILED=0 $(PYTEST) -m 'not campaign and not seeds and not long'
+	KVORUM_COMPILED=1 $(PYTEST) -m '(compiled or seeds) and not campaign and not long' \
 		$$(grep -rlE 'pytest.mark.(compiled|seeds)' tests --include='test_*.py')
 endif
 	@$(BIN)/kvorum --version | grep -E 'edge|core'
+
+# As long as all others together: soak, scale, chaos, simulated runs that are looked at.
+test-long: setup h2load clients $(TRY_ORACLE) ## Run the tests that `make test` leaves out because each takes seconds
+	KVORUM_COMPILED=0 $(PYTEST) -m 'long and not campaign'
 
 lint: setup lint-python lint-rust ## Check style and types
 

@@ -75,6 +75,7 @@ def change(server: Server) -> list[Any]:
     return sight(server)
 
 
+@pytest.mark.long
 def test_snapshots_go_to_us_and_back(guarded: tuple[Path, list[Any]], tmp_path: Path) -> None:
     directory, expected = guarded
     data = tmp_path / "kvorum"
@@ -91,6 +92,7 @@ def test_snapshots_go_to_us_and_back(guarded: tuple[Path, list[Any]], tmp_path: 
         assert seen_anew(kvorum) == changed
 
 
+@pytest.mark.long
 def test_a_directory_is_taken_over_and_given_back(
     guarded: tuple[Path, list[Any]], tmp_path: Path
 ) -> None:

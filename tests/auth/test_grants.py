@@ -54,6 +54,7 @@ def revoke_all(both: Both, role: str) -> None:
         both.answer("Auth/RoleRevokePermission", request, "root")
 
 
+@pytest.mark.long
 @given(first=st.lists(grants, max_size=5), second=st.lists(grants, min_size=1, max_size=5))
 @settings(max_examples=max(1, SEQUENCES // 10))
 def test_any_grants(

@@ -104,6 +104,7 @@ def lender(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lender[Places]]
     found.close()
 
 
+@pytest.mark.long
 @given(steps=placed_sequences())
 @settings(
     deadline=None,

@@ -37,6 +37,7 @@ def test_every_rpc_has_a_row() -> None:
     assert named == {rpc.path for rpc in RPCS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_call_in_everybodys_name(both: Both, service: str) -> None:
     for number, row in enumerate(SERVICES[service]()):

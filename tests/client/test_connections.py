@@ -42,6 +42,7 @@ def tls_flags(authority: Authority, pair: Pair) -> tuple[str, ...]:
     )
 
 
+@pytest.mark.long
 def test_renewed_certificates_need_no_new_client(server_at: Server, tmp_path: Path) -> None:
     old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
     shown = old.issue("client", file="shown")

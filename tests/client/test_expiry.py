@@ -33,6 +33,7 @@ def enable_users(address: str) -> None:
         client.auth.enable()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", RUNNING)
 @pytest.mark.parametrize(("kind", "run"), [("simple", run_threads), ("jwt", run_asyncio)])
 def test_a_token_that_expires_is_not_noticed(

@@ -122,6 +122,7 @@ def test_calls_and_watches_go_on_at_another_member(three: Cluster, fault: str) -
     assert got == history(three, prefix, first, len(got))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("impatient")
 def test_leasing_clients_see_what_was_answered(three: Cluster) -> None:
     """One writes rising numbers, two read, while members are killed and the leader changes."""

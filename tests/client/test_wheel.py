@@ -7,6 +7,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.kvorum import running_kvorum
 
 REPOSITORY = Path(__file__).parents[2]
@@ -21,6 +23,7 @@ with kvorum.Client(sys.argv[1], timeout=60) as client:
 """
 
 
+@pytest.mark.long
 def test_a_wheel_that_is_built_without_compilers_has_a_working_client(tmp_path: Path) -> None:
     source, built, installed = tmp_path / "source", tmp_path / "built", tmp_path / "installed"
     leave_out = shutil.ignore_patterns("*.so", "__pycache__", "target", "*.egg-info")

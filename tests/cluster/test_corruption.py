@@ -18,6 +18,7 @@ def checking(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.long
 def test_a_changed_value_raises_the_alarm(checking: Cluster) -> None:
     victim, through = checking.followers()
     for number in range(20):

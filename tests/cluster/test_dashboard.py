@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cluster.members import Cluster, Member, running_cluster, until
@@ -47,6 +48,7 @@ def until_complete(cluster: Cluster) -> None:
         until(f"{member} shows everything", lambda member=member: not missing(member))  # type: ignore[misc]
 
 
+@pytest.mark.long
 def test_no_panel_and_no_alert_is_without_series(tmp_path: Path) -> None:
     with running_cluster(tmp_path, "kvorum", 3, "--metrics=extensive") as cluster:
         cluster[0].put(b"key")

@@ -21,6 +21,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", range(3), ids=["leader", "follower", "other follower"])
 @given(calls=sequences(every_call))
 @settings(

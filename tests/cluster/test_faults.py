@@ -82,6 +82,7 @@ def test_a_leader_is_disturbed(cluster: Cluster, fault: Fault) -> None:
         work.await_progress()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fault",
     [kill, isolate, *(pytest.param(each, marks=pytest.mark.campaign) for each in ONE_WAY)],

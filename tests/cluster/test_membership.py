@@ -252,6 +252,7 @@ def test_a_dead_member_is_replaced_by_a_learner(cluster: Cluster, make: str) -> 
         work.await_progress()
 
 
+@pytest.mark.long
 def test_five_members_lose_two(tmp_path_factory: pytest.TempPathFactory, make: str) -> None:
     directory = tmp_path_factory.mktemp("five")
     with running_cluster(directory, make, 5) as cluster, load(cluster, ordered=False) as work:

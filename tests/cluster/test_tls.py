@@ -53,6 +53,7 @@ def test_a_cluster_over_tls(secure: Cluster) -> None:
         work.await_progress()
 
 
+@pytest.mark.long
 def test_renewed_certificates_are_used_without_a_restart(
     secure: Cluster, authority: Authority
 ) -> None:

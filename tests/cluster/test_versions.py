@@ -28,6 +28,7 @@ def seen_by_all(cluster: Cluster, target: str, storage: str) -> bool:
     }
 
 
+@pytest.mark.long
 def test_a_downgrade_is_begun_and_given_up_through_followers(cluster: Cluster) -> None:
     one, other = cluster.followers()
     until("the version is agreed on", lambda: seen_by_all(cluster, "", "3.7.0"))

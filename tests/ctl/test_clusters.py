@@ -74,6 +74,7 @@ def test_the_leader_moves(cluster: Cluster) -> None:
     assert cluster.leader() is first
 
 
+@pytest.mark.long
 def test_a_member_is_away(cluster: Cluster) -> None:
     cluster.settle()
     leader = cluster.leader()
@@ -90,6 +91,7 @@ def test_a_member_is_away(cluster: Cluster) -> None:
     away.start()
 
 
+@pytest.mark.long
 def test_a_majority_is_away(cluster: Cluster) -> None:
     cluster.settle()
     left, *others = cluster

@@ -56,6 +56,7 @@ def test_an_endpoint_that_nobody_serves(duel: Duel, command: str, form: str) -> 
     assert outcome.code in (1, 4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["health", "status", "hashkv"])
 def test_one_of_two_endpoints_is_served(duel: Duel, command: str) -> None:
     with held_port() as port:

@@ -36,6 +36,7 @@ def _start(stack: ExitStack, tool: list[str], member: Member, *words: str) -> Pr
     return program
 
 
+@pytest.mark.long
 def test_a_watch_goes_on_when_its_member_comes_back(cluster: Cluster) -> None:
     member, other, _ = cluster
     with ExitStack() as stack:
@@ -57,6 +58,7 @@ def test_a_watch_goes_on_when_its_member_comes_back(cluster: Cluster) -> None:
             assert outcome.out == b"PUT\nk\nbefore\nPUT\nk\nafter\n"
 
 
+@pytest.mark.long
 def test_a_watch_needs_a_leader(cluster: Cluster) -> None:
     member, *others = cluster
     with ExitStack() as stack:

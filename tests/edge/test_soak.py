@@ -76,6 +76,7 @@ def churn_http2(server: Server, source: random.Random, streams: int) -> None:
                 wire.send_bytes(b"\0\0\x08\x06\0\0\0\0\x01pingpong")
 
 
+@pytest.mark.long
 def test_streams_and_connections_that_come_and_go(server: Server, edge_kind: str) -> None:
     source = random.Random(20_000)
     streams = STREAMS[edge_kind]
@@ -103,6 +104,7 @@ def churn_http1(server: Server, source: random.Random, connections: int) -> None
                 plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
 
+@pytest.mark.long
 def test_http1_connections_that_come_and_go(server: Server, edge_kind: str) -> None:
     connections = STREAMS[edge_kind]
     descriptors = server.descriptors()
@@ -131,6 +133,7 @@ def ask_after_the_gone(address: str, rounds: int) -> None:
             assert plain.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.long
 def test_an_answer_to_the_gone_holds_nobody_up(edge_kind: str) -> None:
     # Several processes, so that they interrupt each other at every moment.
     servers = [Server() for _ in range(4)]
@@ -145,6 +148,7 @@ def test_an_answer_to_the_gone_holds_nobody_up(edge_kind: str) -> None:
             server.kill()
 
 
+@pytest.mark.long
 def test_rapid_resets_leave_nothing(server: Server, edge_kind: str) -> None:
     """Streams opened and cancelled without a pause, by clients that may get thrown out."""
     descriptors = server.descriptors()
@@ -164,6 +168,7 @@ def test_rapid_resets_leave_nothing(server: Server, edge_kind: str) -> None:
     assert min(growths[1:]) < GROWTH_BYTES_MAX // ROUNDS, growths
 
 
+@pytest.mark.long
 def test_memory_of_idle_connections(server: Server, edge_kind: str) -> None:
     count = IDLE[edge_kind]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

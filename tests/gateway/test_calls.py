@@ -407,6 +407,7 @@ def test_any_bytes_end_a_websocket_at_the_worst(client: Client) -> None:
     check()
 
 
+@pytest.mark.long
 def test_unfinished_messages_of_websockets_count_as_bodies(client: Client) -> None:
     size = client.gateway._body_bytes_max // 2
     sockets = [Socket(client, WATCH) for _ in range(gateway_calls.BODIES_BYTES_MAX // size + 1)]

@@ -71,6 +71,7 @@ def _watchers(server: Kvorum) -> float:
 # Garbage.
 
 
+@pytest.mark.long
 def test_bodies(server: Kvorum) -> None:
     _post(server, SEED, FUZZED // 5)
     before = memory(server)
@@ -169,6 +170,7 @@ def test_long_bodies_that_do_not_end(server: Kvorum) -> None:
     check_well(server)
 
 
+@pytest.mark.long
 def test_streams_that_nobody_reads(server: Kvorum) -> None:
     check_well(server)
     create = '{"create_request":{"key":"AA==","range_end":"AA=="}}'

@@ -62,6 +62,7 @@ def write_until(client: Client, name: str, acknowledged: int) -> dict[bytes, int
     return done
 
 
+@pytest.mark.long
 def test_fifty_kills(tmp_path: Path) -> None:
     random_ = random.Random(20)
     acknowledged: dict[bytes, int] = {}

@@ -262,6 +262,7 @@ def test_what_a_start_removes_counts_as_room(
             prepare_directory(config, RealFiles(), Logger([]))
 
 
+@pytest.mark.long
 def test_a_server_that_was_killed_on_a_small_disk_starts_again(tmp_path: Path) -> None:
     """There is room for two segments, not for three; the second is the one made in advance."""
     disk = tmp_path / "disk"

@@ -92,6 +92,7 @@ def framed(*messages: bytes) -> bytes:
     return b"".join(b"\0" + len(message).to_bytes(4, "big") + message for message in messages)
 
 
+@pytest.mark.long
 def test_ten_thousand_connections(server: Kvorum, channel: Any) -> None:
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit < CONNECTIONS + 500:
@@ -108,6 +109,7 @@ def test_ten_thousand_connections(server: Kvorum, channel: Any) -> None:
         assert put(channel, b"among many", b"").header.revision > 1
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_watchers(server: Kvorum, channel: Any, tmp_path: Path) -> None:
     creates = [
         WatchRequest(create_request=WatchCreateRequest(key=b"watched/%d" % number))
@@ -131,6 +133,7 @@ def test_a_hundred_thousand_watchers(server: Kvorum, channel: Any, tmp_path: Pat
         stream.cancel()
 
 
+@pytest.mark.long
 def test_fifty_thousand_leases(server: Kvorum, channel: Any, tmp_path: Path) -> None:
     body = tmp_path / "grant"
     body.write_bytes(framed(LeaseGrantRequest(TTL=3600).SerializeToString()))
@@ -156,6 +159,7 @@ def test_a_value_of_a_mebibyte_and_a_half(channel: Any) -> None:
     assert refused.value.details() == "etcdserver: request is too large"
 
 
+@pytest.mark.long
 def test_a_long_range_is_streamed_without_being_held(server: Kvorum, channel: Any) -> None:
     txn = channel.unary_unary("/etcdserverpb.KV/Txn")
     for start in range(0, KEYS, 100):

@@ -266,6 +266,7 @@ def test_a_client_without_any_member_is_disconnected() -> None:
             assert ask(gateway) == b"back"
 
 
+@pytest.mark.long
 def test_thousands_of_connections_leave_no_descriptor_behind() -> None:
     source = random.Random(3)
     with (

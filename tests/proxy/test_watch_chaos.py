@@ -9,6 +9,7 @@ from collections import deque
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -323,6 +324,7 @@ class Run:
         return sum(hub.watchers_open for hub in hubs) - 1
 
 
+@pytest.mark.long
 @given(st.lists(steps, min_size=10, max_size=60))
 @settings(
     deadline=None,

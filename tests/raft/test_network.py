@@ -400,6 +400,7 @@ def act_at_random(network: Network, source: random.Random) -> None:
     source.choices(list(steps.values()), weights=list(steps))[0]()
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_long_histories(seed: int) -> None:

@@ -92,6 +92,7 @@ def work(node: RawNode, asynchronous: bool) -> None:
         node.advance()
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None)
 @given(
     st.integers(0, 3),

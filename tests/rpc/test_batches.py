@@ -102,6 +102,7 @@ def _at_once() -> Harness:
     return harness
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("looks_max", [1, 3, 50])
 def test_where_a_batch_is_cut_changes_no_answer(at_once: Harness, looks_max: int) -> None:
     harness, turns = served(looks_max)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).parents[2]
 
 # Runs the command line with a bug in place.
@@ -39,6 +41,7 @@ def test_the_summary_is_the_last_line() -> None:
     assert ended.stderr == "", "a bar is for terminals"
 
 
+@pytest.mark.long
 def test_seeds_without_proxies_can_be_left_out() -> None:
     ended = run("-m", "kvorum.sim", "--seeds", "2", "--proxies", "--members", "1")
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -43,6 +43,7 @@ def seed_with_everything(members: int, *, frames: bool) -> int:
     raise AssertionError("no seed has everything")
 
 
+@pytest.mark.long
 def test_a_seed_with_json_gives_one_trace() -> None:
     """Frames of WebSockets are masked by chance, which nobody may notice."""
     seed = next(
@@ -54,6 +55,7 @@ def test_a_seed_with_json_gives_one_trace() -> None:
     assert trace_of(seed, 3) == trace_of(seed, 3, is_second=True)
 
 
+@pytest.mark.long
 def test_a_seed_with_clients_of_the_library_gives_one_trace() -> None:
     seed = next(
         seed

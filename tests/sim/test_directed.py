@@ -36,6 +36,7 @@ def reached(option: str, is_there: Callable[[Outcome], bool]) -> bool:
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("option", "count"),
     [
@@ -90,6 +91,7 @@ def test_the_append_that_crosses_a_segment_is_told_from_others() -> None:
     assert not crosses(Call("pwrite", "/data/member/wal/0.tmp", 0, 5000))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
 def test_nobody_crashes_in_peace(seed: int) -> None:
     world = World(seed)

@@ -153,6 +153,7 @@ def test_a_fifth_of_the_seeds_has_clients_of_the_library() -> None:
     assert all(plan.realm is None for plan in plans if plan.library is not None)
 
 
+@pytest.mark.long
 def test_they_hold_lose_and_watch_in_a_run() -> None:
     outcome = simulate(6, size_of(6))
     assert (outcome.guarantee, outcome.violation) == ("", "")

@@ -116,6 +116,7 @@ def test_some_runs_have_the_limits_of_production() -> None:
     assert all(value in choices[name] for each in drawn for name, value in each.items())
 
 
+@pytest.mark.long
 @pytest.mark.compiled
 @pytest.mark.parametrize(
     ("mark", "limits"),

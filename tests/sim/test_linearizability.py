@@ -71,6 +71,7 @@ def histories(draw: st.DrawFn) -> list[Operation]:
     return operations
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None)
 @given(histories())
 def test_the_checker_agrees_with_the_definition(operations: list[Operation]) -> None:

@@ -174,11 +174,13 @@ def test_the_tests_that_the_table_names_exist() -> None:
     assert named and [name for name in named if not (REPOSITORY / name).exists()] == []
 
 
+@pytest.mark.long
 def test_what_is_called_real_or_driven_has_run(ran: Ran) -> None:
     called = [each for each in MODULES if NAMED[name_in_table(each) or ""].status != BYPASSED]
     assert [each for each in called if not has_run(each, ran)] == [], ran.made
 
 
+@pytest.mark.long
 def test_what_is_called_bypassed_has_not_run(ran: Ran) -> None:
     called = [each for each in MODULES if NAMED[name_in_table(each) or ""].status == BYPASSED]
     assert [each for each in called if has_run(each, ran)] == [], ran.made

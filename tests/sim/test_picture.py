@@ -108,6 +108,7 @@ def test_every_request_is_there_with_its_answer() -> None:
     assert sum("request-" in each.get("id", "") for each in shown) == len(answered)
 
 
+@pytest.mark.long
 def test_the_violated_request_is_marked() -> None:
     found = find(miss_the_last_compare, 20_000)
     assert found is not None and found.guarantee == "answers are explained by the history"
@@ -126,6 +127,7 @@ def test_the_violated_request_is_marked() -> None:
     assert found.guarantee in page and safe(found.violation.splitlines()[0]) in page
 
 
+@pytest.mark.long
 def test_the_watcher_that_a_violation_is_about_is_marked() -> None:
     found = find(lose_an_event_at_catch_up)
     assert found is not None and found.guarantee.startswith("watch: ")
@@ -145,6 +147,7 @@ def test_the_members_that_a_violation_is_about_are_marked() -> None:
     assert texts(draw(trace.moments, "a run"), "marked") == ["m1", "m3"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seed", "members"), [(1, 1), (2, 3)])
 def test_nothing_depends_on_the_recording(seed: int, members: int) -> None:
     trace, again = Trace(), Trace()
@@ -175,6 +178,7 @@ def command_line(directory: Path, hash_seed: str, *command: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.long
 def test_a_replay_draws_one_picture_under_two_hash_seeds(tmp_path: Path) -> None:
     replay = ("-m", "kvorum.sim", "--replay", "3", "--members", "3")
     told = command_line(tmp_path, "1", *replay, "--plot", "picture.html")

@@ -74,12 +74,30 @@ KNOWN = {
     "tell_progress_too_soon": (20_000, {"watch: bookmarkable", "watch: reliable"}),
 }
 
+# Those that nearly the first seed finds, whatever changes.
+QUICK = {
+    "acknowledge_before_fsync",
+    "lose_the_tail_of_the_log",
+    "apply_twice_after_restart",
+    "index_ahead_of_effects",
+    "lose_an_event_at_catch_up",
+    "deliver_an_event_twice",
+    "take_the_short_way_past_permissions",
+    "go_on_with_calls_in_json_whose_client_left",
+    "lose_an_event_where_watches_are_shared",
+    "renew_leases_of_clients_that_left",
+    "send_in_reverse_order",
+}
+
 
 def test_there_are_at_least_fifteen() -> None:
-    assert len(PLANTED) >= 15 and set(KNOWN) <= set(PLANTED)
+    assert len(PLANTED) >= 15 and set(KNOWN) <= set(PLANTED) and set(KNOWN) >= QUICK
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in KNOWN],
+)
 def test_a_planted_bug_is_found(name: str) -> None:
     first_seed, guarantees = KNOWN[name]
     outcome = find(PLANTED[name], first_seed, SEEDS_MAX)

@@ -1,5 +1,7 @@
 """The shrinker: what is left fails in the same way, and is less than there was."""
 
+import pytest
+
 from kvorum.sim.plan import draw_plan
 from kvorum.sim.planted.search import find
 from kvorum.sim.planted.storage import index_ahead_of_effects
@@ -9,6 +11,7 @@ from kvorum.sim.shrink import describe, requests_of, shrink
 RUNS = 25
 
 
+@pytest.mark.long
 def test_a_failing_seed_gets_smaller_and_fails_as_before() -> None:
     found = find(index_ahead_of_effects)
     assert found is not None
