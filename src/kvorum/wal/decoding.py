@@ -7,7 +7,7 @@ end. Nothing behind a tear proves that it was synced, and one flipped bit does n
 tear may be cut off. Everything else is corruption of durable data, and is refused.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -106,22 +106,49 @@ def _has_empty_sector(segment: bytes, start: int, end: int) -> bool:
 class SegmentScanner:
     """Yields the records of a segment; afterwards `end`, `crc` and `tear` say how it ended."""
 
-    __slots__ = ("_is_last", "_segment", "crc", "end", "number", "path", "tear")
+    __slots__ = (
+        "_is_last",
+        "_skim",
+        "crc",
+        "durable_end",
+        "end",
+        "number",
+        "path",
+        "segment",
+        "tear",
+    )
 
-    def __init__(self, path: str, segment: bytes, crc: int | None, *, is_last: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        segment: bytes,
+        crc: int | None,
+        *,
+        is_last: bool,
+        skim: "Callable[[SegmentScanner], None] | None" = None,
+    ) -> None:
+        """With `skim`, which may move it on, it is called behind each record but an entry."""
         self.path = path
         self.crc = crc
         """The running checksum; None before the first segment that is read."""
         self.end = 0
+        self.durable_end = 0
+        """Records before this were synced before others behind it were written.
+
+        A batch is entries and then at most one state. So an entry behind a state is of a later
+        batch than the entry before the state; the state itself may not have been synced by etcd.
+        """
         self.number = 0
         self.tear: Tear | None = None
-        self._segment = segment
+        self.segment = segment
         self._is_last = is_last
+        self._skim = skim
 
     def __iter__(self) -> Iterator[Record]:
-        segment, size = self._segment, len(self._segment)
-        crc = self.crc if self.crc is not None else 0
+        segment, size, skim = self.segment, len(self.segment), self._skim
+        kinds, before = (0, 0), 0
         while (offset := self.end) + 8 <= size:
+            crc = self.crc or 0
             (word,) = _read_word(segment, offset)
             if not word:
                 break
@@ -156,15 +183,22 @@ class SegmentScanner:
             if kind not in RECORD_NAMES or HEAD.get(self.number, kind) != kind:
                 raise self._corrupt(f"a record of type {kind} has no place here")
             yield Record(kind, data, offset, self.number)
+            if kind == ENTRY and kinds == (ENTRY, STATE):
+                self.durable_end = before
+            kinds, before = (kinds[1], kind), offset
             self.crc = crc
             self.number += 1
             self.end = stop
+            if skim is not None and kind != ENTRY:
+                skim(self)
+                if self.end != stop:
+                    kinds = (0, 0)
         self._end_of_data()
 
     def _end_of_data(self) -> None:
         if self.number < len(HEAD):
             raise self._corrupt("the file ends before its checksum and metadata")
-        if not is_zero_from(self._segment, self.end):
+        if not is_zero_from(self.segment, self.end):
             # A lost sector is all zeros from here on, not just in its length word.
             sector_end = self.end - self.end % SECTOR_BYTES + SECTOR_BYTES
             self._damage("no record, but data behind it", self.end, sector_end)
@@ -175,7 +209,7 @@ class SegmentScanner:
         The length word is not covered by the checksum, but the record's fields give its length,
         too.
         """
-        whole = _whole_length(self._segment, start, crc)
+        whole = _whole_length(self.segment, start, crc)
         if whole is not None and whole != length:
             raise self._corrupt(f"{length} bytes long, but the record there has {whole}")
 
@@ -185,21 +219,21 @@ class SegmentScanner:
             raise self._corrupt(f"{problem}, and this is not the last segment")
         if self.number < len(HEAD):
             raise self._corrupt(f"{problem}, though it was durable before the file had its name")
-        if stop and not _has_empty_sector(self._segment, start, stop):
+        if stop and not _has_empty_sector(self.segment, start, stop):
             raise self._corrupt(problem)
-        proof = _written_later(self._segment, self.end)
+        proof = _written_later(self.segment, self.end)
         if proof is not None:
             raise self._corrupt(
                 f"{problem}, though the record at offset {proof} was written after it was durable"
             )
-        flipped = find_flipped_bit(self._segment, self.end, self.crc or 0)
+        flipped = find_flipped_bit(self.segment, self.end, self.crc or 0)
         if flipped is not None:
             raise self._corrupt(f"{problem}; with bit {flipped} flipped back it is whole")
         self.tear_here(problem)
 
     def tear_here(self, problem: str) -> None:
         """Note that the segment has to be cut off behind the last good record."""
-        lost = len(self._segment.rstrip(b"\0")) - self.end
+        lost = len(self.segment.rstrip(b"\0")) - self.end
         self.tear = Tear(self.path, self.end, self.number, problem, max(0, lost))
 
     def _corrupt(self, problem: str) -> CorruptLogError:
