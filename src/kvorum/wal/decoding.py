@@ -14,6 +14,7 @@ from typing import NamedTuple
 from google_crc32c import extend
 
 from kvorum.api.codec import read_varint
+from kvorum.files import Files, Opening
 from kvorum.wal.errors import CorruptLogError
 from kvorum.wal.flips import find_flipped_bit
 from kvorum.wal.framing import CRC, ENTRY, METADATA, RECORD_NAMES, SNAPSHOT, STATE
@@ -25,6 +26,27 @@ HEAD = {0: CRC, 1: METADATA}
 
 _read_word = Struct("<Q").unpack_from
 _LENGTH_MASK = (1 << 56) - 1
+
+
+PIECE_BYTES = 1 << 20
+"""How much of a segment is read at a time."""
+
+
+def read_piece(files: Files, path: str, offset: int, length: int) -> bytes:
+    """Return so many bytes of a file, fewer only where it ends."""
+    descriptor = files.open(path, Opening.READ)
+    try:
+        return files.pread(descriptor, offset, length)
+    finally:
+        files.close(descriptor)
+
+
+def _size(files: Files, path: str) -> int:
+    descriptor = files.open(path, Opening.READ)
+    try:
+        return files.size(descriptor)
+    finally:
+        files.close(descriptor)
 
 
 class Record(NamedTuple):
@@ -107,7 +129,9 @@ class SegmentScanner:
     """Yields the records of a segment; afterwards `end`, `crc` and `tear` say how it ended."""
 
     __slots__ = (
+        "_files",
         "_is_last",
+        "_size",
         "_skim",
         "crc",
         "durable_end",
@@ -115,6 +139,7 @@ class SegmentScanner:
         "number",
         "path",
         "segment",
+        "start",
         "tear",
     )
 
@@ -125,9 +150,14 @@ class SegmentScanner:
         crc: int | None,
         *,
         is_last: bool,
+        files: Files | None = None,
         skim: "Callable[[SegmentScanner], None] | None" = None,
     ) -> None:
-        """With `skim`, which may move it on, it is called behind each record but an entry."""
+        """Scan bytes; with `files`, the whole file, of which they are the beginning.
+
+        `skim` may move it on. It is called behind each record but an entry, and where more of the
+        file was read.
+        """
         self.path = path
         self.crc = crc
         """The running checksum; None before the first segment that is read."""
@@ -141,15 +171,25 @@ class SegmentScanner:
         self.number = 0
         self.tear: Tear | None = None
         self.segment = segment
+        """The part of the file that is in memory: a whole one would be new memory each time."""
+        self.start = 0
+        """Where that part begins."""
+        self._files = files
+        self._size = len(segment) if files is None else _size(files, path)
         self._is_last = is_last
         self._skim = skim
 
     def __iter__(self) -> Iterator[Record]:
-        segment, size, skim = self.segment, len(self.segment), self._skim
+        skim = self._skim
         kinds, before = (0, 0), 0
-        while (offset := self.end) + 8 <= size:
+        while (offset := self.end) + 8 <= (size := self._size):
+            if self._look(offset, 8):
+                if skim is not None:
+                    skim(self)
+                    kinds = (0, 0)
+                continue
             crc = self.crc or 0
-            (word,) = _read_word(segment, offset)
+            (word,) = _read_word(self.segment, offset - self.start)
             if not word:
                 break
             length = word & _LENGTH_MASK
@@ -162,7 +202,12 @@ class SegmentScanner:
                 return
             if word >> 56 != (0x80 | stop - end if stop > end else 0):
                 raise self._corrupt(f"the length word is {word:#018x}")
-            body = _parse_body(segment, start, end)
+            if self._look(offset, stop - offset):
+                if skim is not None:
+                    skim(self)
+                    kinds = (0, 0)
+                continue
+            body = _parse_body(self.segment, start - self.start, end - self.start)
             if body is None:
                 self._check_length(crc, start, length)
                 self._damage("not a record", start, stop)
@@ -195,10 +240,39 @@ class SegmentScanner:
                     kinds = (0, 0)
         self._end_of_data()
 
+    def _look(self, offset: int, length: int) -> bool:
+        """Have so many bytes in memory; return whether they had to be read."""
+        if offset + length <= self.start + len(self.segment):
+            return False
+        self.segment = self._read(offset, max(length, PIECE_BYTES))
+        self.start = offset
+        if len(self.segment) < length:
+            # A running member has cut off the zeros at the end meanwhile.
+            self._size = offset + len(self.segment)
+        return True
+
+    def _load(self) -> None:
+        """Have the whole file in memory, to judge damage."""
+        if len(self.segment) < self._size:
+            self.segment = self._read(0, self._size)
+            self.start = 0
+
+    def _read(self, offset: int, length: int) -> bytes:
+        assert self._files is not None, "all there is was given"
+        return read_piece(self._files, self.path, offset, length)
+
+    def _is_zero_from(self, offset: int) -> bool:
+        while offset < self._size:
+            self._look(offset, 1)
+            if not is_zero_from(self.segment, offset - self.start):
+                return False
+            offset = self.start + len(self.segment)
+        return True
+
     def _end_of_data(self) -> None:
         if self.number < len(HEAD):
             raise self._corrupt("the file ends before its checksum and metadata")
-        if not is_zero_from(self.segment, self.end):
+        if not self._is_zero_from(self.end):
             # A lost sector is all zeros from here on, not just in its length word.
             sector_end = self.end - self.end % SECTOR_BYTES + SECTOR_BYTES
             self._damage("no record, but data behind it", self.end, sector_end)
@@ -209,6 +283,7 @@ class SegmentScanner:
         The length word is not covered by the checksum, but the record's fields give its length,
         too.
         """
+        self._load()
         whole = _whole_length(self.segment, start, crc)
         if whole is not None and whole != length:
             raise self._corrupt(f"{length} bytes long, but the record there has {whole}")
@@ -219,6 +294,7 @@ class SegmentScanner:
             raise self._corrupt(f"{problem}, and this is not the last segment")
         if self.number < len(HEAD):
             raise self._corrupt(f"{problem}, though it was durable before the file had its name")
+        self._load()
         if stop and not _has_empty_sector(self.segment, start, stop):
             raise self._corrupt(problem)
         proof = _written_later(self.segment, self.end)
@@ -233,6 +309,7 @@ class SegmentScanner:
 
     def tear_here(self, problem: str) -> None:
         """Note that the segment has to be cut off behind the last good record."""
+        self._load()
         lost = len(self.segment.rstrip(b"\0")) - self.end
         self.tear = Tear(self.path, self.end, self.number, problem, max(0, lost))
 

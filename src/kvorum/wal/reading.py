@@ -13,11 +13,18 @@ from typing import NamedTuple, TypeVar
 
 from kvorum.api.codec import read_varint
 from kvorum.files import Files, Opening
-from kvorum.files.interface import read_file
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import NO_HARD_STATE, NO_MEMBERS, ConfState, HardState
 from kvorum.raft.wire import decode_conf_state, decode_entry, decode_hard_state, encode_hard_state
-from kvorum.wal.decoding import HEAD, Record, SegmentScanner, Tear, unproved_checksum
+from kvorum.wal.decoding import (
+    HEAD,
+    PIECE_BYTES,
+    Record,
+    SegmentScanner,
+    Tear,
+    read_piece,
+    unproved_checksum,
+)
 from kvorum.wal.errors import CorruptLogError, SegmentsMissingError, SnapshotNotInLogError
 from kvorum.wal.framing import ENTRY, METADATA, RECORD_NAMES, SNAPSHOT, STATE
 from kvorum.wal.segments import Segment, check_gapless, list_segments, segments_from
@@ -153,8 +160,9 @@ class _Scan:
     def _scan(self, segment: Segment, crc: int | None, *, is_last: bool) -> Iterator[Record]:
         path = f"{self._directory}/{segment.name}"
         skim = self._pass_over if self.skims else None
+        begin = read_piece(self._files, path, 0, PIECE_BYTES)
         self.scanner = SegmentScanner(
-            path, read_file(self._files, path), crc, is_last=is_last, skim=skim
+            path, begin, crc, is_last=is_last, files=self._files, skim=skim
         )
         for record in self.scanner:
             if record.type == ENTRY or record.type == SNAPSHOT:
@@ -178,11 +186,18 @@ class _Scan:
         if scanner.number < len(HEAD) or not self.skims:
             return
         passed = Skimmed(
-            *self._skim(scanner.segment, scanner.end, scanner.crc, self._after, self.state)
+            *self._skim(
+                scanner.segment,
+                scanner.end - scanner.start,
+                scanner.crc,
+                self._after,
+                self.state,
+            )
         )
-        scanner.end, scanner.crc = passed.end, passed.crc
+        scanner.end, scanner.crc = scanner.start + passed.end, passed.crc
         scanner.number += passed.records
-        scanner.durable_end = max(scanner.durable_end, passed.durable_end)
+        if passed.durable_end:
+            scanner.durable_end = scanner.start + passed.durable_end
         self.states += passed.states
         self.state = HardState(*passed.state)
 
