@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt};
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 
 const HEADER_BYTES: usize = 16;
 const FLAGS: usize = 10;
@@ -49,7 +50,7 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    fn of(path: &str) -> Option<Map> {
+    fn of(path: &Path) -> Option<Map> {
         let file = File::open(path).ok()?;
         let length = usize::try_from(file.metadata().ok()?.len()).ok()?;
         if length == 0 {
@@ -202,8 +203,8 @@ fn rows_of(
 #[pymethods]
 impl RowPages {
     #[new]
-    fn new(path: &str, commit: u64) -> Self {
-        let map = Map::of(path);
+    fn new(path: PathBuf, commit: u64) -> Self {
+        let map = Map::of(&path);
         let root = map.as_ref().and_then(|map| map.root(commit)).unwrap_or(NO_PAGE);
         RowPages { map, path: vec![(root, 0)], newest: None }
     }
