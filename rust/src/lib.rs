@@ -1,8 +1,9 @@
 //! `kvorum.edge._native`: the network edge on native threads.
 //!
 //! One thread serves every socket; another writes the log; a third calls other servers. None ever
-//! takes the GIL: the loop's own calls, in `edge` and `upstream`, and functions over many rows or keys, in `rows`, `newest` and `key_values`, are
-//! the only code that touches Python.
+//! takes the GIL: the loop's own calls, in `edge` and `upstream`, and functions over many rows,
+//! records or keys, in `rows`, `row_pages`, `newest`, `log_records` and `key_values`, are the only
+//! code that touches Python.
 
 #![cfg_attr(not(feature = "python"), allow(dead_code))]
 
@@ -25,6 +26,8 @@ mod io;
 #[cfg(feature = "python")]
 mod key_values;
 mod listener;
+#[cfg(feature = "python")]
+mod log_records;
 mod log_writer;
 mod network;
 #[cfg(feature = "python")]
@@ -32,6 +35,8 @@ mod newest;
 mod policy;
 mod ready;
 mod room;
+#[cfg(feature = "python")]
+mod row_pages;
 #[cfg(feature = "python")]
 mod rows;
 mod shared;
@@ -65,7 +70,13 @@ mod _native {
     use crate::key_values::key_values_json;
 
     #[pymodule_export]
+    use crate::log_records::skim_records;
+
+    #[pymodule_export]
     use crate::newest::NewestRows;
+
+    #[pymodule_export]
+    use crate::row_pages::RowPages;
 
     #[pymodule_export]
     use crate::rows::{leaves_of_rows, note_rows, rows_of_leaves};

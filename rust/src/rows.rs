@@ -89,7 +89,7 @@ pub(crate) fn opened<'a>(row_key: &[u8], sealed: &'a [u8]) -> Option<&'a [u8]> {
 
 /// The fields of a stored `KeyValue` that the index needs.
 #[derive(Default)]
-struct KeyValue<'a> {
+pub(crate) struct KeyValue<'a> {
     key: &'a [u8],
     create: u64,
     modified: u64,
@@ -98,7 +98,7 @@ struct KeyValue<'a> {
 }
 
 /// Read a varint in its shortest form.
-fn varint(data: &[u8], offset: &mut usize) -> Option<u64> {
+pub(crate) fn varint(data: &[u8], offset: &mut usize) -> Option<u64> {
     let mut number = 0;
     for shift in (0..70).step_by(7) {
         let byte = *data.get(*offset)?;
@@ -115,7 +115,7 @@ fn varint(data: &[u8], offset: &mut usize) -> Option<u64> {
 }
 
 /// Read the canonical form of a `KeyValue` with a key: fields in order, zero ones left out.
-fn key_value(data: &[u8]) -> Option<KeyValue<'_>> {
+pub(crate) fn key_value(data: &[u8]) -> Option<KeyValue<'_>> {
     let mut found = KeyValue::default();
     let mut offset = 0;
     let mut before = 0;
@@ -146,7 +146,7 @@ fn key_value(data: &[u8]) -> Option<KeyValue<'_>> {
     (!found.key.is_empty()).then_some(found)
 }
 
-fn number_at<const N: usize>(data: &[u8], offset: usize) -> Option<[u8; N]> {
+pub(crate) fn number_at<const N: usize>(data: &[u8], offset: usize) -> Option<[u8; N]> {
     data.get(offset..offset + N)?.try_into().ok()
 }
 
@@ -369,16 +369,49 @@ fn head_of(create: u64, version: u64, generation: u32) -> Vec<u8> {
 }
 
 /// A revision as Python's integer; nearly all of them are small.
-fn integer(py: Python<'_>, revision: u128) -> PyResult<Bound<'_, PyInt>> {
+pub(crate) fn integer(py: Python<'_>, revision: u128) -> PyResult<Bound<'_, PyInt>> {
     Ok(match i64::try_from(revision) {
         Ok(small) => small.into_pyobject(py)?,
         Err(_) => revision.into_pyobject(py)?,
     })
 }
 
+/// Add a row to an index and note the lease of its key.
+pub(crate) fn note(
+    entries: &Bound<'_, PyDict>,
+    leases: &Bound<'_, PyDict>,
+    are_leases: &mut bool,
+    revision: u128,
+    kv: &KeyValue<'_>,
+) -> PyResult<()> {
+    let py = entries.py();
+    let key = PyBytes::new(py, kv.key);
+    match entries.get_item(&key)? {
+        Some(entry) => {
+            if let Some(entry) = appended(&entry, revision)? {
+                entries.set_item(&key, entry)?;
+            }
+        }
+        None if revision & 1 == 1 || kv.version == 1 && u128::from(kv.create) == revision >> 32 => {
+            entries.set_item(&key, integer(py, revision)?)?;
+        }
+        None => {
+            let mut history = head_of(kv.create, kv.version, 0);
+            history.extend_from_slice(&record_of(revision));
+            entries.set_item(&key, PyBytes::new(py, &history))?;
+        }
+    }
+    if kv.lease != 0 {
+        leases.set_item(&key, kv.lease as i64)?;
+        *are_leases = true;
+    } else if *are_leases && leases.contains(&key)? {
+        leases.del_item(&key)?;
+    }
+    Ok(())
+}
+
 #[pyfunction]
 pub fn note_rows<'py>(
-    py: Python<'py>,
     entries: &Bound<'py, PyDict>,
     leases: &Bound<'py, PyDict>,
     rows: &Bound<'py, PyList>,
@@ -403,30 +436,7 @@ pub fn note_rows<'py>(
     for (revision, sealed) in sound {
         let value = &sealed.as_bytes()[..sealed.as_bytes().len() - CHECKSUM_BYTES];
         let Some(kv) = key_value(value) else { unreachable!("it was read a moment ago") };
-        let key = PyBytes::new(py, kv.key);
-        match entries.get_item(&key)? {
-            Some(entry) => {
-                if let Some(entry) = appended(&entry, revision)? {
-                    entries.set_item(&key, entry)?;
-                }
-            }
-            None if revision & 1 == 1
-                || kv.version == 1 && u128::from(kv.create) == revision >> 32 =>
-            {
-                entries.set_item(&key, integer(py, revision)?)?;
-            }
-            None => {
-                let mut history = head_of(kv.create, kv.version, 0);
-                history.extend_from_slice(&record_of(revision));
-                entries.set_item(&key, PyBytes::new(py, &history))?;
-            }
-        }
-        if kv.lease != 0 {
-            leases.set_item(&key, kv.lease as i64)?;
-            are_leases = true;
-        } else if are_leases && leases.contains(&key)? {
-            leases.del_item(&key)?;
-        }
+        note(entries, leases, &mut are_leases, revision, &kv)?;
     }
     Ok(true)
 }

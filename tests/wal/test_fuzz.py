@@ -1,17 +1,20 @@
 """Real logs, mutated: a clear error, the right answer, or a tear that is reported; never less."""
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kvorum.edge import native_skim
 from kvorum.files.interface import read_file, write_file
 from kvorum.files.memory import MemoryFiles
 from kvorum.files.real import RealFiles
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import HardState
 from kvorum.wal import SnapshotRecord, WalError, create_log, read_log, valid_snapshots
+from kvorum.wal.reading import survey_log
 
 WAL = "/wal"
 MUTANTS = 1500
@@ -72,6 +75,23 @@ def load(segments: Segments) -> MemoryFiles:
     return files
 
 
+def check_survey(files: MemoryFiles, truth: list[Entry]) -> None:
+    """Read all at once, with compiled code and without: it says what the two passes say."""
+    start = SnapshotRecord(len(truth) // 2, truth[-1].term)
+    for snapshot in (SnapshotRecord(), start):
+        for skim in (None, native_skim()):
+            try:
+                valid, content = survey_log(files, WAL, snapshot, skim)
+            except WalError as error:
+                with pytest.raises(type(error), match=re.escape(str(error))):
+                    valid_snapshots(files, WAL)
+                continue
+            assert valid == valid_snapshots(files, WAL)
+            if content is not None:
+                found = read_log(files, WAL, snapshot)
+                assert content == found._replace(durable_end=content.durable_end)
+
+
 def check(segments: Segments, truth: list[Entry]) -> str:
     """Read mutated segments; return how it went."""
     files = load(segments)
@@ -105,6 +125,8 @@ def fuzz(segments: Segments, choose: Callable[[random.Random], str], seed: int) 
             if len(data) > 16:
                 generator.choice(MUTATIONS)(generator, data)
         outcomes.add(check(segments | {name: bytes(data)}, truth))
+        if generator.random() < 0.1:
+            check_survey(load(segments | {name: bytes(data)}), truth)
     return outcomes
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from kvorum.backend.batch import Batch
-from kvorum.backend.buckets import CONF_STATE, META
+from kvorum.backend.buckets import CONF_STATE, KEY, META
 from kvorum.backend.cache import RowCache
 from kvorum.backend.defragment import (
     CatchUp,
@@ -33,7 +33,7 @@ from kvorum.backend.defragment import (
 from kvorum.backend.environment import Environment
 from kvorum.backend.errors import BackendError
 from kvorum.backend.flush import CommitFlush, Staged, StageFlush
-from kvorum.backend.native import NativeRows
+from kvorum.backend.native import NativeRows, RowPages
 from kvorum.backend.view import View
 from kvorum.files import Files
 
@@ -223,6 +223,14 @@ class Backend:
         """Return rows as the file has them, from a row key on; all of them must be in it."""
         assert self.is_flushed, "there are changes that the file does not have"
         return self._look().scan_sealed_rows(first, limit)
+
+    def row_pages(self) -> RowPages | None:
+        """Return what reads all rows from pages in this turn, if they are in the file."""
+        return self._look().row_pages() if self.is_flushed else None
+
+    def count_stored_rows(self) -> int:
+        """Return how many rows the file has."""
+        return self._look().count(KEY)
 
     def has_pending_rows(self, last: int) -> bool:
         """Tell whether a row up to `last` may not be in the file yet."""

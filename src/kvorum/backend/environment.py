@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from kvorum.backend.native import NativeRows
+from kvorum.backend.native import NativeRows, RowPages
 
 LOCK_ENDING = "-lock"
 
@@ -48,6 +48,9 @@ class ReadTransaction(Protocol):
 
     def count(self, bucket: bytes) -> int:
         """Return how many entries a bucket has."""
+
+    def row_pages(self) -> RowPages | None:
+        """Return what reads the rows from pages for as long as the view lasts, if anything does."""
 
     def end(self) -> None:
         """End the view. Nothing else may be called afterwards."""

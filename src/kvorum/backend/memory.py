@@ -14,7 +14,7 @@ from kvorum.backend.buckets import BUCKETS
 from kvorum.backend.encoding import KEY_BYTES_MAX
 from kvorum.backend.environment import Environment, Sizes
 from kvorum.backend.errors import BackendError, CorruptionError
-from kvorum.backend.native import NativeRows
+from kvorum.backend.native import NativeRows, RowPages
 from kvorum.files.interface import Opening, read_file
 from kvorum.files.memory import Call, MemoryFiles, Survives
 
@@ -130,6 +130,10 @@ class MemoryRead:
     def count(self, bucket: bytes) -> int:
         """Return how many entries a bucket has."""
         return len(self._buckets[bucket].entries)
+
+    def row_pages(self) -> RowPages | None:
+        """Return nothing: there are no pages."""
+        return None
 
     def end(self) -> None:
         """End the view."""

@@ -1,9 +1,9 @@
 """What compiled code does in place of Python, for many rows a call.
 
-The functions are those of the native edge (`rust/src/rows.rs`, `newest.rs`), reached through
-`Environments`; where there are none, Python does everything. They handle rows in their usual form.
-For anything else, damage above all, they report failure and have changed nothing; the Python code
-that they replace then decides what is wrong and reports it.
+The functions are those of the native edge (`rust/src/rows.rs`, `row_pages.rs`, `newest.rs`),
+reached through `Environments`; where there are none, Python does everything. They handle rows in
+their usual form. For anything else, damage above all, they report failure and have changed nothing;
+the Python code that they replace then decides what is wrong and reports it.
 
 Rows are (row key, value with its checksum), as our database files have them.
 """
@@ -49,8 +49,31 @@ class NewestRows(Protocol):
         """
 
 
+class RowPages(Protocol):
+    """The rows of a database file as of one commit, read from its pages.
+
+    A transaction that sees the commit has to be open meanwhile. Stops before a leaf that is unusual
+    in any way; LMDB has to be asked for what comes after the last row noted.
+    """
+
+    def note(
+        self,
+        entries: "dict[bytes, int | bytes | bytearray]",
+        leases: dict[bytes, int],
+        limit: int,
+        /,
+    ) -> tuple[int, int]:
+        """Add rows to an index as `note_rows` does, until they are at least so many.
+
+        Returns how many, 0 at the end, and the newest revision noted so far.
+        """
+
+
 class NativeRows(Protocol):
     """The compiled functions."""
+
+    def RowPages(self, path: str, commit: int, /) -> RowPages:  # noqa: N802 (a class there)
+        """Begin before the first row, as of a commit known by its number."""
 
     def NewestRows(self, deleted_at: int, /) -> NewestRows:  # noqa: N802 (a class there)
         """Begin without rows. A key deleted at that main revision stays so within it."""

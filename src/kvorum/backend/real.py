@@ -16,7 +16,7 @@ import lmdb
 from kvorum.backend.buckets import BUCKETS
 from kvorum.backend.environment import Environment, Sizes
 from kvorum.backend.errors import BackendError, CorruptionError
-from kvorum.backend.native import NativeRows
+from kvorum.backend.native import NativeRows, RowPages
 
 _Databases: TypeAlias = dict[bytes, "lmdb._Database"]
 # The two pages in which LMDB notes the newest commits.
@@ -58,12 +58,17 @@ def _error(path: str, action: str, error: Exception) -> BackendError:
 class LmdbRead:
     """A read transaction."""
 
-    __slots__ = ("_databases", "_path", "_transaction")
+    __slots__ = ("_databases", "_native", "_path", "_transaction")
 
     def __init__(
-        self, path: str, databases: _Databases, transaction: "lmdb.Transaction[bytes]"
+        self,
+        path: str,
+        databases: _Databases,
+        transaction: "lmdb.Transaction[bytes]",
+        native: NativeRows | None,
     ) -> None:
         self._path = path
+        self._native = native
         self._databases = databases
         self._transaction = transaction
 
@@ -110,6 +115,11 @@ class LmdbRead:
     def count(self, bucket: bytes) -> int:
         """Return how many entries a bucket has."""
         return self._transaction.stat(self._databases[bucket])["entries"]
+
+    def row_pages(self) -> RowPages | None:
+        """Return what reads the rows from pages for as long as the view lasts, if anything does."""
+        native = self._native
+        return None if native is None else native.RowPages(self._path, self._transaction.id())
 
     def end(self) -> None:
         """End the view."""
@@ -231,7 +241,7 @@ class LmdbEnvironment:
     def begin(self) -> LmdbRead:
         """Begin a view of the newest commit."""
         try:
-            return LmdbRead(self.path, self.databases, self.lmdb.begin())
+            return LmdbRead(self.path, self.databases, self.lmdb.begin(), self.native)
         except lmdb.Error as error:
             raise _error(self.path, "beginning to read", error) from error
 

@@ -27,6 +27,7 @@ from kvorum.backend.encoding import (
 )
 from kvorum.backend.environment import Environment, ReadTransaction
 from kvorum.backend.errors import CorruptionError, describe_revision
+from kvorum.backend.native import RowPages
 
 _SCAN_ENTRIES = 1_000
 _SCAN_BACK_ENTRIES = 16
@@ -132,6 +133,10 @@ class View:
     def scan_sealed_rows(self, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return rows of bucket `key` as the file has them, ascending and unchecked."""
         return self._transaction.scan(KEY, first, limit)
+
+    def row_pages(self) -> RowPages | None:
+        """Return what reads all rows of bucket `key` from pages while the view lasts, if it can."""
+        return self._transaction.row_pages()
 
     def last_row_key(self) -> bytes | None:
         """Return the key of the last row of bucket `key`, unchecked."""

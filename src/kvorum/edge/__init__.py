@@ -30,6 +30,7 @@ from kvorum.edge.upstream import Upstream, UpstreamSettings
 if TYPE_CHECKING:
     from kvorum.backend.native import NativeRows
     from kvorum.edge import _native
+    from kvorum.wal.skimming import Skim
 
 __all__ = [
     "CIPHER_SUITES",
@@ -51,6 +52,7 @@ __all__ = [
     "make_upstream",
     "native_key_values",
     "native_rows",
+    "native_skim",
     "open_edge",
 ]
 
@@ -113,6 +115,15 @@ def native_rows() -> "NativeRows | None":
     from kvorum.edge import _native
 
     return _native
+
+
+def native_skim() -> "Skim | None":
+    """Return the compiled function that passes records of the log; None where there is none."""
+    if edge_name() != "native":
+        return None
+    from kvorum.edge import _native
+
+    return _native.skim_records
 
 
 def native_key_values() -> WriteKeyValues | None:

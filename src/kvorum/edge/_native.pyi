@@ -34,7 +34,20 @@ def note_rows(
     rows: list[tuple[bytes, bytes]],
     /,
 ) -> bool: ...
+def skim_records(
+    segment: bytes, offset: int, crc: int, after: int, state: tuple[int, int, int], /
+) -> tuple[int, int, int, int, tuple[int, int, int], int]: ...
 def key_values_json(data: bytes, offset: int, end: int, tag: int, /) -> tuple[bytes, int]: ...
+
+class RowPages:
+    def __init__(self, path: str, commit: int, /) -> None: ...
+    def note(
+        self,
+        entries: dict[bytes, int | bytes | bytearray],
+        leases: dict[bytes, int],
+        limit: int,
+        /,
+    ) -> tuple[int, int]: ...
 
 class NewestRows:
     def __init__(self, deleted_at: int, /) -> None: ...

@@ -8,6 +8,7 @@ from kvorum.backend.environment import Environments
 from kvorum.files import Files
 from kvorum.raft.logger import Logger
 from kvorum.wal import SEGMENT_BYTES
+from kvorum.wal.skimming import Skim
 
 MEBIBYTE = 1 << 20
 
@@ -36,6 +37,8 @@ class Seams:
     """What the member's own child shows in place of a user's token; empty: there is none."""
     stopwatch: Callable[[], float] = lambda: 0.0
     """Monotonic seconds by which durations are taken for metrics; they decide nothing."""
+    skim: Skim | None = None
+    """Passes records of the log that a start does not need; without it Python reads them all."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

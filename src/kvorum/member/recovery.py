@@ -38,15 +38,20 @@ from kvorum.raft.logger import named
 from kvorum.raft.messages import ConfState, HardState, Snapshot
 from kvorum.raft.rawnode import RawNode
 from kvorum.raft.storage import MemoryStorage
-from kvorum.snap import ReleaseDatabases, RemoveLeftovers, database_path, load_newest
+from kvorum.snap import (
+    ReleaseDatabases,
+    RemoveLeftovers,
+    database_path,
+    load_newest,
+    newest_whole,
+)
 from kvorum.wal import (
     Log,
     LogContent,
     SnapshotRecord,
     create_log,
     exists,
-    open_log,
-    valid_snapshots,
+    open_newest,
 )
 
 if TYPE_CHECKING:
@@ -211,18 +216,28 @@ def _open_log(
     config: MemberConfig, seams: Seams, wal_directory: str
 ) -> tuple[Snapshot | None, Log, LogContent]:
     """Open the log at the newest snapshot that counts."""
-    valid = valid_snapshots(seams.files, wal_directory)
-    known = {(each.index, each.term) for each in valid}
-    snapshot, broken = load_newest(seams.files, f"{config.directory}/snap", known)
-    for each in broken:
-        seams.logger.warning(f"{each.path}: {each.problem}")
-    record = SnapshotRecord()
-    if snapshot is not None:
-        record = SnapshotRecord(snapshot.index, snapshot.term, snapshot.conf_state)
-    withdrawn = _never_installed(
-        config, seams, [each for each in valid if each.index > record.index]
+    directory = f"{config.directory}/snap"
+    snapshot: Snapshot | None = None
+
+    def choose(valid: list[SnapshotRecord]) -> tuple[SnapshotRecord, SnapshotRecord | None]:
+        nonlocal snapshot
+        known = {(each.index, each.term) for each in valid}
+        snapshot, broken = load_newest(seams.files, directory, known)
+        for each in broken:
+            seams.logger.warning(f"{each.path}: {each.problem}")
+        record = _record_of(snapshot)
+        without_file = [each for each in valid if each.index > record.index]
+        return record, _never_installed(config, seams, without_file)
+
+    log, content = open_newest(
+        seams.files,
+        wal_directory,
+        # Unless a crash came between a snapshot and its record, this is the one.
+        _record_of(newest_whole(seams.files, directory)),
+        choose,
+        config.segment_bytes,
+        seams.skim,
     )
-    log, content = open_log(seams.files, wal_directory, record, config.segment_bytes, withdrawn)
     if content.tear is not None:
         seams.logger.warning(f"cut off the end of the log: {content.tear}")
         mark("torn tail repaired")
@@ -231,6 +246,12 @@ def _open_log(
             f"removed {wal_directory}/{content.void.name}: it was begun after a write that failed"
         )
     return snapshot, log, content
+
+
+def _record_of(snapshot: Snapshot | None) -> SnapshotRecord:
+    if snapshot is None:
+        return SnapshotRecord()
+    return SnapshotRecord(snapshot.index, snapshot.term, snapshot.conf_state)
 
 
 def _never_installed(

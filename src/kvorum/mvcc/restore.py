@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kvorum.api.codec import varint
-from kvorum.backend import Backend
+from kvorum.backend import Backend, CorruptionError
 from kvorum.backend.encoding import open_rows, parse_row_key, row_key
 from kvorum.backend.native import NativeRows, Row
 from kvorum.mvcc.compaction import stored_revisions
@@ -38,10 +38,18 @@ def restore_store(
     index = Index()
     leases: dict[bytes, int] = {}
     count = 0
+    for rows in _read_pages(backend, index, leases):
+        count += rows
+        if progress is not None:
+            progress(count)
     for rows in _read_all(backend, index, leases, ROWS_PER_SCAN):
         count += rows
         if progress is not None:
             progress(count)
+    if backend.is_flushed and count != (stored := backend.count_stored_rows()):
+        raise CorruptionError(
+            backend.path, "bucket key", f"it has {stored} rows, {count} were read"
+        )
     index.restored()
     for key, lease in leases.items():
         lessor.reattach(lease, key)
@@ -104,12 +112,23 @@ def _store(backend: Backend, lessor: Lessor, hub: Hub, index: Index) -> Store:
     return store
 
 
+def _read_pages(backend: Backend, index: Index, leases: dict[bytes, int]) -> Iterator[int]:
+    """Add rows from the first on, in one turn, up to anything unusual; yield how many they were."""
+    pages = backend.row_pages()
+    while pages is not None:
+        count, newest = pages.note(index.entries, leases, ROWS_PER_SCAN)
+        if not count:
+            return
+        index.newest_revision = newest
+        yield count
+
+
 def _read_all(
     backend: Backend, index: Index, leases: dict[bytes, int], limit: int
 ) -> Iterator[int]:
-    """Add all rows, so many at a time; yield how many they were."""
+    """Add all rows after those that were added, so many at a time; yield how many they were."""
     native = backend.native
-    first = 0
+    first = index.newest_revision + 1 if index.newest_revision else 0
     if native is not None and backend.is_flushed:
         while sealed := backend.scan_sealed_rows(row_key(first), limit):
             if not native.note_rows(index.entries, leases, sealed):

@@ -34,6 +34,7 @@ from kvorum.edge import (
     TlsSettings,
     edge_name,
     native_rows,
+    native_skim,
     open_edge,
 )
 from kvorum.files.real import RealFiles
@@ -335,6 +336,7 @@ class Running:
             tokens=tokens,
             member_token=self._member_token,
             stopwatch=time.monotonic,
+            skim=native_skim(),
         )
         member = open_member(settings, seams, Progress(self._logger))
         self._logger.info(

@@ -17,6 +17,7 @@ from kvorum.backend.buckets import BUCKETS
 from kvorum.backend.environment import Environment, Sizes, WriteTransaction
 from kvorum.backend.errors import BackendError, CorruptionError
 from kvorum.backend.real import LmdbEnvironment, LmdbEnvironments, LmdbRead, LmdbWrite
+from kvorum.edge import native_rows
 from kvorum.files.interface import Opening, read_file
 from kvorum.files.memory import Call, MemoryFiles, Survives
 
@@ -98,7 +99,7 @@ class PausingRead(LmdbRead):
     __slots__ = ("_pause",)
 
     def __init__(self, read: LmdbRead, pause: Callable[[], None]) -> None:
-        super().__init__(read._path, read._databases, read._transaction)
+        super().__init__(read._path, read._databases, read._transaction, read._native)
         self._pause = pause
 
     def get(self, bucket: bytes, key: bytes) -> bytes | None:
@@ -122,7 +123,7 @@ class SimulatedEnvironment:
     ) -> None:
         self._environments = environments
         self.path = path
-        self.native = inner.native
+        self.native = environments.native
         self.inner = inner
         self.writing: SimulatedWrite | None = None
         self.committing = False
@@ -207,8 +208,9 @@ class SimulatedEnvironments:
         self.pause: Callable[[], None] | None = None
         self._directory = directory
         self._next_number = next_number
-        self.native = None  # Python alone: what is simulated is our code
-        self._lmdb = LmdbEnvironments()
+        self.native = None  # jobs use Python alone, which they can be stopped in
+        # Starts read rows as they do in production, if the compiled functions are there.
+        self._lmdb = LmdbEnvironments(native_rows())
         self._open: dict[str, SimulatedEnvironment] = {}
         # The entry whose key has changed, and was not restored.
         self.strayed: DamagedEntry | None = None

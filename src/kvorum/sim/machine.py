@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from kvorum.auth.tokens import SimpleTokens
+from kvorum.edge import native_skim
 from kvorum.edge.interface import Event, Request
 from kvorum.files.memory import MemoryFiles
 from kvorum.member.config import MemberConfig, Seams
@@ -283,6 +284,7 @@ class Machine:
             unix_seconds=self._time_of_day(),
             wall_clock=lambda: UNIX_SECONDS + self._world.now,
             tokens=SimpleTokens(self._cluster.token_seconds),
+            skim=native_skim(),
         )
         self.known = start.known
         joins = None if start.joined is None else start.joined[:2]

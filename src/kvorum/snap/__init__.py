@@ -6,7 +6,14 @@ record is in the log, and that is written when its file is durable: file first, 
 """
 
 from kvorum.snap.database import ReceivedDatabase, ReleaseDatabases, database_index, database_path
-from kvorum.snap.directory import Broken, RemoveLeftovers, WriteSnap, leftovers, load_newest
+from kvorum.snap.directory import (
+    Broken,
+    RemoveLeftovers,
+    WriteSnap,
+    leftovers,
+    load_newest,
+    newest_whole,
+)
 from kvorum.snap.format import SnapError, decode, encode, file_name
 
 __all__ = [
@@ -23,4 +30,5 @@ __all__ = [
     "file_name",
     "leftovers",
     "load_newest",
+    "newest_whole",
 ]

@@ -1,6 +1,6 @@
 """The `.snap` files of a member: writing one, and finding the one to start from."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from kvorum.files import Files
@@ -39,6 +39,23 @@ def load_newest(
     is newer than the one returned is renamed to end in `.broken`.
     """
     broken: list[Broken] = []
+    for path, snapshot in _newest_first(files, directory):
+        if isinstance(snapshot, SnapError):
+            files.rename(path, f"{path}.broken")
+            broken.append(Broken(f"{path}.broken", str(snapshot)))
+        elif (snapshot.index, snapshot.term) in valid:
+            return snapshot, broken
+    return None, broken
+
+
+def newest_whole(files: Files, directory: str) -> Snapshot | None:
+    """Return the newest snapshot that is whole, whether or not it counts; nothing is changed."""
+    found = (snapshot for _, snapshot in _newest_first(files, directory))
+    return next((each for each in found if not isinstance(each, SnapError)), None)
+
+
+def _newest_first(files: Files, directory: str) -> Iterator[tuple[str, Snapshot | SnapError]]:
+    """Yield the path of each snapshot, and what is in it, or why that cannot be read."""
     for name in reversed(files.list(directory)):
         parsed = parse_name(name)
         if parsed is None:
@@ -49,12 +66,9 @@ def load_newest(
             if (snapshot.term, snapshot.index) != parsed:
                 raise SnapError(path, f"holds index {snapshot.index} of term {snapshot.term}")
         except SnapError as error:
-            files.rename(path, f"{path}.broken")
-            broken.append(Broken(f"{path}.broken", str(error)))
-            continue
-        if (snapshot.index, snapshot.term) in valid:
-            return snapshot, broken
-    return None, broken
+            yield path, error
+        else:
+            yield path, snapshot
 
 
 def leftovers(files: Files, directory: str) -> list[str]:

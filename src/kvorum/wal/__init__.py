@@ -1,7 +1,7 @@
 """The write-ahead log, in etcd's format.
 
-`create_log` and `open_log` give a `Log`, which lives on the loop and returns jobs; `read_log` and
-`valid_snapshots` only read. See docs/storage.md.
+`create_log`, `open_log` and `open_newest` give a `Log`, which lives on the loop and returns jobs;
+`read_log` and `valid_snapshots` only read. See docs/storage.md.
 """
 
 from kvorum.wal.decoding import Tear
@@ -15,7 +15,7 @@ from kvorum.wal.errors import (
 )
 from kvorum.wal.jobs import AppendLog, CloseLog, CutSegment, PrepareSegment, ReleaseSegments
 from kvorum.wal.log import Log
-from kvorum.wal.opening import create_log, open_log
+from kvorum.wal.opening import create_log, open_log, open_newest
 from kvorum.wal.reading import LogContent, SnapshotRecord, read_log, valid_snapshots
 from kvorum.wal.segments import SEGMENT_BYTES, exists, leftovers
 
@@ -40,6 +40,7 @@ __all__ = [
     "exists",
     "leftovers",
     "open_log",
+    "open_newest",
     "read_log",
     "valid_snapshots",
 ]

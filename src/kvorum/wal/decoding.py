@@ -7,13 +7,14 @@ end. Nothing behind a tear proves that it was synced, and one flipped bit does n
 tear may be cut off. Everything else is corruption of durable data, and is refused.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
 from google_crc32c import extend
 
 from kvorum.api.codec import read_varint
+from kvorum.files import Files, Opening
 from kvorum.wal.errors import CorruptLogError
 from kvorum.wal.flips import find_flipped_bit
 from kvorum.wal.framing import CRC, ENTRY, METADATA, RECORD_NAMES, SNAPSHOT, STATE
@@ -25,6 +26,27 @@ HEAD = {0: CRC, 1: METADATA}
 
 _read_word = Struct("<Q").unpack_from
 _LENGTH_MASK = (1 << 56) - 1
+
+
+PIECE_BYTES = 1 << 20
+"""How much of a segment is read at a time."""
+
+
+def read_piece(files: Files, path: str, offset: int, length: int) -> bytes:
+    """Return so many bytes of a file, fewer only where it ends."""
+    descriptor = files.open(path, Opening.READ)
+    try:
+        return files.pread(descriptor, offset, length)
+    finally:
+        files.close(descriptor)
+
+
+def _size(files: Files, path: str) -> int:
+    descriptor = files.open(path, Opening.READ)
+    try:
+        return files.size(descriptor)
+    finally:
+        files.close(descriptor)
 
 
 class Record(NamedTuple):
@@ -106,23 +128,68 @@ def _has_empty_sector(segment: bytes, start: int, end: int) -> bool:
 class SegmentScanner:
     """Yields the records of a segment; afterwards `end`, `crc` and `tear` say how it ended."""
 
-    __slots__ = ("_is_last", "_segment", "crc", "end", "number", "path", "tear")
+    __slots__ = (
+        "_files",
+        "_is_last",
+        "_size",
+        "_skim",
+        "crc",
+        "durable_end",
+        "end",
+        "number",
+        "path",
+        "segment",
+        "start",
+        "tear",
+    )
 
-    def __init__(self, path: str, segment: bytes, crc: int | None, *, is_last: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        segment: bytes,
+        crc: int | None,
+        *,
+        is_last: bool,
+        files: Files | None = None,
+        skim: "Callable[[SegmentScanner], None] | None" = None,
+    ) -> None:
+        """Scan bytes; with `files`, the whole file, of which they are the beginning.
+
+        `skim` may move it on. It is called behind each record but an entry, and where more of the
+        file was read.
+        """
         self.path = path
         self.crc = crc
         """The running checksum; None before the first segment that is read."""
         self.end = 0
+        self.durable_end = 0
+        """Records before this were synced before others behind it were written.
+
+        A batch is entries and then at most one state. So an entry behind a state is of a later
+        batch than the entry before the state; the state itself may not have been synced by etcd.
+        """
         self.number = 0
         self.tear: Tear | None = None
-        self._segment = segment
+        self.segment = segment
+        """The part of the file that is in memory: a whole one would be new memory each time."""
+        self.start = 0
+        """Where that part begins."""
+        self._files = files
+        self._size = len(segment) if files is None else _size(files, path)
         self._is_last = is_last
+        self._skim = skim
 
     def __iter__(self) -> Iterator[Record]:
-        segment, size = self._segment, len(self._segment)
-        crc = self.crc if self.crc is not None else 0
-        while (offset := self.end) + 8 <= size:
-            (word,) = _read_word(segment, offset)
+        skim = self._skim
+        kinds, before = (0, 0), 0
+        while (offset := self.end) + 8 <= (size := self._size):
+            if self._look(offset, 8):
+                if skim is not None:
+                    skim(self)
+                    kinds = (0, 0)
+                continue
+            crc = self.crc or 0
+            (word,) = _read_word(self.segment, offset - self.start)
             if not word:
                 break
             length = word & _LENGTH_MASK
@@ -135,7 +202,12 @@ class SegmentScanner:
                 return
             if word >> 56 != (0x80 | stop - end if stop > end else 0):
                 raise self._corrupt(f"the length word is {word:#018x}")
-            body = _parse_body(segment, start, end)
+            if self._look(offset, stop - offset):
+                if skim is not None:
+                    skim(self)
+                    kinds = (0, 0)
+                continue
+            body = _parse_body(self.segment, start - self.start, end - self.start)
             if body is None:
                 self._check_length(crc, start, length)
                 self._damage("not a record", start, stop)
@@ -156,15 +228,51 @@ class SegmentScanner:
             if kind not in RECORD_NAMES or HEAD.get(self.number, kind) != kind:
                 raise self._corrupt(f"a record of type {kind} has no place here")
             yield Record(kind, data, offset, self.number)
+            if kind == ENTRY and kinds == (ENTRY, STATE):
+                self.durable_end = before
+            kinds, before = (kinds[1], kind), offset
             self.crc = crc
             self.number += 1
             self.end = stop
+            if skim is not None and kind != ENTRY:
+                skim(self)
+                if self.end != stop:
+                    kinds = (0, 0)
         self._end_of_data()
+
+    def _look(self, offset: int, length: int) -> bool:
+        """Have so many bytes in memory; return whether they had to be read."""
+        if offset + length <= self.start + len(self.segment):
+            return False
+        self.segment = self._read(offset, max(length, PIECE_BYTES))
+        self.start = offset
+        if len(self.segment) < length:
+            # A running member has cut off the zeros at the end meanwhile.
+            self._size = offset + len(self.segment)
+        return True
+
+    def _load(self) -> None:
+        """Have the whole file in memory, to judge damage."""
+        if len(self.segment) < self._size:
+            self.segment = self._read(0, self._size)
+            self.start = 0
+
+    def _read(self, offset: int, length: int) -> bytes:
+        assert self._files is not None, "all there is was given"
+        return read_piece(self._files, self.path, offset, length)
+
+    def _is_zero_from(self, offset: int) -> bool:
+        while offset < self._size:
+            self._look(offset, 1)
+            if not is_zero_from(self.segment, offset - self.start):
+                return False
+            offset = self.start + len(self.segment)
+        return True
 
     def _end_of_data(self) -> None:
         if self.number < len(HEAD):
             raise self._corrupt("the file ends before its checksum and metadata")
-        if not is_zero_from(self._segment, self.end):
+        if not self._is_zero_from(self.end):
             # A lost sector is all zeros from here on, not just in its length word.
             sector_end = self.end - self.end % SECTOR_BYTES + SECTOR_BYTES
             self._damage("no record, but data behind it", self.end, sector_end)
@@ -175,7 +283,8 @@ class SegmentScanner:
         The length word is not covered by the checksum, but the record's fields give its length,
         too.
         """
-        whole = _whole_length(self._segment, start, crc)
+        self._load()
+        whole = _whole_length(self.segment, start, crc)
         if whole is not None and whole != length:
             raise self._corrupt(f"{length} bytes long, but the record there has {whole}")
 
@@ -185,21 +294,23 @@ class SegmentScanner:
             raise self._corrupt(f"{problem}, and this is not the last segment")
         if self.number < len(HEAD):
             raise self._corrupt(f"{problem}, though it was durable before the file had its name")
-        if stop and not _has_empty_sector(self._segment, start, stop):
+        self._load()
+        if stop and not _has_empty_sector(self.segment, start, stop):
             raise self._corrupt(problem)
-        proof = _written_later(self._segment, self.end)
+        proof = _written_later(self.segment, self.end)
         if proof is not None:
             raise self._corrupt(
                 f"{problem}, though the record at offset {proof} was written after it was durable"
             )
-        flipped = find_flipped_bit(self._segment, self.end, self.crc or 0)
+        flipped = find_flipped_bit(self.segment, self.end, self.crc or 0)
         if flipped is not None:
             raise self._corrupt(f"{problem}; with bit {flipped} flipped back it is whole")
         self.tear_here(problem)
 
     def tear_here(self, problem: str) -> None:
         """Note that the segment has to be cut off behind the last good record."""
-        lost = len(self._segment.rstrip(b"\0")) - self.end
+        self._load()
+        lost = len(self.segment.rstrip(b"\0")) - self.end
         self.tear = Tear(self.path, self.end, self.number, problem, max(0, lost))
 
     def _corrupt(self, problem: str) -> CorruptLogError:

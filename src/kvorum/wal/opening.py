@@ -3,10 +3,12 @@
 A new log is made beside its place and moved there when it is durable, so that a directory of that
 name always holds a whole one. Opening it again locks the segments, cuts off a tear after a copy was
 made, and zeroes what is behind the end, all of it durable before the first append: a batch that is
-torn later must find zeros where it was not written. The last segment is written once more as it was
-read, because the outcome of its last sync is not known; so is the one before, unless the head of
-the last one proves it durable.
+torn later must find zeros where it was not written. What later records do not prove durable in the
+last segment is written once more as it was read, because the outcome of its last sync is not known;
+so is all of the one before, unless the head of the last one proves it durable.
 """
+
+from collections.abc import Callable
 
 from kvorum.files import Files, Opening
 from kvorum.files.interface import parent, write_file
@@ -15,14 +17,19 @@ from kvorum.wal.errors import LogExistsError, LogLockedError
 from kvorum.wal.framing import Framer
 from kvorum.wal.jobs import create_segment
 from kvorum.wal.log import HeldSegment, Log
-from kvorum.wal.reading import LogContent, SnapshotRecord, read_log
+from kvorum.wal.reading import LogContent, SnapshotRecord, read_log, survey_log
 from kvorum.wal.segments import (
     SEGMENT_BYTES,
     Segment,
     exists,
     leftovers,
+    list_segments,
     segments_from,
 )
+from kvorum.wal.skimming import Skim
+
+Choose = Callable[[list[SnapshotRecord]], tuple[SnapshotRecord, SnapshotRecord | None]]
+"""Given the snapshots that count, returns the one to start from, and the one to withdraw."""
 
 
 def create_log(
@@ -74,27 +81,61 @@ def open_log(
 
     What is cut off is moved to a file beside it named `.broken`. For `withdrawn` see `read_log`.
     """
-    held = _lock(files, directory, snapshot.index)
+    held = _lock(files, directory, segments_from(files, directory, snapshot.index))
     try:
         content = read_log(files, directory, snapshot, withdrawn)
-        # First what needs no room, and may free some.
-        _remove_leftovers(files, directory)
-        if content.tear is not None:
-            _keep(files, content.tear.path, content.tear.offset)
-        if content.void is not None:
-            _remove_void(files, directory, held.pop())
-        if content.doubtful_end is not None:
-            _make_durable(files, held[-2].descriptor, content.doubtful_end)
-        _write_again(files, held[-1].descriptor, content.end, segment_bytes)
-        # A process that was killed may have left names that are not durable either.
-        files.sync_directory(directory)
-        files.sync_directory(parent(directory))
+        return _made_durable(files, directory, held, snapshot, content, segment_bytes), content
     except BaseException:
-        for _, descriptor in held:
-            files.close(descriptor)
+        _close(files, held)
         raise
+
+
+def open_newest(
+    files: Files,
+    directory: str,
+    expected: SnapshotRecord,
+    choose: Choose,
+    segment_bytes: int = SEGMENT_BYTES,
+    skim: Skim | None = None,
+) -> tuple[Log, LogContent]:
+    """Open a log from the snapshot on that is chosen; read it once if that is the expected one."""
+    held = _lock(files, directory, list_segments(files, directory))
+    try:
+        valid, content = survey_log(files, directory, expected, skim)
+        snapshot, withdrawn = choose(valid)
+        if content is None or snapshot != expected or withdrawn is not None:
+            content = read_log(files, directory, snapshot, withdrawn)
+        while held[0].segment != content.segments[0]:
+            files.close(held.pop(0).descriptor)
+        return _made_durable(files, directory, held, snapshot, content, segment_bytes), content
+    except BaseException:
+        _close(files, held)
+        raise
+
+
+def _made_durable(
+    files: Files,
+    directory: str,
+    held: list[HeldSegment],
+    snapshot: SnapshotRecord,
+    content: LogContent,
+    segment_bytes: int,
+) -> Log:
+    """Prepare the files of a log that was read for the first append."""
+    # First what needs no room, and may free some.
+    _remove_leftovers(files, directory)
+    if content.tear is not None:
+        _keep(files, content.tear.path, content.tear.offset)
+    if content.void is not None:
+        _remove_void(files, directory, held.pop())
+    if content.doubtful_end is not None:
+        _make_durable(files, held[-2].descriptor, 0, content.doubtful_end)
+    _write_again(files, held[-1].descriptor, content.durable_end, content.end, segment_bytes)
+    # A process that was killed may have left names that are not durable either.
+    files.sync_directory(directory)
+    files.sync_directory(parent(directory))
     entries = content.entries
-    log = Log(
+    return Log(
         directory,
         held,
         metadata=content.metadata,
@@ -104,19 +145,22 @@ def open_log(
         crc=content.crc,
         segment_bytes=segment_bytes,
     )
-    return log, content
 
 
-def _lock(files: Files, directory: str, index: int) -> list[HeldSegment]:
+def _lock(files: Files, directory: str, segments: list[Segment]) -> list[HeldSegment]:
     held: list[HeldSegment] = []
-    for segment in segments_from(files, directory, index):
+    for segment in segments:
         path = f"{directory}/{segment.name}"
         held.append(HeldSegment(segment, files.open(path, Opening.WRITE)))
         if not files.lock(held[-1].descriptor):
-            for _, descriptor in held:
-                files.close(descriptor)
+            _close(files, held)
             raise LogLockedError(path)
     return held
+
+
+def _close(files: Files, held: list[HeldSegment]) -> None:
+    for _, descriptor in held:
+        files.close(descriptor)
 
 
 def _remove_leftovers(files: Files, directory: str) -> None:
@@ -147,18 +191,18 @@ def _remove_void(files: Files, directory: str, void: HeldSegment) -> None:
     files.sync_directory(directory)
 
 
-def _make_durable(files: Files, descriptor: int, end: int) -> None:
+def _make_durable(files: Files, descriptor: int, start: int, end: int) -> None:
     """Write once more what was read.
 
     A killed process may have left it unsynced. After a failed sync the system still shows the data
     to readers, but writes it no more, and calls the next sync a success.
     """
-    files.pwrite(descriptor, 0, files.pread(descriptor, 0, end))
+    files.pwrite(descriptor, start, files.pread(descriptor, start, end - start))
     files.fdatasync(descriptor)
 
 
-def _write_again(files: Files, descriptor: int, end: int, segment_bytes: int) -> None:
-    """Make durable what was read, and zeros behind it."""
+def _write_again(files: Files, descriptor: int, start: int, end: int, segment_bytes: int) -> None:
+    """Make durable what was read and may not be, and zeros behind it."""
     files.truncate(descriptor, end)
     files.allocate(descriptor, max(end, segment_bytes))
-    _make_durable(files, descriptor, end)
+    _make_durable(files, descriptor, start, end)

@@ -13,14 +13,22 @@ from typing import NamedTuple, TypeVar
 
 from kvorum.api.codec import read_varint
 from kvorum.files import Files, Opening
-from kvorum.files.interface import read_file
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import NO_HARD_STATE, NO_MEMBERS, ConfState, HardState
 from kvorum.raft.wire import decode_conf_state, decode_entry, decode_hard_state, encode_hard_state
-from kvorum.wal.decoding import Record, SegmentScanner, Tear, unproved_checksum
+from kvorum.wal.decoding import (
+    HEAD,
+    PIECE_BYTES,
+    Record,
+    SegmentScanner,
+    Tear,
+    read_piece,
+    unproved_checksum,
+)
 from kvorum.wal.errors import CorruptLogError, SegmentsMissingError, SnapshotNotInLogError
 from kvorum.wal.framing import ENTRY, METADATA, RECORD_NAMES, SNAPSHOT, STATE
 from kvorum.wal.segments import Segment, check_gapless, list_segments, segments_from
+from kvorum.wal.skimming import Skim, Skimmed
 
 _HEAD_BYTES_MAX = 4096
 """Enough to see that a segment holds more than a head; most do."""
@@ -53,6 +61,8 @@ class LogContent(NamedTuple):
     """A segment behind the last one that does not count, as it does not continue it."""
     doubtful_end: int | None
     """Where the data of the segment before the last ends, if it may not be durable."""
+    durable_end: int
+    """Where what may not be durable begins in the last segment."""
 
 
 def decode_snapshot_record(data: bytes) -> SnapshotRecord:
@@ -72,24 +82,41 @@ def decode_snapshot_record(data: bytes) -> SnapshotRecord:
 
 
 class _Scan:
-    """Goes through segments in order, and notes the metadata, the newest state and the end."""
+    """Goes through segments in order, and notes the metadata, the newest state and the end.
+
+    With `skim`, entries up to the index `after` are passed, and not all of them are yielded.
+    """
 
     __slots__ = (
+        "_after",
         "_directory",
         "_files",
         "_segments",
+        "_skim",
         "doubtful_end",
         "metadata",
         "scanner",
+        "skims",
         "state",
         "states",
         "void",
     )
 
-    def __init__(self, files: Files, directory: str, segments: list[Segment]) -> None:
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        segments: list[Segment],
+        skim: Skim | None = None,
+        after: int = 0,
+    ) -> None:
         self._files = files
         self._directory = directory
         self._segments = segments
+        self._skim = skim
+        self._after = after
+        self.skims = skim is not None
+        """Whether entries are passed."""
         self.metadata: bytes | None = None
         self.state = NO_HARD_STATE
         self.states = 0
@@ -132,7 +159,11 @@ class _Scan:
 
     def _scan(self, segment: Segment, crc: int | None, *, is_last: bool) -> Iterator[Record]:
         path = f"{self._directory}/{segment.name}"
-        self.scanner = SegmentScanner(path, read_file(self._files, path), crc, is_last=is_last)
+        skim = self._pass_over if self.skims else None
+        begin = read_piece(self._files, path, 0, PIECE_BYTES)
+        self.scanner = SegmentScanner(
+            path, begin, crc, is_last=is_last, files=self._files, skim=skim
+        )
         for record in self.scanner:
             if record.type == ENTRY or record.type == SNAPSHOT:
                 yield record
@@ -149,6 +180,26 @@ class _Scan:
             elif record.number:
                 # The checksum at the end of a head proves the segment before it durable.
                 self.doubtful_end = None
+
+    def _pass_over(self, scanner: SegmentScanner) -> None:
+        assert self._skim is not None and scanner.crc is not None, "a head was read"
+        if scanner.number < len(HEAD) or not self.skims:
+            return
+        passed = Skimmed(
+            *self._skim(
+                scanner.segment,
+                scanner.end - scanner.start,
+                scanner.crc,
+                self._after,
+                self.state,
+            )
+        )
+        scanner.end, scanner.crc = scanner.start + passed.end, passed.crc
+        scanner.number += passed.records
+        if passed.durable_end:
+            scanner.durable_end = scanner.start + passed.durable_end
+        self.states += passed.states
+        self.state = HardState(*passed.state)
 
     def _note_state(self, record: Record) -> None:
         self.states += 1
@@ -174,6 +225,70 @@ class _Scan:
         return CorruptLogError(self.scanner.path, record.offset, record.number, problem)
 
 
+class _Tail:
+    """What is gathered of a log from a snapshot on."""
+
+    __slots__ = ("_problem", "_snapshot", "entries", "is_found")
+
+    def __init__(self, snapshot: SnapshotRecord) -> None:
+        self._snapshot = snapshot
+        self._problem = "the log has none of that index"
+        self.is_found = False
+        self.entries: list[Entry] = []
+
+    def note_snapshot(self, known: SnapshotRecord) -> None:
+        """Note the record of a snapshot, which may be the one that this begins with."""
+        if known.index == self._snapshot.index:
+            self.is_found = known.term == self._snapshot.term
+            self._problem = f"the log has one of term {known.term} at that index"
+
+    def add(self, scan: _Scan, record: Record) -> None:
+        """Add an entry; a later one of the same index replaces the earlier and all behind it."""
+        entry = scan.decode(decode_entry, record)
+        start = self._snapshot.index
+        if entry.index <= start:
+            # All behind it was replaced, too, and comes again if it is still there.
+            self.entries.clear()
+            return
+        misplaced = _misplaced(entry, self.entries, start, scan.state.commit)
+        if misplaced:
+            raise scan.corrupt(record, misplaced)
+        del self.entries[entry.index - start - 1 :]
+        self.entries.append(entry)
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last entry, or of the snapshot."""
+        return self._snapshot.index + len(self.entries)
+
+    def content(self, scan: _Scan, directory: str, segments: list[Segment]) -> LogContent:
+        """Return everything, after the last record."""
+        if not self.is_found:
+            snapshot = self._snapshot
+            raise SnapshotNotInLogError(directory, snapshot.index, snapshot.term, self._problem)
+        end, last = scan.scanner, self.last_index
+        if scan.state.commit > last:
+            raise CorruptLogError(
+                end.path,
+                end.end,
+                end.number,
+                f"the log ends at index {last}, but {scan.state.commit} was committed",
+            )
+        assert scan.metadata is not None and end.crc is not None, "every segment has a head"
+        return LogContent(
+            scan.metadata,
+            scan.state,
+            self.entries,
+            end.tear,
+            segments if scan.void is None else segments[:-1],
+            end.end,
+            end.crc,
+            scan.void,
+            scan.doubtful_end,
+            end.durable_end,
+        )
+
+
 def read_log(
     files: Files,
     directory: str,
@@ -188,50 +303,48 @@ def read_log(
     segments = segments_from(files, directory, snapshot.index)
     place = withdrawn and _place_of(_Scan(files, directory, segments), withdrawn)
     scan = _Scan(files, directory, segments)
-    entries: list[Entry] = []
-    start = snapshot.index
-    problem = "the log has none of that index"
-    found = False
+    tail = _Tail(snapshot)
+    for record in scan:
+        if record.type == ENTRY:
+            tail.add(scan, record)
+            continue
+        known = scan.decode(decode_snapshot_record, record)
+        if place == (scan.scanner.path, record.offset):
+            scan.scanner.tear_here(f"the snapshot at index {known.index} was never installed")
+            break
+        tail.note_snapshot(known)
+    return tail.content(scan, directory, segments)
+
+
+def survey_log(
+    files: Files, directory: str, expected: SnapshotRecord, skim: Skim | None = None
+) -> tuple[list[SnapshotRecord], LogContent | None]:
+    """Read a whole log once: return what `valid_snapshots` and `read_log` do.
+
+    The content is that from the snapshot on which a start is expected from. It is None if there is
+    anything about it that `read_log` has to judge.
+    """
+    segments = _all_segments(files, directory)
+    scan = _Scan(files, directory, segments, skim, expected.index)
+    snapshots: list[SnapshotRecord] = []
+    tail: _Tail | None = _Tail(expected)
     for record in scan:
         if record.type == SNAPSHOT:
             known = scan.decode(decode_snapshot_record, record)
-            if place == (scan.scanner.path, record.offset):
-                scan.scanner.tear_here(f"the snapshot at index {known.index} was never installed")
-                break
-            if known.index == start:
-                found = known.term == snapshot.term
-                problem = f"the log has one of term {known.term} at that index"
-            continue
-        entry = scan.decode(decode_entry, record)
-        if entry.index <= start:
-            continue
-        misplaced = _misplaced(entry, entries, start, scan.state.commit)
-        if misplaced:
-            raise scan.corrupt(record, misplaced)
-        del entries[entry.index - start - 1 :]
-        entries.append(entry)
-    if not found:
-        raise SnapshotNotInLogError(directory, snapshot.index, snapshot.term, problem)
-    end = scan.scanner
-    if scan.state.commit > start + len(entries):
-        raise CorruptLogError(
-            end.path,
-            end.end,
-            end.number,
-            f"the log ends at index {start + len(entries)}, but {scan.state.commit} was committed",
-        )
-    assert scan.metadata is not None and end.crc is not None, "every segment has a head"
-    return LogContent(
-        scan.metadata,
-        scan.state,
-        entries,
-        end.tear,
-        segments if scan.void is None else segments[:-1],
-        end.end,
-        end.crc,
-        scan.void,
-        scan.doubtful_end,
-    )
+            snapshots.append(known)
+            if tail is not None:
+                tail.note_snapshot(known)
+        elif tail is not None:
+            try:
+                tail.add(scan, record)
+            except CorruptLogError:
+                tail = None
+            # From here on, an entry that would be passed may replace those that were added.
+            scan.skims = False
+    content: LogContent | None = None
+    if tail is not None and tail.is_found and scan.state.commit <= tail.last_index:
+        content = tail.content(scan, directory, segments_from(files, directory, expected.index))
+    return _committed(snapshots, scan.state), content
 
 
 def _place_of(scan: _Scan, withdrawn: SnapshotRecord) -> tuple[str, int] | None:
@@ -289,12 +402,20 @@ def valid_snapshots(files: Files, directory: str) -> list[SnapshotRecord]:
     These are the ones at or below the newest commit index: the record of a received snapshot
     is written before the state that goes with it, and without that state it does not count.
     """
+    scan = _Scan(files, directory, _all_segments(files, directory))
+    snapshots = [
+        scan.decode(decode_snapshot_record, record) for record in scan if record.type == SNAPSHOT
+    ]
+    return _committed(snapshots, scan.state)
+
+
+def _all_segments(files: Files, directory: str) -> list[Segment]:
     segments = list_segments(files, directory)
     if not segments:
         raise SegmentsMissingError(directory, "there is no file of a log")
     check_gapless(directory, segments)
-    scan = _Scan(files, directory, segments)
-    snapshots = [
-        scan.decode(decode_snapshot_record, record) for record in scan if record.type == SNAPSHOT
-    ]
-    return [snapshot for snapshot in snapshots if snapshot.index <= scan.state.commit]
+    return segments
+
+
+def _committed(snapshots: list[SnapshotRecord], state: HardState) -> list[SnapshotRecord]:
+    return [snapshot for snapshot in snapshots if snapshot.index <= state.commit]

@@ -15,7 +15,7 @@ from kvorum.mvcc import history
 from kvorum.server.jobs import JobOrder
 from kvorum.snap import ReceivedDatabase, WriteSnap, database_path
 from kvorum.wal import opening, reading
-from kvorum.wal.reading import LogContent
+from kvorum.wal.reading import LogContent, SnapshotRecord
 
 
 @contextmanager
@@ -49,10 +49,8 @@ def run_log_jobs_after_a_failed_one() -> Iterator[None]:
 @contextmanager
 def lose_the_tail_of_the_log() -> Iterator[None]:
     """Silently leave out the last entry when the log is read."""
-    original = reading.read_log
 
-    def read_log(*arguments: Any) -> LogContent:
-        content = original(*arguments)
+    def shortened(content: LogContent) -> LogContent:
         entries = content.entries[:-1]
         if not entries:
             return content
@@ -60,7 +58,17 @@ def lose_the_tail_of_the_log() -> Iterator[None]:
         commit = min(state.commit, entries[-1].index)
         return content._replace(entries=entries, state=state._replace(commit=commit))
 
-    with patch.object(opening, "read_log", read_log):
+    def read_log(*arguments: Any) -> LogContent:
+        return shortened(reading.read_log(*arguments))
+
+    def survey_log(*arguments: Any) -> tuple[list[SnapshotRecord], LogContent | None]:
+        snapshots, content = reading.survey_log(*arguments)
+        return snapshots, content and shortened(content)
+
+    with (
+        patch.object(opening, "read_log", read_log),
+        patch.object(opening, "survey_log", survey_log),
+    ):
         yield
 
 
