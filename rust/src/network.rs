@@ -199,9 +199,14 @@ impl Network {
 
     fn to_connection(&self, number: u32, command: Option<Command>) {
         match (self.connections.borrow().get(&number), command) {
-            (Some(connection), command) => {
-                connection.commands.borrow_mut().extend(command);
-                connection.wake();
+            (Some(connection), None) => connection.wake(),
+            (Some(connection), Some(command)) => {
+                let mut commands = connection.commands.borrow_mut();
+                let was_empty = commands.is_empty();
+                commands.push_back(command);
+                if was_empty {
+                    connection.wake();
+                }
             }
             // A call that is marked after its connection broke is reported as ended all the same.
             (None, Some(Command::MarkWaiting { call })) => {

@@ -9,6 +9,9 @@ pub struct Wakeup {
     descriptor: AtomicI32,
     /// The loop has announced that it sleeps, and nobody has woken it yet.
     sleeping: AtomicBool,
+    /// The descriptor was written to since it was last read. Set after the write: a loop that misses
+    /// it is woken once in vain.
+    rung: AtomicBool,
     /// Something was queued since the loop last announced sleep.
     noted: AtomicBool,
 }
@@ -22,6 +25,7 @@ impl Wakeup {
         Ok(Wakeup {
             descriptor: AtomicI32::new(descriptor),
             sleeping: AtomicBool::new(false),
+            rung: AtomicBool::new(false),
             noted: AtomicBool::new(false),
         })
     }
@@ -49,6 +53,7 @@ impl Wakeup {
             let one = 1u64;
             // A full counter (EAGAIN) means that the loop is being woken already.
             unsafe { libc::write(self.descriptor(), (&raw const one).cast(), 8) };
+            self.rung.store(true, Ordering::SeqCst);
         }
     }
 
@@ -68,8 +73,10 @@ impl Wakeup {
 
     pub fn awake(&self) {
         self.sleeping.store(false, Ordering::SeqCst);
-        let mut count = 0u64;
-        unsafe { libc::read(self.descriptor(), (&raw mut count).cast(), 8) };
+        if self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::SeqCst) {
+            let mut count = 0u64;
+            unsafe { libc::read(self.descriptor(), (&raw mut count).cast(), 8) };
+        }
     }
 }
 
