@@ -71,6 +71,7 @@ LIMITS = (
             "mvcc.ranges",
             "mvcc.transaction",
             "rpc.checks",
+            "rpc.keepalives",
             "rpc.lease",
         ),
     ),
