@@ -92,6 +92,7 @@ LIMITS = (
     Limit("mvcc.watch.hub", "DELIVERIES_PER_STEP", _FEW),
     Limit("mvcc.watch.hub", "CATCH_UP_BYTES_PER_STEP", _BYTES),
     Limit("mvcc.watch.hub", "STREAM_UNSENT_BYTES_MAX", _BYTES),
+    Limit("mvcc.watch.hub", "SPREAD_BYTES_MAX", _BYTES),
     Limit("mvcc.watch.hub", "UNSENT_BYTES_MAX", _BYTES),
     Limit("mvcc.watch.stream", "WATCHERS_PER_STEP", (1, 2)),
     Limit("mvcc.watch.publication", "CHANGES_PER_STEP", _FEW),

@@ -49,6 +49,9 @@ CATCH_UP_BYTES_PER_STEP = 4 * 1024 * 1024
 STREAM_UNSENT_BYTES_MAX = 1024 * 1024
 """How much one stream may be sent between two calls of `take_outgoing` before it counts as full."""
 
+SPREAD_BYTES_MAX = 64 * 1024
+"""So much of that may be beyond what a stream is looked at for: see `_tell_audience`."""
+
 UNSENT_BYTES_MAX = 16 * 1024 * 1024
 """The same over all streams: above it, watchers that were not sent anything yet fall behind."""
 
@@ -102,8 +105,7 @@ class WatchHub:
         """Calls of the member's own that were sent something; whoever follows them clears it."""
         self.pauses = 0
         """How often streams were paused, or closed."""
-        # What any stream may have been sent as one of an audience since the list was taken. It has
-        # a limit of its own, so that a stream is sent at most twice its share.
+        # What any stream may have been sent as one of an audience since the list was taken.
         self._spread_bytes = 0
         self._unsent_bytes = 0
         self._turn = 0
@@ -186,7 +188,7 @@ class WatchHub:
                     audience = entry.audience = self._find_audience(entry, main)
                 if (
                     audience is not None
-                    and self._spread_bytes + size < STREAM_UNSENT_BYTES_MAX
+                    and self._spread_bytes + size < SPREAD_BYTES_MAX
                     and self._unsent_bytes + size * len(entry.watchers) < UNSENT_BYTES_MAX
                 ):
                     self._tell_audience(audience, match, header)
@@ -424,7 +426,7 @@ class WatchHub:
         return Audience(list(groups.values()), self.pauses)
 
     def _tell_audience(self, audience: Audience[Watcher], match: Match, header: bytes) -> None:
-        """Send a transaction to watchers of which none is full."""
+        """Send a transaction to watchers without a look at each; it counts for none of them."""
         for watcher, calls in audience.groups:
             found, events = match.responses(watcher, header, self.history, self._fragment_bytes_max)
             for response in found:
