@@ -8,7 +8,7 @@ our favour. Run it as `make bench-proxy`.
 
 import argparse
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -114,8 +114,17 @@ def prepare(proxies: Proxies) -> None:
             check(proxy, scenario)
 
 
-def run(state: str, members: tuple[str, str], rounds: int, seconds: int) -> list[Row]:
-    """Compare the proxies, etcd's in front of the first member and ours in front of the second."""
+def run(
+    state: str, members: tuple[str, str], rounds: int, seconds: int, only: Sequence[str]
+) -> list[Row]:
+    """Compare the proxies, etcd's in front of the first member and ours in front of the second.
+
+    Only rows whose names have one of the words `only`, if there are any.
+    """
+
+    def is_wanted(name: str) -> bool:
+        return not only or any(word in name for word in only)
+
     rows: list[Row] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -127,18 +136,22 @@ def run(state: str, members: tuple[str, str], rounds: int, seconds: int) -> list
         proxies = proxy("etcd", members[0]), proxy("kvorum", members[1])
         prepare(proxies)
         for scenario in SCENARIOS:
+            if not is_wanted(scenario.name):
+                continue
 
             def calls(proxy: Proxy, scenario: Scenario = scenario) -> float:
                 return measure(proxy, scenario, seconds)
 
             rows += rates(state, proxies, scenario.name, calls, rounds, seconds)
         for count in WATCHERS:
+            if not is_wanted(f"{count:,} watchers"):
+                continue
 
             def events(proxy: Proxy, count: int = count) -> float:
                 return measure_watchers(proxy.address, grpc_watchers, key(0), count, seconds)
 
             rows += rates(state, proxies, f"{count:,} watchers", events, rounds, seconds)
-        for scenario in ALONE:
+        for scenario in filter(lambda scenario: is_wanted(scenario.name), ALONE):
             rows += latencies(state, proxies, scenario, rounds, seconds)
     return rows
 
@@ -148,10 +161,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=2, help="length of one measurement")
+    parser.add_argument("--only", nargs="+", default=(), help="words in the names of the rows")
     arguments = parser.parse_args()
     header()
-    rows = run("before etcd", ("etcd", "etcd"), arguments.rounds, arguments.seconds)
-    rows += run("before its own", ("etcd", "kvorum"), arguments.rounds, arguments.seconds)
+    how = arguments.rounds, arguments.seconds, arguments.only
+    rows = run("before etcd", ("etcd", "etcd"), *how)
+    rows += run("before its own", ("etcd", "kvorum"), *how)
     keep(rows, "proxy")
 
 

@@ -217,14 +217,23 @@ impl NativeEdge {
         let mark = self.shared.limits.stream_writable_bytes;
         let streams = self.streams.lock();
         let mut commands = Vec::with_capacity(batch.len().unwrap_or(0));
+        // A message to many streams is one object of Python many times: it is framed once.
+        let mut last: Option<(Bound<'_, PyBytes>, Bytes)> = None;
         for item in batch.try_iter()? {
-            let (call, message) = item?.extract::<(Call, Bound<'_, PyBytes>)>()?;
+            let item = item?.cast_into::<PyTuple>()?;
+            let call: Call = item.get_borrowed_item(0)?.extract()?;
+            let message = item.get_borrowed_item(1)?;
+            let message = message.cast::<PyBytes>()?;
             let stream = streams.get(&call);
             let is_http = stream.is_some_and(|stream| stream.is_http);
-            let data = if is_http {
-                Bytes::copy_from_slice(message.as_bytes())
-            } else {
-                grpc::frame(message.as_bytes())
+            let data = match &last {
+                _ if is_http => Bytes::copy_from_slice(message.as_bytes()),
+                Some((framed, frame)) if framed.is(&*message) => frame.clone(),
+                _ => {
+                    let frame = grpc::frame(message.as_bytes());
+                    last = Some((message.to_owned(), frame.clone()));
+                    frame
+                }
             };
             if let Some(stream) = stream {
                 let before = stream.pending.bytes.fetch_add(data.len(), Ordering::SeqCst);

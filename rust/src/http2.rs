@@ -82,6 +82,8 @@ struct Driver {
     alarm: Option<Pin<Box<Sleep>>>,
     /// Streams that have something to send as soon as the socket has written what it holds.
     blocked: Vec<u32>,
+    /// Streams that the loop said something to in this pass.
+    addressed: Vec<u32>,
     /// What the loop said and the socket has no room for, and what clients have to take of it.
     commands: VecDeque<Command>,
     commands_load: (usize, usize),
@@ -135,6 +137,7 @@ impl Driver {
             deadlines: BTreeSet::new(),
             alarm: None,
             blocked: Vec::new(),
+            addressed: Vec::new(),
             commands: VecDeque::new(),
             commands_load: (0, 0),
             ledger: Ledger::default(),
@@ -247,6 +250,7 @@ impl Driver {
     fn rest(&mut self) {
         self.streams.shrink_to_fit();
         self.commands.shrink_to_fit();
+        self.addressed.shrink_to_fit();
         self.connection.commands.borrow_mut().shrink_to_fit();
         self.backlog.rest();
         if let Some(traffic) = &mut self.link.borrow_mut().traffic {
@@ -485,14 +489,19 @@ impl Driver {
         }
         self.commands.append(&mut said);
         drop(said);
-        while self.socket_is_free()
-            && let Some(command) = self.commands.pop_front()
-        {
-            let (answers, streams) = command.load();
-            self.commands_load.0 -= answers;
-            self.commands_load.1 -= streams;
+        if !self.socket_is_free() {
+            return;
+        }
+        while let Some(command) = self.commands.pop_front() {
             self.apply(command);
         }
+        self.commands_load = (0, 0);
+        // Only now: what was said to a stream at once leaves together.
+        let mut addressed = mem::take(&mut self.addressed);
+        for id in addressed.drain(..) {
+            self.transmit(id);
+        }
+        self.addressed = addressed;
     }
 
     fn apply(&mut self, command: Command) {
@@ -529,7 +538,9 @@ impl Driver {
             Command::Release { bytes, .. } => return stream.release(bytes),
             _ => return,
         }
-        self.drive(id);
+        if !mem::replace(&mut stream.is_addressed, true) {
+            self.addressed.push(id);
+        }
     }
 
     /// Finds unary calls that the client gave up.
@@ -551,7 +562,6 @@ impl Driver {
 
     /// Drives a stream as far as it goes.
     fn drive(&mut self, id: u32) {
-        let socket_is_free = self.socket_is_free();
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let may_unpack = |arrivals: &Arrivals| {
             arrivals.unpacked_bytes < UNPACKED_BYTES_MAX && !self.link.borrow().is_paused()
@@ -569,7 +579,14 @@ impl Driver {
         if self.weigh(id) {
             return self.turn_away(id);
         }
+        self.transmit(id);
+    }
+
+    /// Sends what a stream has to send, as far as that goes.
+    fn transmit(&mut self, id: u32) {
+        let socket_is_free = self.socket_is_free();
         let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.is_addressed = false;
         let progress = stream.transmit(&self.ready, id, socket_is_free, &mut self.granted);
         let mark = self.shared.limits.stream_writable_bytes;
         if stream.is_in_use() && stream.pending.is_writable_again(mark) {

@@ -122,8 +122,13 @@ fn run(shared: Arc<Shared>, runtime: Runtime) {
     });
     NETWORK.set(Some(network.clone()));
     runtime.block_on(poll_fn(|cx| {
-        network.shared.outbox.set_waker(Some(cx.waker().clone()));
-        *network.main.borrow_mut() = Some(cx.waker().clone());
+        let mut main = network.main.borrow_mut();
+        // Whoever wakes this thread holds the lock around its waker for a moment longer.
+        if main.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
+            network.shared.outbox.set_waker(Some(cx.waker().clone()));
+            *main = Some(cx.waker().clone());
+        }
+        drop(main);
         network.dispatch();
         if network.stopping.get() { Poll::Ready(()) } else { Poll::Pending }
     }));
@@ -199,9 +204,14 @@ impl Network {
 
     fn to_connection(&self, number: u32, command: Option<Command>) {
         match (self.connections.borrow().get(&number), command) {
-            (Some(connection), command) => {
-                connection.commands.borrow_mut().extend(command);
-                connection.wake();
+            (Some(connection), None) => connection.wake(),
+            (Some(connection), Some(command)) => {
+                let mut commands = connection.commands.borrow_mut();
+                let was_empty = commands.is_empty();
+                commands.push_back(command);
+                if was_empty {
+                    connection.wake();
+                }
             }
             // A call that is marked after its connection broke is reported as ended all the same.
             (None, Some(Command::MarkWaiting { call })) => {

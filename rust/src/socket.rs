@@ -13,7 +13,7 @@ use tokio_rustls::TlsStream;
 pub const GATHERED_BYTES_MAX: usize = 64 * 1024;
 
 /// A piece this large goes to the socket directly: copying it would cost more than a call.
-const DIRECT_BYTES_MIN: usize = 8 * 1024;
+const DIRECT_BYTES_MIN: usize = 32 * 1024;
 
 /// What HTTP is spoken over.
 pub enum Socket {

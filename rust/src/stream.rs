@@ -4,7 +4,7 @@ use crate::arrivals::Arrivals;
 use crate::grpc::{self, MessageReader, Next, Refusal};
 use crate::ready::{Ready, stream_waker};
 use crate::shared::{Call, EventDetail, Metadata, Pairs, Pending, Unary};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::header::{CONTENT_LENGTH, HeaderValue};
@@ -16,6 +16,9 @@ use std::time::Instant;
 
 /// How much of an answer is given to h2 at a time.
 const PIECE_BYTES_MAX: usize = 64 * 1024;
+
+/// Small messages leave together up to so many bytes: as much as a frame holds.
+const JOINED_BYTES_MAX: usize = 16 * 1024;
 
 /// How much of all answers is given to h2 before it has to write.
 const GRANTED_BYTES_MAX: usize = 1024 * 1024;
@@ -72,6 +75,8 @@ pub struct Stream {
     /// Everything sent has had its chance to leave before the stream is reset.
     breaking: bool,
     waker: Option<Waker>,
+    /// The loop said something to it that was not acted upon yet.
+    pub is_addressed: bool,
     /// What the connection counts for this stream.
     pub load: Load,
 }
@@ -94,6 +99,44 @@ pub enum Received {
     Packed,
     /// The client reset the stream.
     Reset,
+}
+
+/// How many bytes leave next: part of the first piece, or several small ones, each of which would
+/// cost h2 a frame.
+fn next_bytes(pieces: &VecDeque<Bytes>, joins: bool) -> usize {
+    let mut lengths = pieces.iter().map(Bytes::len);
+    let mut length = lengths.next().unwrap_or(0).min(PIECE_BYTES_MAX);
+    if joins {
+        length += lengths
+            .scan(length, |joined, next| {
+                *joined += next;
+                (*joined <= JOINED_BYTES_MAX).then_some(next)
+            })
+            .sum::<usize>();
+    }
+    length
+}
+
+/// Takes so many bytes, which are there.
+fn take_bytes(pieces: &mut VecDeque<Bytes>, length: usize) -> Bytes {
+    if let Some(first) = pieces.front_mut().filter(|first| first.len() > length) {
+        return first.split_to(length);
+    }
+    let Some(first) = pieces.pop_front() else { return Bytes::new() };
+    if first.len() == length {
+        return first;
+    }
+    let mut joined = BytesMut::with_capacity(length);
+    joined.extend_from_slice(&first);
+    while joined.len() < length
+        && let Some(next) = pieces.front_mut()
+    {
+        joined.extend_from_slice(&next.split_to(next.len().min(length - joined.len())));
+        if next.is_empty() {
+            pieces.pop_front();
+        }
+    }
+    joined.freeze()
 }
 
 /// Answers a call that is refused.
@@ -137,6 +180,7 @@ impl Stream {
             ending: None,
             breaking: false,
             waker: None,
+            is_addressed: false,
             load: Load::default(),
         }
     }
@@ -249,7 +293,9 @@ impl Stream {
                     }
                     let released = wire_bytes.min(self.owed);
                     self.owed -= released;
-                    arrivals.message(call, message, released);
+                    // A client that has said everything needs no window.
+                    let is_last = self.body.as_ref().is_some_and(RecvStream::is_end_stream);
+                    arrivals.message(call, message, if is_last { 0 } else { released });
                 }
             }
         }
@@ -364,14 +410,16 @@ impl Stream {
         socket_is_free: bool,
         granted: &mut usize,
     ) -> Progress {
-        while let Some(piece) = self.pieces.front_mut() {
+        let joins = self.kind != Kind::Http;
+        while !self.pieces.is_empty() {
             let Answer::Open(send) = &mut self.answer else {
                 return Progress::Broken;
             };
             if !socket_is_free || *granted >= GRANTED_BYTES_MAX {
                 return Progress::Blocked;
             }
-            send.reserve_capacity(piece.len().min(PIECE_BYTES_MAX));
+            let length = next_bytes(&self.pieces, joins);
+            send.reserve_capacity(length);
             let mut capacity = send.capacity();
             if capacity == 0 {
                 let waker = self.waker.get_or_insert_with(|| stream_waker(ready, id));
@@ -381,10 +429,7 @@ impl Stream {
                     Poll::Pending => return Progress::Waiting,
                 }
             }
-            let data = piece.split_to(capacity.min(piece.len()));
-            if piece.is_empty() {
-                self.pieces.pop_front();
-            }
+            let data = take_bytes(&mut self.pieces, capacity.min(length));
             self.pieces_bytes -= data.len();
             self.pending.sent(data.len());
             *granted += data.len();
@@ -446,6 +491,35 @@ impl Stream {
                 let headers = response.headers_mut();
                 grpc::add_status(headers, ending.code, &ending.text, &ending.trailers);
                 respond.send_response(response, true).is_ok()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pieces_leave_together_and_nothing_is_lost_or_moved() {
+        let sizes = [3, 5, JOINED_BYTES_MAX - 8, 1, JOINED_BYTES_MAX, 2, 100_000, 7, 7];
+        for capacity in [1, 6, 1000, usize::MAX] {
+            let whole: Vec<Bytes> =
+                (0..).zip(sizes).map(|(byte, size)| vec![byte; size].into()).collect();
+            let mut pieces: VecDeque<Bytes> = whole.iter().cloned().collect();
+            let (mut taken, mut frames) = (Vec::new(), Vec::new());
+            while !pieces.is_empty() {
+                let length = next_bytes(&pieces, true).min(capacity);
+                let data = take_bytes(&mut pieces, length);
+                assert_eq!(data.len(), length);
+                taken.extend_from_slice(&data);
+                frames.push(length);
+            }
+            assert_eq!(taken, whole.concat());
+            if capacity == usize::MAX {
+                let rest = 100_000 - PIECE_BYTES_MAX;
+                let joined = [JOINED_BYTES_MAX, 1, JOINED_BYTES_MAX, 2, PIECE_BYTES_MAX, rest, 14];
+                assert_eq!(frames, joined);
             }
         }
     }

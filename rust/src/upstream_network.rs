@@ -95,8 +95,13 @@ fn run(shared: Arc<Shared>, runtime: Runtime) {
     });
     NETWORK.set(Some(network.clone()));
     runtime.block_on(poll_fn(|cx| {
-        network.shared.outbox.set_waker(Some(cx.waker().clone()));
-        *network.main.borrow_mut() = Some(cx.waker().clone());
+        let mut main = network.main.borrow_mut();
+        // Whoever wakes this thread holds the lock around its waker for a moment longer.
+        if main.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
+            network.shared.outbox.set_waker(Some(cx.waker().clone()));
+            *main = Some(cx.waker().clone());
+        }
+        drop(main);
         network.dispatch();
         if network.stopping.get() { Poll::Ready(()) } else { Poll::Pending }
     }));

@@ -2,13 +2,16 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 pub struct Wakeup {
     /// -1 once it is closed.
     descriptor: AtomicI32,
     /// The loop has announced that it sleeps, and nobody has woken it yet.
     sleeping: AtomicBool,
+    /// Writes to the descriptor that were not read; counted before they are made, so that a loop
+    /// which finds none has nothing to read.
+    rings: AtomicU64,
     /// Something was queued since the loop last announced sleep.
     noted: AtomicBool,
 }
@@ -22,6 +25,7 @@ impl Wakeup {
         Ok(Wakeup {
             descriptor: AtomicI32::new(descriptor),
             sleeping: AtomicBool::new(false),
+            rings: AtomicU64::new(0),
             noted: AtomicBool::new(false),
         })
     }
@@ -46,6 +50,7 @@ impl Wakeup {
     /// Wakes the loop if it sleeps and something was noted.
     pub fn ring(&self) {
         if self.noted.load(Ordering::SeqCst) && self.sleeping.swap(false, Ordering::SeqCst) {
+            self.rings.fetch_add(1, Ordering::SeqCst);
             let one = 1u64;
             // A full counter (EAGAIN) means that the loop is being woken already.
             unsafe { libc::write(self.descriptor(), (&raw const one).cast(), 8) };
@@ -68,8 +73,12 @@ impl Wakeup {
 
     pub fn awake(&self) {
         self.sleeping.store(false, Ordering::SeqCst);
-        let mut count = 0u64;
-        unsafe { libc::read(self.descriptor(), (&raw mut count).cast(), 8) };
+        if self.rings.load(Ordering::SeqCst) > 0 {
+            // Stays zero if the write is still to come.
+            let mut count = 0u64;
+            unsafe { libc::read(self.descriptor(), (&raw mut count).cast(), 8) };
+            self.rings.fetch_sub(count, Ordering::SeqCst);
+        }
     }
 }
 

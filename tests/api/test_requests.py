@@ -13,6 +13,7 @@ from kvorum.api.codec import varint
 from kvorum.api.pb.etcdserverpb import (
     Compare,
     DeleteRangeRequest,
+    LeaseKeepAliveRequest,
     PutRequest,
     RangeRequest,
     RequestOp,
@@ -158,6 +159,19 @@ def test_changed_bytes(name: str, data: st.DataObject) -> None:
 )
 def test_any_bytes(name: str, data: list[int]) -> None:
     agrees(KINDS[name], bytes(data))
+
+
+@given(
+    st.integers(-(2**63), 2**63 - 1).filter(bool),
+    st.lists(st.sampled_from(b"\0\1\x7f\x80\x81\xff\x08\x10"), max_size=12),
+)
+def test_the_id_of_a_lease(lease_id: int, data: list[int]) -> None:
+    encoded = LeaseKeepAliveRequest(ID=lease_id).SerializeToString()
+    assert requests.parse_lease_id(encoded) == lease_id
+    for changed in (bytes(data), b"\x08" + bytes(data), encoded + bytes(data)):
+        parsed = requests.parse_lease_id(changed)
+        if parsed is not None:
+            assert LeaseKeepAliveRequest(ID=parsed).SerializeToString() == changed
 
 
 @pytest.mark.parametrize(

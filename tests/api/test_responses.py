@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kvorum.api import responses
 from kvorum.api.pb.etcdserverpb import (
     DeleteRangeResponse,
+    LeaseKeepAliveResponse,
     LeaseLeasesResponse,
     LeaseStatus,
     LeaseTimeToLiveResponse,
@@ -119,6 +120,9 @@ def test_a_txn_of_one_put(succeeded: bool, revision: int, prev_kv: KeyValue | No
 def test_leases(lease_ids: list[int], keys: list[bytes]) -> None:
     listed = LeaseLeasesResponse(leases=[LeaseStatus(ID=each) for each in lease_ids])
     assert responses.leases_field(lease_ids) == listed.SerializeToString()
+    for each in lease_ids:
+        renewed = LeaseKeepAliveResponse(ID=each, TTL=len(lease_ids))
+        assert responses.renewed_body(each, len(lease_ids)) == renewed.SerializeToString()
     attached = LeaseTimeToLiveResponse(keys=keys)
     assert responses.lease_keys_field(keys) == attached.SerializeToString()
 

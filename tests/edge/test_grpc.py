@@ -208,6 +208,25 @@ def test_a_batch_of_sends_keeps_the_order_of_each_call(service: Service, client:
         feed.close()
 
 
+def test_messages_to_many_streams_arrive_whole_however_long(
+    service: Service, client: Client
+) -> None:
+    feeds = [Feed() for _ in range(3)]
+    streams = {}
+    for feed in feeds:
+        stream = client.stream(HELD_STREAM, feed)
+        streams[service.next_event(EventKind.OPENED).call] = stream
+    sizes = (0, 1, 300, 16 * 1024 - 11, 16 * 1024, 0, 100_000, 5, 5)
+    messages = [bytes((number,)) * size for number, size in enumerate(sizes)]
+    service.remote.send([(call, message) for message in messages for call in streams])
+    for call in streams:
+        service.remote.finish(call, OK)
+    for stream in streams.values():
+        assert list(stream) == messages
+    for feed in feeds:
+        feed.close()
+
+
 def test_half_close_comes_after_the_last_message(service: Service, client: Client) -> None:
     stream = client.stream(HELD_STREAM, [b"a", b"", b"c"])
     call = service.next_event(EventKind.OPENED).call

@@ -38,6 +38,7 @@ limits = st.builds(
     changes_per_step=st.sampled_from([1, 3, 1000]),
     deliveries_per_step=st.sampled_from([1, 2, 1000]),
     stream_unsent_bytes=st.sampled_from([100, 1 << 20]),
+    spread_bytes=st.sampled_from([0, 100, 1 << 20]),
     unsent_bytes=st.sampled_from([300, 16 << 20]),
     fragment_bytes=st.sampled_from([60, 500]),
     catch_up_sent_bytes=st.sampled_from([1, 100, 4 << 20]),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kvorum.mvcc.watch import batch, catchup, hub, publication, stream
+from kvorum.mvcc.watch import batch, catchup, hub, matching, publication, stream
 from tests.mvcc.watch_walk import walk
 
 SEEDS = 800
@@ -62,6 +62,30 @@ MISTAKES = [
         hub.WatchHub._is_full,
         "stream.is_paused",
         "False",
+    ),
+    Mistake(
+        "a paused stream gets events with others",
+        hub.WatchHub._find_audience,
+        "stream.is_paused\n",
+        "False\n",
+    ),
+    Mistake(
+        "a stream that is paused goes on getting events with others",
+        hub.WatchHub.publish_change,
+        "audience.pauses != self.pauses",
+        "False",
+    ),
+    Mistake(
+        "a watcher that is gone gets events with others",
+        matching.WatchedRanges.remove,
+        "entry.audience = None",
+        "pass",
+    ),
+    Mistake(
+        "a new watcher gets nothing while others watch the same",
+        matching.WatchedRanges.add,
+        "entry.audience = None",
+        "pass",
     ),
     Mistake(
         "progress overtakes events of watchers behind",

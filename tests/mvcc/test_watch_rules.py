@@ -73,6 +73,17 @@ def test_nobody_watching_costs_nothing(world: World) -> None:
     assert not world.hub.is_watched and world.hub.streams_open == world.hub.watchers_open == 0
 
 
+def test_who_begins_in_the_future_is_not_told_with_others(world: World) -> None:
+    now, later = world.open(), world.open()
+    now.create(b"k")
+    later.create(b"k", start=4)
+    world.drain()
+    for _ in range(3):
+        put(world, b"k")
+    sent = [call for call, _ in world.hub.take_outgoing()]
+    assert sent == [now.stream.call] * 3 + [later.stream.call]
+
+
 def test_streams_with_the_same_watch_share_one_response(world: World) -> None:
     for _ in range(3):
         world.open().create(b"k")

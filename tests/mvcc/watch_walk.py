@@ -19,6 +19,7 @@ def random_limits(rng: random.Random) -> Limits:
         changes_per_step=rng.choice([1, 3, 1000]),
         deliveries_per_step=rng.choice([1, 1, 2, 1000]),
         stream_unsent_bytes=rng.choice([100, 1 << 20]),
+        spread_bytes=rng.choice([0, 100, 1 << 20]),
         unsent_bytes=rng.choice([300, 16 << 20]),
         fragment_bytes=rng.choice([60, 500]),
         catch_up_sent_bytes=rng.choice([1, 100, 4 << 20]),

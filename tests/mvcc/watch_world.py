@@ -43,6 +43,7 @@ class Limits:
     changes_per_step: int = 1000
     deliveries_per_step: int = 1000
     stream_unsent_bytes: int = 1 << 20
+    spread_bytes: int = 64 << 10
     unsent_bytes: int = 16 << 20
     fragment_bytes: int = 2 << 20
     catch_up_sent_bytes: int = 4 << 20
@@ -55,6 +56,7 @@ def patched(limits: Limits) -> Iterator[None]:
         (hub_module, "CATCH_UP_WATCHERS_MAX", limits.watchers_per_catch_up),
         (hub_module, "DELIVERIES_PER_STEP", limits.deliveries_per_step),
         (hub_module, "STREAM_UNSENT_BYTES_MAX", limits.stream_unsent_bytes),
+        (hub_module, "SPREAD_BYTES_MAX", limits.spread_bytes),
         (hub_module, "UNSENT_BYTES_MAX", limits.unsent_bytes),
         (hub_module, "FRAGMENT_OVERHEAD_BYTES", 0),
         (hub_module, "CATCH_UP_BYTES_PER_STEP", limits.catch_up_sent_bytes),

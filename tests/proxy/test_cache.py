@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 from kvorum.api import errors
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
+from kvorum.edge.interface import Metadata
 from kvorum.proxy.cache import ENTRY_BYTES, ENTRY_SHARE_MAX, Cache, Watched
 from kvorum.proxy.freshness import FRESH_SECONDS, IDLE_SECONDS, Freshness
+from kvorum.rpc.table import NUMBERS
 from tests.proxy.standing import ADDRESS, Standing
 from tests.rpc.guarded import Guarded
 
+_RANGE = NUMBERS[rpcs.RANGE.path]
 KEYS = (b"a", b"b", b"ba", b"c")
 READS = (
     pb.RangeRequest(key=b"a", serializable=True),
@@ -248,6 +251,17 @@ def test_callers_with_credentials_are_not_served_from_what_others_have_read() ->
     _read(standing, READS[0], b"whatever")
     standing.call(rpcs.RANGE.path, READS[0], {"authorization": b"whatever"})
     assert _hits(standing) == before
+
+
+def test_those_who_ask_the_same_at_once_are_answered_alike_unless_they_show_credentials() -> None:
+    standing = _guarded()
+    _warm(standing, READS[0])
+    before, message = _hits(standing), READS[0].SerializeToString()
+    shown: tuple[Metadata | None, ...] = (None, {"client-api-version": b"3.7"}, {"token": b"x"})
+    standing.turn([(1000 + at, _RANGE, message, each) for at, each in enumerate((*shown, None))])
+    assert sorted(standing.edge.replies.keys() & range(1000, 1004)) == [1000, 1001, 1003]
+    assert len({standing.edge.replies[call] for call in (1000, 1001, 1003)}) == 1
+    assert _hits(standing) == before + 3
 
 
 def test_authentication_that_is_enabled_through_the_proxy_empties_it_at_once() -> None:

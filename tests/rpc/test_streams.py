@@ -8,7 +8,7 @@ from kvorum.api import errors
 from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.edge.interface import Event, EventKind
-from kvorum.rpc.lease import UNTAKEN_BYTES_MAX, WAITING_MAX
+from kvorum.rpc.keepalives import UNTAKEN_BYTES_MAX, WAITING_MAX
 from tests.rpc.harness import Harness, Stream
 
 

@@ -254,6 +254,17 @@ def parse_range(data: bytes) -> Range | None:
     )
 
 
+def parse_lease_id(data: bytes) -> int | None:
+    """Read a message whose only field is the id of a lease, if it is canonical."""
+    try:
+        if data[0] != 0x08:
+            return None
+        lease_id, end = _number(data, 1)
+    except (IndexError, ValueError):
+        return None
+    return lease_id if end == len(data) else None
+
+
 def parse_delete_range(data: bytes) -> DeleteRange | None:
     """Read a canonical DeleteRangeRequest."""
     size = len(data)

@@ -158,6 +158,11 @@ def watch_fragments(
 # Leases, elections, snapshots, health.
 
 
+def renewed_body(lease_id: int, ttl: int) -> bytes:
+    """Encode a LeaseKeepAliveResponse without its header."""
+    return scalar(b"\x10", lease_id) + scalar(b"\x18", ttl)
+
+
 def leases_field(lease_ids: Iterable[int]) -> bytes:
     """Encode some leases of a LeaseLeasesResponse."""
     return b"".join([length_delimited(b"\x12", scalar(b"\x08", each)) for each in lease_ids])

@@ -653,11 +653,11 @@ class Member:
         hub, clock = self.hub, self.clock
         while hub.has_work and hub.step() and clock() < deadline:
             pass
-        for call, response in hub.take_outgoing():
-            if call < 0:
+        self.out.sends += hub.take_outgoing()
+        if hub.inner:
+            inner, hub.inner = hub.inner, []
+            for call in inner:
                 self.procedures.watched(call)
-            else:
-                self.out.sends.append((call, response))
 
     # The backend's way to the disk.
 

@@ -38,6 +38,9 @@ class KeyValues:
         self._namespace = namespace
         self._cache = cache
         self._is_ordering = is_ordering
+        self.found: dict[bytes, bytes] = {}
+        """What the cache answered to callers without credentials, by request. Whoever serves a
+        batch clears it first; while only requests are served, the cache would say the same."""
         self.floor = Floor()
         for path in WRITES:
             routes.taps[path] = self.floor.note
@@ -78,6 +81,7 @@ class KeyValues:
         if cache is not None and is_anonymous:
             found = cache.find(message, floor, routes.now)
             if found is not None:
+                self.found[message] = found
                 routes.replies.append((call, found))
                 return
         request = self._namespace.request(_RANGE, message)

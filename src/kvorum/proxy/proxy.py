@@ -26,7 +26,7 @@ from kvorum.proxy.forwarding import Forwarding
 from kvorum.proxy.freshness import Freshness
 from kvorum.proxy.http import Fetch, HttpEndpoints
 from kvorum.proxy.interface import Logger, ProxyEdge
-from kvorum.proxy.kv import KeyValues
+from kvorum.proxy.kv import CREDENTIALS, KeyValues
 from kvorum.proxy.leases import KeepAlives
 from kvorum.proxy.metrics import families
 from kvorum.proxy.namespace import COVERED, Namespace
@@ -50,6 +50,7 @@ Handler = Callable[[int, bytes, Metadata | None], None]
 """Serves a unary call: its number, its message, its metadata."""
 
 _PATHS: Final = tuple(rpc.path for rpc in RPCS)
+_RANGE: Final = NUMBERS[rpcs.RANGE.path]
 _WATCH: Final = NUMBERS[rpcs.WATCH.path]
 _KEEP_ALIVE: Final = NUMBERS[rpcs.LEASE_KEEP_ALIVE.path]
 _RANGE_STREAM: Final = NUMBERS[rpcs.RANGE_STREAM.path]
@@ -130,7 +131,7 @@ class Proxy:
         if settings.namespace:
             for path in COVERED:
                 self._handlers[NUMBERS[path]] = self._in_namespace(path)
-        self._handlers[NUMBERS[rpcs.RANGE.path]] = self._key_values.range
+        self._handlers[_RANGE] = self._key_values.range
         if settings.advertise_client_url:
             member_lists = MemberLists(self.routes, settings)
             self._handlers[NUMBERS[rpcs.MEMBER_LIST.path]] = member_lists.serve
@@ -207,8 +208,19 @@ class Proxy:
     def _serve(self, requests: Sequence[Request]) -> None:
         handlers, forward, started = self._handlers, self.routes.forward, self.figures.started
         bytes_max = self.settings.send_bytes_max
+        found, replies, hits = self._key_values.found, self.routes.replies, 0
+        found.clear()
         for call, method, message, metadata in requests:
             started[method] += 1
+            if (
+                method == _RANGE
+                and message in found
+                and (metadata is None or CREDENTIALS.isdisjoint(metadata))
+            ):
+                # Many ask the same at once.
+                replies.append((call, found[message]))
+                hits += 1
+                continue
             handler = handlers[method]
             try:
                 if len(message) > bytes_max:
@@ -227,6 +239,8 @@ class Proxy:
                 what = f"{_PATHS[method]} of {self._edge.peer(call)}"
                 self._boundary.take(error, "call", what, b"" if secret else message)
                 self.routes.refuse(call, _PATHS[method], INTERNAL)
+        if self.cache is not None:
+            self.cache.hits += hits
 
     def _refuse(self, requests: Sequence[Request]) -> None:
         for call, method, _, _ in requests:

@@ -1,18 +1,15 @@
-"""The Lease service: grants and revokes are proposed, renewals and queries go to the leader.
+"""The unary calls of Lease: grants and revokes are proposed, queries go to the leader.
 
 Only the leader knows how much time a lease has left. A member that does not lead asks the leader,
 again and again for as long as a request may take.
 """
 
-from collections import deque
 from collections.abc import Generator
 
 from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import (
     LeaseGrantRequest,
-    LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse,
     LeaseLeasesRequest,
     LeaseRevokeRequest,
     LeaseTimeToLiveRequest,
@@ -27,10 +24,7 @@ from kvorum.member.identities import current
 from kvorum.member.leases import (
     INTERNAL_PATH,
     is_confirmed,
-    renew,
-    renewal_refusal,
     time_to_live_here,
-    try_renew,
 )
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
@@ -38,16 +32,12 @@ from kvorum.member.parts import Part
 from kvorum.member.permissions import identity_refusal, is_asked, is_outdated, lease_refusal
 from kvorum.member.requests import LEASE_GRANT, LEASE_REVOKE
 from kvorum.member.results import Slices
-from kvorum.member.waits import AskLeader, LeaderKnown, Send, Steps, Until
+from kvorum.member.waits import AskLeader, LeaderKnown, Steps, Until
 from kvorum.mvcc.slices import KEYS_PER_SLICE, Meter, run_to_end
-from kvorum.rpc.interface import OK, Output, canonical
+from kvorum.rpc.interface import canonical
 
 RETRY_SECONDS = 0.05
 LEASES_PER_SLICE = 1000
-WAITING_MAX = 10_000
-"""Requests of one stream that may wait for an answer."""
-UNTAKEN_BYTES_MAX = 1024 * 1024
-"""Answers that a client may leave untaken while it sends further requests."""
 
 
 class Leases:
@@ -207,99 +197,3 @@ def _leader_tells(request: LeaseTimeToLiveRequest) -> Part[LeaseTimeToLiveRespon
     told = LeaseInternalResponse.FromString(answer).LeaseTimeToLiveResponse
     told.ClearField("header")
     return told
-
-
-Renewal = tuple[int, Caller]
-"""A lease that is to be renewed, and for whom."""
-
-
-class KeepAlives:
-    """All keep-alive streams: every request gets one answer, in the order of the requests.
-
-    A renewal that cannot be answered at once is left to a procedure; requests that arrive meanwhile
-    wait for it.
-    """
-
-    def __init__(self, member: Member, edge: Output) -> None:
-        self._member = member
-        self._edge = edge
-        # The requests that wait for a stream's procedure, None if it has no procedure. None among
-        # them stands for their end.
-        self._waiting: dict[int, deque[Renewal | None] | None] = {}
-        self._outgoing: list[tuple[int, bytes]] = []
-
-    def opened(self, call: int) -> None:
-        """Begin a stream."""
-        self._waiting[call] = None
-
-    def received(self, call: int, caller: Caller, payload: bytes) -> Status | None:
-        """Renew a lease."""
-        lease = parse_message(LeaseKeepAliveRequest, payload).ID
-        waiting = self._waiting[call]
-        if waiting is not None:
-            waiting.append((lease, caller))
-            return errors.REQUEST_TOO_MANY_REQUESTS if len(waiting) > WAITING_MAX else None
-        member = self._member
-        # Made first: its revision must not be newer than the renewal.
-        header = member.header.field(member.store.revision)
-        renewed: int | None = None
-        if not member.auth.is_enabled:
-            renewed = try_renew(member, lease)
-        elif member.lessor.key_count(lease) <= KEYS_PER_SLICE:
-            if (refusal := run_to_end(renewal_refusal(member, caller, lease))) is not None:
-                return refusal
-            renewed = try_renew(member, lease)
-        if renewed is None:
-            first: Renewal | None = (lease, caller)
-            waiting = self._waiting[call] = deque([first])
-            member.start(call, caller, self._serve(call, waiting))
-            return None
-        if self._edge.pending_bytes(call) > UNTAKEN_BYTES_MAX:
-            return errors.REQUEST_TOO_MANY_REQUESTS
-        body = LeaseKeepAliveResponse(ID=lease, TTL=renewed).SerializeToString()
-        self._outgoing.append((call, header + body))
-        return None
-
-    def half_closed(self, call: int) -> Status | None:
-        """End the stream after its last answer."""
-        waiting = self._waiting[call]
-        if waiting is None:
-            return OK
-        waiting.append(None)
-        return None
-
-    def ended(self, call: int) -> None:
-        """Forget a stream."""
-        if self._waiting.pop(call) is not None:
-            self._member.cancel(call)
-
-    def full(self, call: int) -> None:
-        """Let the answers of a procedure wait."""
-        self._member.hold(call)
-
-    def writable(self, call: int) -> None:
-        """Go on with the answers."""
-        self._member.release(call)
-
-    def deliver(self) -> None:
-        """Give the edge the answers that needed no procedure."""
-        if self._outgoing:
-            outgoing, self._outgoing = self._outgoing, []
-            self._edge.send(outgoing)
-
-    def _serve(self, call: int, waiting: "deque[Renewal | None]") -> Steps:
-        """Answer the requests that wait; then leave the stream to `received` again."""
-        member = self._member
-        while waiting:
-            first = waiting.popleft()
-            if first is None:
-                return OK
-            lease, caller = first
-            header = member.header.field(member.store.revision)
-            renewed = yield from renew(member, caller, lease)
-            if isinstance(renewed, Status):
-                return renewed
-            body = LeaseKeepAliveResponse(ID=lease, TTL=renewed).SerializeToString()
-            yield Send(header + body)
-        self._waiting[call] = None
-        return None

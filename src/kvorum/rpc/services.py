@@ -46,6 +46,12 @@ TXN_BYTES_WAITING_MAX: Final = 32 * 1024 * 1024
 LEADERLESS_CHECKS_MAX: Final = 3
 """A stream that required a leader ends after so many election timeouts without one."""
 
+_OPENED: Final = int(EventKind.OPENED)
+_MESSAGE: Final = int(EventKind.MESSAGE)
+_HALF_CLOSED: Final = int(EventKind.HALF_CLOSED)
+_ENDED: Final = int(EventKind.ENDED)
+_WRITABLE: Final = int(EventKind.WRITABLE)
+
 _RANGE: Final = NUMBERS["/etcdserverpb.KV/Range"]
 _PUT: Final = NUMBERS["/etcdserverpb.KV/Put"]
 
@@ -106,6 +112,7 @@ class Services:
         self._requiring: dict[int, None] = {}
         self._leaderless = 0
         self._leader_check_at = 0.0
+        self._ends: list[tuple[int, Status]] = []
 
     # What arrives.
 
@@ -125,25 +132,29 @@ class Services:
     def take_event(self, kind: int, call: int, detail: Any) -> None:
         """Take an event of a stream, or of a waiting call; `end_batch` must follow."""
         if call in self._undecided:
-            if kind == EventKind.ENDED:
+            if kind == _ENDED:
                 self._undecided.drop(call)
             elif self._undecided.add(call, (kind, call, detail), len(detail) if detail else 0):
                 return
             else:
                 self._decide(call)
         try:
-            if kind == EventKind.OPENED:
+            if kind == _OPENED:
                 self._opened(call, *detail)
             elif call in self._open:
                 self._serve_event(kind, call, detail)
-            elif kind == EventKind.ENDED:
+            elif kind == _ENDED:
                 self._member.cancel(call)
         except Exception as error:
             self._event_failed(kind, call, detail, error)
 
     def end_batch(self) -> None:
-        """Send the answers to a batch's events that could be given at once."""
+        """Send the answers to a batch's events that could be given at once, and end streams."""
         self._keep_alives.deliver()
+        if self._ends:
+            ends, self._ends = self._ends, []
+            for call, status in ends:
+                self._edge.finish(call, status)
 
     @property
     def has_decided(self) -> bool:
@@ -286,7 +297,7 @@ class Services:
     def _serve_event(self, kind: int, call: int, detail: bytes | None) -> None:
         handler = self._open[call]
         status = None
-        if kind == EventKind.MESSAGE:
+        if kind == _MESSAGE:
             assert detail is not None
             method, metadata = self._opened_with[call]
             admission = self._admission
@@ -309,33 +320,32 @@ class Services:
                     status = handler.received(call, caller, detail)
             except DecodeError as error:
                 status = errors.unparsable_message(str(error))
-        elif kind == EventKind.HALF_CLOSED:
+        elif kind == _HALF_CLOSED:
             status = handler.half_closed(call)
-        elif kind == EventKind.WRITABLE:
+        elif kind == _WRITABLE:
             handler.writable(call)
-        elif kind == EventKind.ENDED:
+        elif kind == _ENDED:
             self._forget(call)
         if status is not None:
             self._finish(call, status)
 
     def _event_failed(self, kind: int, call: int, detail: object, error: Exception) -> None:
         """End a stream whose service raised an unforeseen error."""
-        if kind == EventKind.ENDED:
+        if kind == _ENDED:
             # Nothing was parsed: forgetting the stream failed.
             raise error
         sent = detail if isinstance(detail, bytes) else str(detail)
         what = f"a stream of {self.caller.describe(call)}"
         self._member.boundary.take(error, "call", what, sent)
-        self._keep_alives.deliver()
         if call in self._open:
-            self._forget(call)
-        self._edge.finish(call, errors.INTERNAL)
+            self._finish(call, errors.INTERNAL)
+        else:
+            self._edge.finish(call, errors.INTERNAL)
 
     def _finish(self, call: int, status: Status) -> None:
-        # Earlier answers are sent before the end.
-        self._keep_alives.deliver()
+        """End a stream, as soon as its batch is over: earlier answers are sent before the end."""
         self._forget(call)
-        self._edge.finish(call, status)
+        self._ends.append((call, status))
 
     def _forget(self, call: int) -> None:
         self._requiring.pop(call, None)
@@ -365,6 +375,7 @@ class Services:
             edge.reply(replies)
         if now >= self._leader_check_at:
             self._check_leader(now)
+        self.end_batch()
 
     def _end_streams(self, replies: list[Reply]) -> list[Reply]:
         """End the streams whose procedures are done; return the replies to unary calls."""
@@ -400,6 +411,7 @@ class Services:
         """
         for call in list(self._open):
             self._finish(call, errors.STOPPED)
+        self.end_batch()
         self._undecided.clear()
 
 

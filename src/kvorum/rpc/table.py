@@ -17,6 +17,7 @@ from kvorum.rpc import (
     cluster,
     election,
     health,
+    keepalives,
     kv,
     lease,
     lock,
@@ -99,7 +100,7 @@ class Handlers:
         self.range_streams = kv.RangeStreams(member)
         self.watches = watch.Watches(member)
         self.leases = lease.Leases(member)
-        self.keep_alives = lease.KeepAlives(member, edge)
+        self.keep_alives = keepalives.KeepAlives(member, edge)
         self.cluster = cluster.ClusterCalls(member, edge)
         self.maintenance = maintenance.Maintenance(member, edge)
         self.snapshots = snapshot.Snapshots(member)

@@ -9,7 +9,7 @@ Nothing is noted per call to find the slow ones: those of a method that came in 
 
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind, Headers, Request
@@ -18,6 +18,10 @@ from kvorum.telemetry.access import AccessLog
 from kvorum.telemetry.counting import Arrivals, CallCounts
 from kvorum.telemetry.interface import Tracing
 from kvorum.telemetry.request_stats import RequestStats
+
+_OPENED: Final = int(EventKind.OPENED)
+_MESSAGE: Final = int(EventKind.MESSAGE)
+_ENDED: Final = int(EventKind.ENDED)
 
 OnSlow = Callable[[int, int, float, "bytes | Status | None"], bool]
 
@@ -102,19 +106,19 @@ class CallsInFlight:
     def note(self, kind: int, call: int, detail: Any, now: float, started: object) -> None:
         """Note an event of a stream, or a client that went away; times are as in `receive`."""
         streams, counts = self.streams, self.counts
-        if kind == EventKind.MESSAGE:
+        if kind == _MESSAGE:
             if call in streams:
                 counts.messages_received[streams[call].method] += 1
                 if self.tracing is not None:
                     self.tracing.received(call, detail)
-        elif kind == EventKind.OPENED:
+        elif kind == _OPENED:
             method, metadata = detail
             streams[call] = Arrivals(method, now, started)
             if metadata is not None:
                 counts.count_version("stream", metadata)
             if self.tracing is not None:
                 self.tracing.opened(call, method, metadata)
-        elif kind == EventKind.ENDED:
+        elif kind == _ENDED:
             self._end(call, Code.CANCELLED)
         if self.access is not None:
             self.access.note(kind, call, detail)
@@ -173,8 +177,9 @@ class CallsInFlight:
         """Send messages on streams."""
         streams, sent = self.streams, self.counts.messages_sent
         for call, _ in batch:
-            if call in streams:
-                sent[streams[call].method] += 1
+            stream = streams.get(call)
+            if stream is not None:
+                sent[stream.method] += 1
         if self.tracing is not None:
             self.tracing.sent(batch)
         self._edge.send(batch)

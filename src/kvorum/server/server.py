@@ -41,6 +41,7 @@ TURN_SECONDS: Final = 0.005
 CALLS_PER_TURN: Final = 1000
 BYTES_PER_TURN: Final = 4 * 1024 * 1024
 NOTHING: Final = (0, 0)
+_HTTP_OPENED: Final = int(EventKind.HTTP_OPENED)
 
 INLINE_CALLS_MAX = 4
 """With more requests at once, the log is written off the loop, which gathers the next batch."""
@@ -306,12 +307,13 @@ class Server:
     def _serve_peers(self, now: float, deadline: float) -> None:
         """Serve events of other members, until the deadline; the rest stays in its order."""
         peers, listeners, clock = self.peers, self.peer_listeners, self._clock
+        open_calls = peers.open
         rest: list[Event] = []
         for position, event in enumerate(self._events):
             kind, call, detail = event
-            if call in peers.open:
+            if call in open_calls:
                 peers.handle(kind, call, detail, now)
-            elif kind == EventKind.HTTP_OPENED and detail[0] in listeners:
+            elif kind == _HTTP_OPENED and detail[0] in listeners:
                 _, method, target, headers = detail
                 peers.open_request(call, method, target, headers, now)
             else:
@@ -326,17 +328,16 @@ class Server:
         """Serve events of clients, until the deadline; the rest stays in its order."""
         services, front, clock = self.services, self.front, self._clock
         gateway, note = self.gateway, self.calls.note
+        peers_open, gateway_open = self.peers.open, gateway.open
         served = 0
         for kind, call, detail in self._events:
-            if call in self.peers.open or (
-                kind == EventKind.HTTP_OPENED and detail[0] in self.peer_listeners
-            ):
+            if call in peers_open or (kind == _HTTP_OPENED and detail[0] in self.peer_listeners):
                 # `_serve_peers` had no time for it: it comes first in the next turn.
                 break
             served += 1
-            if kind == EventKind.HTTP_OPENED or call in front.open:
+            if kind == _HTTP_OPENED or call in front.open:
                 front.handle(kind, call, detail)
-            elif call in gateway.open:
+            elif call in gateway_open:
                 gateway.handle(kind, call, detail)
             else:
                 note(kind, call, detail, self.member.now, self.member.started)
@@ -360,6 +361,7 @@ class Server:
         for kind, call, detail in events:
             self.calls.note(kind, call, detail, self.member.now, self.member.started)
             services.take_event(kind, call, detail)
+        services.end_batch()
 
     # Ticks.
 

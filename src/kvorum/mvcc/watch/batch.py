@@ -62,13 +62,16 @@ def _value_before(change: Change, history: History) -> bytes | None:
 class Match:
     """The changes of a batch that lie in one range, by their indexes."""
 
-    __slots__ = ("_batch", "_bodies", "_responses", "indexes")
+    __slots__ = ("_batch", "_bodies", "_later", "indexes", "whole")
 
     def __init__(self, batch: Batch, indexes: list[int]) -> None:
         self._batch = batch
         self.indexes = indexes
         self._bodies: dict[tuple[int, int], list[bytes]] = {}
-        self._responses: dict[tuple[int, int, bytes], tuple[list[bytes], int]] = {}
+        self.whole: dict[bytes, tuple[list[bytes], int]] = {}
+        """What `responses` made for those who need everything, by their variant."""
+        # The same for those who need only what comes later, by the place of their first event, too.
+        self._later: dict[tuple[int, bytes], tuple[list[bytes], int]] = {}
 
     def responses(
         self, watcher: Watcher, header: bytes, history: History, fragment_bytes_max: int
@@ -88,12 +91,16 @@ class Match:
                 return [], 0
             found = watch_fragments(header, watcher.id_field, events, fragment_bytes_max)
             return found, len(events)
-        shared = (first, watcher.selection, watcher.id_field)
-        made = self._responses.get(shared)
+        variant = watcher.variant
+        made = self._later.get((first, variant)) if first else self.whole.get(variant)
         if made is None:
             events = self._body(first, watcher.selection, history)
             response = [b"".join((header, watcher.id_field, *events))] if events else []
-            made = self._responses[shared] = response, len(events)
+            made = response, len(events)
+            if first:
+                self._later[first, variant] = made
+            else:
+                self.whole[variant] = made
         return made
 
     def _body(self, first: int, selection: int, history: History) -> list[bytes]:

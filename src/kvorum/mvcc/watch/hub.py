@@ -17,7 +17,7 @@ no thread: time and randomness are passed in. Nothing here depends on the order 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import islice, repeat
 from math import inf
 from typing import Protocol
 
@@ -27,7 +27,7 @@ from kvorum.mvcc.watch.batch import Batch, Match
 from kvorum.mvcc.watch.catchup import CatchUp
 from kvorum.mvcc.watch.figures import WatchFigures
 from kvorum.mvcc.watch.history import MAIN_SHIFT, Change, History
-from kvorum.mvcc.watch.matching import WatchedRanges
+from kvorum.mvcc.watch.matching import Audience, Entry, WatchedRanges
 from kvorum.mvcc.watch.publication import Publication
 from kvorum.mvcc.watch.stream import WatchStream
 from kvorum.mvcc.watch.watcher import Standing, Watcher
@@ -48,6 +48,9 @@ CATCH_UP_BYTES_PER_STEP = 4 * 1024 * 1024
 
 STREAM_UNSENT_BYTES_MAX = 1024 * 1024
 """How much one stream may be sent between two calls of `take_outgoing` before it counts as full."""
+
+SPREAD_BYTES_MAX = 64 * 1024
+"""So much of that may be beyond what a stream is looked at for: see `_tell_audience`."""
 
 UNSENT_BYTES_MAX = 16 * 1024 * 1024
 """The same over all streams: above it, watchers that were not sent anything yet fall behind."""
@@ -98,6 +101,12 @@ class WatchHub:
         self._full: dict[WatchStream, None] = {}
         self._closing: list[WatchStream] = []
         self._outgoing: list[tuple[int, bytes]] = []
+        self.inner: list[int] = []
+        """Calls of the member's own that were sent something; whoever follows them clears it."""
+        self.pauses = 0
+        """How often streams were paused, or closed."""
+        # What any stream may have been sent as one of an audience since the list was taken.
+        self._spread_bytes = 0
         self._unsent_bytes = 0
         self._turn = 0
         self._progress_due: list[tuple[float, int]] = []
@@ -120,7 +129,7 @@ class WatchHub:
         Called once a turn; streams that were full only because of what is returned now go on.
         """
         outgoing, self._outgoing = self._outgoing, []
-        self._unsent_bytes = 0
+        self._unsent_bytes = self._spread_bytes = 0
         self._turn += 1
         full, self._full = self._full, {}
         for stream in full:
@@ -171,9 +180,19 @@ class WatchHub:
             return
         if entries:
             batch = Batch(changes)
-            header = self.header.field(main)
+            header, size = self.header.field(main), len(kv)
             for entry in entries:
                 match = Match(batch, [0])
+                audience = entry.audience
+                if audience is None or audience.pauses != self.pauses:
+                    audience = entry.audience = self._find_audience(entry, main)
+                if (
+                    audience is not None
+                    and self._spread_bytes + size < SPREAD_BYTES_MAX
+                    and self._unsent_bytes + size * len(entry.watchers) < UNSENT_BYTES_MAX
+                ):
+                    self._tell_audience(audience, match, header)
+                    continue
                 for watcher in tuple(entry.watchers):
                     self._tell(watcher, match, header, main)
         self._served_revision = main
@@ -243,7 +262,10 @@ class WatchHub:
     # What streams call.
 
     def send(self, stream: WatchStream, response: bytes) -> None:
-        """Put a response onto the outgoing list."""
+        """Put a response onto the outgoing list; of the member's own calls only the number is."""
+        if stream.call < 0:
+            self.inner.append(stream.call)
+            return
         self._outgoing.append((stream.call, response))
         size = len(response)
         self._unsent_bytes += size
@@ -329,7 +351,11 @@ class WatchHub:
         )
 
     def _send_events(self, watcher: Watcher, match: Match, header: bytes) -> None:
-        found, events = match.responses(watcher, header, self.history, self._fragment_bytes_max)
+        made = match.responses(watcher, header, self.history, self._fragment_bytes_max)
+        self._send_all(watcher, made)
+
+    def _send_all(self, watcher: Watcher, made: tuple[list[bytes], int]) -> None:
+        found, events = made
         for response in found:
             self.send(watcher.stream, response)
             watcher.had_events = True
@@ -369,8 +395,47 @@ class WatchHub:
             self._leave_synced(watcher)
             self._enqueue(watcher, main)
         else:
-            self._send_events(watcher, match, header)
+            # It needs all events of the transaction, which are of one revision.
+            made = match.whole.get(watcher.variant)
+            if made is None:
+                made = match.responses(watcher, header, self.history, self._fragment_bytes_max)
+            self._send_all(watcher, made)
             watcher.next_revision = main + 1
+
+    def _find_audience(self, entry: Entry[Watcher], main: int) -> Audience[Watcher] | None:
+        """Group watchers by what they are sent; None if a transaction is not for all of them.
+
+        Those in a group are not looked at one by one. A synced watcher was sent everything,
+        whatever its `next_revision`; whether it had events matters for periodic progress alone.
+        """
+        groups: dict[bytes, tuple[Watcher, list[int]]] = {}
+        for watcher in entry.watchers:
+            stream = watcher.stream
+            if (
+                stream.is_paused
+                or stream.call < 0
+                or watcher.next_revision > main
+                or watcher.is_fragmented
+                or watcher in stream.progress
+            ):
+                return None
+            group = groups.get(watcher.variant)
+            if group is None:
+                group = groups[watcher.variant] = (watcher, [])
+            group[1].append(stream.call)
+        return Audience(list(groups.values()), self.pauses)
+
+    def _tell_audience(self, audience: Audience[Watcher], match: Match, header: bytes) -> None:
+        """Send a transaction to watchers without a look at each; it counts for none of them."""
+        for watcher, calls in audience.groups:
+            found, events = match.responses(watcher, header, self.history, self._fragment_bytes_max)
+            for response in found:
+                count = len(calls)
+                self._outgoing.extend(zip(calls, repeat(response)))
+                self._unsent_bytes += count * len(response)
+                self._spread_bytes += len(response)
+                self.figures.responses += count
+                self.figures.events += count * events
 
     def _finish_publication(self) -> None:
         while self._publication is not None:

@@ -52,10 +52,24 @@ def key_range(key: bytes, range_end: bytes) -> KeyRange | None:
 class Entry(Generic[T]):
     """The watchers of one range, in the order in which they were added."""
 
-    __slots__ = ("watchers",)
+    __slots__ = ("audience", "watchers")
 
     def __init__(self) -> None:
         self.watchers: dict[T, None] = {}
+        self.audience: Audience[T] | None = None
+        """The same watchers by what they are sent, where that is known."""
+
+
+class Audience(Generic[T]):
+    """Watchers of which none needs a look of its own, and the calls that they belong to."""
+
+    __slots__ = ("groups", "pauses")
+
+    def __init__(self, groups: list[tuple[T, list[int]]], pauses: int) -> None:
+        self.groups = groups
+        """One of those who are sent the same bytes, and the calls of all of them."""
+        self.pauses = pauses
+        """How often streams had been paused when no stream of these was."""
 
 
 class WatchedRanges(Generic[T]):
@@ -81,6 +95,7 @@ class WatchedRanges(Generic[T]):
             self._insert(where, entry)
         assert watcher not in entry.watchers, f"watched twice: {where}"
         entry.watchers[watcher] = None
+        entry.audience = None
         self.count += 1
         return entry
 
@@ -89,6 +104,7 @@ class WatchedRanges(Generic[T]):
         entry = self._find(where)
         assert entry is not None, f"not watched: {where}"
         del entry.watchers[watcher]
+        entry.audience = None
         self.count -= 1
         if not entry.watchers:
             self._delete(where)

@@ -9,7 +9,7 @@ After `close` nothing refers to the stream or its watchers.
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvorum.api.errors import COMPACTED, WATCH_ID_DUPLICATE, WATCH_RANGE_EMPTY
 from kvorum.api.marks import mark
@@ -30,7 +30,7 @@ WATCHERS_PER_STEP = 1000
 """How many watchers one step forgets when their stream closes."""
 
 # `WatchCreateRequest.FilterType`; other values are ignored.
-_FILTERS = {0: NO_PUT, 1: NO_DELETE}
+_FILTERS: Final = {0: NO_PUT, 1: NO_DELETE}
 
 
 class WatchStream:
@@ -178,6 +178,7 @@ class WatchStream:
         continue from.
         """
         self.is_paused = True
+        self._hub.pauses += 1
 
     def resume(self) -> None:
         """Send events again; watchers that fell behind catch up from history."""
@@ -186,7 +187,7 @@ class WatchStream:
 
     def close(self) -> None:
         """Forget the stream and its watchers: its call has ended. Nothing more is sent."""
-        self.is_paused = True
+        self.pause()
         self._hub.close_stream(self)
 
     def forget_some(self) -> bool:

@@ -5,7 +5,7 @@ nothing else is kept for it, however long its client does not read.
 """
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvorum.api.responses import watch_id_field
 from kvorum.mvcc.watch.matching import KeyRange
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from kvorum.mvcc.watch.stream import WatchStream
 
 # What a watcher selects of its range's events, as bits.
-PREV_KV = 1
-NO_PUT = 2
-NO_DELETE = 4
+PREV_KV: Final = 1
+NO_PUT: Final = 2
+NO_DELETE: Final = 4
 
 
 class Standing(Enum):
@@ -47,6 +47,7 @@ class Watcher:
         "standing",
         "start_revision",
         "stream",
+        "variant",
         "watch_id",
         "where",
     )
@@ -68,6 +69,8 @@ class Watcher:
         self.next_revision = start_revision
         self.selection = selection
         self.is_fragmented = is_fragmented
+        self.variant = bytes((selection, is_fragmented)) + self.id_field
+        """Watchers of a range with the same are sent the same bytes, unless in fragments."""
         self.had_events = False
         """Whether it got events since its stream's last periodic progress."""
         self.standing = Standing.CLOSED
