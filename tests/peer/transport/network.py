@@ -43,6 +43,7 @@ class Connection:
 class Transfer(NamedTuple):
     message: Message
     path: str
+    is_copy: bool = False
 
 
 @dataclass
