@@ -101,6 +101,15 @@ def check_copy(files: Files, descriptor: int, native: NativeRows | None) -> None
         _Check(files, descriptor).run()
 
 
+def check_received(files: Files, path: str, native: NativeRows | None) -> None:
+    """Do what `check_copy` does, with the file of a name."""
+    descriptor = files.open(path, Opening.READ)
+    try:
+        check_copy(files, descriptor, native)
+    finally:
+        files.close(descriptor)
+
+
 class _Check:
     """The walk through one file; `copies.rs` does the same."""
 

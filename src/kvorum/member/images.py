@@ -12,7 +12,7 @@ from typing import Protocol
 from kvorum.backend import open_view
 from kvorum.backend.bbolt import ImageError, open_image, write_image
 from kvorum.backend.buckets import CONF_STATE, META
-from kvorum.backend.copies import Copying, is_copy
+from kvorum.backend.copies import Copying, check_received, is_copy
 from kvorum.backend.environment import Environments
 from kvorum.backend.images import image_rows, sealed_content
 from kvorum.backend.transfer import adopt, dump_image, install_sealed
@@ -93,10 +93,14 @@ class InstallImage:
     path: str
     directory: str
     quota_bytes: int
+    is_checked: bool = False
+    """Whether a copy was checked by this very process, as it arrived."""
 
     def run(self, files: Files, environments: Environments) -> None:
-        """Load it."""
+        """Load it; raises ImageError or CopyError if it is damaged."""
         if is_copy(files, self.path):
+            if not self.is_checked:
+                check_received(files, self.path, environments.native)
             adopt(files, environments, self.directory, self.path)
             return
         image = open_image(files, self.path)

@@ -106,7 +106,7 @@ def _install(member: Member, received: Message) -> InstallSteps:
     member.backend.close()
     # What the flusher still has to do with the old files comes first.
     yield _begun(member, Place.FLUSHER, Nothing())
-    work = InstallImage(image, member.backend_directory, config.quota_bytes)
+    work = InstallImage(image, member.backend_directory, config.quota_bytes, is_checked=True)
     noted: Noted | None = None
     if is_copy(member.seams.files, image):
         yield _begun(member, Place.FLUSHER, work)

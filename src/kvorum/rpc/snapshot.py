@@ -23,7 +23,8 @@ from kvorum.member.parts import done
 from kvorum.member.waits import FlushedTo, Send, Signal, Signalled, Steps
 from kvorum.rpc.interface import OK
 
-BLOB_BYTES = 32 * 1024
+BLOB_BYTES = 256 * 1024
+"""Larger than etcd's, and well below the 4 MiB that clients take unless told otherwise."""
 PIECE_BYTES = 4 * BLOB_BYTES
 """How much is read at once, and sent before the loop does anything else."""
 IMAGES_MAX = 2

@@ -195,6 +195,7 @@ class SimulatedEnvironments:
         "pause",
         "strayed",
         "survives",
+        "takes_copies",
     )
 
     def __init__(
@@ -213,6 +214,8 @@ class SimulatedEnvironments:
         self.native = None  # Python alone: what is simulated is our code
         self._lmdb = LmdbEnvironments()
         self._open: dict[str, SimulatedEnvironment] = {}
+        # Without it the machine is one of an older version.
+        self.takes_copies = True
         # The entry whose key has changed, and was not restored.
         self.strayed: DamagedEntry | None = None
 
@@ -268,7 +271,7 @@ class SimulatedEnvironments:
     @property
     def exports(self) -> bool:
         """Whether `export` and `adopt` work."""
-        return self._lmdb.exports
+        return self.takes_copies and self._lmdb.exports
 
     def export(
         self, source: Environment, view: ReadTransaction, path: str, descriptor: int
