@@ -18,6 +18,7 @@ from kvorum.edge import native_rows
 from kvorum.files import Files, Opening
 from kvorum.files.interface import read_file
 from kvorum.files.real import RealFiles
+from kvorum.member.images import InstallImage
 
 NATIVE = native_rows()
 CHECKS: list[NativeRows | None] = [None] if NATIVE is None else [None, NATIVE]
@@ -137,3 +138,110 @@ def test_buckets_are_those_of_a_member(tmp_path: Path) -> None:
     renamed = data.replace(b"authRoles", b"authRolfs")
     found = verdicts(str(tmp_path), renamed)
     assert all("buckets are not those" in each for each in found), found
+
+
+class Killed(BaseException):
+    """The end of the process."""
+
+
+class EndingFiles(RealFiles):
+    """Files of a process that ends at a call which changes something, after so many others."""
+
+    __slots__ = ("_left", "has_links")
+
+    def __init__(self, left: int, *, has_links: bool = True) -> None:
+        super().__init__()
+        self._left = left
+        self.has_links = has_links
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Killed
+
+    def open(self, path: str, opening: Opening) -> int:
+        if opening is Opening.CREATE:
+            self._count()
+        return super().open(path, opening)
+
+    def pwrite(self, descriptor: int, offset: int, data: bytes) -> None:
+        self._count()
+        super().pwrite(descriptor, offset, data)
+
+    def fdatasync(self, descriptor: int) -> None:
+        self._count()
+        super().fdatasync(descriptor)
+
+    def link(self, old: str, new: str) -> None:
+        self._count()
+        if not self.has_links:
+            raise OSError(95, "Operation not supported", new)
+        super().link(old, new)
+
+    def rename(self, old: str, new: str) -> None:
+        self._count()
+        super().rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        self._count()
+        super().unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._count()
+        super().sync_directory(path)
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_process_that_ends_anywhere_leaves_the_old_database_or_the_new(
+    tmp_path: Path, *, has_links: bool
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    data = copied(str(source), [300] * 50 + [9000], 5)
+    old: list[tuple[bytes, list[tuple[bytes, bytes]]]] = [(LEASE, [(b"old", b"old")])]
+    for calls in range(100):
+        target = tmp_path / f"{calls}"
+        target.mkdir()
+        received = target / "received"
+        received.write_bytes(data)
+        install(RealFiles(), LmdbEnvironments(), str(target), old)
+        before = everything(RealFiles(), LmdbEnvironments(), str(target))
+        work = InstallImage(str(received), str(target), 0)
+        ending = EndingFiles(calls, has_links=has_links)
+        try:
+            work.run(ending, LmdbEnvironments())
+            is_done = True
+        except Killed:
+            is_done = False
+        for descriptor in list(ending._paths):
+            ending.close(descriptor)
+        files, environments = RealFiles(), LmdbEnvironments()
+        # What the next start does.
+        open_backend(files, environments, str(target)).close()
+        after = everything(files, environments, str(source))
+        assert everything(files, environments, str(target)) in (
+            [after] if is_done else [before, after]
+        )
+        assert received.read_bytes() == data
+        work.run(files, environments)
+        assert everything(files, environments, str(target)) == after
+        if is_done:
+            assert calls > 5
+            return
+    raise AssertionError("it never ends")
+
+
+def test_a_damaged_copy_is_not_installed(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    target.mkdir()
+    data = bytearray(copied(str(source), [300] * 50, 5))
+    data[data.index(b"v" * 300) + 7] ^= 1
+    received = target / "received"
+    received.write_bytes(data)
+    files, environments = RealFiles(), LmdbEnvironments()
+    install(files, environments, str(target), [(LEASE, [(b"old", b"old")])])
+    before = everything(files, environments, str(target))
+    with pytest.raises(CopyError, match="checksum"):
+        InstallImage(str(received), str(target), 0).run(files, environments)
+    assert everything(files, environments, str(target)) == before
