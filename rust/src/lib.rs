@@ -11,6 +11,8 @@ mod arrivals;
 mod authority;
 mod backlog;
 mod connection;
+#[cfg(feature = "python")]
+mod copies;
 mod der;
 #[cfg(feature = "python")]
 mod edge;
@@ -63,6 +65,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[cfg(feature = "python")]
 #[pyo3::pymodule]
 mod _native {
+    #[pymodule_export]
+    use crate::copies::check_copy;
+
     #[pymodule_export]
     use crate::edge::NativeEdge;
 

@@ -13,6 +13,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb import v3electionpb, v3lockpb
 from kvorum.edge.interface import EventKind
 from kvorum.mvcc.hashes import HashDatabase, HashRows
+from kvorum.rpc.snapshot import BLOB_BYTES
 from kvorum.rpc.table import NUMBERS, RPCS, Kind
 from tests.rpc.harness import Harness, by_name
 
@@ -163,7 +164,7 @@ def test_snapshot(harness: Harness) -> None:
     for each in blobs:
         left -= len(each.blob)
         assert each.remaining_bytes == left
-        assert (each.version, len(each.blob) <= 32 * 1024) == ("3.7.0", True)
+        assert (each.version, len(each.blob) <= BLOB_BYTES) == ("3.7.0", True)
     assert not any(each.HasField("header") for each in blobs)
 
 

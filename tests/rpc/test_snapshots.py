@@ -19,7 +19,7 @@ from tests.rpc.harness import Harness, Stream
 def harness(tmp_path: Path) -> Iterator[Harness]:
     files = RealFiles()
     harness = Harness(files, LmdbEnvironments(), str(tmp_path / "member"))
-    for number in range(8):
+    for number in range(40):
         harness.ask("KV/Put", pb.PutRequest(key=b"%d" % number, value=bytes(100_000)))
     yield harness
     harness.member.close()

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from kvorum.backend.native import NativeRows, RowPages
+from kvorum.files import Files
 
 LOCK_ENDING = "-lock"
 
@@ -142,4 +143,22 @@ class Environments(Protocol):
         """Write the newest commit, without free pages, to a new, empty file of `Files`.
 
         It is durable once the descriptor was synced.
+        """
+
+    @property
+    def exports(self) -> bool:
+        """Whether `export` and `adopt` work."""
+
+    def export(
+        self, source: Environment, view: ReadTransaction, path: str, descriptor: int
+    ) -> None:
+        """Write what a view sees, without free pages, to a new, empty file of `Files`.
+
+        The bytes of that file are a database on any machine, once `adopt` has named them.
+        """
+
+    def adopt(self, files: Files, received: str, path: str) -> None:
+        """Make an exported file, which is durable and checked, a database of that new path.
+
+        The file keeps its name as well. The new name is durable once its directory was synced.
         """

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 from kvorum.backend.buckets import BUCKETS
 from kvorum.backend.encoding import KEY_BYTES_MAX
-from kvorum.backend.environment import Environment, Sizes
+from kvorum.backend.environment import Environment, ReadTransaction, Sizes
 from kvorum.backend.errors import BackendError, CorruptionError
 from kvorum.backend.native import NativeRows, RowPages
+from kvorum.files import Files
 from kvorum.files.interface import Opening, read_file
 from kvorum.files.memory import Call, MemoryFiles, Survives
 
@@ -327,6 +328,21 @@ class MemoryEnvironments:
         assert isinstance(source, MemoryEnvironment)
         self._contents[path] = source.content.copy(is_copy=True)
         self.files.pwrite(descriptor, 0, _COPIED)
+
+    @property
+    def exports(self) -> bool:
+        """Whether `export` and `adopt` work: content in memory is no file."""
+        return False
+
+    def export(
+        self, source: Environment, view: ReadTransaction, path: str, descriptor: int
+    ) -> None:
+        """Never called."""
+        raise NotImplementedError
+
+    def adopt(self, files: Files, received: str, path: str) -> None:
+        """Never called."""
+        raise NotImplementedError
 
     def forget(self, path: str) -> None:
         """Note that a file was closed."""

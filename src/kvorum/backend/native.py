@@ -103,6 +103,9 @@ class NativeRows(Protocol):
         them: unless these are the last rows, some are left that do not fill a leaf.
         """
 
+    def check_copy(self, descriptor: int, buckets: list[bytes], /) -> str | None:
+        """Check a copy of a database as `kvorum.backend.copies` does; return what is wrong."""
+
     def note_rows(
         self,
         entries: "dict[bytes, int | bytes | bytearray]",

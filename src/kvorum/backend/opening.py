@@ -7,7 +7,7 @@ from kvorum.backend import directory as directories
 from kvorum.backend.backend import Backend, Limits
 from kvorum.backend.defragment import CopyDatabase
 from kvorum.backend.directory import Current, database_path, read_current, write_current
-from kvorum.backend.environment import Environments, WriteTransaction, writing
+from kvorum.backend.environment import Environment, Environments, WriteTransaction, writing
 from kvorum.backend.errors import BackendError
 from kvorum.backend.quota import reserved_bytes
 from kvorum.backend.view import View
@@ -69,6 +69,20 @@ def rewrite(backend: Backend, files: Files, environments: Environments) -> None:
 @contextmanager
 def open_view(files: Files, environments: Environments, directory: str) -> Iterator[View]:
     """Read what the newest commit left in a directory, from any process."""
+    environment, view = begin_view(files, environments, directory)
+    try:
+        try:
+            yield view
+        finally:
+            view.end()
+    finally:
+        environment.close()
+
+
+def begin_view(
+    files: Files, environments: Environments, directory: str
+) -> tuple[Environment, View]:
+    """Do what `open_view` does; the caller ends the view, and then closes the environment."""
     current = read_current(files, directory)
     while True:
         path = database_path(directory, current.number if current else 1)
@@ -81,13 +95,10 @@ def open_view(files: Files, environments: Environments, directory: str) -> Itera
             if before == current:
                 raise
     try:
-        view = View(environment)
-        try:
-            yield view
-        finally:
-            view.end()
-    finally:
+        return environment, View(environment)
+    except BaseException:
         environment.close()
+        raise
 
 
 def _require(files: Files, path: str) -> None:

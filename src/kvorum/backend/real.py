@@ -14,9 +14,11 @@ from typing import Protocol, TypeAlias
 import lmdb
 
 from kvorum.backend.buckets import BUCKETS
-from kvorum.backend.environment import Environment, Sizes
+from kvorum.backend.environment import Environment, ReadTransaction, Sizes
 from kvorum.backend.errors import BackendError, CorruptionError
 from kvorum.backend.native import NativeRows, RowPages
+from kvorum.files import Files
+from kvorum.files.interface import copy_file
 
 _Databases: TypeAlias = dict[bytes, "lmdb._Database"]
 # The two pages in which LMDB notes the newest commits.
@@ -25,6 +27,8 @@ _META_PAGES = 2
 # many more than etcd's database a small one has at any time. They count for nothing, so that a
 # small quota holds as much.
 _UNCOUNTED_PAGES = 9
+# The LMDB that py-lmdb brings along can copy what an older view sees.
+_IS_PATCHED = lmdb.version(subpatch=True)[3:] > (0,)
 
 
 class MemoryLock(Protocol):
@@ -58,7 +62,7 @@ def _error(path: str, action: str, error: Exception) -> BackendError:
 class LmdbRead:
     """A read transaction."""
 
-    __slots__ = ("_databases", "_native", "_path", "_transaction")
+    __slots__ = ("_databases", "_native", "_path", "transaction")
 
     def __init__(
         self,
@@ -70,26 +74,26 @@ class LmdbRead:
         self._path = path
         self._native = native
         self._databases = databases
-        self._transaction = transaction
+        self.transaction = transaction
 
     def get(self, bucket: bytes, key: bytes) -> bytes | None:
         """Return the value of a key."""
         try:
-            return self._transaction.get(key, None, self._databases[bucket])
+            return self.transaction.get(key, None, self._databases[bucket])
         except lmdb.Error as error:
             raise _error(self._path, "reading", error) from error
 
     def get_many(self, bucket: bytes, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
         """Return keys and values of those keys that exist, in the order asked for."""
         try:
-            return self._transaction.cursor(self._databases[bucket]).getmulti(keys)
+            return self.transaction.cursor(self._databases[bucket]).getmulti(keys)
         except lmdb.Error as error:
             raise _error(self._path, "reading", error) from error
 
     def scan(self, bucket: bytes, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return keys and values in the order of keys, from `first` on."""
         try:
-            cursor = self._transaction.cursor(self._databases[bucket])
+            cursor = self.transaction.cursor(self._databases[bucket])
             if not (cursor.set_range(first) if first else cursor.first()):
                 return []
             return list(islice(cursor.iternext(), limit))
@@ -99,7 +103,7 @@ class LmdbRead:
     def scan_back(self, bucket: bytes, before: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return keys and values below `before`, greatest first; an empty one is above all."""
         try:
-            cursor = self._transaction.cursor(self._databases[bucket])
+            cursor = self.transaction.cursor(self._databases[bucket])
             is_behind = bool(before) and cursor.set_range(before)
             if not (cursor.prev() if is_behind else cursor.last()):
                 return []
@@ -109,21 +113,21 @@ class LmdbRead:
 
     def last(self, bucket: bytes) -> bytes | None:
         """Return the greatest key of a bucket."""
-        cursor = self._transaction.cursor(self._databases[bucket])
+        cursor = self.transaction.cursor(self._databases[bucket])
         return cursor.key() if cursor.last() else None
 
     def count(self, bucket: bytes) -> int:
         """Return how many entries a bucket has."""
-        return self._transaction.stat(self._databases[bucket])["entries"]
+        return self.transaction.stat(self._databases[bucket])["entries"]
 
     def row_pages(self) -> RowPages | None:
         """Return what reads the rows from pages for as long as the view lasts, if anything does."""
         native = self._native
-        return None if native is None else native.RowPages(self._path, self._transaction.id())
+        return None if native is None else native.RowPages(self._path, self.transaction.id())
 
     def end(self) -> None:
         """End the view."""
-        self._transaction.abort()
+        self.transaction.abort()
 
 
 class LmdbWrite:
@@ -334,6 +338,11 @@ class LmdbEnvironments:
             self._open[path] = environment
         return environment
 
+    @property
+    def exports(self) -> bool:
+        """Whether a file can be exported: plain LMDB copies only its newest commit."""
+        return _IS_PATCHED
+
     def copy(self, source: Environment, path: str, descriptor: int) -> None:
         """Write the newest commit, without free pages, to a new, empty file."""
         assert isinstance(source, LmdbEnvironment)
@@ -341,6 +350,24 @@ class LmdbEnvironments:
             source.lmdb.copyfd(descriptor, compact=True)
         except lmdb.Error as error:
             raise _error(path, f"copying {source.path}", error) from error
+
+    def export(
+        self, source: Environment, view: ReadTransaction, path: str, descriptor: int
+    ) -> None:
+        """Write what a view sees, without free pages, to a new, empty file."""
+        assert isinstance(source, LmdbEnvironment) and isinstance(view, LmdbRead)
+        try:
+            source.lmdb.copyfd(descriptor, compact=True, txn=view.transaction)
+        except lmdb.Error as error:
+            raise _error(path, f"copying {source.path}", error) from error
+
+    def adopt(self, files: Files, received: str, path: str) -> None:
+        """Make an exported file a database of that path."""
+        try:
+            files.link(received, path)
+        except OSError:
+            # Not every file system has such names.
+            copy_file(files, received, path)
 
     def forget(self, path: str) -> None:
         """Note that a file was closed."""

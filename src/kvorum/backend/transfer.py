@@ -141,6 +141,21 @@ def install_sealed(
         files.close(lock)
 
 
+def adopt(files: Files, environments: Environments, directory: str, received: str) -> None:
+    """Do what `install` does, with a copy of a database that was checked, and is durable."""
+    lock = directories.take_lock(files, directory)
+    try:
+        old = read_current(files, directory)
+        directories.remove_leftovers(files, directory, old)
+        current = Current(old.number + 1 if old else 1)
+        environments.adopt(files, received, database_path(directory, current.number))
+        write_current(files, directory, current)
+        if old is not None:
+            directories.remove_database(files, database_path(directory, old.number))
+    finally:
+        files.close(lock)
+
+
 def seal_content(
     content: Iterable[tuple[bytes, Entries]],
 ) -> Iterator[tuple[bytes, Iterator[Piece]]]:

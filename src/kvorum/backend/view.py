@@ -42,16 +42,16 @@ def _stored_beginning(entry: tuple[bytes, bytes]) -> bytes:
 class View:
     """The rows and entries of one commit. End it: while it lasts, no page it sees is reused."""
 
-    __slots__ = ("_transaction", "native", "path")
+    __slots__ = ("native", "path", "transaction")
 
     def __init__(self, environment: Environment) -> None:
         self.path = environment.path
         self.native = environment.native
-        self._transaction: ReadTransaction = environment.begin()
+        self.transaction: ReadTransaction = environment.begin()
 
     def end(self) -> None:
         """End the view."""
-        self._transaction.end()
+        self.transaction.end()
 
     def applied(self) -> tuple[int, int]:
         """Return index and term of the last entry whose effects are here; zeros if none is."""
@@ -63,7 +63,7 @@ class View:
     def get(self, bucket: bytes, name: bytes) -> bytes | None:
         """Return an entry of a bucket other than `key`."""
         key = stored_name(name)
-        sealed = self._transaction.get(bucket, key)
+        sealed = self.transaction.get(bucket, key)
         if sealed is None:
             return None
         found, value = self._open_entry(bucket, key, sealed)
@@ -73,10 +73,10 @@ class View:
     def items(self, bucket: bytes) -> list[tuple[bytes, bytes]]:
         """Return all entries of a bucket other than `key`, in the order of names."""
         result: list[tuple[bytes, bytes]] = []
-        found = self._transaction.scan(bucket, b"", _SCAN_ENTRIES)
+        found = self.transaction.scan(bucket, b"", _SCAN_ENTRIES)
         while found:
             result.extend(self._open_entry(bucket, key, sealed) for key, sealed in found)
-            found = self._transaction.scan(bucket, found[-1][0], _SCAN_ENTRIES)[1:]
+            found = self.transaction.scan(bucket, found[-1][0], _SCAN_ENTRIES)[1:]
         result.sort()
         return result
 
@@ -89,14 +89,14 @@ class View:
 
     def _sealed_back(self, bucket: bytes) -> Iterator[tuple[bytes, bytes]]:
         before = b""
-        while found := self._transaction.scan_back(bucket, before, _SCAN_BACK_ENTRIES):
+        while found := self.transaction.scan_back(bucket, before, _SCAN_BACK_ENTRIES):
             yield from found
             before = found[-1][0]
 
     def row(self, revision: int) -> bytes | None:
         """Return a row of bucket `key`."""
         key = row_key(revision)
-        sealed = self._transaction.get(KEY, key)
+        sealed = self.transaction.get(KEY, key)
         if sealed is None:
             return None
         if extend(crc32c(key), sealed) != RESIDUE:
@@ -105,7 +105,7 @@ class View:
 
     def rows(self, revisions: Sequence[int]) -> list[bytes]:
         """Return rows of bucket `key`, which must all be there."""
-        found = self._transaction.get_many(KEY, row_keys(revisions))
+        found = self.transaction.get_many(KEY, row_keys(revisions))
         values = [
             sealed[:-CHECKSUM_BYTES]
             for key, sealed in found
@@ -120,7 +120,7 @@ class View:
 
     def scan_rows(self, first: int, last: int, limit: int) -> list[tuple[int, bytes]]:
         """Return rows of bucket `key` with revisions from `first` to `last`, ascending."""
-        found = self._transaction.scan(KEY, row_key(first), limit)
+        found = self.transaction.scan(KEY, row_key(first), limit)
         rows = open_rows(found)
         if len(rows) != len(found):
             for key, sealed in found:
@@ -132,7 +132,7 @@ class View:
 
     def scan_sealed_rows(self, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return rows of bucket `key` as the file has them, ascending and unchecked."""
-        return self._transaction.scan(KEY, first, limit)
+        return self.transaction.scan(KEY, first, limit)
 
     def row_pages(self) -> RowPages | None:
         """Return what reads all rows of bucket `key` from pages while the view lasts, if it can."""
@@ -140,7 +140,7 @@ class View:
 
     def last_row_key(self) -> bytes | None:
         """Return the key of the last row of bucket `key`, unchecked."""
-        return self._transaction.last(KEY)
+        return self.transaction.last(KEY)
 
     def keyed_rows(self, sealed_rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """Return such rows with their values as they were before they were sealed."""
@@ -157,7 +157,7 @@ class View:
 
     def count(self, bucket: bytes) -> int:
         """Return how many entries a bucket has."""
-        return self._transaction.count(bucket)
+        return self.transaction.count(bucket)
 
     def _open_entry(self, bucket: bytes, key: bytes, sealed: bytes) -> tuple[bytes, bytes]:
         if not is_whole(key, sealed):

@@ -28,6 +28,7 @@ def rows_of_leaves(
 def leaves_of_rows(
     rows: list[tuple[bytes, bytes]], number: int, is_last: bool, /
 ) -> tuple[bytes, list[tuple[bytes, int]], int] | None: ...
+def check_copy(descriptor: int, buckets: list[bytes], /) -> str | None: ...
 def note_rows(
     entries: dict[bytes, int | bytes | bytearray],
     leases: dict[bytes, int],

@@ -10,6 +10,8 @@ writing it: a caller that gets this error stops writing for good.
 from enum import Enum
 from typing import Protocol
 
+COPY_BYTES = 1 << 20
+
 
 class Opening(Enum):
     """How a file is opened."""
@@ -75,6 +77,9 @@ class Files(Protocol):
         A file that has the name is replaced.
         """
 
+    def link(self, old: str, new: str) -> None:
+        """Give a file another name, perhaps in another directory; fails if the name is taken."""
+
     def unlink(self, path: str) -> None:
         """Remove the name of a file."""
 
@@ -95,6 +100,23 @@ def read_file(files: Files, path: str) -> bytes:
         return files.pread(descriptor, 0, files.size(descriptor))
     finally:
         files.close(descriptor)
+
+
+def copy_file(files: Files, old: str, new: str) -> None:
+    """Copy a file to a new name; its content is durable afterwards, and the name is not yet."""
+    source = files.open(old, Opening.READ)
+    try:
+        target = files.open(new, Opening.CREATE)
+        try:
+            offset = 0
+            while piece := files.pread(source, offset, COPY_BYTES):
+                files.pwrite(target, offset, piece)
+                offset += len(piece)
+            files.fdatasync(target)
+        finally:
+            files.close(target)
+    finally:
+        files.close(source)
 
 
 def write_file(files: Files, path: str, data: bytes, offset: int = 0) -> None:

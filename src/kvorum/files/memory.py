@@ -359,6 +359,17 @@ class MemoryFiles:
         self._ask("rename", old)
         directory.change(old_name, new_name, node)
 
+    def link(self, old: str, new: str) -> None:
+        """Give a file another name."""
+        directory, name = self._place(new)
+        node = self._find(old)
+        if not isinstance(node, _File):
+            raise _error(errno.ENOENT if node is None else errno.EISDIR, old)
+        if name in directory.names:
+            raise _error(errno.EEXIST, new)
+        self._ask("link", new)
+        directory.change(None, name, node)
+
     def unlink(self, path: str) -> None:
         """Remove the name of a file."""
         directory, name = self._place(path)

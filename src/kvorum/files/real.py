@@ -139,6 +139,10 @@ class RealFiles:
         """Rename a file or directory within its directory."""
         Path(old).rename(new)
 
+    def link(self, old: str, new: str) -> None:
+        """Give a file another name."""
+        os.link(old, new)
+
     def unlink(self, path: str) -> None:
         """Remove the name of a file."""
         Path(path).unlink()

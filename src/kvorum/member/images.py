@@ -1,7 +1,8 @@
 """Jobs around the image of a backend, which a follower gets when the log no longer helps it.
 
 An image is a bbolt file, as etcd's members send and take it. It is made from the newest commit
-while the member goes on, and loaded into a database that replaces the follower's.
+while the member goes on, and loaded into a database that replaces the follower's. Between members
+that keep their databases alike it is a copy of the file, which replaces the follower's as it is.
 """
 
 from contextlib import suppress
@@ -11,9 +12,11 @@ from typing import Protocol
 from kvorum.backend import open_view
 from kvorum.backend.bbolt import ImageError, open_image, write_image
 from kvorum.backend.buckets import CONF_STATE, META
+from kvorum.backend.copies import Copying, check_received, is_copy
 from kvorum.backend.environment import Environments
 from kvorum.backend.images import image_rows, sealed_content
-from kvorum.backend.transfer import dump_image, install_sealed
+from kvorum.backend.transfer import adopt, dump_image, install_sealed
+from kvorum.backend.view import View
 from kvorum.files import Files, Opening
 from kvorum.membership.v2_store import MEMBERSHIP_BUCKETS
 from kvorum.mvcc.restore import Noted, note_slices
@@ -39,6 +42,27 @@ class ImageFacts:
     length: int
 
 
+def image_facts(view: View, length: int) -> ImageFacts:
+    """Return what an image of a view holds, and its length."""
+    index, term = view.applied()
+    conf_state = view.get(META, CONF_STATE) or b""
+    membership = {bucket: dict(view.items(bucket)) for bucket in MEMBERSHIP_BUCKETS}
+    return ImageFacts(index, term, conf_state, membership, length)
+
+
+@dataclass(slots=True, frozen=True)
+class CopyImage:
+    """A job of the pool: write what a commit holds to a new file. LMDB does it by itself."""
+
+    copying: Copying
+    path: str
+
+    def run(self, files: Files) -> ImageFacts:
+        """Return what the copy holds. It need not be durable here."""
+        length = self.copying.write(files, self.path)
+        return image_facts(self.copying.view, length)
+
+
 @dataclass(slots=True, frozen=True)
 class BuildImage:
     """A job of the helper: write what the backend's newest commit holds to a new file."""
@@ -54,17 +78,14 @@ class BuildImage:
         try:
             with open_view(files, environments, self.directory) as view:
                 length = write_image(files, descriptor, dump_image(view))
-                index, term = view.applied()
-                conf_state = view.get(META, CONF_STATE) or b""
-                membership = {bucket: dict(view.items(bucket)) for bucket in MEMBERSHIP_BUCKETS}
-                return ImageFacts(index, term, conf_state, membership, length)
+                return image_facts(view, length)
         finally:
             files.close(descriptor)
 
 
 @dataclass(slots=True, frozen=True)
 class InstallImage:
-    """A job of the helper: make a received image the database that counts.
+    """A job: make a received image the database that counts; the helper's, if it is no copy.
 
     Nobody has the database open meanwhile. A crash leaves the old one or the new one.
     """
@@ -72,9 +93,16 @@ class InstallImage:
     path: str
     directory: str
     quota_bytes: int
+    is_checked: bool = False
+    """Whether a copy was checked by this very process, as it arrived."""
 
     def run(self, files: Files, environments: Environments) -> None:
-        """Load it."""
+        """Load it; raises ImageError or CopyError if it is damaged."""
+        if is_copy(files, self.path):
+            if not self.is_checked:
+                check_received(files, self.path, environments.native)
+            adopt(files, environments, self.directory, self.path)
+            return
         image = open_image(files, self.path)
         try:
             content = sealed_content(image, environments.native)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.errors import TIMEOUT
 from kvorum.api.marks import mark
+from kvorum.backend.copies import is_copy
 from kvorum.member import flushing, requests, snapshots
 from kvorum.member.callers import MEMBER
 from kvorum.member.images import InstallImage, RemoveImage, note_image
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from kvorum.lease.lessor import Lessor
     from kvorum.member.member import Member
     from kvorum.member.waits import Steps
+    from kvorum.mvcc.restore import Noted
     from kvorum.mvcc.store import Store
     from kvorum.raft.messages import ConfState, Message
 
@@ -104,10 +106,14 @@ def _install(member: Member, received: Message) -> InstallSteps:
     member.backend.close()
     # What the flusher still has to do with the old files comes first.
     yield _begun(member, Place.FLUSHER, Nothing())
-    work = InstallImage(image, member.backend_directory, config.quota_bytes)
-    loaded = _begun(member, Place.HELPER, work)
-    noted = yield from note_image(member.seams.files, member.seams.environments, image)
-    yield loaded
+    work = InstallImage(image, member.backend_directory, config.quota_bytes, is_checked=True)
+    noted: Noted | None = None
+    if is_copy(member.seams.files, image):
+        yield _begun(member, Place.FLUSHER, work)
+    else:
+        loaded = _begun(member, Place.HELPER, work)
+        noted = yield from note_image(member.seams.files, member.seams.environments, image)
+        yield loaded
     loaded_backend = open_database(config, member.seams)
     assert loaded_backend.applied_index == index, (
         f"the image of the snapshot at {index} holds what was applied up to "

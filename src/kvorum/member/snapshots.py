@@ -12,12 +12,15 @@ too many to hold.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvorum.api.marks import mark
+from kvorum.backend import BackendError
+from kvorum.backend.copies import Copying
 from kvorum.member import lines
-from kvorum.member.images import BuildImage, ImageFacts, RemoveImage
+from kvorum.member.images import BuildImage, CopyImage, ImageFacts, RemoveImage
 from kvorum.member.jobs import Job, Nothing, Place, ignore
 from kvorum.member.outbox import SnapshotTransfer
 from kvorum.membership.documents import decode_conf_state
@@ -44,6 +47,10 @@ class SealedAt:
     conf_state: ConfState
 
 
+def _takes_none(_peer: int) -> bool:
+    return False
+
+
 class Snapshots:
     """What is known of snapshots: the newest that was written, and those on their way."""
 
@@ -59,6 +66,7 @@ class Snapshots:
         "sealed",
         "sending",
         "taken",
+        "takes_copies",
         "transfers",
         "writing",
     )
@@ -82,6 +90,8 @@ class Snapshots:
         # When each of them was ready, by the stopwatch; for metrics.
         self.image_began: dict[str, float] = {}
         self.held_until = 0.0
+        # Whether a peer takes a copy of the database as it is; the transport knows.
+        self.takes_copies: Callable[[int], bool] = _takes_none
         self._images = 0
 
     def next_image(self) -> int:
@@ -211,9 +221,14 @@ def _compact_memory(member: Member, sealed: SealedAt) -> None:
 
 
 def _expect_image(member: Member, index: int) -> None:
-    """Have the helper started if a peer lacks dropped entries: it will need an image."""
+    """Have the helper started if a peer lacks dropped entries and will need an image."""
     progress = member.node.raft.tracker.progress
-    if any(each.match < index for peer, each in progress.items() if peer != member.id):
+    takes_copies = member.snapshots.takes_copies
+    if any(
+        each.match < index and not takes_copies(peer)
+        for peer, each in progress.items()
+        if peer != member.id
+    ):
         member.snapshots.is_expected = True
         member.out.jobs.append(Job(Place.HELPER, Nothing(), on_failure=ignore))
 
@@ -242,21 +257,37 @@ def build_image(member: Member) -> None:
     snapshots.building = True
     snapshots.is_expected = False
     path = "/".join((member.snap_directory, f"tmp.image.{snapshots.next_image()}"))
-    work = BuildImage(member.backend_directory, path)
-    messages = [message for message, _ in snapshots.sending]
-    snapshots.sending = []
+    # Those of one kind share a file; the others come after it.
+    takes_copies = snapshots.takes_copies
+    copied = takes_copies(snapshots.sending[0][0].to)
+    messages = [message for message, _ in snapshots.sending if takes_copies(message.to) == copied]
+    snapshots.sending = [each for each in snapshots.sending if takes_copies(each[0].to) != copied]
+    copying: Copying | None = None
+    if copied:
+        seams = member.seams
+        try:
+            copying = Copying(seams.files, seams.environments, member.backend_directory)
+        except BackendError as error:
+            _not_built(member, messages, error, None)
+            return
     member.out.jobs.append(
         Job(
-            Place.HELPER,
-            work,
-            lambda facts: _built(member, messages, path, facts),
-            lambda error: _not_built(member, messages, error),
+            Place.HELPER if copying is None else Place.POOL,
+            BuildImage(member.backend_directory, path)
+            if copying is None
+            else CopyImage(copying, path),
+            lambda facts: _built(member, messages, path, facts, copying),
+            lambda error: _not_built(member, messages, error, copying),
         )
     )
 
 
-def _built(member: Member, messages: list[Message], path: str, facts: object) -> None:
+def _built(
+    member: Member, messages: list[Message], path: str, facts: object, copying: Copying | None
+) -> None:
     assert isinstance(facts, ImageFacts)
+    if copying is not None:
+        copying.end()
     snapshots = member.snapshots
     snapshots.building = False
     snapshots.transfers[path] = len(messages)
@@ -273,7 +304,7 @@ def _built(member: Member, messages: list[Message], path: str, facts: object) ->
             term=message.term,
             snapshot=snapshot,
         )
-        member.out.snapshots.append(SnapshotTransfer(sent, path))
+        member.out.snapshots.append(SnapshotTransfer(sent, path, copying is not None))
         mark("snapshot sent")
     member.logger.info(
         f"made an image of {facts.length} bytes at index {facts.index} for "
@@ -283,7 +314,11 @@ def _built(member: Member, messages: list[Message], path: str, facts: object) ->
     build_image(member)
 
 
-def _not_built(member: Member, messages: list[Message], error: Exception) -> None:
+def _not_built(
+    member: Member, messages: list[Message], error: Exception, copying: Copying | None
+) -> None:
+    if copying is not None:
+        copying.end()
     member.snapshots.building = False
     member.logger.error(f"cannot make an image of the backend: {error}")
     for message in messages:

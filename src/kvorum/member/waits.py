@@ -86,6 +86,7 @@ class Signal(Enum):
     DEFRAGMENTED = "a defragmentation has begun or ended"
     HASHED = "a hash of all keys was computed"
     SENT = "a client's snapshot was sent, or given up"
+    READ = "a piece of a client's snapshot was read"
     LOGIN = "a job for a password has ended"
 
 

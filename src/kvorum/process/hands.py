@@ -155,8 +155,8 @@ class ProcessHands:
                 return
             helper.prepare()
             place = Place.FLUSHER
-        if isinstance(job.work, BeginDatabase):
-            # A database that arrives is work for the helper, which starts meanwhile.
+        if isinstance(job.work, BeginDatabase) and not job.work.is_copy:
+            # A database in etcd's format is work for the helper, which starts meanwhile.
             self._helpers[Place.HELPER].prepare()
         if self._in_memory and place is Place.LOG:
             # A thread would take longer to wake than the files take.

@@ -2,8 +2,8 @@
 
 The helper writes the newest commit to a temporary file, which is then sent in blobs, and removed
 however the call ends; what a crash leaves, the next start removes. The last blob is the SHA-256 of
-all others. The loop only passes pieces on: they are read and hashed in the pool, and no piece is
-read before the client has taken the one before.
+all others. The loop only passes pieces on: they are read and hashed in the pool, one while the
+client takes the one before.
 """
 
 from hashlib import sha256
@@ -19,11 +19,12 @@ from kvorum.member.images import BuildImage, ImageFacts, ReadImage, RemoveImage
 from kvorum.member.jobs import Job, Place, ignore
 from kvorum.member.lines import size_text, tell
 from kvorum.member.member import Member
-from kvorum.member.parts import done
+from kvorum.member.parts import Part, done
 from kvorum.member.waits import FlushedTo, Send, Signal, Signalled, Steps
 from kvorum.rpc.interface import OK
 
-BLOB_BYTES = 32 * 1024
+BLOB_BYTES = 256 * 1024
+"""Larger than etcd's, and well below the 4 MiB that clients take unless told otherwise."""
 PIECE_BYTES = 4 * BLOB_BYTES
 """How much is read at once, and sent before the loop does anything else."""
 IMAGES_MAX = 2
@@ -69,6 +70,34 @@ class Snapshots:
             member.procedures.signal(Signal.SENT)
 
 
+class _Piece:
+    """A piece of an image that is being read, whether or not anybody waits for it."""
+
+    __slots__ = ("_error", "_member", "_piece")
+
+    def __init__(self, member: Member, work: ReadImage) -> None:
+        self._member = member
+        self._piece: bytes | None = None
+        self._error: Exception | None = None
+        member.out.jobs.append(Job(Place.POOL, work, self._was_read, self._not_read))
+
+    def _was_read(self, piece: bytes) -> None:
+        self._piece = piece
+        self._member.procedures.signal(Signal.READ)
+
+    def _not_read(self, error: Exception) -> None:
+        self._error = error
+        self._member.procedures.signal(Signal.READ)
+
+    def read(self) -> Part[bytes]:
+        """Return the piece when it was read; raises StatusError if it cannot be."""
+        while self._piece is None and self._error is None:
+            yield Signalled(Signal.READ)
+        if self._piece is None:
+            raise StatusError(Status(Code.UNKNOWN, str(self._error)))
+        return self._piece
+
+
 def _snapshot(member: Member, path: str) -> Steps:
     began = member.figures.stopwatch()
     yield FlushedTo(member.applied)
@@ -84,9 +113,12 @@ def _snapshot(member: Member, path: str) -> Steps:
         digest = sha256()
         sent = 0
         tell_at = member.now + PROGRESS_SECONDS
+        ahead = _Piece(member, ReadImage(path, 0, PIECE_BYTES, digest))
         while sent < total:
-            read = ReadImage(path, sent, PIECE_BYTES, digest)
-            piece: bytes = yield from done(Place.POOL, read)
+            piece: bytes = yield from ahead.read()
+            if sent + len(piece) < total:
+                offset = sent + len(piece)
+                ahead = _Piece(member, ReadImage(path, offset, PIECE_BYTES, digest))
             for start in range(0, len(piece), BLOB_BYTES):
                 blob = piece[start : start + BLOB_BYTES]
                 sent += len(blob)

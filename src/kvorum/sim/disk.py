@@ -63,6 +63,7 @@ class Disk:
         "files",
         "is_cut_off",
         "member_directory",
+        "takes_copies",
     )
 
     def __init__(
@@ -88,6 +89,8 @@ class Disk:
         # How often bits have flipped, there and back.
         self.damage_count = 0
         self.is_cut_off = False
+        # Whether its member takes copies of databases beside etcd's format.
+        self.takes_copies = True
         self.files: MemoryFiles
         self.environments: SimulatedEnvironments
         self.wipe()
@@ -101,6 +104,7 @@ class Disk:
         self.environments = SimulatedEnvironments(
             self.files, self._directory, self._next_number, self._survives
         )
+        self.environments.takes_copies = self.takes_copies
         self.relieve()
 
     def _next_number(self) -> int:
@@ -134,6 +138,7 @@ class Disk:
             self.files, self._directory, self._next_number, self._survives
         )
         self.environments.strayed = strayed
+        self.environments.takes_copies = self.takes_copies
 
     def close(self) -> None:
         """Remove the real files."""

@@ -8,16 +8,19 @@ decides whether it happened.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryFile
 from typing import NamedTuple
 
 import lmdb
 
 from kvorum.backend.buckets import BUCKETS
-from kvorum.backend.environment import Environment, Sizes, WriteTransaction
+from kvorum.backend.environment import Environment, ReadTransaction, Sizes, WriteTransaction
 from kvorum.backend.errors import BackendError, CorruptionError
 from kvorum.backend.real import LmdbEnvironment, LmdbEnvironments, LmdbRead, LmdbWrite
 from kvorum.edge import native_rows
+from kvorum.files import Files
 from kvorum.files.interface import Opening, read_file
 from kvorum.files.memory import Call, MemoryFiles, Survives
 
@@ -99,7 +102,7 @@ class PausingRead(LmdbRead):
     __slots__ = ("_pause",)
 
     def __init__(self, read: LmdbRead, pause: Callable[[], None]) -> None:
-        super().__init__(read._path, read._databases, read._transaction, read._native)
+        super().__init__(read._path, read._databases, read.transaction, read._native)
         self._pause = pause
 
     def get(self, bucket: bytes, key: bytes) -> bytes | None:
@@ -193,6 +196,7 @@ class SimulatedEnvironments:
         "pause",
         "strayed",
         "survives",
+        "takes_copies",
     )
 
     def __init__(
@@ -212,6 +216,8 @@ class SimulatedEnvironments:
         # Starts read rows as they do in production, if the compiled functions are there.
         self._lmdb = LmdbEnvironments(native_rows())
         self._open: dict[str, SimulatedEnvironment] = {}
+        # Without it the machine is one of an older version.
+        self.takes_copies = True
         # The entry whose key has changed, and was not restored.
         self.strayed: DamagedEntry | None = None
 
@@ -263,6 +269,37 @@ class SimulatedEnvironments:
             self.files.pwrite(descriptor, 0, b"%d." % number)
         except OSError as error:
             raise BackendError(f"{path}: copying {source.path} failed: {error}") from error
+
+    @property
+    def exports(self) -> bool:
+        """Whether `export` and `adopt` work."""
+        return self.takes_copies and self._lmdb.exports
+
+    def export(
+        self, source: Environment, view: ReadTransaction, path: str, descriptor: int
+    ) -> None:
+        """Write what a view sees to a new, empty file, whose bytes another machine can adopt."""
+        assert isinstance(source, SimulatedEnvironment)
+        with TemporaryFile(dir=self._directory) as target:
+            self._lmdb.export(source.inner, view, path, target.fileno())
+            target.seek(0)
+            try:
+                self.files.pwrite(descriptor, 0, target.read())
+            except OSError as error:
+                raise BackendError(f"{path}: copying {source.path} failed: {error}") from error
+
+    def adopt(self, files: Files, received: str, path: str) -> None:
+        """Make an exported file a database of that path."""
+        number = self._next_number()
+        Path(f"{self._directory}/{number}").write_bytes(read_file(files, received))
+        # One step on a real disk, where only the name is new.
+        temporary = f"{path}-lock"
+        descriptor = files.open(temporary, Opening.CREATE)
+        files.pwrite(descriptor, 0, b"%d." % number)
+        files.fdatasync(descriptor)
+        files.close(descriptor)
+        files.link(temporary, path)
+        files.unlink(temporary)
 
     def forget(self, path: str) -> None:
         """Note that a file was closed."""

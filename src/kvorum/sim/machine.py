@@ -175,6 +175,9 @@ class Machine:
         self._entrance: Entrance | None = None
         self._random: Random = world.stream(self.name)
         self.disk = Disk(world.stream(f"{self.name}/disk"), directory, config.directory, self.line)
+        # Some clusters are mixed, and images in etcd's format are needed there.
+        self.disk.takes_copies = world.stream(f"{self.name}/copies").random() < 0.7
+        self.disk.environments.takes_copies = self.disk.takes_copies
         self._stalled_until = 0.0
         self._slack_seconds = 0.0
         self._incarnation = 0

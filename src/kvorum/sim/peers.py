@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterable
 from math import inf
 from random import Random
 
+from kvorum.backend.copies import CopyError, check_copy
 from kvorum.edge.interface import Event, Headers
 from kvorum.files.interface import read_file
 from kvorum.member import questions
@@ -72,8 +73,14 @@ class PlainPeers(WithoutPort):
     def begin(self, member: Member) -> None:
         """Note that all peers can be reached; plain messages do not show otherwise."""
         self._generation = member.cluster.generation
+        member.snapshots.takes_copies = self._takes_copies
         for each in member.cluster.members:
             member.connected(each.id, -inf)
+
+    def _takes_copies(self, peer: int) -> bool:
+        to = self._find(peer)
+        own = self._machine.disk.environments.exports
+        return own and to is not None and to.disk.environments.exports
 
     def enter(self) -> None:
         """Ask nobody: the machine was set up with its place."""
@@ -142,7 +149,7 @@ class PlainPeers(WithoutPort):
                 to is not None
                 and not is_lost
                 and not self._network.is_cut(machine.number, to.number)
-                and receive_snapshot(to, machine.number, frame, image)
+                and receive_snapshot(to, machine.number, frame, image, is_copy=transfer.is_copy)
             )
             if incarnation == machine.incarnation:
                 self.hand_in(lambda member: member.snapshot_sent(transfer, failed=not has_arrived))
@@ -209,7 +216,9 @@ def receive(
     _plain(machine).hand_in(lambda member: member.receive(message))
 
 
-def receive_snapshot(machine: Machine, sender: int, frame: bytes, image: bytes) -> bool:
+def receive_snapshot(
+    machine: Machine, sender: int, frame: bytes, image: bytes, *, is_copy: bool
+) -> bool:
     """Let a machine take a snapshot and its file; return whether it arrived."""
     if machine.is_dead:
         return False
@@ -226,8 +235,10 @@ def receive_snapshot(machine: Machine, sender: int, frame: bytes, image: bytes) 
         try:
             received = ReceivedDatabase(machine.files, directory, snapshot.index)
             received.write(image)
+            if is_copy:
+                check_copy(machine.files, received.descriptor, None)
             received.finish()
-        except OSError as error:
+        except (OSError, CopyError) as error:
             # The sender is told; this member goes on with what it has.
             machine.line(f"cannot keep the snapshot: {error}")
             is_received = False

@@ -58,6 +58,12 @@ class ReceivedDatabase:
         # None when it is closed, so that a failed `finish` can be followed by `abandon`.
         self._descriptor: int | None = files.open(self._temporary, Opening.CREATE)
 
+    @property
+    def descriptor(self) -> int:
+        """The file that is being written."""
+        assert self._descriptor is not None, "the file was closed"
+        return self._descriptor
+
     def write(self, data: bytes) -> None:
         """Add the next bytes."""
         assert self._descriptor is not None, "the file was closed"

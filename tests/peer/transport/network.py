@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kvorum.api.errors import Code, Status
+from kvorum.backend.copies import CopyError
 from kvorum.edge.interface import EventKind, Headers
 from kvorum.files.memory import MemoryFiles
 from kvorum.net.interface import WRITABLE_BYTES, DialEvent, DialEventKind
@@ -43,6 +44,7 @@ class Connection:
 class Transfer(NamedTuple):
     message: Message
     path: str
+    is_copy: bool = False
 
 
 @dataclass
@@ -91,7 +93,7 @@ class RecordingNode:
         def run() -> None:
             try:
                 result = work.run(self.files)
-            except OSError as error:
+            except (OSError, CopyError) as error:
                 failed(error)
             else:
                 done(result)
@@ -124,6 +126,7 @@ class Host:
         urls: Sequence[str],
         cluster_id: int = CLUSTER,
         version: str = "3.7.1",
+        copy_format: str = "",
         **limits: Any,
     ) -> None:
         self.network = network
@@ -141,7 +144,7 @@ class Host:
             unix_seconds=lambda: UNIX_SECONDS + network.now + self.clock_error,
             **limits,
         )
-        identity = Identity(local_id, cluster_id, self.urls, version)
+        identity = Identity(local_id, cluster_id, self.urls, version, copy_format=copy_format)
         self.transport = Transport(self.node, self, _Dialer(self), identity, settings, self.log)
         self.is_down = False
         self.wake_at = 0.0

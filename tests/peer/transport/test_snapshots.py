@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvorum.backend import install
+from kvorum.backend.buckets import KEY
+from kvorum.backend.copies import Copying
+from kvorum.backend.encoding import revision_of, row_key
+from kvorum.backend.real import LmdbEnvironments
 from kvorum.edge.interface import EventKind
 from kvorum.files.interface import read_file, write_file
 from kvorum.files.memory import Call
+from kvorum.files.real import RealFiles
 from kvorum.net.interface import WRITABLE_BYTES
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
 from kvorum.raft.wire import encode_message
@@ -326,3 +332,88 @@ def test_stopping_while_a_snapshot_comes_leaves_at_most_what_the_next_start_remo
     other.transport.stop()
     RemoveLeftovers(SNAP_DIRECTORY).run(other.files)
     assert other.files.list(SNAP_DIRECTORY) == []
+
+
+# Copies of databases, between members that keep theirs alike.
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Return a copy of a database with a few hundred rows."""
+    directory = str(tmp_path_factory.mktemp("copy"))
+    files, environments = RealFiles(), LmdbEnvironments()
+    rows = [(row_key(revision_of(main)), b"v" * main) for main in range(2, 300)]
+    install(files, environments, directory, [(KEY, rows)])
+    copying = Copying(files, environments, directory)
+    copying.write(files, f"{directory}/copy")
+    copying.end()
+    return read_file(files, f"{directory}/copy")
+
+
+class CopyPair(Pair):
+    """Two hosts that may take copies, the first of which has one to send."""
+
+    def __init__(self, image: bytes, formats: tuple[str, str]) -> None:
+        self.network = Network(0)
+        self.one, self.other = (
+            self.network.add(number, snapshot_piece_bytes=PIECE_BYTES, copy_format=each)
+            for number, each in zip((1, 2), formats, strict=True)
+        )
+        self.one.know(self.other)
+        self.other.know(self.one)
+        self.network.piece_bytes_max = PIECE_BYTES
+        self.image = image
+        write_file(self.one.files, IMAGE, image)
+        self.transfer = Transfer(message(1, 2), IMAGE, is_copy=True)
+        self.network.run_until(lambda: 2 in self.one.node.connections)
+
+
+def test_a_copy_is_sent_to_a_peer_of_the_same_format(copy: bytes) -> None:
+    pair = CopyPair(copy, ("1-lmdb", "1-lmdb"))
+    pair.network.run_until(lambda: pair.one.transport.takes_copies(2))
+    pair.send()
+    pair.network.run_until(pair.reported)
+    assert pair.one.node.transfers == [(pair.transfer, False)]
+    assert read_file(pair.other.files, database_path(SNAP_DIRECTORY, INDEX)) == copy
+
+
+@pytest.mark.parametrize(
+    "formats", [("1-lmdb", ""), ("", "1-lmdb"), ("1-lmdb", "2-lmdb"), ("", "")]
+)
+def test_a_peer_of_another_format_is_not_taken_for_one_that_takes_copies(
+    copy: bytes, formats: tuple[str, str]
+) -> None:
+    pair = CopyPair(copy, formats)
+    pair.network.run_until(lambda: 1 in pair.other.node.connections)
+    assert not pair.one.transport.takes_copies(2)
+    assert not pair.other.transport.takes_copies(1)
+
+
+def test_a_peer_that_no_longer_knows_copies_gets_no_other(copy: bytes) -> None:
+    """It was replaced by an older version since it said that it takes them."""
+    pair = CopyPair(copy, ("1-lmdb", ""))
+    pair.one.transport.peers[2].takes_copies = True
+    pair.send()
+    pair.network.run_until(pair.reported)
+    assert pair.one.node.transfers == [(pair.transfer, True)]
+    assert not pair.one.transport.takes_copies(2)
+    pair.assert_nothing_is_left()
+
+
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_a_copy_that_is_not_whole_is_refused(copy: bytes, data: st.DataObject) -> None:
+    damaged = bytearray(copy)
+    if data.draw(st.booleans()):
+        del damaged[data.draw(st.integers(0, len(copy) - 1)) :]
+    else:
+        # A value, which nothing but its checksum guards.
+        place = copy.index(b"v" * 250) + data.draw(st.integers(0, 249))
+        damaged[place] ^= data.draw(st.integers(1, 255))
+    pair = CopyPair(bytes(damaged), ("1-lmdb", "1-lmdb"))
+    pair.send()
+    pair.network.run_until(pair.reported)
+    assert pair.one.node.transfers == [(pair.transfer, True)]
+    assert pair.received() == []
+    pair.network.run_until(lambda: pair.other.files.list(SNAP_DIRECTORY) == [])
+    pair.assert_nothing_is_left()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from math import inf
 
 from kvorum.api.errors import INTERNAL
+from kvorum.backend.copies import COPY_FORMAT
 from kvorum.edge.interface import Headers
 from kvorum.member import questions
 from kvorum.member.member import Member
@@ -63,6 +64,7 @@ class Peering:
             peer_urls=settings.peer_urls,
             server_version=member.config.server_version,
             min_cluster_version=CLUSTER_VERSION_MIN,
+            copy_format=COPY_FORMAT if member.seams.environments.exports else "",
         )
         self.transport = Transport(
             member,
@@ -75,9 +77,11 @@ class Peering:
                 unix_seconds=member.unix_seconds,
                 read_seconds_max=settings.read_seconds_max,
                 write_seconds_max=settings.write_seconds_max,
+                native_rows=member.seams.environments.native,
             ),
             logger,
         )
+        member.snapshots.takes_copies = self.transport.takes_copies
         self._answers = Answers(member, output)
         self._exchanges = Exchanges(dialer)
         self._polling = VersionPolling(member, self._ask_version)

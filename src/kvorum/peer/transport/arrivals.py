@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
 
+from kvorum.backend.copies import check_copy
+from kvorum.backend.native import NativeRows
 from kvorum.edge.interface import EventKind
 from kvorum.files import Files
 from kvorum.peer.transport.figures import Figures
@@ -34,6 +36,7 @@ class BeginDatabase:
 
     directory: str
     index: int
+    is_copy: bool
 
     def run(self, files: Files) -> ReceivedDatabase:
         """Return it, empty."""
@@ -56,13 +59,16 @@ class WritePieces:
 
 @dataclass(slots=True, frozen=True)
 class FinishDatabase:
-    """A job: make a database durable under its name."""
+    """A job: make a database durable under its name, a copy if nothing is wrong with it."""
 
     database: ReceivedDatabase
+    is_copy: bool
+    native: NativeRows | None
 
     def run(self, files: Files) -> int:
-        """Return its length."""
-        del files
+        """Return its length; raises CopyError."""
+        if self.is_copy:
+            check_copy(files, self.database.descriptor, self.native)
         return self.database.finish()
 
 
@@ -88,6 +94,7 @@ class SnapshotArrival:
         "_database",
         "_figures_of",
         "_is_complete",
+        "_is_copy",
         "_is_paused",
         "_is_working",
         "_log_at",
@@ -109,6 +116,8 @@ class SnapshotArrival:
         answer_headers: list[tuple[str, str]],
         figures_of: Callable[[int], Figures],
         now: float,
+        *,
+        is_copy: bool,
     ) -> None:
         self._shared = shared
         self._call = call
@@ -122,6 +131,7 @@ class SnapshotArrival:
         self._received_bytes = 0
         self._database: ReceivedDatabase | None = None
         self._is_complete = False
+        self._is_copy = is_copy
         self._is_paused = False
         self._is_working = False
         self._started_at = now
@@ -218,7 +228,8 @@ class SnapshotArrival:
         elif self._database is None:
             assert self._message is not None and self._message.snapshot is not None
             assert settings.snap_directory is not None, "snapshots bring no database here"
-            work = BeginDatabase(settings.snap_directory, self._message.snapshot.index)
+            index = self._message.snapshot.index
+            work = BeginDatabase(settings.snap_directory, index, self._is_copy)
             self._submit(work, self._begun, self._not_saved)
         elif self._pieces_bytes >= settings.snapshot_piece_bytes or (
             self._is_complete and self._pieces_bytes
@@ -230,7 +241,8 @@ class SnapshotArrival:
                 self._shared.output.resume(self._call)
             self._submit(pieces, self._written, self._not_saved)
         elif self._is_complete:
-            self._submit(FinishDatabase(self._database), self._saved, self._not_saved)
+            finish = FinishDatabase(self._database, self._is_copy, settings.native_rows)
+            self._submit(finish, self._saved, self._not_saved)
 
     def _submit(self, work: Any, done: Any, failed: Any) -> None:
         self._is_working = True

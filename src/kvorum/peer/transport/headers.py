@@ -15,6 +15,9 @@ MESSAGE_STREAM: Final = "/raft/stream/message"
 APPEND_STREAM: Final = "/raft/stream/msgapp"
 PIPELINE: Final = "/raft"
 SNAPSHOT: Final = "/raft/snapshot"
+COPY: Final = "/raft/snapshot/copy"
+"""Where a snapshot goes whose database is a copy of the sender's own file. No etcd serves it, and
+no older version: a member that was replaced by one says so, and gets etcd's format next."""
 PROBING: Final = "/raft/probing"
 
 PROTOBUF: Final = "application/protobuf"
@@ -27,6 +30,7 @@ READ_HEADERS: Final = (
     "x-etcd-cluster-id",
     "x-raft-to",
     "x-peerurls",
+    "x-kvorum-copies",
     "authorization",
     "x-kvorum-user",
 )
@@ -46,6 +50,8 @@ class Identity:
     peer_urls: tuple[str, ...]
     server_version: str
     min_cluster_version: str = "3.0.0"
+    copy_format: str = ""
+    """The format of databases that it takes beside etcd's; empty if there is none."""
 
 
 class Refusal(NamedTuple):
@@ -110,7 +116,9 @@ def parse_urls(text: str) -> tuple[str, ...] | None:
 
 def request_headers(identity: Identity) -> list[tuple[str, str]]:
     """Return the headers of all requests of the transport except probes."""
+    copies = [("X-Kvorum-Copies", identity.copy_format)] if identity.copy_format else []
     return [
+        *copies,
         ("X-Server-From", f"{identity.local_id:x}"),
         ("X-Server-Version", identity.server_version),
         ("X-Min-Cluster-Version", identity.min_cluster_version),

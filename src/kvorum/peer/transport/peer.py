@@ -35,6 +35,7 @@ class Peer:
         "_snapshot",
         "figures",
         "id",
+        "takes_copies",
     )
 
     def __init__(
@@ -53,6 +54,8 @@ class Peer:
         self._snapshot: SnapshotSending | None = None
         self._is_connected = False
         self._is_dropping = False
+        # Whether a database may be sent as it is, by what the peer said when it opened a stream.
+        self.takes_copies = False
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -114,7 +117,12 @@ class Peer:
             self._shared.node.snapshot_sent(transfer, failed=True)
             return
         shared = self._shared
-        self._snapshot = SnapshotSending(shared, self.figures, self._addresses, transfer, now)
+        self._snapshot = SnapshotSending(
+            shared, self.figures, self._addresses, transfer, now, self._copy_refused
+        )
+
+    def _copy_refused(self) -> None:
+        self.takes_copies = False
 
     def flush(self, batch: list[tuple[int, bytes]]) -> None:
         """Put what was written to the streams into a batch for the edge."""

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kvorum.backend.native import NativeRows
+
 LINK_HEARTBEAT_SECONDS = 5.0 / 3
 """Between two heartbeats on a stream, whatever else is sent."""
 DIAL_SECONDS_MIN = 0.1
@@ -48,6 +50,8 @@ class Settings:
     """Messages that wait to be posted to a peer; further ones are dropped."""
     snapshot_piece_bytes: int = 1 << 20
     """How much of a database is read or written at once."""
+    native_rows: NativeRows | None = None
+    """Compiled functions that check what arrives, if there are any."""
     remotes_max: int = 64
     """Nodes that are known only by the address they gave."""
 

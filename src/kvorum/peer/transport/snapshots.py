@@ -4,6 +4,7 @@ The file is read piece by piece, with jobs that the host runs. One piece is read
 before is sent, so that at most two or three are in memory.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, Protocol
@@ -12,7 +13,7 @@ from kvorum.files import Files, Opening
 from kvorum.net.interface import FAILURES, WRITABLE_BYTES, DialEventKind
 from kvorum.peer.transport.addresses import Addresses
 from kvorum.peer.transport.figures import Figures
-from kvorum.peer.transport.headers import OCTETS, SNAPSHOT
+from kvorum.peer.transport.headers import COPY, NOT_FOUND, OCTETS, SNAPSHOT
 from kvorum.peer.transport.settings import (
     PROGRESS_SECONDS,
     SNAPSHOT_ANSWER_SECONDS_MAX,
@@ -37,6 +38,10 @@ class SnapshotTransfer(Protocol):
     @property
     def path(self) -> str:
         """The file; nobody changes it until `Host.snapshot_sent` was called."""
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the file is a copy of the sender's database, and not one of etcd's format."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -64,6 +69,7 @@ class SnapshotSending:
         "_ahead",
         "_answer",
         "_began",
+        "_copy_refused",
         "_end",
         "_figures",
         "_is_reading",
@@ -87,11 +93,14 @@ class SnapshotSending:
         addresses: Addresses,
         transfer: SnapshotTransfer,
         now: float,
+        copy_refused: Callable[[], None],
     ) -> None:
+        """Begin to send; `copy_refused` is called if the peer does not know copies."""
         self._shared = shared
         self._figures = figures
         self._addresses = addresses
         self._transfer = transfer
+        self._copy_refused = copy_refused
         self._url = addresses.current
         self._offset = 0
         # The next piece, read before there was room for it.
@@ -107,7 +116,8 @@ class SnapshotSending:
         self.is_over = False
         message = encode_message(transfer.message)
         headers = [*shared.headers, ("Content-Type", OCTETS)]
-        self._number = shared.request(self, self._url, "POST", SNAPSHOT, headers, None)
+        target = COPY if transfer.is_copy else SNAPSHOT
+        self._number = shared.request(self, self._url, "POST", target, headers, None)
         shared.dialer.send(self._number, _pack_word(len(message)) + message)
         figures.sent_bytes += 8 + len(message)
         figures.snapshots_sending += 1
@@ -162,6 +172,8 @@ class SnapshotSending:
         elif kind == DialEventKind.COMPLETED:
             del self._shared.requests[self._number]
             text = self._answer.decode(errors="replace").strip()
+            if self._transfer.is_copy and self._status == NOT_FOUND.status:
+                self._copy_refused()
             self._finish("" if self._status == 204 else f"the peer answered {self._status} {text}")
         elif kind in FAILURES:
             del self._shared.requests[self._number]

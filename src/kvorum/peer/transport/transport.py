@@ -17,6 +17,7 @@ from kvorum.peer.transport.headers import (
     APPEND_STREAM,
     BUSY,
     CLUSTER_MISMATCH,
+    COPY,
     INVALID_PATH,
     INVALID_SENDER,
     MESSAGE_STREAM,
@@ -130,7 +131,7 @@ class Transport:
             body = answer_probe(self._shared.settings.unix_seconds())
             content = [("Content-Type", "text/plain; charset=utf-8")]
             self._shared.output.respond(call, 200, content, body)
-        elif path in (PIPELINE, SNAPSHOT):
+        elif path in (PIPELINE, SNAPSHOT) or (path == COPY and self._shared.identity.copy_format):
             self._post_opened(call, method, path, joined(headers), now)
         elif path.startswith("/raft/stream/"):
             self._stream_opened(call, method, path, joined(headers), now)
@@ -159,7 +160,9 @@ class Transport:
         elif self._arrival is not None and not self._arrival.is_idle:
             self._refuse(call, BUSY, answer_headers, headers)
         else:
-            self._arrival = SnapshotArrival(shared, call, answer_headers, self._figures_of, now)
+            self._arrival = SnapshotArrival(
+                shared, call, answer_headers, self._figures_of, now, is_copy=path == COPY
+            )
             shared.calls[call] = self._arrival
             self._wake_at = now
 
@@ -188,7 +191,10 @@ class Transport:
             return
         assert sender is not None
         source = f"{shared.output.peer(call)} ({headers.get('x-peerurls', '')[:200]})"
-        self._peers[sender].attach(call, source, now, is_append=kind == APPEND_STREAM)
+        peer = self._peers[sender]
+        copies = headers.get("x-kvorum-copies", "")
+        peer.takes_copies = bool(copies) and copies == shared.identity.copy_format
+        peer.attach(call, source, now, is_append=kind == APPEND_STREAM)
         shared.output.respond(call, 200, answer_headers, None)
         self._wake_at = now
 
@@ -310,6 +316,11 @@ class Transport:
         else:
             peer.send_snapshot(transfer, now)
             self._wake_at = now
+
+    def takes_copies(self, peer: int) -> bool:
+        """Return whether a snapshot for a peer may come with a copy of a database."""
+        known = self._peers.get(peer)
+        return known is not None and known.takes_copies
 
     # Time.
 
