@@ -50,7 +50,8 @@ class Entry:
 
     def apply(self, backend: Backend) -> None:
         for revision, row in self.puts:
-            backend.put_row(revision, row)
+            # Whether there is such a row or not, all are still found.
+            backend.put_row(revision, row, previous=revision - (1 << 32))
         for revision in self.deletes:
             backend.delete_row(revision)
         for bucket, name, value in self.changes:

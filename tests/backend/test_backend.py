@@ -154,6 +154,21 @@ def test_the_cache_stays_within_its_bytes(steps: list[tuple[int, int]]) -> None:
         assert held.items() <= known.items()
 
 
+def test_of_the_rows_of_a_key_only_the_newest_stays_in_memory() -> None:
+    disk = MemoryDisk.new()
+    backend = open_backend(disk.files, disk.environments, disk.directory)
+    revisions = [revision << 32 for revision in range(2, 50)]
+    previous = 0
+    for count, revision in enumerate(revisions):
+        backend.put_row(revision, b"%d" % revision, previous)
+        previous = revision
+        if count % 10 == 9:
+            flush(disk, backend)
+    flush(disk, backend)
+    assert backend.cached_bytes == len(b"%d" % previous) + ROW_BYTES
+    assert backend.rows(revisions) == [b"%d" % revision for revision in revisions]
+
+
 def test_recent_rows_are_served_without_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk.new()
     backend = open_backend(disk.files, disk.environments, disk.directory)

@@ -24,6 +24,8 @@ _FINAL: Final = tuple(
     bytes((value,)) if value < 0x80 else _two_groups(value, 0) for value in range(1 << 14)
 )
 _CONTINUED: Final = tuple(_two_groups(value, 0x80) for value in range(1 << 14))
+CONTINUED: Final = _CONTINUED
+"""For others who write parts of varints: a table of their own would take a mebibyte."""
 
 
 def varint(value: int) -> bytes:

@@ -23,7 +23,7 @@ from itertools import islice
 
 from kvorum.backend.batch import Batch
 from kvorum.backend.buckets import CONF_STATE, KEY, META
-from kvorum.backend.cache import RowCache
+from kvorum.backend.cache import ADDED_MAX, RowCache
 from kvorum.backend.defragment import (
     CatchUp,
     CopyDatabase,
@@ -110,11 +110,16 @@ class Backend:
 
     # Rows of bucket `key`.
 
-    def put_row(self, revision: int, value: bytes) -> None:
-        """Write a row; revisions ascend, and none is written twice."""
+    def put_row(self, revision: int, value: bytes, previous: int = 0) -> None:
+        """Write a row; revisions ascend, and none is written twice.
+
+        `previous` is the row that was the newest of the same key, which few will ask for again.
+        """
         active = self._active
         active.rows[revision] = value
         active.row_bytes += len(value)
+        if previous:
+            active.superseded.append(previous)
 
     def delete_row(self, revision: int) -> None:
         """Remove a row, wherever it is."""
@@ -367,6 +372,14 @@ class Backend:
         """
         sealed = self._sealed
         assert sealed is not None, "no batch is on its way"
+        # The work of one long entry is not gone through: most of it is not cached either.
+        if len(sealed.superseded) <= ADDED_MAX:
+            for revision in sealed.superseded:
+                value = sealed.rows.pop(revision, None)
+                if value is None:
+                    self._cache.discard(revision)
+                else:
+                    sealed.row_bytes -= len(value)
         self._cache.add_all(sealed.rows, sealed.row_bytes)
         if len(sealed.rows) > FREED_PER_TURN:
             self._cache.forgotten.append(sealed.rows)

@@ -31,12 +31,15 @@ class Batch:
         "index",
         "row_bytes",
         "rows",
+        "superseded",
         "term",
     )
 
     def __init__(self) -> None:
         self.rows: dict[int, bytes] = {}
         self.deleted: dict[int, None] = {}
+        # Rows of any batch that are no longer the newest of their keys, for the cache.
+        self.superseded: list[int] = []
         self.entries: dict[bytes, dict[bytes, bytes | None]] = {}
         self.row_bytes = 0  # of the values of rows
         self.entry_count = 0

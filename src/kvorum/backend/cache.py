@@ -60,8 +60,11 @@ class RowCache:
 
     def discard(self, revision: int) -> None:
         """Forget a row."""
-        self.young.pop(revision, None)
-        self.old.pop(revision, None)
+        value = self.young.pop(revision, None)
+        if value is not None:
+            self._young_bytes -= len(value) + ROW_BYTES
+        else:
+            self.old.pop(revision, None)
 
     def clear(self) -> None:
         """Forget everything."""

@@ -13,7 +13,14 @@ if the header comes last and holds nothing else.
 
 from typing import Final
 
-from kvorum.api.codec import REVISION_FIELD, USER_FIELD, length_delimited, read_varint, varint
+from kvorum.api.codec import (
+    CONTINUED,
+    REVISION_FIELD,
+    USER_FIELD,
+    length_delimited,
+    read_varint,
+    varint,
+)
 from kvorum.member.callers import NOBODY, Caller, Front
 
 RANGE: Final = 3
@@ -64,9 +71,7 @@ _SUFFIX: Final = (1 << _SUFFIX_BITS) - 1
 # The lower part of an id that is encoded anew every time; the rest is kept.
 _LOW_BITS: Final = 14
 _LOW: Final = (1 << _LOW_BITS) - 1
-_LOW_BYTES: Final = tuple(
-    bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14)
-)
+_LOW_BYTES: Final = CONTINUED
 
 START_MAX: Final = 1 << 40
 """Ids begin at a drawn number below this."""

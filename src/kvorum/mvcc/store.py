@@ -107,7 +107,7 @@ class Store:
         revision = main << 32
         create, version, previous = self._index.put(key, revision)
         kv = key_value(key, create, main, version, value, lease)
-        self._put_row(revision, kv)
+        self._put_row(revision, kv, previous)
         held = self._lease_of(key)
         if held != lease:
             if held:

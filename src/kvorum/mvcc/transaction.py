@@ -62,7 +62,7 @@ class WriteTransaction:
         revision = self._next
         create, version, previous = self._index.put(key, revision)
         kv = key_value(key, create, self._main, version, value, lease)
-        self._backend.put_row(revision, kv)
+        self._backend.put_row(revision, kv, previous)
         held = self._lessor.lease_of(key)
         if held != lease:
             if held:
@@ -163,7 +163,7 @@ class WriteTransaction:
         put_row, lease_of = self._backend.put_row, self._lessor.lease_of
         for key, previous in zip(keys, before, strict=True):
             kv = tombstone(key)
-            put_row(revision, kv)
+            put_row(revision, kv, previous)
             held = lease_of(key)
             if held:
                 self._lessor.detach(held, key)

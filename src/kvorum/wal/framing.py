@@ -12,7 +12,7 @@ from typing import Final
 
 from google_crc32c import extend
 
-from kvorum.api.codec import length_delimited, varint
+from kvorum.api.codec import CONTINUED, length_delimited, varint
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState
 from kvorum.raft.wire import encode_conf_state
@@ -48,7 +48,7 @@ def _frame_data(kind: int, crc: int, data: bytes) -> bytes:
 # Nearly every checksum takes five bytes, and then everything around it and the data depends only on
 # the type and the length of the data. Looking that up costs half of making it.
 _FIVE_BYTES: Final = 1 << 28
-_CONTINUED: Final = tuple(bytes((low & 0x7F | 0x80, low >> 7 | 0x80)) for low in range(1 << 14))
+_CONTINUED: Final = CONTINUED
 _FINAL: Final = tuple(bytes((high,)) for high in range(1 << 4))
 
 
