@@ -13,13 +13,19 @@ from kvorum.files.memory import MemoryFiles
 from kvorum.files.real import RealFiles
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import HardState
-from kvorum.wal import SnapshotRecord, WalError, create_log, read_log, valid_snapshots
+from kvorum.wal import SnapshotRecord, WalError, create_log, decoding, read_log, valid_snapshots
 from kvorum.wal.reading import survey_log
 
 WAL = "/wal"
 MUTANTS = 1500
 
 Segments = dict[str, bytes]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let records lie across the pieces in which a segment is read."""
+    monkeypatch.setattr(decoding, "PIECE_BYTES", 200)
 
 
 def flip(generator: random.Random, data: bytearray) -> None:

@@ -10,10 +10,16 @@ import pytest
 from kvorum.files.memory import Call, MemoryFiles
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import HardState
-from kvorum.wal import CorruptLogError
+from kvorum.wal import CorruptLogError, decoding
 from tests.wal.storage import Model, Storage, make_directories, recover
 
 STEPS = 25
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let records lie across the pieces in which a segment is read."""
+    monkeypatch.setattr(decoding, "PIECE_BYTES", 200)
 
 
 def fates(seed: int) -> list[Callable[[], bool]]:

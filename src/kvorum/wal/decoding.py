@@ -27,18 +27,8 @@ HEAD = {0: CRC, 1: METADATA}
 _read_word = Struct("<Q").unpack_from
 _LENGTH_MASK = (1 << 56) - 1
 
-
 PIECE_BYTES = 1 << 20
 """How much of a segment is read at a time."""
-
-
-def read_piece(files: Files, path: str, offset: int, length: int) -> bytes:
-    """Return so many bytes of a file, fewer only where it ends."""
-    descriptor = files.open(path, Opening.READ)
-    try:
-        return files.pread(descriptor, offset, length)
-    finally:
-        files.close(descriptor)
 
 
 def _size(files: Files, path: str) -> int:
@@ -153,7 +143,7 @@ class SegmentScanner:
         files: Files | None = None,
         skim: "Callable[[SegmentScanner], None] | None" = None,
     ) -> None:
-        """Scan bytes; with `files`, the whole file, of which they are the beginning.
+        """Scan bytes; with `files`, the whole file, of which they are the beginning or nothing.
 
         `skim` may move it on. It is called behind each record but an entry, and where more of the
         file was read.
@@ -259,7 +249,11 @@ class SegmentScanner:
 
     def _read(self, offset: int, length: int) -> bytes:
         assert self._files is not None, "all there is was given"
-        return read_piece(self._files, self.path, offset, length)
+        descriptor = self._files.open(self.path, Opening.READ)
+        try:
+            return self._files.pread(descriptor, offset, length)
+        finally:
+            self._files.close(descriptor)
 
     def _is_zero_from(self, offset: int) -> bool:
         while offset < self._size:

@@ -16,15 +16,7 @@ from kvorum.files import Files, Opening
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import NO_HARD_STATE, NO_MEMBERS, ConfState, HardState
 from kvorum.raft.wire import decode_conf_state, decode_entry, decode_hard_state, encode_hard_state
-from kvorum.wal.decoding import (
-    HEAD,
-    PIECE_BYTES,
-    Record,
-    SegmentScanner,
-    Tear,
-    read_piece,
-    unproved_checksum,
-)
+from kvorum.wal.decoding import HEAD, Record, SegmentScanner, Tear, unproved_checksum
 from kvorum.wal.errors import CorruptLogError, SegmentsMissingError, SnapshotNotInLogError
 from kvorum.wal.framing import ENTRY, METADATA, RECORD_NAMES, SNAPSHOT, STATE
 from kvorum.wal.segments import Segment, check_gapless, list_segments, segments_from
@@ -160,10 +152,7 @@ class _Scan:
     def _scan(self, segment: Segment, crc: int | None, *, is_last: bool) -> Iterator[Record]:
         path = f"{self._directory}/{segment.name}"
         skim = self._pass_over if self.skims else None
-        begin = read_piece(self._files, path, 0, PIECE_BYTES)
-        self.scanner = SegmentScanner(
-            path, begin, crc, is_last=is_last, files=self._files, skim=skim
-        )
+        self.scanner = SegmentScanner(path, b"", crc, is_last=is_last, files=self._files, skim=skim)
         for record in self.scanner:
             if record.type == ENTRY or record.type == SNAPSHOT:
                 yield record
@@ -182,9 +171,9 @@ class _Scan:
                 self.doubtful_end = None
 
     def _pass_over(self, scanner: SegmentScanner) -> None:
-        assert self._skim is not None and scanner.crc is not None, "a head was read"
         if scanner.number < len(HEAD) or not self.skims:
             return
+        assert self._skim is not None and scanner.crc is not None, "a head was read"
         passed = Skimmed(
             *self._skim(
                 scanner.segment,
