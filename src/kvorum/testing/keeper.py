@@ -201,13 +201,16 @@ class Keeper:
             shelf.ready.append(store)
 
     def log(self, question: int, number: int) -> None:
-        """Answer with what the member of a store logged."""
+        """Answer with what the member of a store logged; nothing, if that was given up."""
 
         def found(text: Answer) -> None:
             self._answer({"question": question, **text})
 
-        told = {"what": "log", "number": number}
-        self._plan(self._owners[number].queue, WANTED, told, found)
+        if number in self._owners:
+            told = {"what": "log", "number": number}
+            self._plan(self._owners[number].queue, WANTED, told, found)
+        else:
+            found({"text": ""})
 
     def drop(self, question: int, number: int) -> None:  # noqa: ARG002 (nobody waits for it)
         """End a store."""
