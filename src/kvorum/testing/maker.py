@@ -6,7 +6,6 @@ that ends. Nothing is used twice: each store has a member, a directory and a por
 
 import gc
 import json
-import logging
 import os
 import signal
 import socket
@@ -18,6 +17,8 @@ from typing import NamedTuple, NoReturn
 
 from kvorum.client import Client
 from kvorum.embed import Config, ConfigError, Server, StartError
+from kvorum.embed.logs import text_of
+from kvorum.telemetry.logs import Line
 from kvorum.testing.access import AUTH_SECONDS_MAX, enable_auth
 from kvorum.testing.companion import Answer
 from kvorum.testing.ports import HOST, Ports
@@ -30,50 +31,45 @@ _SWITCH_SECONDS = 0.001
 """Threads of members take turns quickly: most of them wait for another."""
 
 
+class Lines:
+    """What a member logged last; as it is, because most tests pass, and nobody reads that."""
+
+    def __init__(self) -> None:
+        self._lines: deque[Line] = deque(maxlen=LOG_LINES_MAX)
+
+    def write(self, line: Line) -> None:
+        """Keep a line."""
+        self._lines.append(line)
+
+    @property
+    def text(self) -> str:
+        """All of them."""
+        return "\n".join(
+            f"{line.moment.astimezone():%F %T.%f} {line.level.upper()} "
+            f"{'.'.join(filter(None, ('kvorum', line.logger)))}: {text_of(line)}"
+            for line in list(self._lines)
+        )
+
+
+class StoreServer(Server):
+    """A member that keeps its log."""
+
+    def _log_output(self) -> Lines:
+        self.lines = Lines()
+        return self.lines
+
+
 class Kept(NamedTuple):
     """A store that is ready."""
 
     port: int
-    server: Server
-
-
-class Logs(logging.Handler):
-    """What each member logged last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        # As records: most tests pass, and nobody reads what their members logged.
-        self._lines: dict[str, deque[logging.LogRecord]] = {}
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-
-    def begin(self, member: str) -> None:
-        """Keep what a member logs from now on."""
-        self._lines[member] = deque(maxlen=LOG_LINES_MAX)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
-        lines = self._lines.get(getattr(record, "member", ""))
-        if lines is not None:
-            lines.append(record)
-
-    def text(self, member: str) -> str:
-        """Return the lines of a member."""
-        return "\n".join(map(self.format, list(self._lines.get(member, ()))))
-
-    def end(self, member: str) -> None:
-        """Forget a member."""
-        self._lines.pop(member, None)
+    server: StoreServer
 
 
 class Maker:
     """Has the stores that it made, by their numbers."""
 
     def __init__(self) -> None:
-        self._logs = Logs()
-        logger = logging.getLogger("kvorum")
-        logger.addHandler(self._logs)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
         self._ports = Ports()
         self._kept: dict[int, Kept] = {}
         self._ended = 0
@@ -81,45 +77,43 @@ class Maker:
     def make(self, number: int, flags: Mapping[str, str], auth: bool) -> Answer:
         """Make a store; the answer says where it is, or why there is none."""
         try:
-            return {"url": self._make(number, flags, auth).server.client_url}
+            return {"url": self._make(number, flags, auth)}
         except (ConfigError, StartError) as error:
             return {"error": str(error)}
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"}
 
-    def _make(self, number: int, flags: Mapping[str, str], auth: bool) -> Kept:
-        port, name = self._ports.hold(), _name(number)
+    def _make(self, number: int, flags: Mapping[str, str], auth: bool) -> str:
+        port = self._ports.hold()
         scheme = "https" if "cert-file" in flags else "http"
         options = {flag.replace("-", "_"): value for flag, value in flags.items()}
-        self._logs.begin(name)
+        server: StoreServer | None = None
         try:
             config = Config(
                 ephemeral=True,
-                name=name,
+                name=f"store-{number}",
                 listen_client_urls=f"{scheme}://{HOST}:{port}",
                 listen_peer_urls=f"http://{HOST}:0",
                 **options,
             )
-            kept = Kept(port, Server(config))
-            kept.server.start()
+            server = StoreServer(config)
+            server.start()
             if not self._kept and not self._ended:
                 # All that is imported is in use from now on, and never looked at again.
                 gc.freeze()
             if auth:
-                _enable_auth(kept.server, options)
+                _enable_auth(server, options)
         except BaseException as error:
-            told = self._logs.text(name)
-            self._logs.end(name)
             self._ports.give_back(port)
-            if isinstance(error, StartError) and told:
-                raise StartError(f"{error}\n{told}") from error
+            if isinstance(error, StartError) and server is not None:
+                raise StartError(f"{error}\n{server.lines.text}") from error
             raise
-        self._kept[number] = kept
-        return kept
+        self._kept[number] = Kept(port, server)
+        return server.client_url
 
     def log(self, number: int) -> Answer:
         """Answer with what the member of a store logged."""
-        return {"text": self._logs.text(_name(number))}
+        return {"text": self._kept[number].server.lines.text}
 
     def end(self, number: int) -> Answer:
         """End a store."""
@@ -129,7 +123,6 @@ class Maker:
         except Exception as error:
             # Whatever stopped it was in the log of the test that had it.
             sys.stderr.write(f"a member stopped: {error}\n")
-        self._logs.end(_name(number))
         self._ports.give_back(kept.port)
         self._ended += 1
         if self._ended % COLLECT_STORES == 0:
@@ -141,10 +134,6 @@ class Maker:
         for number in list(self._kept):
             self.end(number)
         self._ports.close()
-
-
-def _name(number: int) -> str:
-    return f"store-{number}"
 
 
 def _enable_auth(server: Server, options: Mapping[str, str]) -> None:
