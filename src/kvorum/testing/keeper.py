@@ -5,7 +5,6 @@ the store serves as it always does. While a test runs, stores for the next ones 
 is one thread: it takes questions, and gives tasks to makers (`kvorum.testing.maker`).
 """
 
-import gc
 import heapq
 import json
 import os
@@ -235,7 +234,6 @@ def main() -> None:
     """Answer questions until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    gc.disable()
     keeper = Keeper(take_output())
     try:
         keeper.run(sys.stdin.fileno())

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, NoReturn
 
-from kvorum.client import Client
 from kvorum.embed import Config, ConfigError, Server, StartError
 from kvorum.embed.logs import text_of
 from kvorum.telemetry.logs import Line
@@ -137,6 +136,9 @@ class Maker:
 
 
 def _enable_auth(server: Server, options: Mapping[str, str]) -> None:
+    # Imported late: most stores have no users, and the first one is waited for.
+    from kvorum.client import Client
+
     # The server's own certificate is good for clients, too.
     client = Client(
         server.client_url,
