@@ -166,6 +166,7 @@ def become_maker(tasks: socket.socket) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         sys.setswitchinterval(_SWITCH_SECONDS)
+        gc.disable()
         maker = Maker()
         known: dict[str, Callable[..., Answer]] = {
             "make": maker.make,
