@@ -12,7 +12,9 @@ import pytest
 
 from kvorum.testing.cluster import start_cluster
 from kvorum.testing.companion import Companion, CompanionError
+from kvorum.testing.keeper import MAKERS
 from kvorum.testing.options import Options
+from kvorum.testing.store import Stores
 from tests.testing.conftest import Run, loading
 
 END_SECONDS_MAX = 120
@@ -89,20 +91,61 @@ def test_a_run_that_is_killed(pytester: pytest.Pytester) -> None:
     check_gone(pytester)
 
 
+def children(companion: Companion) -> list[int]:
+    number = companion.process_id
+    return list(map(int, Path(f"/proc/{number}/task/{number}/children").read_text().split()))
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+def test_stores_end_with_the_process_that_keeps_them(how: signal.Signals) -> None:
+    companion = Companion("kvorum.testing.keeper")
+    try:
+        stores = Stores(companion)
+        held = [stores.take(Options(), None) for _ in range(MAKERS + 1)]
+        makers = children(companion)
+        assert len(makers) == MAKERS
+        directories = [directory_of(store.log) for store in held]
+        assert all(each.exists() for each in directories)
+        os.kill(companion.process_id, how)
+        for maker in makers:
+            wait_gone(maker)
+    finally:
+        companion.stop()
+    assert not any(each.exists() for each in directories)
+
+
+def test_a_process_that_makes_stores_and_is_killed_ends_all_of_them() -> None:
+    companion = Companion("kvorum.testing.keeper")
+    try:
+        store = Stores(companion).take(Options(), None)
+        directory = directory_of(store.log)
+        killed = children(companion)[0]
+        os.kill(killed, signal.SIGKILL)
+        with pytest.raises(CompanionError, match=f"a process that makes stores has .*{killed}"):
+            store.log  # noqa: B018 (it asks)
+    finally:
+        companion.stop()
+    # Who is killed leaves its directory; nothing uses that any more.
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def directory_of(log: str) -> Path:
+    found = re.search(r"data-dir=([^\s,\"]+)", log)
+    assert found is not None
+    return Path(found[1])
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
 def test_members_end_with_the_process_that_runs_them(how: signal.Signals) -> None:
     companion = Companion("kvorum.testing.nursery")
     try:
         cluster = start_cluster(companion, Options(), None)
-        number = companion.process_id
-        members = Path(f"/proc/{number}/task/{number}/children").read_text().split()
+        members = children(companion)
         assert len(members) == 3
-        found = re.search(r"--data-dir=(\S+)", cluster.log(0))
-        assert found is not None
-        directory = Path(found[1]).parent
-        os.kill(number, how)
+        directory = directory_of(cluster.log(0)).parent
+        os.kill(companion.process_id, how)
         for member in members:
-            wait_gone(int(member))
+            wait_gone(member)
         with pytest.raises(CompanionError, match="has ended"):
             cluster.leader()
     finally:

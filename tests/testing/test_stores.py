@@ -211,12 +211,19 @@ def test_a_report_shows_the_log(pytester: pytest.Pytester, run_pytest: Run) -> N
             kvorum_client.put("key", "value")
             assert False
 
+        LEFT = []
+
         def test_passes(kvorum):
             assert "ready to serve client requests" in kvorum.log
+            LEFT.append(kvorum)
+
+        def test_of_a_store_that_was_given_up(kvorum_client):
+            assert LEFT[0].log == ""
+            kvorum_client.put("key", "value")
         """
     )
     result = run_pytest()
-    result.assert_outcomes(failed=1, passed=1)
+    result.assert_outcomes(failed=1, passed=2)
     result.stdout.fnmatch_lines(["*- kvorum log -*", "*ready to serve client requests*"])
 
 

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from kvorum.api.errors import Code, Status, message_too_large
 from kvorum.client.interface import End, Metadata
 from kvorum.edge.interface import Edge, Event, EventKind, Headers, Limits, Request
+from kvorum.edge.interface import Metadata as RequestMetadata
 from kvorum.rpc.table import METADATA_KEYS, METHODS
 
 LOCAL_FIRST: Final = 1 << 62
@@ -83,11 +84,14 @@ class Delivery(NamedTuple):
 class Door:
     """One client's way to the server, and the answers that it has not taken."""
 
-    __slots__ = ("_calls", "_edge", "deliveries", "ring")
+    __slots__ = ("_calls", "_edge", "_known", "_metadata", "deliveries", "ring")
 
     def __init__(self, edge: "JoinedEdge", ring: Callable[[], None]) -> None:
         self._edge = edge
         self._calls: dict[int, LocalCall] = {}
+        # What the last call came with, and what of it the server is told: most calls share one.
+        self._metadata: Metadata = ()
+        self._known: RequestMetadata | None = None
         self.ring: Callable[[], None] = ring
         """Called in the server's turn, when there are deliveries; never waits, never raises."""
         self.deliveries: deque[Delivery] = deque()
@@ -115,7 +119,10 @@ class Door:
             self.deliveries.append(Delivery(local, refusal))
             self.ring()
             return
-        known = {name: value.encode() for name, value in metadata if name in _KEYS} or None
+        if metadata is not self._metadata:
+            found = {name: value.encode() for name, value in metadata if name in _KEYS}
+            self._metadata, self._known = metadata, found or None
+        known = self._known
         if not is_stream:
             edge.queue((local, (local.number, number, message, known)))
             return

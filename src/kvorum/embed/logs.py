@@ -46,10 +46,12 @@ class _Text:
         self._line = line
 
     def __str__(self) -> str:
-        line = self._line
-        return escaped(
-            line.message + "".join(f" {key}={value}" for key, value in line.fields.items())
-        )
+        return text_of(self._line)
+
+
+def text_of(line: Line) -> str:
+    """Return the message of a line, and its fields."""
+    return escaped(line.message + "".join(f" {key}={value}" for key, value in line.fields.items()))
 
 
 def open_log(config: Config, given: Mapping[str, object], output: Output) -> Logger:

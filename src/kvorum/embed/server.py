@@ -24,6 +24,7 @@ from kvorum.embed.logs import LoggingOutput, open_log
 from kvorum.embed.shells import LocalLoop, LocalThreads
 from kvorum.process.startup import Running
 from kvorum.server.server import Server as MemberServer
+from kvorum.telemetry.logs import Output
 
 if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient
@@ -50,7 +51,7 @@ class Server(Embedded):
         """Prepare a member: ports are held for it. Raises ConfigError."""
         super().__init__(config)
         try:
-            logger = open_log(self.config, self._given, LoggingOutput(self.config.name))
+            logger = open_log(self.config, self._given, self._log_output())
         except BaseException:
             self._lodging.leave()
             raise
@@ -60,6 +61,10 @@ class Server(Embedded):
         self._loop: LentLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
+
+    def _log_output(self) -> Output:
+        """Return where lines go, unless outputs are given."""
+        return LoggingOutput(self.config.name)
 
     # In its own thread.
 

@@ -131,8 +131,10 @@ class LocalThreads(_AtDoor, ThreadedClient):
         # Without the client's lock: a turn of the member may take a while.
         self._door.push(may_wait=True)
         if self._door.deliveries:
-            with Turn(self):
+            with self.lock:
+                self.core.now = clock()
                 self._read([])
+                self.leave()
 
     def _sleep(self, seconds: float) -> "Ready":
         self._door.push(may_wait=True)

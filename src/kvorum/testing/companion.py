@@ -25,8 +25,11 @@ _SAID_BYTES_MAX = 8192
 _KEPT = ("KVORUM_COMPILED", "KVORUM_EDGE")
 _PACKAGES = Path(__file__).parents[2]
 # Nothing is imported from the directories that tests are in, which may hold modules of any name.
+# Collections would look at what is imported again and again; a module's `main` may allow them.
 _START = """
+import gc
 import sys
+gc.disable()
 sys.path.append(sys.argv[1])
 from importlib import import_module
 import_module(sys.argv[2]).main()

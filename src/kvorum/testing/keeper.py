@@ -1,86 +1,42 @@
-"""Keeps fresh stores for tests: a program with an embedded member for each of them.
+"""Keeps fresh stores for tests: a program that has them made ahead of time, by processes it forks.
 
 It is a process of its own, so that whatever a test does to its process, to the clock or to modules,
-the store serves as it always does. While a test runs, the store for the next one is made. Nothing
-is used twice: each store has a member, a directory and a port of its own.
+the store serves as it always does. While a test runs, stores for the next ones are made. All here
+is one thread: it takes questions, and gives tasks to makers (`kvorum.testing.maker`).
 """
 
-import gc
+import heapq
 import json
-import logging
-import queue
+import os
+import select
 import signal
+import socket
 import sys
-import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias
 
-from kvorum.client import Client
-from kvorum.embed import Config, ConfigError, Server, StartError
-from kvorum.testing.access import AUTH_SECONDS_MAX, enable_auth
 from kvorum.testing.companion import Answer, take_output
-from kvorum.testing.ports import HOST, Ports
+from kvorum.testing.maker import become_maker
 
+MAKERS = 2
+"""So many processes make stores: a test that takes less time than a store waits half as long."""
 SPARES, SPARES_WITH_AUTH = 3, 0
 """So many stores of a kind are kept ready, beside the one that is asked for ahead of its test; a
 password costs a process."""
 DROPPED_MAX = 4
 """So many stores may wait for their end while a test waits for a store."""
-WORKERS = 2
-"""So many stores are made or ended at once: each of them waits for threads of its own, now and
-then."""
 KINDS_MAX = 4
 """So many kinds have stores ready, those that were asked for last."""
-LOG_LINES_MAX = 500
-AT_ONCE, WANTED, AHEAD = range(3)
-"""The order of work: the end; what is waited for; all else."""
-COLLECT_STORES = 20
-"""After the end of so many stores, what they left in cycles is collected; Python itself would look
-for it while one is made, and again and again."""
-_SWITCH_SECONDS = 0.001
-"""Threads of members take turns quickly: most of them wait for another."""
+WANTED, AHEAD = range(2)
+"""The order of work: what is waited for; all else."""
+READ_BYTES = 1 << 16
 
 Kind: TypeAlias = tuple[bool, tuple[tuple[str, str], ...]]
-
-
-@dataclass(slots=True)
-class Kept:
-    """A store that is ready."""
-
-    number: int
-    port: int
-    server: Server
-
-
-class Logs(logging.Handler):
-    """What each member logged last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        # As records: most tests pass, and nobody reads what their members logged.
-        self._lines: dict[str, deque[logging.LogRecord]] = {}
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-
-    def begin(self, member: str) -> None:
-        """Keep what a member logs from now on."""
-        self._lines[member] = deque(maxlen=LOG_LINES_MAX)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
-        lines = self._lines.get(getattr(record, "member", ""))
-        if lines is not None:
-            lines.append(record)
-
-    def text(self, member: str) -> str:
-        """Return the lines of a member."""
-        return "\n".join(map(self.format, list(self._lines.get(member, ()))))
-
-    def end(self, member: str) -> None:
-        """Forget a member."""
-        self._lines.pop(member, None)
+Done: TypeAlias = Callable[[Answer], None]
+Task: TypeAlias = tuple[int, int, Answer, Done]
+"""Its urgency, its place among all tasks, what a maker is told, and who takes the answer."""
 
 
 class Shelf:
@@ -89,205 +45,198 @@ class Shelf:
     def __init__(self) -> None:
         self.coming = 0
         """How many are being made, or will be."""
-        self.ready: deque[Kept] = deque()
+        self.ready: deque[Answer] = deque()
         self.waiting: deque[int] = deque()
         """Questions that are answered with a store, as soon as there is one."""
 
 
+class MakerProcess:
+    """A process that makes stores, from outside."""
+
+    def __init__(self) -> None:
+        self.tasks, theirs = socket.socketpair()
+        self.process = os.fork()
+        if self.process == 0:
+            become_maker(theirs)
+        theirs.close()
+        self.queue: list[Task] = []
+        """Tasks for this one alone: ends and logs of stores that it made."""
+        self.done: Done | None = None
+        """Who takes the answer to the task that it does now."""
+        self._said = b""
+
+    def begin(self, told: Answer, done: Done) -> None:
+        """Give it a task."""
+        self.done = done
+        with suppress(ConnectionError):  # `hear` notices
+            self.tasks.sendall(json.dumps(told).encode() + b"\n")
+
+    def hear(self) -> None:
+        """Take what it says; raises EOFError if it has ended."""
+        said = b""
+        with suppress(ConnectionError):
+            said = self.tasks.recv(READ_BYTES)
+        if not said:
+            raise EOFError(f"a process that makes stores has ended: {self.process}")
+        self._said += said
+        if self._said.endswith(b"\n"):
+            answer, self._said = json.loads(self._said), b""
+            done, self.done = self.done, None
+            assert done is not None, "it answers what it was told"
+            done(answer)
+
+    def stop(self) -> None:
+        """End it, and return when nothing is left of its stores."""
+        self.tasks.close()
+        os.waitpid(self.process, 0)
+
+
 class Keeper:
-    """Makes stores ahead of time, and ends those that are given up, in threads of its own."""
+    """Answers questions, and has makers do what that needs."""
 
     def __init__(self, answer: Callable[[Answer], None]) -> None:
         self._answer = answer
-        self._logs = Logs()
-        logger = logging.getLogger("kvorum")
-        logger.addHandler(self._logs)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-        self._ports = Ports()
         self._count = 0
-        self._lock = threading.Lock()
-        """Guards shelves and numbers; all threads change them."""
         self._shelves: dict[Kind, Shelf] = {}
-        self._kept: dict[int, Kept] = {}
-        """All that have not ended."""
-        self._dropped = self._ended = 0
-        """How many were given up, and of those, how many have ended."""
+        self._owners: dict[int, MakerProcess] = {}
+        """Who made a store, of all that have not been given up."""
+        self._dropping = 0
+        """How many were given up and have not ended."""
         self._planned = 0
-        self._work: queue.PriorityQueue[tuple[int, int, Callable[[], None] | None]]
-        self._work = queue.PriorityQueue()
-        self._workers = [
-            threading.Thread(target=self._do_work, name=f"keeper {number}")
-            for number in range(WORKERS)
-        ]
-        for worker in self._workers:
-            worker.start()
+        self._wanted: list[Task] = []
+        """Stores to be made, by whoever has time."""
+        self._poll = select.poll()
+        self._makers: dict[int, MakerProcess] = {}
 
-    def _do_work(self) -> None:
-        while (task := self._work.get()[2]) is not None:
-            task()
+    def run(self, questions: int) -> None:
+        """Answer questions until there are no more."""
+        asked: dict[str, Callable[..., None]] = {
+            "take": self.take,
+            "log": self.log,
+            "drop": self.drop,
+        }
+        self._add_maker()
+        self._poll.register(questions, select.POLLIN)
+        rest = b""
+        while True:
+            for descriptor, _ in self._poll.poll():
+                if descriptor != questions:
+                    self._makers[descriptor].hear()
+                    continue
+                read = os.read(questions, READ_BYTES)
+                if not read:
+                    return
+                *lines, rest = (rest + read).split(b"\n")
+                for line in lines:
+                    question = json.loads(line)
+                    asked[question.pop("what")](**question)
+            self._give_tasks()
 
-    def _plan(self, urgency: int, task: Callable[[], None] | None) -> None:
-        """Have something done by a worker; None ends it. Called in one thread alone."""
+    # Tasks.
+
+    def _add_maker(self) -> None:
+        maker = MakerProcess()
+        self._makers[maker.tasks.fileno()] = maker
+        self._poll.register(maker.tasks, select.POLLIN)
+
+    def _plan(self, queue: list[Task], urgency: int, told: Answer, done: Done) -> None:
         self._planned += 1
-        self._work.put((urgency, self._planned, task))
+        heapq.heappush(queue, (urgency, self._planned, told, done))
+
+    def _give_tasks(self) -> None:
+        for maker in self._makers.values():
+            if maker.done is not None:
+                continue
+            queues = [queue for queue in (self._wanted, maker.queue) if queue]
+            if queues:
+                _, _, told, done = heapq.heappop(min(queues, key=lambda queue: queue[0][:2]))
+                if told["what"] == "make":
+                    self._owners[told["number"]] = maker
+                maker.begin(told, done)
+
+    # Questions.
 
     def take(self, question: int, flags: dict[str, str], auth: bool) -> None:
         """Answer a question with a store that nobody has used, at once if there is one."""
         kind = (auth, tuple(sorted(flags.items())))
-        with self._lock:
-            shelf = self._shelves.pop(kind) if kind in self._shelves else Shelf()
-            self._shelves[kind] = shelf
-            if shelf.ready:
-                self._give(question, shelf.ready.popleft())
-            else:
-                shelf.waiting.append(question)
-                self._order(kind, shelf, WANTED)
-            spares = SPARES_WITH_AUTH if auth else SPARES
-            while shelf.coming + len(shelf.ready) - len(shelf.waiting) < spares:
-                self._order(kind, shelf, AHEAD)
-            for other in list(self._shelves)[:-KINDS_MAX]:
-                if not self._shelves[other].coming:
-                    for kept in self._shelves.pop(other).ready:
-                        self._plan(AHEAD, partial(self._end, kept))
-
-    def _give(self, question: int, kept: Kept) -> None:
-        self._answer({"question": question, "number": kept.number, "url": kept.server.client_url})
+        shelf = self._shelves.pop(kind) if kind in self._shelves else Shelf()
+        self._shelves[kind] = shelf
+        if shelf.ready:
+            self._answer({"question": question, **shelf.ready.popleft()})
+        else:
+            shelf.waiting.append(question)
+            self._order(kind, shelf, WANTED)
+        spares = SPARES_WITH_AUTH if auth else SPARES
+        while shelf.coming + len(shelf.ready) - len(shelf.waiting) < spares:
+            self._order(kind, shelf, AHEAD)
+        for other in list(self._shelves)[:-KINDS_MAX]:
+            if not self._shelves[other].coming:
+                for store in self._shelves.pop(other).ready:
+                    self._end(store["number"], AHEAD)
 
     def _order(self, kind: Kind, shelf: Shelf, urgency: int) -> None:
         shelf.coming += 1
-        self._plan(urgency, partial(self._make, kind, shelf))
-
-    def _make(self, kind: Kind, shelf: Shelf) -> None:
-        refusal = ""
-        try:
-            made = self._made(kind)
-        except (ConfigError, StartError) as error:
-            refusal = str(error)
-        except Exception as error:
-            refusal = f"{type(error).__name__}: {error}"
-        with self._lock:
-            shelf.coming -= 1
-            # One that nobody waits for may fail: it will again, when somebody does.
-            question = shelf.waiting.popleft() if shelf.waiting else 0
-            if refusal and question:
-                self._answer({"question": question, "error": refusal})
-            elif not refusal and question:
-                self._give(question, made)
-            elif not refusal:
-                shelf.ready.append(made)
-
-    def _made(self, kind: Kind) -> Kept:
+        self._count += 1
+        number = self._count
         auth, flags = kind
-        with self._lock:
-            self._count += 1
-            number, port = self._count, self._ports.hold()
-        name = f"store-{number}"
-        scheme = "https" if any(flag == "cert-file" for flag, _ in flags) else "http"
-        options = {flag.replace("-", "_"): value for flag, value in flags}
-        self._logs.begin(name)
-        try:
-            config = Config(
-                ephemeral=True,
-                name=name,
-                listen_client_urls=f"{scheme}://{HOST}:{port}",
-                listen_peer_urls=f"http://{HOST}:0",
-                **options,
-            )
-            kept = Kept(number, port, Server(config))
-            kept.server.start()
-            if number == 1:
-                # All that is imported is in use from now on, and never looked at again.
-                gc.freeze()
-            if auth:
-                _enable_auth(kept.server, options)
-            self._kept[kept.number] = kept
-            return kept
-        except BaseException as error:
-            told = self._logs.text(name)
-            self._logs.end(name)
-            with self._lock:
-                self._ports.give_back(port)
-            if isinstance(error, StartError) and told:
-                raise StartError(f"{error}\n{told}") from error
-            raise
+        told = {"what": "make", "number": number, "flags": dict(flags), "auth": auth}
+        self._plan(self._wanted, urgency, told, lambda made: self._made(shelf, number, made))
+
+    def _made(self, shelf: Shelf, number: int, made: Answer) -> None:
+        shelf.coming -= 1
+        if len(self._makers) < MAKERS:
+            # Not before: it would take time from the first store.
+            self._add_maker()
+        if "error" in made:
+            del self._owners[number]
+            # One that nobody waits for may fail: it will again, when somebody does.
+            if shelf.waiting:
+                self._answer({"question": shelf.waiting.popleft(), **made})
+            return
+        store = {"number": number, **made}
+        if shelf.waiting:
+            self._answer({"question": shelf.waiting.popleft(), **store})
+        else:
+            shelf.ready.append(store)
 
     def log(self, question: int, number: int) -> None:
-        """Answer with what the member of a store logged."""
-        self._answer({"question": question, "text": self._logs.text(f"store-{number}")})
+        """Answer with what the member of a store logged; nothing, if that was given up."""
+
+        def found(text: Answer) -> None:
+            self._answer({"question": question, **text})
+
+        if number in self._owners:
+            told = {"what": "log", "number": number}
+            self._plan(self._owners[number].queue, WANTED, told, found)
+        else:
+            found({"text": ""})
 
     def drop(self, question: int, number: int) -> None:  # noqa: ARG002 (nobody waits for it)
         """End a store."""
-        with self._lock:
-            kept = self._kept[number]
-            self._dropped += 1
-            # Tests may be quicker than stores are made; then memory must not fill up.
-            is_late = self._dropped - self._ended > DROPPED_MAX
-            self._plan(WANTED if is_late else AHEAD, partial(self._end_dropped, kept))
+        self._dropping += 1
+        # Tests may be quicker than stores are made; then memory must not fill up.
+        self._end(number, WANTED if self._dropping > DROPPED_MAX else AHEAD, is_dropped=True)
 
-    def _end_dropped(self, kept: Kept) -> None:
-        self._end(kept)
-        with self._lock:
-            self._ended += 1
-            is_due = self._ended % COLLECT_STORES == 0
-        if is_due:
-            gc.collect()
+    def _end(self, number: int, urgency: int, *, is_dropped: bool = False) -> None:
+        def ended(_: Answer) -> None:
+            self._dropping -= is_dropped
 
-    def _end(self, kept: Kept) -> None:
-        try:
-            kept.server.close()
-        except Exception as error:
-            # Whatever stopped it was in the log of the test that had it.
-            sys.stderr.write(f"a member stopped: {error}\n")
-        self._logs.end(f"store-{kept.number}")
-        with self._lock:
-            del self._kept[kept.number]
-            self._ports.give_back(kept.port)
+        told = {"what": "end", "number": number}
+        self._plan(self._owners.pop(number).queue, urgency, told, ended)
 
     def close(self) -> None:
         """End everything; what is only planned is not done any more."""
-        for _ in self._workers:
-            self._plan(AT_ONCE, None)
-        for worker in self._workers:
-            worker.join()
-        for kept in list(self._kept.values()):
-            self._end(kept)
-        self._ports.close()
-
-
-def _enable_auth(server: Server, options: Mapping[str, str]) -> None:
-    # The server's own certificate is good for clients, too.
-    client = Client(
-        server.client_url,
-        insecure="cert_file" in options,
-        cert=options.get("cert_file", ""),
-        key=options.get("key_file", ""),
-        timeout=AUTH_SECONDS_MAX,
-    )
-    try:
-        with client:
-            enable_auth(client)
-    except BaseException:
-        server.close()
-        raise
+        for maker in self._makers.values():
+            maker.stop()
 
 
 def main() -> None:
     """Answer questions until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    gc.disable()
     keeper = Keeper(take_output())
-    asked: dict[str, Callable[..., None]] = {
-        "take": keeper.take,
-        "log": keeper.log,
-        "drop": keeper.drop,
-    }
     try:
-        for line in sys.stdin:
-            question = json.loads(line)
-            asked[question.pop("what")](**question)
+        keeper.run(sys.stdin.fileno())
     finally:
         keeper.close()
 

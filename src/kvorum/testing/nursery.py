@@ -449,6 +449,7 @@ def main() -> None:
     """Answer questions until there are no more."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     with suppress(asyncio.CancelledError):
         asyncio.run(_serve())
 
