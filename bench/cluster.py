@@ -2,8 +2,9 @@
 
 Both clusters run at the same time, with the same timeouts; the load goes to one, then to the other,
 round by round. Besides rates and latencies: how long a cluster takes no writes after its leader was
-killed, how long a member takes to catch up, and what memory all members take. Run it as `make bench
-NODES=3` or `make bench-cluster`.
+killed or its host fell silent, how long a member takes to catch up, what memory all members take,
+and what processor time while nobody asks for anything. Run it as `make bench NODES=3` or `make
+bench-cluster`; hosts that fall silent need root.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.clusters import Cluster, running_cluster, wait_for_index
+from bench.hosts import can_be_made, running_hosts
 from bench.load import WARM_UP_SECONDS, Load, channel, fill
 from bench.server import (
     LOAD_PROCESSES,
@@ -40,9 +42,10 @@ SIZE = 3
 STATE = "three members"
 ATTEMPT_SECONDS = 0.01
 """How often a client asks each survivor for a write after the leader was killed."""
-PARTS = ("rates", "latencies", "memory", "failover", "catch-up")
+PARTS = ("rates", "latencies", "memory", "idle", "failover", "silence", "catch-up")
 
 Choice = Callable[[Cluster], Server]
+Act = Callable[[Server], None]
 
 
 def _leader(cluster: Cluster) -> Server:
@@ -68,8 +71,8 @@ SCENARIOS: tuple[tuple[Scenario, Choice], ...] = (
 )
 
 
-def failover_seconds(cluster: Cluster) -> float:
-    """Kill the leader; return the time until one of the others has acknowledged a write."""
+def failover_seconds(cluster: Cluster, lose: Act, mend: Act) -> float:
+    """Lose the leader; return the time until one of the others has acknowledged a write."""
     leader = cluster.leader()
     survivors = [member for member in cluster.members if member is not leader]
     acknowledged = threading.Event()
@@ -85,17 +88,27 @@ def failover_seconds(cluster: Cluster) -> float:
         puts = [each.unary_unary(PUT) for each in channels]
         for each in puts:
             each(put(key(0)), timeout=10)
-        killed_at = time.monotonic()
-        leader.kill()
-        # A write that waits for the dead leader is useless: new ones are tried all the time.
+        lost_at = time.monotonic()
+        lose(leader)
+        # A write that waits for the lost leader is useless: new ones are tried all the time.
         while not acknowledged.wait(ATTEMPT_SECONDS):
             for each in puts:
                 each.future(put(key(0)), timeout=2).add_done_callback(answer)
-        found = min(answered_at) - killed_at
-    leader.launch()
+        found = min(answered_at) - lost_at
+    mend(leader)
     leader.wait_until_healthy()
     cluster.settle()
     return found
+
+
+def _silence(server: Server) -> None:
+    assert server.host is not None, "it runs among all others"
+    server.host.silence()
+
+
+def _let_speak(server: Server) -> None:
+    assert server.host is not None, "it runs among all others"
+    server.host.speak()
 
 
 def catch_up_seconds(cluster: Cluster, writes: int) -> float:
@@ -163,28 +176,54 @@ def rates(both: tuple[Cluster, Cluster], rounds: int, seconds: int, *, alone: bo
     return rows
 
 
-def failovers(both: tuple[Cluster, Cluster], kills: int) -> Row:
-    """Compare the time without a leader over many kills, by the median."""
+def failovers(
+    both: tuple[Cluster, Cluster], times: int, name: str, goal: float, lose: Act, mend: Act
+) -> Row:
+    """Compare the time without a leader over many losses, by the median."""
     theirs, ours = [], []
-    for _ in range(kills):
-        theirs.append(failover_seconds(both[0]) * 1e3)
-        ours.append(failover_seconds(both[1]) * 1e3)
+    for _ in range(times):
+        theirs.append(failover_seconds(both[0], lose, mend) * 1e3)
+        ours.append(failover_seconds(both[1], lose, mend) * 1e3)
     medians = statistics.median(theirs), statistics.median(ours)
     # Rounds mean nothing here, since timeouts are random: the ratios of best, mean and worst do.
     others = [f(theirs) / f(ours) for f in (min, statistics.mean, max)]
     ratio = medians[0] / medians[1]
-    row = Row(STATE, f"failover, {kills} kills", "ms", both[0].name, *medians, ratio, others, 1.0)
+    row = Row(STATE, name, "ms", both[0].name, *medians, ratio, others, goal)
     show(row)
+    for kind, found in ((both[0].name, theirs), (both[1].name, ours)):
+        print(f"    {kind}: {', '.join(f'{each:.0f}' for each in sorted(found))}", flush=True)
     return row
 
 
+def idling(both: tuple[Cluster, Cluster], seconds: int) -> Row:
+    """Compare the processor time of members that nobody asks for anything."""
+    began = [cluster.processor_seconds() for cluster in both]
+    time.sleep(seconds)
+    theirs, ours = (
+        (cluster.processor_seconds() - before) / seconds * 1e3
+        for cluster, before in zip(both, began, strict=True)
+    )
+    name = "idle, all members"
+    return as_row(STATE, name, "ms/s", both, [theirs], [ours], 1.0, less_is_better=True)
+
+
 @contextmanager
-def running_both(against: str) -> Iterator[tuple[Cluster, Cluster]]:
+def running_both(
+    against: str, size: int = SIZE, *, on_hosts: bool = False
+) -> Iterator[tuple[Cluster, Cluster]]:
     """Run a cluster of each for as long as the block takes."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        hosts = stack.enter_context(running_hosts(2 * size)) if on_hosts else None
         first, second = (
-            stack.enter_context(running_cluster(kind, directory / f"{number}", SIZE))
+            stack.enter_context(
+                running_cluster(
+                    kind,
+                    directory / f"{number}",
+                    size,
+                    hosts and hosts[number * size : (number + 1) * size],
+                )
+            )
             for number, kind in enumerate(("etcd", against))
         )
         for cluster in (first, second):
@@ -197,8 +236,12 @@ def run(arguments: argparse.Namespace) -> list[Row]:
     """Compare the parts that are asked for."""
     parts = arguments.only or PARTS
     rows: list[Row] = []
-    if set(parts) - {"catch-up"}:
+    if set(parts) - {"silence", "catch-up"}:
         rows += serving(arguments, parts)
+    if "silence" in parts and can_be_made():
+        with running_both(arguments.against, on_hosts=True) as both:
+            name = f"failover, {arguments.kills} silent hosts"
+            rows.append(failovers(both, arguments.kills, name, 1.0, _silence, _let_speak))
     if "catch-up" in parts:
         # Separate clusters: in the others, the faster one has written more by now.
         with running_both(arguments.against) as both:
@@ -241,8 +284,11 @@ def serving(arguments: argparse.Namespace, parts: Sequence[str]) -> list[Row]:
                     less_is_better=True,
                 )
             )
+        if "idle" in parts:
+            rows.append(idling(both, arguments.idle_seconds))
         if "failover" in parts:
-            rows.append(failovers(both, arguments.kills))
+            name = f"failover, {arguments.kills} kills"
+            rows.append(failovers(both, arguments.kills, name, 1.0, Server.kill, Server.launch))
     return rows
 
 
@@ -252,6 +298,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=4, help="length of one measurement")
     parser.add_argument("--kills", type=int, default=20, help="of each cluster's leader")
+    parser.add_argument("--idle-seconds", type=int, default=20, help="that nobody asks anything")
     parser.add_argument("--writes", type=int, default=1_000_000, help="that a member misses")
     parser.add_argument("--only", nargs="+", choices=PARTS, help="parts of the comparison")
     parser.add_argument("--against", default="kvorum", help="`etcd` shows the noise")

@@ -1,12 +1,13 @@
 """Clusters that are compared: members on this machine, with the same flags and timeouts."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import grpc
 
+from bench.hosts import Host
 from bench.load import call
 from bench.servers import Server
 from kvorum.api.pb.etcdserverpb import StatusResponse
@@ -19,11 +20,16 @@ WAIT_SECONDS_MAX = 600
 class Cluster:
     """Several members of one kind."""
 
-    def __init__(self, name: str, directory: Path, size: int) -> None:
+    def __init__(
+        self, name: str, directory: Path, size: int, hosts: Sequence[Host] | None = None
+    ) -> None:
         self.name = name
         directory.mkdir(parents=True)
         names = [f"m{number}" for number in range(size)]
-        self.members = [Server(name, directory / each, *TIMEOUTS) for each in names]
+        self.members = [
+            Server(name, directory / each, *TIMEOUTS, host=host)
+            for each, host in zip(names, hosts or [None] * size, strict=True)
+        ]
         named = zip(names, self.members, strict=True)
         initial = ",".join(f"{each}={member.peer_url}" for each, member in named)
         for each, member in zip(names, self.members, strict=True):
@@ -100,8 +106,10 @@ def ended_cluster(cluster: Cluster) -> Iterator[Cluster]:
 
 
 @contextmanager
-def running_cluster(name: str, directory: Path, size: int) -> Iterator[Cluster]:
-    """Run a cluster for as long as the block takes."""
-    with ended_cluster(Cluster(name, directory / name, size)) as cluster:
+def running_cluster(
+    name: str, directory: Path, size: int, hosts: Sequence[Host] | None = None
+) -> Iterator[Cluster]:
+    """Run a cluster for as long as the block takes, each member at its host if there are any."""
+    with ended_cluster(Cluster(name, directory / name, size, hosts)) as cluster:
         cluster.start()
         yield cluster

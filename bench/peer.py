@@ -142,6 +142,9 @@ class Member:
     def absent(self, peer: int) -> None:
         """Note that the other node's process has ended."""
 
+    def present(self, peer: int) -> None:
+        """Note that the other node's host is not silent."""
+
     def is_removed(self, peer: int) -> bool:
         """Know of nobody else."""
         return peer not in (LEADER, FOLLOWER)

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from bench.hosts import Host
 from tools import etcds
 
 DEBIAN_PACKAGE = "etcd-server"
@@ -78,15 +79,25 @@ def free_port() -> int:
 class Server:
     """A member as a process of its own; its addresses stay the same over restarts."""
 
-    def __init__(self, name: str, directory: Path, *flags: str, scheme: str = "http") -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        *flags: str,
+        scheme: str = "http",
+        host: Host | None = None,
+    ) -> None:
         self.name = name
+        self.host = host
+        """Where it runs, if not among all other processes."""
         self.port = free_port()
-        self.address = f"127.0.0.1:{self.port}"
-        self.peer_url = f"http://127.0.0.1:{free_port()}"
+        self._ip = "127.0.0.1" if host is None else host.address
+        self.address = f"{self._ip}:{self.port}"
+        self.peer_url = f"http://{self._ip}:{free_port()}"
         self.directory = directory
         self.flags = [f"--initial-cluster=default={self.peer_url}", *flags]
         """Of equal flags the last counts."""
-        self.prefix: list[str] = []
+        self.prefix: list[str] = [] if host is None else host.command
         """A command that starts the program, such as one that sets limits."""
         self.start_seconds = 0.0
         self._scheme = scheme
@@ -134,10 +145,10 @@ class Server:
         if self._scheme == "https":
             unchecked = ssl._create_unverified_context()
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                "127.0.0.1", self.port, timeout=10, context=unchecked
+                self._ip, self.port, timeout=10, context=unchecked
             )
         else:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+            connection = http.client.HTTPConnection(self._ip, self.port, timeout=10)
         try:
             connection.request("GET", "/health")
             return connection.getresponse().status == 200

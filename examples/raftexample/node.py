@@ -231,6 +231,9 @@ class Node:
     def absent(self, peer: int) -> None:
         """Do nothing: an election comes when the timer runs out."""
 
+    def present(self, peer: int) -> None:
+        """Do nothing: nobody is asked."""
+
     def is_removed(self, peer: int) -> bool:
         """Return whether a node once belonged to the group and no longer does."""
         return peer in self.store.removed

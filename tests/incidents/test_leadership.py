@@ -184,6 +184,52 @@ def test_a_leader_whose_process_has_ended_is_succeeded_at_once(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_whose_host_is_silent_is_succeeded_after_half_of_the_timeout(
+    make_stage: MakeStage, seed: int
+) -> None:
+    stage = make_stage(3, seed=seed, **PATIENT)
+    leader, others = stage.leader, stage.followers()
+    stage.put(b"k/0", b"before", leader)
+    elected, silent_at = len(stage.cluster.leaders), stage.world.now
+    stage.isolate(leader)
+    stage.run_until(lambda: len(stage.cluster.leaders) > elected)
+    assert stage.world.now - silent_at < 0.6 * 5.0
+    stage.heal()
+    stage.put(b"k/0", b"after", others[0])
+    stage.judge()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("pause_seconds", [2.0, 4.0])
+def test_a_leader_that_stands_still_is_not_deposed_before_the_timeout(
+    make_stage: MakeStage, seed: int, pause_seconds: float
+) -> None:
+    """Its host answers, so it may go on."""
+    stage = make_stage(3, seed=seed, **PATIENT)
+    elected = len(stage.cluster.leaders)
+    for _ in range(5):
+        stage.machine(stage.leader).pause(pause_seconds)
+        stage.run(pause_seconds + 1.0)
+    assert len(stage.cluster.leaders) == elected
+    stage.judge()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_host_that_is_silent_for_a_moment_goes_on_leading(
+    make_stage: MakeStage, seed: int
+) -> None:
+    stage = make_stage(3, seed=seed, **PATIENT)
+    elected = len(stage.cluster.leaders)
+    for _ in range(5):
+        stage.isolate(stage.leader)
+        stage.run(2.0)
+        stage.heal()
+        stage.run(1.0)
+    assert len(stage.cluster.leaders) == elected
+    stage.judge()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_connections_that_break_every_second_depose_nobody(
     make_stage: MakeStage, seed: int
 ) -> None:
@@ -219,7 +265,7 @@ def test_a_leader_that_one_member_cannot_reach_goes_on_leading(
         if client.host.number == barred and self.ports[url].host.number == leader:
             connection = client.requests[number]
             connection.is_broken = True
-            self._fail(connection, DialEventKind.REFUSED)
+            self._end(connection, DialEventKind.REFUSED)
         return number
 
     monkeypatch.setattr(Links, "open", open_or_refuse)

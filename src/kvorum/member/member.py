@@ -229,6 +229,7 @@ class Member:
         self._last_tick = self.now = now
         try:
             self.node.tick()
+            self.out.knock_at = self.succession.doubt(self)
         except Exception as error:
             self._stop(error)
 
@@ -281,7 +282,12 @@ class Member:
     def absent(self, peer: int) -> None:
         """Note that nobody listens any more where a peer was: its process has ended."""
         if peer == self.leader and self.config.pre_vote and not self.is_closing:
-            self.succession.begin(self)
+            self.succession.begin(self, "finds nobody where it reached")
+
+    def present(self, peer: int) -> None:
+        """Note that a peer's host is not silent."""
+        if peer == self.leader:
+            self.succession.answered()
 
     def is_connected_since(self, peer: int, moment: float) -> bool:
         """Return whether a peer could be reached all the time since a moment."""

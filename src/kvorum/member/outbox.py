@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kvorum.api.errors import Status
 from kvorum.member.jobs import Job
-from kvorum.raft.messages import Message
+from kvorum.raft.messages import NONE, Message
 
 Result = bytes | Status
 Reply = tuple[int, Result]
@@ -47,7 +47,7 @@ class Question(NamedTuple):
 class Outbox:
     """Replies and stream messages by call, what goes to peers, and jobs."""
 
-    __slots__ = ("jobs", "messages", "questions", "replies", "sends", "snapshots")
+    __slots__ = ("jobs", "knock_at", "messages", "questions", "replies", "sends", "snapshots")
 
     def __init__(self) -> None:
         self.replies: list[Reply] = []
@@ -55,6 +55,8 @@ class Outbox:
         self.messages: list[Message] = []
         self.snapshots: list[SnapshotTransfer] = []
         self.questions: list[Question] = []
+        self.knock_at = NONE
+        """A peer whose host is to be asked whether it is there; see `Succession`."""
         self.jobs: list[Job] = []
 
     def take_replies(self) -> list[Reply]:

@@ -13,6 +13,7 @@ An unforeseen error about an address or an answer makes that request fail (see
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +59,7 @@ class HttpDialer:
         self._requests: dict[int, Request] = {}
         self._events: list[DialEvent] = []
         self.polls = 0
+        self._knocks: dict[int, asyncio.Task[None]] = {}
         self._held: list[Connection] = []
         self._idle: dict[str, list[Connection]] = {}
         self._connections: set[Connection] = set()
@@ -133,6 +135,38 @@ class HttpDialer:
             return len(request.first) + sum(map(len, request.unsent))
         return request.connection.transport.get_write_buffer_size()
 
+    def knock(self, number: int) -> int:
+        """Ask the host that carries a request whether it is there."""
+        self._numbers += 1
+        knock = self._numbers
+        request = self._requests.get(number)
+        connection = None if request is None else request.connection
+        if connection is None or connection.address.path:
+            # There is no host to be asked, or it is this one.
+            self.add_event(DialEventKind.FAILED, knock, "no host")
+        else:
+            self._knocks[knock] = self._loop.create_task(self._knock(knock, connection))
+        return knock
+
+    async def _knock(self, knock: int, connection: Connection) -> None:
+        # The address of the connection: names may take as long to be looked up as a silent host.
+        carrier: socket.socket = connection.transport.get_extra_info("socket")
+        kind = DialEventKind.FAILED
+        try:
+            with socket.socket(carrier.family, socket.SOCK_STREAM) as knocking:
+                knocking.setblocking(False)
+                async with asyncio.timeout(self._connect_seconds_max):
+                    await self._loop.sock_connect(
+                        knocking, connection.transport.get_extra_info("peername")
+                    )
+            kind = DialEventKind.COMPLETED
+        except ConnectionRefusedError:
+            kind = DialEventKind.REFUSED
+        except OSError:
+            pass
+        if self._knocks.pop(knock, None) is not None:
+            self.add_event(kind, knock, None)
+
     def cancel(self, number: int) -> None:
         """Give up a request."""
         request = self._requests.pop(number, None)
@@ -156,6 +190,9 @@ class HttpDialer:
         requests, self._requests = self._requests, {}
         for request in requests.values():
             _let_go(request)
+        knocks, self._knocks = self._knocks, {}
+        for knock in knocks.values():
+            knock.cancel()
         for connection in list(self._connections):
             connection.abort()
         self._events, self._held = [], []

@@ -60,6 +60,13 @@ class Dialer(Protocol):
     def pending_bytes(self, number: int) -> int:
         """Return how many bytes were sent and have not yet left."""
 
+    def knock(self, number: int) -> int:
+        """Ask the host that carries a request whether it is there; return the number of this knock.
+
+        A connection is made to the same address and closed, and nothing is sent: a host answers
+        whatever its processes do. The one event is COMPLETED, REFUSED or FAILED.
+        """
+
     def cancel(self, number: int) -> None:
         """Give up a request; it has no more events."""
 

@@ -58,6 +58,9 @@ class Host(Protocol):
     def absent(self, peer: int) -> None:
         """Note that nobody listens any more where a peer was: its process has ended."""
 
+    def present(self, peer: int) -> None:
+        """Note that a peer's host is not silent: a knock at it had an outcome."""
+
     def is_removed(self, peer: int) -> bool:
         """Return whether a node once belonged to the group and no longer does."""
 

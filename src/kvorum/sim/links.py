@@ -228,10 +228,10 @@ class Links:
             connection = Connection(self, client, server or client, self._numbers)
             client.requests[connection.number] = connection
             if is_reachable:
-                self.world.after(self.delay(), self._fail, connection, DialEventKind.REFUSED)
+                self.world.after(self.delay(), self._end, connection, DialEventKind.REFUSED)
             else:
                 seconds = CONNECT_SECONDS_MAX
-                self.world.after(seconds, self._fail, connection, DialEventKind.FAILED)
+                self.world.after(seconds, self._end, connection, DialEventKind.FAILED)
             return connection.number
         connection = Connection(self, client, server, self._numbers)
         client.requests[connection.number] = connection
@@ -243,7 +243,26 @@ class Links:
             connection.request.push(EventKind.HALF_CLOSED, None, joined=joined)
         return connection.number
 
-    def _fail(self, connection: Connection, kind: DialEventKind) -> None:
+    def knock(self, client: "Port", number: int) -> int:
+        """Let a machine ask another one whether it is there; return the number of the knock.
+
+        It answers while its process stands still, too.
+        """
+        self._numbers += 1
+        asked = client.requests.get(number)
+        server = client if asked is None else asked.server
+        one, other = client.host.number, server.host.number
+        connection = Connection(self, client, server, self._numbers)
+        client.requests[connection.number] = connection
+        if self.is_cut(one, other) or self.is_cut(other, one):
+            self.world.after(CONNECT_SECONDS_MAX, self._end, connection, DialEventKind.FAILED)
+        else:
+            is_there = server.host.member is not None
+            kind = DialEventKind.COMPLETED if is_there else DialEventKind.REFUSED
+            self.world.after(self.delay(), self._end, connection, kind)
+        return connection.number
+
+    def _end(self, connection: Connection, kind: DialEventKind) -> None:
         client = connection.client
         if client.requests.pop(connection.number, None) is not None:
             client.told.append(DialEvent(kind, connection.number, "no connection"))
@@ -429,6 +448,10 @@ class SimulatedDialer:
         """Return how many bytes of a request are on their way."""
         connection = self._port.requests.get(number)
         return 0 if connection is None else connection.request.pending
+
+    def knock(self, number: int) -> int:
+        """Ask the machine of a request whether it is there."""
+        return self._links.knock(self._port, number)
 
     def cancel(self, number: int) -> None:
         """Give up a request."""

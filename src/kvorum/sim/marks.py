@@ -16,6 +16,7 @@ LISTED = (
     "entry applied over several turns",
     "late read index answer",
     "leader forgotten",
+    "leader's host silent",
     "leader paused past lease",
     "leader stepped down without a quorum",
     "log replaced by a snapshot",

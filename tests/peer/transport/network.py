@@ -58,6 +58,7 @@ class RecordingNode:
     transfers: list[tuple[Any, bool]] = field(default_factory=list)
     connections: dict[int, float] = field(default_factory=dict)
     gone: list[int] = field(default_factory=list)
+    answering: list[int] = field(default_factory=list)
     removed_nodes: set[int] = field(default_factory=set)
     is_told_removed: bool = False
     job_seconds: float = 0.002
@@ -80,6 +81,9 @@ class RecordingNode:
 
     def absent(self, peer: int) -> None:
         self.gone.append(peer)
+
+    def present(self, peer: int) -> None:
+        self.answering.append(peer)
 
     def is_removed(self, peer: int) -> bool:
         return peer in self.removed_nodes
@@ -279,6 +283,11 @@ class _Dialer:
         connection = self._connection(number)
         return 0 if connection is None else connection.request_bytes
 
+    def knock(self, number: int) -> int:
+        connection = self._connection(number)
+        assert connection is not None, "a knock at the host of no request"
+        return self.network.knock(connection)
+
     def cancel(self, number: int) -> None:
         connection = self.network.requests.pop((self.host, number), None)
         if connection is not None:
@@ -387,6 +396,18 @@ class Network:
                 self.ask(connection, EventKind.MESSAGE, body)
             self.ask(connection, EventKind.HALF_CLOSED, None)
         return connection
+
+    def knock(self, carrier: Connection) -> int:
+        """Let the host of a connection answer, unless nothing passes between the two."""
+        self._numbers += 1
+        client, server, number = carrier.client, carrier.server, self._numbers
+        ways = {(client.id, server.id), (server.id, client.id)}
+        if not ways & self.silent_links:
+            event = DialEvent(DialEventKind.COMPLETED, number, None)
+            self.after(
+                LATENCY_SECONDS, lambda: bool(client.transport.handle_answer(event, self.now))
+            )
+        return number
 
     def _refuse(self, connection: Connection) -> None:
         if self.requests.pop((connection.client, connection.number), None) is not None:

@@ -229,6 +229,21 @@ def test_a_peer_is_not_gone_before_all_its_addresses_refuse() -> None:
     assert one.node.gone == []
 
 
+def test_a_host_that_is_not_silent_answers_a_knock() -> None:
+    network, one, other = pair()
+    assert one.transport.knock(other.id)
+    network.run(1)
+    assert one.node.answering == [other.id]
+    network.silence(other, one)
+    assert one.transport.knock(other.id)
+    network.run(1)
+    assert one.node.answering == [other.id], "it cannot answer"
+    network.mend(one, other)
+    network.cut(one, other)
+    assert not one.transport.knock(other.id), "there is no stream whose host could be asked"
+    assert not one.transport.knock(99)
+
+
 def test_dialing_is_not_too_often() -> None:
     network = Network()
     one = network.add(1)

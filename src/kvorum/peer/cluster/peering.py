@@ -29,6 +29,7 @@ from kvorum.peer.interface import Output
 from kvorum.peer.transport import Identity, Transport
 from kvorum.peer.transport import Settings as TransportSettings
 from kvorum.raft.logger import Logger
+from kvorum.raft.messages import NONE
 
 CLUSTER_VERSION_MIN = "3.0.0"
 LOOK_SECONDS = 0.5
@@ -179,6 +180,10 @@ class Peering:
         if out.snapshots:
             for transfer in out.take_snapshots():
                 self.transport.send_snapshot(transfer, now)
+        if out.knock_at:
+            if self.transport.knock(out.knock_at):
+                member.succession.knocked()
+            out.knock_at = NONE
         if out.questions:
             for question in out.take_questions():
                 self._ask(question, now)

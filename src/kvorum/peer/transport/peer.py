@@ -143,6 +143,10 @@ class Peer:
             wake_at = min(wake_at, self._snapshot.pass_time(now))
         return wake_at
 
+    def knock(self) -> bool:
+        """Ask the peer's host whether it is there; False if no stream of it is read."""
+        return self._messages_in.knock() or self._appends_in.knock()
+
     def note_connection(self, now: float) -> None:
         """Tell the host if the peer can be reached now and could not before, or the reverse."""
         is_connected = self._messages_in.is_open or self._appends_in.is_open

@@ -199,6 +199,23 @@ class StreamWriter:
         return self.heartbeat_at
 
 
+class Knock:
+    """Asks the host of a peer whether it is there. Any outcome says that it is not silent."""
+
+    __slots__ = ("_number", "_peer", "_shared")
+
+    def __init__(self, shared: Shared, peer: int, request: int) -> None:
+        self._shared = shared
+        self._peer = peer
+        self._number = shared.dialer.knock(request)
+        shared.requests[self._number] = self
+
+    def handle_answer(self, _kind: int, _detail: Any, _now: float) -> None:
+        """Take the outcome."""
+        del self._shared.requests[self._number]
+        self._shared.node.present(self._peer)
+
+
 class StreamReader:
     """The stream of one kind that this node reads from a peer; asked for until there is one."""
 
@@ -262,6 +279,13 @@ class StreamReader:
                 self._shared.cancel(self._number)
                 self._failed("it was silent for too long", now)
         return self.wake_at
+
+    def knock(self) -> bool:
+        """Ask the host that the stream comes from whether it is there; False: there is none."""
+        if not self.is_open or self._number is None:
+            return False
+        Knock(self._shared, self._peer, self._number)
+        return True
 
     def _dial(self, now: float) -> None:
         shared = self._shared

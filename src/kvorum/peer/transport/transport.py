@@ -322,6 +322,14 @@ class Transport:
         known = self._peers.get(peer)
         return known is not None and known.takes_copies
 
+    def knock(self, peer: int) -> bool:
+        """Ask a peer's host whether it is there, if a stream of it is read; return whether it was.
+
+        `Host.present` reports any outcome; a host that is silent gives none.
+        """
+        known = self._peers.get(peer)
+        return known is not None and known.knock()
+
     # Time.
 
     def pass_time(self, now: float) -> float:
