@@ -1,0 +1,182 @@
+"""etcd's own `benchmark` against both servers: its rates and its p99, as ratios in one table.
+
+The tool is the one that `make oracle` builds. Both clusters run at the same time; each command runs
+against one, then against the other, round by round, on the same processors as the servers. Rates
+count where the tool goes as fast as it can, and latencies where they are those of calls or events.
+Run it as `make bench-etcd`.
+"""
+
+import argparse
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.clusters import Cluster, running_cluster
+from bench.load import fill
+from bench.servers import opponent
+from bench.table import Row, as_row, header, keep
+
+GOAL = 1.0
+KEYS = 10_000
+KEY = b"/bench/%08d"
+VALUE = b"x" * 256
+MANY = ("--clients=200", "--conns=20")
+TOOL_SECONDS_MAX = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the tool tells of one kind of calls or events."""
+
+    per_second: float
+    p99: float
+    """In seconds; the slowest one, where the tool had too few for a percentile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A command of the tool, and which of its summaries count."""
+
+    name: str
+    arguments: tuple[str, ...]
+    summary: int = 0
+    rate_counts: bool = True
+    p99_counts: bool = True
+
+
+LATENCY = ("watch-latency", "--put-rate=200", "--put-total=400")
+LARGE = ("watch-latency", "--put-rate=20", "--put-total=60", "--val-size=262144")
+FEW_WATCHERS = ("--streams=5", "--watchers-per-stream=2")
+WATCHERS = ("--streams=10", "--watch-per-stream=100", "--watched-key-total=10")
+PUT = ("put", "--val-size=256", "--key-size=16", "--key-space-size=10000")
+TXN = ("txn-put", "--val-size=256", "--key-size=16", "--key-space-size=10000")
+ONE_KEY = ("range", (KEY % 0).decode())
+MIXED = ("txn-mixed", (KEY % 0).decode(), f"--end-key={(KEY % 10).decode()}", "--total=10000")
+CASES = (
+    Case("put, one client", (*PUT, "--total=1500")),
+    Case("put", (*PUT, *MANY, "--total=30000")),
+    Case("range, one client", (*ONE_KEY, "--total=2500")),
+    Case("range", (*ONE_KEY, *MANY, "--total=30000")),
+    Case("range, serializable", (*ONE_KEY, *MANY, "--consistency=s", "--total=30000")),
+    Case(
+        "range of 1,000 keys",
+        ("range", "/bench/", "/bench0", "--limit=1000", "--clients=20", "--conns=5", "--total=600"),
+    ),
+    Case("txn-put, 10 puts", (*TXN, *MANY, "--txn-ops=10", "--total=5000")),
+    Case("txn-mixed, reads", (*MIXED, *MANY)),
+    Case("txn-mixed, writes", (*MIXED, *MANY), summary=1),
+    Case(
+        "watch, creation",
+        ("watch", "--streams=20", "--watch-per-stream=100", "--put-total=1"),
+        p99_counts=False,
+    ),
+    Case(
+        "watch, events",
+        ("watch", *MANY, *WATCHERS, "--put-total=2000"),
+        summary=1,
+        p99_counts=False,
+    ),
+    Case("watch-get", ("watch-get", "--watchers=2000", "--streams=10")),
+    Case("watch-latency", LATENCY, summary=1, rate_counts=False),
+    Case("watch-latency, prevkv", (*LATENCY, "--prevkv"), summary=1, rate_counts=False),
+    Case("watch-latency, 256 KiB", (*LARGE, *FEW_WATCHERS), summary=1, rate_counts=False),
+    Case(
+        "watch-latency, 256 KiB, prevkv",
+        (*LARGE, *FEW_WATCHERS, "--prevkv"),
+        summary=1,
+        rate_counts=False,
+    ),
+    Case("lease-keepalive", ("lease-keepalive", *MANY, "--total=30000")),
+    Case("lease-keepalive, one client", ("lease-keepalive", "--total=2500")),
+    Case("stm", ("stm", *MANY, "--keys=1000", "--keys-per-txn=2", "--total=5000")),
+)
+
+
+def summaries(output: str) -> list[Summary]:
+    """Read what the tool printed."""
+    found = []
+    for part in output.split("Summary:")[1:]:
+        rate = re.search(r"Requests/sec:\s+(\S+)", part)
+        slowest = re.search(r"Slowest:\s+(\S+) secs", part)
+        p99 = re.search(r"^ *99% in (\S+) secs", part, re.MULTILINE) or slowest
+        assert rate is not None and p99 is not None, output
+        found.append(Summary(float(rate[1]), float(p99[1])))
+    return found
+
+
+def measure(tool: Path, cluster: Cluster, case: Case) -> Summary:
+    """Run a command against a cluster."""
+    endpoints = ",".join(member.address for member in cluster.members)
+    command = [str(tool), f"--endpoints={endpoints}", "--precise", *case.arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=TOOL_SECONDS_MAX
+    )
+    found = summaries(done.stdout)
+    if done.returncode or len(found) <= case.summary or "Error distribution" in done.stdout:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr[-2_000:]}")
+    return found[case.summary]
+
+
+def compare(
+    tool: Path, clusters: tuple[Cluster, Cluster], cases: list[Case], rounds: int
+) -> list[Row]:
+    """Run all cases against both; a row for each figure that counts."""
+    rows = []
+    size = len(clusters[0].members)
+    state = "one member" if size == 1 else f"{size} members"
+    for case in cases:
+        theirs, ours = zip(
+            *[[measure(tool, cluster, case) for cluster in clusters] for _ in range(rounds)],
+            strict=True,
+        )
+        if case.rate_counts:
+            rates = ([each.per_second for each in side] for side in (theirs, ours))
+            rows.append(_row(state, case.name, "/s", clusters, rates))
+        if case.p99_counts:
+            times = ([each.p99 * 1e3 for each in side] for side in (theirs, ours))
+            rows.append(_row(state, f"{case.name}: p99", "ms", clusters, times))
+    return rows
+
+
+def _row(
+    state: str,
+    name: str,
+    unit: str,
+    clusters: tuple[Cluster, Cluster],
+    figures: Iterable[Sequence[float]],
+) -> Row:
+    theirs, ours = figures
+    less = unit == "ms"
+    return as_row(state, name, unit, clusters, theirs, ours, GOAL, less_is_better=less)
+
+
+def main() -> None:
+    """Run the comparison, print it and keep it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--members", type=int, default=1)
+    parser.add_argument("--only", default="", help="cases whose name has this in it")
+    given = parser.parse_args()
+    tool = opponent().programs / "benchmark"
+    if not tool.exists():
+        raise SystemExit("etcd's benchmark is not here; 'make oracle' builds it where there is Go")
+    cases = [case for case in CASES if given.only in case.name]
+    header()
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        etcd, ours = (
+            stack.enter_context(running_cluster(name, directory, given.members))
+            for name in ("etcd", "kvorum")
+        )
+        for cluster in (etcd, ours):
+            fill(cluster.leader().address, ((KEY % number, VALUE) for number in range(KEYS)))
+        rows = compare(tool, (etcd, ours), cases, given.rounds)
+    keep(rows, f"benchmark-tool-{given.members}")
+
+
+if __name__ == "__main__":
+    main()
