@@ -3,6 +3,7 @@
 Each duty is told the time once a tick, and keeps from when until when it ran.
 """
 
+from functools import partial
 from threading import Thread
 
 from bench.kubernetes import PAGE_KEYS, PODS, RANGE, Clients
@@ -12,6 +13,15 @@ from kvorum.api.pb import etcdserverpb as pb
 
 COMPACT = "/etcdserverpb.KV/Compact"
 DEFRAGMENT, SNAPSHOT = (f"/etcdserverpb.Maintenance/{name}" for name in ("Defragment", "Snapshot"))
+
+
+def _note(
+    clients: Clients, name: str, begin: int, now: int, answer: bytes | None, error: str
+) -> None:
+    """Keep that something has ended, and why if it was not done."""
+    clients.seen.activities.append(Activity(name, begin / NANOS, now / NANOS))
+    if answer is None:
+        clients.seen.refusals[f"{name}: {error}"] += 1
 
 
 class Lists:
@@ -46,8 +56,10 @@ class Lists:
         self._answered += 1
         self._from, self._revision = PODS, 0
         if answer is None:
-            # As an API server does, whose list took longer than revisions are kept.
-            assert "compacted" in error, error
+            # A list that took longer than revisions are kept begins anew, and so does one that
+            # was refused.
+            if "compacted" not in error:
+                seen.refusals[f"page: {error}"] += 1
             return
         page = pb.RangeResponse.FromString(answer)
         if page.more:
@@ -62,22 +74,19 @@ class Compactions:
         self._clients, self._seconds, self._member = clients, seconds, member
         self._revision = clients.revision
         self._next = seconds * NANOS
-        self._begin = 0
 
     def step(self, now: int) -> None:
         """Compact, if it is time."""
         if now >= self._next:
             # Physical: the answer comes when the rows are gone, so that it is known what ran when.
             request = pb.CompactionRequest(revision=self._revision, physical=True)
-            self._revision, self._begin = self._clients.revision, now
+            self._revision = self._clients.revision
             self._next += self._seconds * NANOS
-            self._clients.ask(self._member, COMPACT, request.SerializeToString(), self._take)
+            take = partial(self._take, now)
+            self._clients.ask(self._member, COMPACT, request.SerializeToString(), take)
 
-    def _take(self, now: int, answer: bytes | None, error: str) -> None:
-        assert answer is not None, error
-        self._clients.seen.activities.append(
-            Activity("compaction", self._begin / NANOS, now / NANOS)
-        )
+    def _take(self, begin: int, now: int, answer: bytes | None, error: str) -> None:
+        _note(self._clients, "compaction", begin, now, answer, error)
 
 
 class Defragment:
@@ -94,10 +103,7 @@ class Defragment:
             self._clients.ask(self._member, DEFRAGMENT, b"", self._take)
 
     def _take(self, now: int, answer: bytes | None, error: str) -> None:
-        assert answer is not None, error
-        self._clients.seen.activities.append(
-            Activity("defragment", self._begin / NANOS, now / NANOS)
-        )
+        _note(self._clients, "defragment", self._begin, now, answer, error)
 
 
 class Snapshot:
@@ -117,6 +123,4 @@ class Snapshot:
             self._thread.start()
         elif self._thread is not None and not self._thread.is_alive():
             self._thread = None
-            self._clients.seen.activities.append(
-                Activity("snapshot", self._begin / NANOS, now / NANOS)
-            )
+            _note(self._clients, "snapshot", self._begin, now, b"", "")

@@ -8,14 +8,15 @@ that little of the machine is taken from the servers; latencies are exact to abo
 
 import time
 from array import array
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from bench.latencies import NANOS, Activity, Schedule
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.edge import make_upstream
-from kvorum.edge.upstream import UpstreamEventKind
+from kvorum.edge.upstream import Unary, UpstreamEventKind
 
 TXN, RANGE, WATCH = "/etcdserverpb.KV/Txn", "/etcdserverpb.KV/Range", "/etcdserverpb.Watch/Watch"
 LEASES, PODS = b"/registry/leases/kube-node-lease/node-", b"/registry/pods/default/pod-"
@@ -27,7 +28,10 @@ TICK_SECONDS = 0.001
 ANSWER_SECONDS_MAX = 60
 """For how long answers are waited for after the last call; what has none then counts as lost."""
 EVENTS_MAX, BYTES_MAX = 4_096, 8 << 20
+RETRY_SECONDS = 0.1
 _FIRST_UPDATE = 1 << 32
+_RETRY = 1 << 40
+"""Lies between the numbers of calls for the same update."""
 
 
 def lease_key(number: int) -> bytes:
@@ -55,11 +59,14 @@ class Seen:
     """From when an update was due to its event at a watcher."""
     pages: "array[float]" = field(default_factory=lambda: array("d"))
     activities: list[Activity] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    refusals: Counter[str] = field(default_factory=Counter)
+    """Why updates were refused; each was made again, and is counted from when it was first due."""
     conflicts: int = 0
     """Updates that came after another one of the same lease that was not answered yet."""
     late_seconds: float = 0.0
     """The longest time by which the generator itself was late."""
+    processors: float = 0.0
+    """What the generator itself took of the machine."""
 
     def dues(self) -> "array[float]":
         """Return when each update was due."""
@@ -94,6 +101,8 @@ class Clients:
         self._seen, self._schedule = Seen(1, array("d")), Schedule(1)
         self._first = self._update
         self._unanswered = 0
+        self._retries: deque[tuple[int, int]] = deque()
+        """When updates are made again, and as which calls."""
         self._connect()
         self._read_revisions()
         self._watch()
@@ -170,7 +179,8 @@ class Clients:
         seen = self._seen = Seen(per_second, array("d", [float("inf")]) * total)
         self._schedule, self._unanswered, self._first = schedule, total, self._update
         self._update += total
-        sent, begin = 0, time.monotonic_ns()
+        sent, begin, spent = 0, time.monotonic_ns(), time.process_time()
+        self._retries.clear()
         while True:
             now = time.monotonic_ns() - begin
             if sent < total:
@@ -182,27 +192,30 @@ class Clients:
                     sent = due
                 for duty in duties:
                     duty(now)
+            while self._retries and self._retries[0][0] <= now:
+                self._upstream.call([self._request(self._retries.popleft()[1])])
             self._take(now := time.monotonic_ns() - begin)
             if sent == total:
                 gone = now / NANOS - seconds
                 if (not self._unanswered and not self._answers) or gone > ANSWER_SECONDS_MAX:
+                    seen.processors = (time.process_time() - spent) * NANOS / now
                     return seen
             time.sleep(TICK_SECONDS - time.monotonic_ns() % 1_000_000 / NANOS)
 
     def _send(self, first: int, end: int) -> None:
         """Send the updates that are due."""
-        message, leases = self._put, self._leases
-        (compare,), put = message.compare, message.success[0].request_put
-        get = message.failure[0].request_range
-        batch = []
         for number in range(first, end):
-            call = self._first + number
-            lease = call % leases
-            compare.key = put.key = get.key = lease_key(lease)
-            compare.mod_revision = self._revisions[lease]
-            self._dues[lease] = self._schedule.due_nanos(number)
-            batch.append((call, lease % CONNECTIONS, TXN, message.SerializeToString(), ()))
-        self._upstream.call(batch)
+            self._dues[(self._first + number) % self._leases] = self._schedule.due_nanos(number)
+        self._upstream.call([self._request(self._first + each) for each in range(first, end)])
+
+    def _request(self, call: int) -> Unary:
+        """Return an update, or one that is made again, as it is sent."""
+        message, lease = self._put, call % _RETRY % self._leases
+        (compare,), (put,), (get,) = message.compare, message.success, message.failure
+        key = lease_key(lease)
+        compare.key = put.request_put.key = get.request_range.key = key
+        compare.mod_revision = self._revisions[lease]
+        return call, lease % CONNECTIONS, TXN, message.SerializeToString(), ()
 
     def _take(self, now: int) -> None:
         """Take what has arrived."""
@@ -228,22 +241,23 @@ class Clients:
             lease = int(event.kv.key[-8:])
             self._seen.events.append((now - self._dues[lease]) / NANOS)
 
-    def _take_update(self, now: int, call: int, is_answered: bool, detail: bytes) -> None:
-        if call < self._first:
+    def _take_update(self, now: int, call: int, is_answered: bool, detail: Any) -> None:
+        seen, number = self._seen, call % _RETRY - self._first
+        if number < 0:
             return  # It was lost to the run before, and is to this one.
-        seen, number = self._seen, call - self._first
+        if not is_answered:
+            seen.refusals[detail[1]] += 1
+            self._retries.append((now + int(RETRY_SECONDS * NANOS), call + _RETRY))
+            return
         seen.updates[number] = (now - self._schedule.due_nanos(number)) / NANOS
         self._unanswered -= 1
-        if not is_answered:
-            seen.failures.append(str(detail))
-            return
         response = pb.TxnResponse.FromString(detail)
         revision = response.header.revision
         self._revision = max(self._revision, revision)
         if not response.succeeded:
             seen.conflicts += 1
             revision = response.responses[0].response_range.kvs[0].mod_revision
-        lease = call % self._leases
+        lease = call % _RETRY % self._leases
         self._revisions[lease] = max(self._revisions[lease], revision)
 
     @property

@@ -59,7 +59,7 @@ class Options:
 def is_held(seen: Seen) -> bool:
     """Tell whether a trial's rate was held: its calls do not queue up."""
     last = seen.updates[-len(seen.updates) // 5 :]
-    return not seen.failures and percentiles(last).median <= HELD_SECONDS
+    return not seen.refusals and percentiles(last).median <= HELD_SECONDS
 
 
 def held_rate(clients: Clients, wanted: int) -> int:
@@ -67,7 +67,11 @@ def held_rate(clients: Clients, wanted: int) -> int:
     rate = wanted
     while True:
         seen = clients.offer(rate, TRIAL_SECONDS)
-        print(f"    {rate:,}/s: {shown(percentiles(seen.updates))}", flush=True)
+        print(
+            f"    {rate:,}/s: {shown(percentiles(seen.updates))};"
+            f" the generator took {seen.processors:.2f} processors",
+            flush=True,
+        )
         if is_held(seen):
             return rate
         rate = int(rate * LOWER)
@@ -89,9 +93,9 @@ def measure(cluster: Cluster, clients: Clients, rate: int, options: Options) -> 
     spent = cluster.processor_seconds() - before
     print(
         f"  {cluster.name}, {len(cluster.members)} of them, {rate:,}/s for {seconds} s:"
-        f" {spent / seconds:.2f} processors, {len(seen.failures)} failed,"
-        f" {seen.conflicts} conflicts, the generator late by {seen.late_seconds * 1e3:.0f} ms"
-        f" at most"
+        f" {spent / seconds:.2f} processors, the generator {seen.processors:.2f} and late by"
+        f" {seen.late_seconds * 1e3:.0f} ms at most; {seen.conflicts} conflicts, refused"
+        f" {dict(seen.refusals)}"
     )
     return seen
 
@@ -122,7 +126,7 @@ class Outcome:
     pauses_over: int
     """How many are longer than a pause may be."""
     late_seconds: float
-    failures: int
+    refusals: dict[str, int]
     conflicts: int
     seconds: list[Percentiles]
     """The updates due in each second."""
@@ -160,7 +164,7 @@ def judged(server: str, members: int, seconds: int, seen: Seen) -> Outcome:
         found[:PAUSES_SHOWN],
         over,
         seen.late_seconds,
-        len(seen.failures),
+        dict(seen.refusals),
         seen.conflicts,
         by_second(dues, seen.updates, seconds),
         [(each.name, each.begin, each.end) for each in rare],
