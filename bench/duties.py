@@ -70,10 +70,10 @@ class Lists:
 class Compactions:
     """Compactions at fixed times, each to the revision that was the newest at the time before."""
 
-    def __init__(self, clients: Clients, seconds: int, member: int) -> None:
-        self._clients, self._seconds, self._member = clients, seconds, member
+    def __init__(self, clients: Clients, seconds: float, member: int) -> None:
+        self._clients, self._every, self._member = clients, seconds * NANOS, member
         self._revision = clients.revision
-        self._next = seconds * NANOS
+        self._next = self._every
 
     def step(self, now: int) -> None:
         """Compact, if it is time."""
@@ -81,7 +81,7 @@ class Compactions:
             # Physical: the answer comes when the rows are gone, so that it is known what ran when.
             request = pb.CompactionRequest(revision=self._revision, physical=True)
             self._revision = self._clients.revision
-            self._next += self._seconds * NANOS
+            self._next += self._every
             take = partial(self._take, now)
             self._clients.ask(self._member, COMPACT, request.SerializeToString(), take)
 

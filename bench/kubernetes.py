@@ -196,8 +196,9 @@ class Clients:
                 self._upstream.call([self._request(self._retries.popleft()[1])])
             self._take(now := time.monotonic_ns() - begin)
             if sent == total:
-                gone = now / NANOS - seconds
-                if (not self._unanswered and not self._answers) or gone > ANSWER_SECONDS_MAX:
+                waits = self._unanswered or self._answers
+                waits = waits or len(seen.events) + seen.conflicts < total
+                if not waits or now / NANOS > seconds + ANSWER_SECONDS_MAX:
                     seen.processors = (time.process_time() - spent) * NANOS / now
                     return seen
             time.sleep(TICK_SECONDS - time.monotonic_ns() % 1_000_000 / NANOS)

@@ -27,12 +27,13 @@ from bench.table import RESULTS
 
 LEASE_SECONDS = 10
 """How often a node renews its lease; with the rate, this is how many there are."""
-TRIAL_SECONDS = 6
+TRIAL_SECONDS = 5
 WARM_UP_SECONDS = 3
 HELD_SECONDS = 0.1
 """A rate is held if at the end of a trial half of the updates take no longer."""
-LOWER = 0.85
-"""The next rate that is tried, in parts of the one before."""
+LOWER_MIN, LOWER_MAX = 0.5, 0.85
+"""The next rate that is tried is what was answered in a second, but between these parts of the one
+before."""
 PAUSE_SECONDS = 0.1
 PAUSES_SHOWN = 8
 LIST = "list"
@@ -74,7 +75,8 @@ def held_rate(clients: Clients, wanted: int) -> int:
         )
         if is_held(seen):
             return rate
-        rate = int(rate * LOWER)
+        answered = len(seen.updates) / max(map(sum, zip(seen.dues(), seen.updates, strict=True)))
+        rate = int(min(max(answered, rate * LOWER_MIN), rate * LOWER_MAX))
 
 
 def measure(cluster: Cluster, clients: Clients, rate: int, options: Options) -> Seen:
