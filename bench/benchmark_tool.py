@@ -38,16 +38,26 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class Figures:
+    """What counts of one summary of a command."""
+
+    summary: int = 0
+    of: str = ""
+    """What the summary is about, where a command has several."""
+    rate: bool = True
+    p99: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
-    """A command of the tool, and which of its summaries count."""
+    """A command of the tool, and what of it counts."""
 
     name: str
     arguments: tuple[str, ...]
-    summary: int = 0
-    rate_counts: bool = True
-    p99_counts: bool = True
+    figures: tuple[Figures, ...] = (Figures(),)
 
 
+FIXED_RATE = (Figures(1, rate=False),)
 LATENCY = ("watch-latency", "--put-rate=200", "--put-total=400")
 LARGE = ("watch-latency", "--put-rate=20", "--put-total=60", "--val-size=262144")
 FEW_WATCHERS = ("--streams=5", "--watchers-per-stream=2")
@@ -55,41 +65,29 @@ WATCHERS = ("--streams=10", "--watch-per-stream=100", "--watched-key-total=10")
 PUT = ("put", "--val-size=256", "--key-size=16", "--key-space-size=10000")
 TXN = ("txn-put", "--val-size=256", "--key-size=16", "--key-space-size=10000")
 ONE_KEY = ("range", (KEY % 0).decode())
-MIXED = ("txn-mixed", (KEY % 0).decode(), f"--end-key={(KEY % 10).decode()}", "--total=10000")
+MIXED = ("txn-mixed", (KEY % 0).decode(), "--limit=10", "--val-size=256", "--key-size=16")
+THOUSAND = ("range", "/bench/", "/bench0", "--limit=1000")
 CASES = (
     Case("put, one client", (*PUT, "--total=1500")),
     Case("put", (*PUT, *MANY, "--total=30000")),
     Case("range, one client", (*ONE_KEY, "--total=2500")),
     Case("range", (*ONE_KEY, *MANY, "--total=30000")),
     Case("range, serializable", (*ONE_KEY, *MANY, "--consistency=s", "--total=30000")),
+    Case("range of 1,000 keys", (*THOUSAND, "--clients=20", "--conns=5", "--total=400")),
+    Case("txn-put, 10 puts", (*TXN, *MANY, "--txn-ops=10", "--total=4000")),
     Case(
-        "range of 1,000 keys",
-        ("range", "/bench/", "/bench0", "--limit=1000", "--clients=20", "--conns=5", "--total=600"),
-    ),
-    Case("txn-put, 10 puts", (*TXN, *MANY, "--txn-ops=10", "--total=5000")),
-    Case("txn-mixed, reads", (*MIXED, *MANY)),
-    Case("txn-mixed, writes", (*MIXED, *MANY), summary=1),
-    Case(
-        "watch, creation",
-        ("watch", "--streams=20", "--watch-per-stream=100", "--put-total=1"),
-        p99_counts=False,
+        "txn-mixed", (*MIXED, *MANY, "--total=20000"), (Figures(0, "reads"), Figures(1, "writes"))
     ),
     Case(
-        "watch, events",
-        ("watch", *MANY, *WATCHERS, "--put-total=2000"),
-        summary=1,
-        p99_counts=False,
+        "watch",
+        ("watch", *MANY, *WATCHERS, "--put-total=1000"),
+        (Figures(0, "creation"), Figures(1, "events", p99=False)),
     ),
     Case("watch-get", ("watch-get", "--watchers=2000", "--streams=10")),
-    Case("watch-latency", LATENCY, summary=1, rate_counts=False),
-    Case("watch-latency, prevkv", (*LATENCY, "--prevkv"), summary=1, rate_counts=False),
-    Case("watch-latency, 256 KiB", (*LARGE, *FEW_WATCHERS), summary=1, rate_counts=False),
-    Case(
-        "watch-latency, 256 KiB, prevkv",
-        (*LARGE, *FEW_WATCHERS, "--prevkv"),
-        summary=1,
-        rate_counts=False,
-    ),
+    Case("watch-latency", LATENCY, FIXED_RATE),
+    Case("watch-latency, prevkv", (*LATENCY, "--prevkv"), FIXED_RATE),
+    Case("watch-latency, 256 KiB", (*LARGE, *FEW_WATCHERS), FIXED_RATE),
+    Case("watch-latency, 256 KiB, prevkv", (*LARGE, *FEW_WATCHERS, "--prevkv"), FIXED_RATE),
     Case("lease-keepalive", ("lease-keepalive", *MANY, "--total=30000")),
     Case("lease-keepalive, one client", ("lease-keepalive", "--total=2500")),
     Case("stm", ("stm", *MANY, "--keys=1000", "--keys-per-txn=2", "--total=5000")),
@@ -108,7 +106,7 @@ def summaries(output: str) -> list[Summary]:
     return found
 
 
-def measure(tool: Path, cluster: Cluster, case: Case) -> Summary:
+def measure(tool: Path, cluster: Cluster, case: Case) -> list[Summary]:
     """Run a command against a cluster."""
     endpoints = ",".join(member.address for member in cluster.members)
     command = [str(tool), f"--endpoints={endpoints}", "--precise", *case.arguments]
@@ -116,9 +114,9 @@ def measure(tool: Path, cluster: Cluster, case: Case) -> Summary:
         command, capture_output=True, text=True, check=False, timeout=TOOL_SECONDS_MAX
     )
     found = summaries(done.stdout)
-    if done.returncode or len(found) <= case.summary or "Error distribution" in done.stdout:
+    if done.returncode or not found or "Error distribution" in done.stdout:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr[-2_000:]}")
-    return found[case.summary]
+    return found
 
 
 def compare(
@@ -133,12 +131,15 @@ def compare(
             *[[measure(tool, cluster, case) for cluster in clusters] for _ in range(rounds)],
             strict=True,
         )
-        if case.rate_counts:
-            rates = ([each.per_second for each in side] for side in (theirs, ours))
-            rows.append(_row(state, case.name, "/s", clusters, rates))
-        if case.p99_counts:
-            times = ([each.p99 * 1e3 for each in side] for side in (theirs, ours))
-            rows.append(_row(state, f"{case.name}: p99", "ms", clusters, times))
+        for each in case.figures:
+            name = f"{case.name}, {each.of}" if each.of else case.name
+            sides = [[found[each.summary] for found in side] for side in (theirs, ours)]
+            if each.rate:
+                rates = [[found.per_second for found in side] for side in sides]
+                rows.append(_row(state, name, "/s", clusters, rates))
+            if each.p99:
+                times = [[found.p99 * 1e3 for found in side] for side in sides]
+                rows.append(_row(state, f"{name}: p99", "ms", clusters, times))
     return rows
 
 

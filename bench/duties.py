@@ -3,6 +3,7 @@
 Each duty is told the time once a tick, and keeps from when until when it ran.
 """
 
+import time
 from functools import partial
 from threading import Thread
 
@@ -112,15 +113,15 @@ class Snapshot:
     def __init__(self, clients: Clients, at_seconds: float, address: str) -> None:
         self._clients, self._at, self._address = clients, at_seconds * NANOS, address
         self._begin = 0
-        self._thread: Thread | None = None
 
     def step(self, now: int) -> None:
-        """Fetch, if it is time; note when it has ended."""
+        """Fetch, if it is time."""
         if not self._begin and now >= self._at:
             self._begin = now
-            load = Load(self._address, SNAPSHOT, [b""], connections=1, streams=1, requests=1)
-            self._thread = Thread(target=load.finish)
-            self._thread.start()
-        elif self._thread is not None and not self._thread.is_alive():
-            self._thread = None
-            _note(self._clients, "snapshot", self._begin, now, b"", "")
+            Thread(target=self._fetch).start()
+
+    def _fetch(self) -> None:
+        began = time.monotonic_ns()
+        Load(self._address, SNAPSHOT, [b""], connections=1, streams=1, requests=1).finish()
+        end = self._begin + time.monotonic_ns() - began
+        _note(self._clients, "snapshot", self._begin, end, b"", "")

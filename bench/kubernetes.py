@@ -28,7 +28,7 @@ TICK_SECONDS = 0.001
 ANSWER_SECONDS_MAX = 60
 """For how long answers are waited for after the last call; what has none then counts as lost."""
 EVENTS_MAX, BYTES_MAX = 4_096, 8 << 20
-RETRY_SECONDS = 0.1
+RETRY_SECONDS = 1.0
 _FIRST_UPDATE = 1 << 32
 _RETRY = 1 << 40
 """Lies between the numbers of calls for the same update."""

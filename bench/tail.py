@@ -27,10 +27,11 @@ from bench.table import RESULTS
 
 LEASE_SECONDS = 10
 """How often a node renews its lease; with the rate, this is how many there are."""
-TRIAL_SECONDS = 5
+TRIAL_SECONDS = 6
 WARM_UP_SECONDS = 3
 HELD_SECONDS = 0.1
-"""A rate is held if at the end of a trial half of the updates take no longer."""
+"""A rate is held if in the last third of a trial, after a compaction, half of the updates take no
+longer, and none is refused."""
 LOWER_MIN, LOWER_MAX = 0.5, 0.85
 """The next rate that is tried is what was answered in a second, but between these parts of the one
 before."""
@@ -59,15 +60,18 @@ class Options:
 
 def is_held(seen: Seen) -> bool:
     """Tell whether a trial's rate was held: its calls do not queue up."""
-    last = seen.updates[-len(seen.updates) // 5 :]
+    last = seen.updates[-len(seen.updates) // 3 :]
     return not seen.refusals and percentiles(last).median <= HELD_SECONDS
 
 
-def held_rate(clients: Clients, wanted: int) -> int:
-    """Return the first of falling rates that is held."""
-    rate = wanted
+def held_rate(clients: Clients, options: Options, leader: int) -> int:
+    """Return the first of falling rates that is held, beside lists and a compaction."""
+    rate = options.rate
     while True:
-        seen = clients.offer(rate, TRIAL_SECONDS)
+        duties = [Compactions(clients, TRIAL_SECONDS / 2, leader).step]
+        if options.pages:
+            duties.append(Lists(clients, options.pages, leader).step)
+        seen = clients.offer(rate, TRIAL_SECONDS, duties)
         print(
             f"    {rate:,}/s: {shown(percentiles(seen.updates))};"
             f" the generator took {seen.processors:.2f} processors",
@@ -173,17 +177,17 @@ def judged(server: str, members: int, seconds: int, seen: Seen) -> Outcome:
     )
 
 
-def run(members: int, options: Options) -> list[Outcome]:
+def run(members: int, options: Options) -> Iterator[Outcome]:
     """Compare clusters of so many members; only one of them runs at a time."""
     with tempfile.TemporaryDirectory() as directory:
         names = ("etcd", "kvorum")
         clusters = [Cluster(name, Path(directory, name), members) for name in names]
         with ended_cluster(clusters[0]), ended_cluster(clusters[1]):
             rates = [trials(cluster, options) for cluster in clusters]
-            found = [judged_run(cluster, min(rates), options) for cluster in clusters]
+            for cluster in clusters:
+                yield judged_run(cluster, min(rates), options)
             if rates[1] > min(rates):
-                found.append(judged_run(clusters[1], rates[1], options))
-    return found
+                yield judged_run(clusters[1], rates[1], options)
 
 
 def trials(cluster: Cluster, options: Options) -> int:
@@ -192,7 +196,7 @@ def trials(cluster: Cluster, options: Options) -> int:
     print(f"  {cluster.name}, {len(cluster.members)} of them: {options.objects:,} objects")
     fill(cluster.leader().address, objects(options.objects, options.leases))
     with clients_of(cluster, options) as clients:
-        rate = held_rate(clients, options.rate)
+        rate = held_rate(clients, options, cluster.members.index(cluster.leader()))
     stop(cluster)
     return rate
 
@@ -264,8 +268,12 @@ def main() -> None:
         os.nice(NICENESS)
     gc.disable()
     print(f"etcd {opponent()}")
-    outcomes = [outcome for members in given.members for outcome in run(members, options)]
-    keep(outcomes, options, given.name)
+    outcomes: list[Outcome] = []
+    for members in given.members:
+        for outcome in run(members, options):
+            outcomes.append(outcome)
+            # After each, because all together take the best part of an hour.
+            keep(outcomes, options, given.name)
 
 
 if __name__ == "__main__":
