@@ -27,7 +27,9 @@ PAGE_KEYS = 500
 TICK_SECONDS = 0.001
 ANSWER_SECONDS_MAX = 60
 """For how long answers are waited for after the last call; what has none then counts as lost."""
-EVENTS_MAX, BYTES_MAX = 4_096, 8 << 20
+EVENTS_MAX, BYTES_MAX = 500, 8 << 20
+"""What is taken at once: after a pause thousands of answers come together, and updates that are due
+meanwhile must not wait for all of them."""
 RETRY_SECONDS = 1.0
 _FIRST_UPDATE = 1 << 32
 _RETRY = 1 << 40
@@ -194,14 +196,16 @@ class Clients:
                     duty(now)
             while self._retries and self._retries[0][0] <= now:
                 self._upstream.call([self._request(self._retries.popleft()[1])])
-            self._take(now := time.monotonic_ns() - begin)
+            now = time.monotonic_ns() - begin
+            is_drained = self._take(now)
             if sent == total:
                 waits = self._unanswered or self._answers
                 waits = waits or len(seen.events) + seen.conflicts < total
                 if not waits or now / NANOS > seconds + ANSWER_SECONDS_MAX:
                     seen.processors = (time.process_time() - spent) * NANOS / now
                     return seen
-            time.sleep(TICK_SECONDS - time.monotonic_ns() % 1_000_000 / NANOS)
+            if is_drained:
+                time.sleep(TICK_SECONDS - time.monotonic_ns() % 1_000_000 / NANOS)
 
     def _send(self, first: int, end: int) -> None:
         """Send the updates that are due."""
@@ -218,22 +222,23 @@ class Clients:
         compare.mod_revision = self._revisions[lease]
         return call, lease % CONNECTIONS, TXN, message.SerializeToString(), ()
 
-    def _take(self, now: int) -> None:
-        """Take what has arrived."""
-        while events := self._upstream.poll(EVENTS_MAX, BYTES_MAX):
-            for kind, call, detail in events:
-                if kind == UpstreamEventKind.MESSAGE:
-                    self._take_events(now, detail)
-                elif call >= _FIRST_UPDATE:
-                    self._take_update(now, call, kind == UpstreamEventKind.ANSWERED, detail)
-                elif call in self._answers:
-                    answered = self._answers.pop(call)
-                    if kind == UpstreamEventKind.ANSWERED:
-                        answered(now, detail, "")
-                    else:
-                        answered(now, None, detail[1])
+    def _take(self, now: int) -> bool:
+        """Take some of what has arrived; return whether that was all."""
+        events = self._upstream.poll(EVENTS_MAX, BYTES_MAX)
+        for kind, call, detail in events:
+            if kind == UpstreamEventKind.MESSAGE:
+                self._take_events(now, detail)
+            elif call >= _FIRST_UPDATE:
+                self._take_update(now, call, kind == UpstreamEventKind.ANSWERED, detail)
+            elif call in self._answers:
+                answered = self._answers.pop(call)
+                if kind == UpstreamEventKind.ANSWERED:
+                    answered(now, detail, "")
                 else:
-                    raise SystemExit(f"a watch or a connection ended: {detail}")
+                    answered(now, None, detail[1])
+            else:
+                raise SystemExit(f"a watch or a connection ended: {detail}")
+        return len(events) < EVENTS_MAX
 
     def _take_events(self, now: int, detail: bytes) -> None:
         response = pb.WatchResponse.FromString(detail)

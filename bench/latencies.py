@@ -65,7 +65,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Calls due one after the other that all took longer than a limit."""
+    """Calls that took longer than a limit, each of which was under way together with another."""
 
     begin: float
     """When the first of them was due."""
@@ -85,19 +85,22 @@ def running(activities: Sequence[Activity], begin: float, end: float) -> tuple[s
 def pauses(
     dues: Sequence[float], latencies: Sequence[float], limit: float, activities: Sequence[Activity]
 ) -> list[Pause]:
-    """Return the pauses, the longest first."""
+    """Return the pauses, the longest first; `dues` ascend."""
     found: list[Pause] = []
-    first: int | None = None
-    for call in range(len(latencies) + 1):
-        if call < len(latencies) and latencies[call] > limit:
-            first = call if first is None else first
-        elif first is not None:
-            slow = range(first, call)
-            end = max(dues[each] + latencies[each] for each in slow)
-            longest = max(latencies[each] for each in slow)
-            names = running(activities, dues[first], end)
-            found.append(Pause(dues[first], end, longest, len(slow), names))
-            first = None
+    begin = end = longest = -math.inf
+    calls = 0
+
+    def note() -> None:
+        if calls:
+            found.append(Pause(begin, end, longest, calls, running(activities, begin, end)))
+
+    for due, latency in zip(dues, latencies, strict=True):
+        if latency > limit:
+            if due > end:
+                note()
+                begin, end, longest, calls = due, due, latency, 0
+            end, longest, calls = max(end, due + latency), max(longest, latency), calls + 1
+    note()
     return sorted(found, key=lambda each: -each.longest)
 
 

@@ -1,7 +1,6 @@
 """The arithmetic of `bench.latencies`: dues, percentiles, pauses, each against a naive twin."""
 
 import math
-from itertools import groupby
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,26 +84,25 @@ def test_a_pause_counts_for_every_call_that_was_due_in_it(
 
 
 @given(LATENCIES, st.floats(0, 5), ACTIVITIES)
-def test_pauses_are_the_stretches_of_slow_calls(
+def test_slow_calls_that_were_under_way_together_are_one_pause(
     latencies: list[float], limit: float, activities: list[Activity]
 ) -> None:
     dues = [call / 10 for call in range(len(latencies))]
     found = pauses(dues, latencies, limit, activities)
-    assert [each.longest for each in found] == sorted(
-        (each.longest for each in found), reverse=True
-    )
-    stretches = [
-        [dues[call] for call in calls]
-        for is_slow, calls in groupby(range(len(dues)), lambda call: latencies[call] > limit)
-        if is_slow
-    ]
-    assert sorted((each.begin, each.calls) for each in found) == [
-        (stretch[0], len(stretch)) for stretch in stretches
-    ]
-    for pause in found:
-        inside = [call for call, due in enumerate(dues) if pause.begin <= due][: pause.calls]
-        assert pause.longest == max(latencies[call] for call in inside)
-        assert pause.meanwhile == running(activities, pause.begin, pause.end)
+    longest = [each.longest for each in found]
+    assert longest == sorted(longest, reverse=True)
+    slow = {call for call, latency in enumerate(latencies) if latency > limit}
+    told = {call for each in found for call in slow if each.begin <= dues[call] <= each.end}
+    assert told == slow and sum(each.calls for each in found) == len(slow)
+    for each in found:
+        calls = [call for call in slow if each.begin <= dues[call] <= each.end]
+        ends = {call: dues[call] + latencies[call] for call in calls}
+        assert each.longest == max(latencies[call] for call in calls)
+        assert (each.begin, each.end) == (dues[min(calls)], max(ends.values()))
+        assert each.meanwhile == running(activities, each.begin, each.end)
+        # Each but the first began while an earlier one was under way.
+        for call in set(calls) - {min(calls)}:
+            assert any(before < call and ends[before] >= dues[call] for before in calls)
 
 
 @given(ACTIVITIES, st.floats(0, 10), st.floats(0, 10))
