@@ -160,12 +160,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--members", type=int, default=1)
-    parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument("--only", nargs="*", help="cases whose name has one of these in it")
     given = parser.parse_args()
     tool = opponent().programs / "benchmark"
     if not tool.exists():
         raise SystemExit("etcd's benchmark is not here; 'make oracle' builds it where there is Go")
-    cases = [case for case in CASES if given.only in case.name]
+    wanted = given.only or [""]
+    cases = [case for case in CASES if any(part in case.name for part in wanted)]
     header()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
