@@ -38,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-long test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-member bench-peer bench-proxy bench-raft bench-snapshot bench-storage bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page client clean h2load clients oracle try-oracle lock audit notices
+.PHONY: help setup run cluster test test-long test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-etcd bench-member bench-peer bench-proxy bench-raft bench-snapshot bench-storage bench-tail bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page client clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -105,7 +105,7 @@ ifeq ($(EDGE),native)
 	cargo test --quiet --release --locked --no-default-features --manifest-path rust/Cargo.toml
 endif
 
-bench: $(if $(filter 3,$(NODES)),bench-cluster,bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-member bench-peer bench-proxy bench-raft bench-snapshot bench-storage bench-testing bench-wal) ## Run every benchmark as ratios; with NODES=3 those of clusters
+bench: $(if $(filter 3,$(NODES)),bench-cluster,bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-member bench-peer bench-proxy bench-raft bench-snapshot bench-storage bench-testing bench-wal) $(if $(GO),bench-etcd) ## Run every benchmark as ratios; with NODES=3 those of clusters
 
 bench-cluster: setup h2load $(TRY_ORACLE) ## Compare three members with three of etcd's: rates, latencies, failover, catching up
 	$(BIN)/python -m bench.cluster
@@ -141,6 +141,9 @@ bench-gateway: setup h2load $(TRY_ORACLE) ## Compare the JSON gateway with etcd'
 bench-edge: setup h2load $(TRY_ORACLE) ## Compare the edge with etcd's serializable range
 	$(BIN)/python -m bench.edge
 
+bench-etcd: setup $(TRY_ORACLE) ## Run etcd's own benchmark against both servers, where there is Go; NODES=3: three members
+	$(BIN)/python -m bench.benchmark_tool --members $(if $(filter 3,$(NODES)),3,1)
+
 bench-member: setup ## Measure what a put, a transaction and a read cost the loop
 	$(BIN)/python -m bench.member
 
@@ -160,6 +163,10 @@ bench-snapshot: setup h2load $(TRY_ORACLE) ## Measure images, and puts while sna
 
 bench-storage: setup $(TRY_ORACLE) ## Measure index, store and LMDB; memory beside etcd's
 	$(BIN)/python -m bench.storage
+
+# Not part of `make bench`: ten minutes for each server, on one member and on three.
+bench-tail: setup h2load $(TRY_ORACLE) ## Show the slowest calls of both servers under Kubernetes' load; TAIL="--objects 100000 --seconds 60"
+	$(BIN)/python -m bench.tail $(TAIL)
 
 bench-testing: setup ## Time the fixtures of the pytest plugin: the first store, the next ones, clusters
 	$(BIN)/python -m bench.testing

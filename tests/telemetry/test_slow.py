@@ -18,7 +18,7 @@ from kvorum.rpc.interface import Clients
 from kvorum.rpc.table import NUMBERS
 from kvorum.telemetry.logs import Line, Logger
 from kvorum.telemetry.request_stats import RequestStats
-from kvorum.telemetry.slow import content
+from kvorum.telemetry.slow import LINES_MAX, content
 from tests.member.harness import Machine
 from tests.server.fronts import Fronts
 
@@ -202,6 +202,37 @@ def test_there_is_a_line_for_each_that_took_longer(
         # A turn takes some microseconds here.
         if abs(cluster.now - began - slow_seconds) > 1e-3:
             assert len(lines(machine)) - before == (cluster.now - began > slow_seconds)
+
+
+@settings(max_examples=20, deadline=None)
+@given(counts=st.lists(st.integers(1, 3 * LINES_MAX), min_size=1, max_size=3))
+@example(counts=[LINES_MAX, LINES_MAX + 1])
+def test_of_many_that_are_slow_at_once_some_are_told_of_and_all_are_counted(
+    counts: list[int],
+) -> None:
+    cluster = Fronts(1)
+    machine = cluster.leader()
+    for count in counts:
+        machine.logger.lines.clear()
+        put_slowly(cluster, machine, count)
+        cluster.pass_time(2.0)
+        messages = [line for line, _ in machine.logger.lines]
+        told = min(count, LINES_MAX)
+        assert messages.count(LINE) == messages.count("slow request is still in flight") == told
+        left_out = [
+            fields["count"]
+            for line, fields in machine.logger.lines
+            if line == "slow requests were not logged"
+        ]
+        assert left_out == [count - told] * (count > told)
+
+
+def put_slowly(cluster: Fronts, machine: Machine, count: int) -> None:
+    release = held_disk(cluster, machine)
+    calls = {cluster.begin(machine, "KV/Put", PUT) for _ in range(count)}
+    cluster.pass_time(3.0)
+    release()
+    cluster.wait(lambda: calls <= machine.replies.keys())
 
 
 KEYS = st.binary(max_size=200)

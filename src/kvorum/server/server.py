@@ -25,7 +25,7 @@ from kvorum.net.interface import DialEvent
 from kvorum.raft.entries import Entry
 from kvorum.rpc.interface import Clients
 from kvorum.rpc.services import Services
-from kvorum.rpc.table import METHODS, RPCS
+from kvorum.rpc.table import METHODS
 from kvorum.server.ending import Ending, Phase
 from kvorum.server.inflight import CallsInFlight
 from kvorum.server.interface import Logger, Peers, ServerEdge
@@ -383,12 +383,7 @@ class Server:
             self._leave(now)
         if not self.is_published:
             self._refuse_strangers(now)
-        for call, method in self.calls.overdue(now):
-            rpc = RPCS[method]
-            if not rpc.waits_for_others:
-                self._logger.warning(
-                    "slow request is still in flight", method=rpc.path, remote=self._edge.peer(call)
-                )
+        self.slow_requests.tick(now, self.calls.overdue(now))
         if self._on_tick is not None:
             self._on_tick(self._is_idle)
         self._is_idle = True

@@ -3,9 +3,13 @@
 It is etcd's `request stats`, with its names for what etcd has. Keys are shown, up to a length, and
 values never are. What was asked for is looked up while the request is in flight and about to become
 slow, so that nothing has to be kept of all the others.
+
+After a pause thousands of requests are slow at once, and for the same reason. A line costs more
+than a request, so all of them would make the pause several times as long: so many are told of in a
+second, the others are counted.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
@@ -25,6 +29,10 @@ from kvorum.telemetry.milestones import Milestones, Step, Way
 KEY_BYTES_MAX: Final = 64
 OPERATIONS_SHOWN_MAX: Final = 4
 """What is shown of a key, and of a transaction."""
+
+LINES_MAX: Final = 20
+"""How many requests are told of in a second that ended, and how many that are still in flight."""
+LINES_SECONDS: Final = 1.0
 
 _HEADER_TAG: Final = 0x0A
 _READS: Final = frozenset({"/etcdserverpb.KV/Range"})
@@ -66,6 +74,11 @@ class SlowRequests:
         self._slow_seconds = slow_seconds
         # What the calls ask for that may be slow, as far as it is known.
         self._asked: dict[int, tuple[Way, object]] = {}
+        self._until = 0.0
+        """The end of the second in which lines are counted."""
+        self._ended_told = self._waiting_told = 0
+        self._left_out = 0
+        """Slow requests of this second that ended and were not told of."""
 
     def remember(self, calls: Mapping[int, float]) -> None:
         """Look up what these calls ask for, and forget all others."""
@@ -81,7 +94,7 @@ class SlowRequests:
     def ended(self, call: int, method: int, arrived: float, result: bytes | Status | None) -> bool:
         """Log a call that ends now, if it was slow; without a result, its client went away.
 
-        Return whether it was.
+        Return whether it was logged.
         """
         member = self._member
         now = member.clock()
@@ -89,12 +102,36 @@ class SlowRequests:
         way, request = self._asked.pop(call, (way_of(rpc.path), None))
         if now - arrived <= self._slow_seconds or rpc.waits_for_others:
             return False
+        self._begin_second(now)
+        if self._ended_told == LINES_MAX:
+            self._left_out += 1
+            return False
+        self._ended_told += 1
         try:
             self._tell(call, rpc.path, (arrived, now), result, way, request)
         except Exception as error:
             member.boundary.take(error, "call", "the line about a slow request")
             return False
         return True
+
+    def tick(self, now: float, overdue: Sequence[tuple[int, int]]) -> None:
+        """Log calls that have become slow in flight, and how many others were not logged."""
+        self._begin_second(now)
+        for call, method in overdue:
+            rpc = RPCS[method]
+            if not rpc.waits_for_others and self._waiting_told < LINES_MAX:
+                self._waiting_told += 1
+                self._logger.warning(
+                    "slow request is still in flight", method=rpc.path, remote=self._remote(call)
+                )
+
+    def _begin_second(self, now: float) -> None:
+        """Tell of as many again, if those that are counted belong to the past."""
+        if now >= self._until:
+            if self._left_out:
+                self._logger.warning("slow requests were not logged", count=self._left_out)
+            self._until = now + LINES_SECONDS
+            self._ended_told = self._waiting_told = self._left_out = 0
 
     def _tell(
         self,
