@@ -369,39 +369,6 @@ def test_a_connection_takes_too_long(open_dialing: OpenDialing) -> None:
         assert dialing.failure(number) == f"{url}: no connection within 0.05 s"
 
 
-def test_a_host_answers_knocks_whatever_its_processes_do(dialing: Dialing) -> None:
-    dialer = dialing.dialer
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        # Nobody accepts or reads anything there.
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        number = dialer.request(url, "GET", "/", [], b"")
-        dialing.until(lambda: bool(dialer._connections))
-        knock = dialer.knock(number)
-        assert dialing.next(knock) == (COMPLETED, knock, None)
-        accepted, _ = server.accept()
-    with accepted:
-        knock = dialer.knock(number)
-        assert dialing.next(knock) == (REFUSED, knock, None), "nobody listens any more"
-    assert dialing.failure(number)
-    knock = dialer.knock(number)
-    assert dialing.next(knock) == (FAILED, knock, "no host"), "the request has ended"
-
-
-def test_a_host_that_is_silent_gives_no_answer(open_dialing: OpenDialing) -> None:
-    """Its kernel drops what does not fit into the queue of connections, as a silent one would."""
-    dialing = open_dialing(seconds=0.05)
-    dialer = dialing.dialer
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        number = dialer.request(url, "GET", "/", [], b"")
-        dialing.until(lambda: bool(dialer._connections))
-        knock = dialer.knock(number)
-        assert dialing.next(knock) == (FAILED, knock, None)
-        dialer.knock(number)
-        dialer.stop()
-    assert not dialing.errors
-
-
 @pytest.mark.parametrize(
     ("answer", "text"),
     [

@@ -286,8 +286,7 @@ class Member:
 
     def present(self, peer: int) -> None:
         """Note that a peer's host is not silent."""
-        if peer == self.leader:
-            self.succession.answered()
+        self.succession.answered(self, peer)
 
     def is_connected_since(self, peer: int, moment: float) -> bool:
         """Return whether a peer could be reached all the time since a moment."""

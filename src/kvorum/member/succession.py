@@ -72,9 +72,10 @@ class Succession:
         """Note that the leader's host was asked whether it is there."""
         self._knocks += 1
 
-    def answered(self) -> None:
-        """Note that the leader's host is there."""
-        self._is_answered = True
+    def answered(self, member: Member, peer: int) -> None:
+        """Note that a peer's host is there."""
+        if peer == member.leader:
+            self._is_answered = True
 
     def begin(self, member: Member, sign: str) -> None:
         """Forget the leader, who is gone, and stand for election soon."""

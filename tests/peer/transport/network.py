@@ -404,10 +404,11 @@ class Network:
         ways = {(client.id, server.id), (server.id, client.id)}
         if not ways & self.silent_links:
             event = DialEvent(DialEventKind.COMPLETED, number, None)
-            self.after(
-                LATENCY_SECONDS, lambda: bool(client.transport.handle_answer(event, self.now))
-            )
+            self.after(LATENCY_SECONDS, lambda: self._answer(client, event))
         return number
+
+    def _answer(self, client: Host | Client, event: DialEvent) -> None:
+        client.transport.handle_answer(event, self.now)
 
     def _refuse(self, connection: Connection) -> None:
         if self.requests.pop((connection.client, connection.number), None) is not None:
