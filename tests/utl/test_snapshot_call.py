@@ -30,7 +30,7 @@ from tests.kvorum import Kvorum, running_kvorum
 from tests.rpc.oracle import Oracle, status_of
 from tests.utl.history import ask, connected
 
-BLOB_BYTES = 32 * 1024
+BLOB_BYTES = 256 * 1024
 LARGE_PUTS = 16
 
 
@@ -80,11 +80,11 @@ def wait_for_helper(client: Oracle) -> None:
 
 def test_blobs_come_with_what_remains_and_end_with_their_digest(tmp_path: Path) -> None:
     with running_kvorum(tmp_path / "data") as server, connected(server.address) as client:
-        for number in range(200):
+        for number in range(600):
             ask(client, "KV/Put", PutRequest(key=b"%d" % number, value=b"v" * 1000))
         *blobs, digest = call(client)
         content = b"".join(response.blob for response in blobs)
-        assert len(content) % 4096 == 0 and len(content) > 200_000
+        assert len(content) % 4096 == 0 and len(content) > 600_000
         assert {len(response.blob) for response in blobs[:-1]} == {BLOB_BYTES}
         remaining = len(content)
         for response in blobs:
