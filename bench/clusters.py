@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import zip_longest
+from itertools import repeat
 from pathlib import Path
 
 import grpc
@@ -29,7 +29,7 @@ class Cluster:
         names = [f"m{number}" for number in range(size)]
         self.members = [
             Server(name, directory / each, *TIMEOUTS, host=host)
-            for each, host in zip_longest(names, hosts or ())
+            for each, host in zip(names, hosts or repeat(None, size), strict=True)
         ]
         named = zip(names, self.members, strict=True)
         initial = ",".join(f"{each}={member.peer_url}" for each, member in named)

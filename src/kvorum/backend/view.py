@@ -136,7 +136,7 @@ class View:
 
     def row_pages(self) -> RowPages | None:
         """Return what reads all rows of bucket `key` from pages while the view lasts, if it can."""
-        return self._transaction.row_pages()
+        return self.transaction.row_pages()
 
     def last_row_key(self) -> bytes | None:
         """Return the key of the last row of bucket `key`, unchecked."""
