@@ -404,7 +404,7 @@ class Network:
         ways = {(client.id, server.id), (server.id, client.id)}
         if not ways & self.silent_links:
             event = DialEvent(DialEventKind.COMPLETED, number, None)
-            self.after(LATENCY_SECONDS, partial(self._answer, client, event))
+            self.after(LATENCY_SECONDS, lambda: self._answer(client, event))
         return number
 
     def _answer(self, client: Host | Client, event: DialEvent) -> None:
