@@ -26,7 +26,8 @@ class ProxyProbe(Probe):
 
     def _take_members(self, response: Any) -> None:
         told = [url for member in response.members for url in member.clientURLs]
-        if not told or (self._advertised and told != [self._advertised]):
+        # Members that have yet to publish their URLs are listed without.
+        if not response.members or (self._advertised and told != [self._advertised]):
             raise Violation(
                 GUARANTEE,
                 f"m{self.member} says that the members are at {told}, and is itself to be asked "
