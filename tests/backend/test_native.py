@@ -18,7 +18,6 @@ from kvorum.backend.environment import writing
 from kvorum.backend.memory import MemoryEnvironments
 from kvorum.backend.native import NativeRows
 from kvorum.backend.real import LmdbEnvironments
-from kvorum.edge import native_rows
 from kvorum.files import Opening
 from kvorum.files.memory import MemoryFiles
 from kvorum.files.real import RealFiles
@@ -27,54 +26,12 @@ from kvorum.member.images import BuildImage, InstallImage, note_image
 from kvorum.mvcc.history import Entry
 from kvorum.mvcc.restore import restore_slices, restore_store
 from kvorum.mvcc.slices import run_to_end
+from tests.backend.histories import FOUND, history, native
 from tests.mvcc.machine import Recorder
 
 Rows = list[tuple[bytes, bytes]]
 
-FOUND = native_rows()
 pytestmark = pytest.mark.skipif(FOUND is None, reason="the native edge is not built")
-
-
-def native() -> NativeRows:
-    assert FOUND is not None
-    return FOUND
-
-
-def history(seed: int, count: int, *, large: bool = False) -> Iterator[tuple[bytes, bytes]]:
-    """Rows as a store writes them: puts and tombstones, leases, the start compacted away."""
-    chance = random.Random(seed)
-    keys = [
-        bytes([97 + chance.randrange(26)]) * chance.choice((1, 3, 127, 128, 600)) for _ in "abcde"
-    ]
-    created: dict[bytes, tuple[int, int]] = {key: (2, 9) for key in keys if chance.random() < 0.3}
-    main = chance.choice((2, 200, 1 << 21, 1 << 31, 1 << 45)) + 10
-    sub = 0
-    for _ in range(count):
-        if chance.random() < 0.2:
-            sub += 1
-        else:
-            main, sub = main + chance.choice((1, 1, 1, 100)), 0
-        key = chance.choice(keys)
-        if key in created and chance.random() < 0.2:
-            del created[key]
-            yield (
-                row_key(revision_of(main, sub, tombstone=True)),
-                KeyValue(key=key).SerializeToString(),
-            )
-            continue
-        create, version = created.get(key, (main, 0))
-        created[key] = create, version + 1
-        kv = KeyValue(
-            key=key,
-            create_revision=create,
-            mod_revision=main,
-            version=version + 1,
-            value=bytes(chance.choice((0, 1, 127, 300, 5_000 if large else 128))),
-            lease=chance.choice((0, 0, 0, 7, -5)),
-        )
-        yield row_key(revision_of(main, sub)), kv.SerializeToString()
-    if chance.random() < 0.1:
-        yield row_key(revision_of(main + 1_000)), b""
 
 
 class Machine:

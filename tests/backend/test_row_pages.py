@@ -21,7 +21,7 @@ from kvorum.files.real import RealFiles
 from kvorum.lease import Lessor
 from kvorum.mvcc.history import Entry
 from kvorum.mvcc.restore import restore_store
-from tests.backend.test_native import history, native
+from tests.backend.histories import history, native
 from tests.mvcc.machine import Recorder
 
 pytestmark = pytest.mark.skipif(native_rows() is None, reason="the native edge is not built")

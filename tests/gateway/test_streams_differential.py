@@ -354,7 +354,8 @@ def _watched(address: str, body: bytes) -> tuple[int, dict[str, str], list[str]]
 
 
 def test_snapshots(both: Both, talk: Talk) -> None:
-    for number in range(10):
+    # More than the largest of messages, ours or etcd's, so that some are followed by others.
+    for number in range(120):
         talk.say("/v3/kv/put", key=base64.b64encode(b"k%d" % number).decode(), value="MTEx" * 999)
     ours, theirs = (_snapshot(address) for address in both)
     assert ours == theirs

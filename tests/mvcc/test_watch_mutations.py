@@ -76,12 +76,6 @@ MISTAKES = [
         "False",
     ),
     Mistake(
-        "a watcher that is gone gets events with others",
-        matching.WatchedRanges.remove,
-        "entry.audience = None",
-        "pass",
-    ),
-    Mistake(
         "a new watcher gets nothing while others watch the same",
         matching.WatchedRanges.add,
         "entry.audience = None",

@@ -84,6 +84,19 @@ def test_who_begins_in_the_future_is_not_told_with_others(world: World) -> None:
     assert sent == [now.stream.call] * 3 + [later.stream.call]
 
 
+def test_who_has_left_is_not_told_with_others(world: World) -> None:
+    stays, leaves = world.open(), world.open()
+    for client in (stays, leaves):
+        client.create(b"k")
+    world.drain()
+    put(world, b"k")
+    assert len(world.hub.take_outgoing()) == 2
+    leaves.cancel(0)
+    world.drain()
+    put(world, b"k")
+    assert [call for call, _ in world.hub.take_outgoing()] == [stays.stream.call]
+
+
 def test_streams_with_the_same_watch_share_one_response(world: World) -> None:
     for _ in range(3):
         world.open().create(b"k")

@@ -148,7 +148,7 @@ class _Check:
             raise CopyError(f"it has {length} bytes and should have {self._page_count * size}")
         self._page_bytes = size
         self._reached = bytearray(self._page_count)
-        self._reached[:2] = b"\1\1"
+        self._reached[0] = self._reached[1] = 1
         found = self._walk(main, "the list of buckets", is_main=True)
         if [name for name, _ in found] != list(BUCKETS):
             raise CopyError("its buckets are not those of a member")

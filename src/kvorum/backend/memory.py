@@ -338,11 +338,13 @@ class MemoryEnvironments:
         self, source: Environment, view: ReadTransaction, path: str, descriptor: int
     ) -> None:
         """Never called."""
-        raise NotImplementedError
+        del source, view, path, descriptor
+        raise AssertionError("content in memory is no file")
 
     def adopt(self, files: Files, received: str, path: str) -> None:
         """Never called."""
-        raise NotImplementedError
+        del files, received, path
+        raise AssertionError("content in memory is no file")
 
     def forget(self, path: str) -> None:
         """Note that a file was closed."""

@@ -110,7 +110,7 @@ LIMITS = (
     Limit("backend.backend", "CHECKED_ROWS_MAX", _NONE_OR_FEW),
     Limit("backend.backend", "FREED_PER_TURN", _FEW),
     Limit("backend.batch", "_PIECE_ROWS", _FEW),
-    Limit("backend.cache", "ADDED_MAX", _NONE_OR_FEW),
+    Limit("backend.cache", "ADDED_MAX", _NONE_OR_FEW, ("backend.backend",)),
     Limit("backend.view", "_SCAN_ENTRIES", (2, 3, 10)),
     Limit("backend.transfer", "_PIECE_ENTRIES", _FEW),
     Limit("backend.transfer", "_COMMIT_ENTRIES", (3, 30)),
