@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from kvorum.member.callers import Caller
 from kvorum.member.errors import MemberStopped
 from kvorum.member.jobs import Place
 from kvorum.member.waits import RunJob, Steps
+from kvorum.rpc.interface import Streams
 from kvorum.rpc.table import NUMBERS
 from tests.rpc.harness import Harness, Stream
 
@@ -95,16 +96,25 @@ def test_what_was_sent_is_told_to_a_bound(
     assert "and 99744 more" in caplog.records[-1].getMessage()
 
 
+class Slipping:
+    """Serves streams as another does, but for what they receive; compiled ones cannot be patched."""
+
+    received = staticmethod(slips)
+
+    def __init__(self, handler: Streams) -> None:
+        self._handler = handler
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handler, name)
+
+
 @pytest.mark.parametrize("path", [WATCH, KEEP_ALIVE])
-def test_a_slip_ends_its_stream_alone(
-    harness: Harness, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slip_ends_its_stream_alone(harness: Harness, path: str) -> None:
     name = path.partition(".")[2]
     stream, other = harness.open(name), harness.open(name)
-    handler = harness.services._open[stream.call]
-    monkeypatch.setattr(handler, "received", slips)
+    handlers = harness.services._open
+    handlers[stream.call] = cast(Streams, Slipping(handlers[stream.call]))
     stream.send(b"\x08\x01")
-    monkeypatch.undo()
     assert stream.status == errors.INTERNAL
     assert other.status is None
     assert_serves(path, other)
