@@ -5,6 +5,8 @@ import signal
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from kvorum.backup.archive import Archive
 from kvorum.backup.points import spans_of
 from kvorum.backup.stores import DirectoryStore
@@ -21,6 +23,7 @@ def has_recorded(store: DirectoryStore, revision: int) -> bool:
     return any(each.first <= revision <= each.last for each in spans_of(Archive(store)))
 
 
+@pytest.mark.long
 def test_whoever_leads_makes_the_backup(tmp_path: Path) -> None:
     place = tmp_path / "archive"
     store = DirectoryStore(RealFiles(), str(place))

@@ -107,6 +107,7 @@ def test_a_member_that_is_cut_off_and_falls_behind(cluster: Cluster) -> None:
     assert not examine(cluster)
 
 
+@pytest.mark.long
 def test_a_learner_that_is_behind(cluster: Cluster) -> None:
     leader = cluster.settle()
     learner = cluster.add()
@@ -201,6 +202,7 @@ def test_a_member_with_other_keys(cluster: Cluster) -> None:
         assert liar.id not in {member.id for member in client.members.list()}
 
 
+@pytest.mark.long
 def test_the_member_to_recover_from(tmp_path_factory: pytest.TempPathFactory) -> None:
     for make in MAKES:
         directory = tmp_path_factory.mktemp(make)

@@ -20,6 +20,7 @@ WATCHERS = 15
 INTERVAL = "1200ms"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", MAKES)
 def test_writes_that_wait_and_fail(tmp_path: Path, make: str) -> None:
     with running_cluster(tmp_path, make, 3, "--unsafe-no-fsync") as cluster:

@@ -192,6 +192,7 @@ def test_metrics_that_are_served_elsewhere(tmp_path: Path, kind: str) -> None:
             assert found.keys() == USUAL | {"metrics-unreadable"}
 
 
+@pytest.mark.long
 def test_disks_that_are_slow(tmp_path: Path) -> None:
     with changed_kvorum(tmp_path / "data", SLOW_SYNCS) as address, Client(address) as client:
         for _ in range(25):
@@ -203,6 +204,7 @@ def test_disks_that_are_slow(tmp_path: Path) -> None:
         assert found["log-disk-slow"][0]["evidence"]["p99_seconds"] > 0.1
 
 
+@pytest.mark.long
 def test_databases_that_commit_slowly(tmp_path: Path) -> None:
     flags = ("--unsafe-no-fsync", "--backend-batch-interval=1ms")
     with (

@@ -125,6 +125,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
             process.wait()
 
 
+@pytest.mark.long
 def test_a_group_of_three_grows_shrinks_and_survives(group: Group) -> None:
     for node in (1, 2, 3):
         group.put(node, f"/key-{node}", b"value %d \xff\x00" % node)

@@ -95,6 +95,7 @@ def check_processes(cluster: Cluster, expected: set[int]) -> None:
     cluster.check_agreement()
 
 
+@pytest.mark.long
 @again_if_starved
 def test_20967_processes(tmp_path_factory: pytest.TempPathFactory) -> None:
     flags = (

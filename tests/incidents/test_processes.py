@@ -15,6 +15,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import grpc
+import pytest
 
 from kvorum.api import errors
 from kvorum.api.errors import Code, Status
@@ -65,6 +66,7 @@ def test_20418_a_leader_that_slept_answers_nothing_old(processes: Cluster) -> No
         processes.settle()
 
 
+@pytest.mark.long
 def test_21378_a_late_answer_is_not_that_to_a_new_read(tmp_path: Path) -> None:
     """Messages of the leader take longer than a follower waits before it asks again.
 
@@ -123,6 +125,7 @@ class Renewals(threading.Thread):
         self.join()
 
 
+@pytest.mark.long
 @again_if_starved
 def test_15247_a_leader_that_slept_neither_renews_nor_revokes(processes: Cluster) -> None:
     """Issues 12528 and 16822 too: it sleeps for longer than leases last."""
@@ -174,6 +177,7 @@ def test_15247_a_leader_that_slept_neither_renews_nor_revokes(processes: Cluster
 # Processes that are killed.
 
 
+@pytest.mark.long
 def test_13766_kills_under_load_leave_equal_members(tmp_path: Path) -> None:
     """At any moment, one member or all; `load` compares keys, leases, members and hashes.
 
@@ -266,6 +270,7 @@ def removed(member: Member) -> int:
     raise AssertionError("there is no such metric")
 
 
+@pytest.mark.long
 def test_17780_a_kill_in_a_compaction_leaves_the_revision(tmp_path: Path) -> None:
     """All keys are deleted, and the last deletion is compacted."""
     keys = 2000

@@ -153,6 +153,7 @@ def test_keys_were_deleted_and_compacted_since(one: Site, steps: list[Step]) -> 
     one.check({**before, b"later": b"kept"})
 
 
+@pytest.mark.long
 def test_certificates_have_expired(one: Site, steps: list[Step]) -> None:
     one.write()
     before = one.content()

@@ -4,6 +4,8 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.backend.buckets import KEY
 from tests.doctor.damaging import Content, rewrite_database
@@ -20,6 +22,7 @@ def test_a_member_is_lost(three: Site, steps: list[Step]) -> None:
     three.check(before)
 
 
+@pytest.mark.long
 def test_the_quorum_is_lost_for_a_while(three: Site, steps: list[Step]) -> None:
     three.write()
     before = three.content()
@@ -28,6 +31,7 @@ def test_the_quorum_is_lost_for_a_while(three: Site, steps: list[Step]) -> None:
     three.check(before)
 
 
+@pytest.mark.long
 def test_the_quorum_is_lost_for_good(three: Site, steps: list[Step]) -> None:
     three.write()
     # Written through the survivor, so it has them.
@@ -42,6 +46,7 @@ def test_the_quorum_is_lost_for_good(three: Site, steps: list[Step]) -> None:
     three.check(before)
 
 
+@pytest.mark.long
 def test_all_members_are_lost(three: Site, steps: list[Step]) -> None:
     three.write()
     before = three.content()
@@ -55,6 +60,7 @@ def test_all_members_are_lost(three: Site, steps: list[Step]) -> None:
     three.check(before)
 
 
+@pytest.mark.long
 def test_a_member_holds_other_data_than_the_rest(three: Site, steps: list[Step]) -> None:
     three.write()
     before = three.content()
@@ -86,6 +92,7 @@ def cut_in_the_middle(segment: Path) -> None:
     segment.write_bytes(content)
 
 
+@pytest.mark.long
 def test_the_log_is_damaged(three: Site, steps: list[Step]) -> None:
     three.write()
     before = three.content()
@@ -106,6 +113,7 @@ def test_the_database_is_damaged(three: Site, steps: list[Step]) -> None:
     three.check(before)
 
 
+@pytest.mark.long
 def test_the_database_is_missing(three: Site, steps: list[Step]) -> None:
     # While the log has everything from its beginning, the database is made anew from it.
     three.stop("m2")

@@ -155,6 +155,7 @@ def test_members_end_with_the_process_that_runs_them(how: signal.Signals) -> Non
     shutil.rmtree(directory, ignore_errors=True)
 
 
+@pytest.mark.long
 def test_workers_of_xdist_have_servers_of_their_own(
     pytester: pytest.Pytester, run_pytest: Run
 ) -> None:

@@ -126,6 +126,7 @@ def test_asyncio_clients_in_any_loop(pytester: pytest.Pytester, run_pytest: Run)
     run_pytest().assert_outcomes(passed=5)
 
 
+@pytest.mark.long
 def test_marks(pytester: pytest.Pytester, run_pytest: Run) -> None:
     pytester.makepyfile(
         """

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from kvorum.backend.bbolt import open_image
 from kvorum.files.real import RealFiles
 from tests.etcd import is_target, running_etcd
@@ -40,6 +42,7 @@ def check_status(path: Path, live_keys: int) -> None:
     assert theirs["totalKey"] == count
 
 
+@pytest.mark.long
 def test_a_history_looks_the_same_on_both_sides_of_a_snapshot(tmp_path: Path) -> None:
     calls = random_calls(1, 3_000)
     more = random_calls(2, 500)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.members import Cluster, Member, grant, running_cluster
 from tests.utl.commands import done
 
@@ -21,6 +23,7 @@ def exchange(cluster: Cluster, member: Member, make: str) -> None:
     cluster.check_agreement()
 
 
+@pytest.mark.long
 def test_members_change_hands_while_the_others_serve(tmp_path: Path) -> None:
     with running_cluster(tmp_path, "etcd") as cluster:
         leader = cluster.settle()

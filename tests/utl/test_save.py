@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from kvorum.api.pb.etcdserverpb import (
     AuthEnableRequest,
     AuthRoleAddRequest,
@@ -14,6 +16,7 @@ from tests.kvorum import running_kvorum
 from tests.utl.history import ask, connected
 
 
+@pytest.mark.long
 def test_certificates_are_shown_and_demanded(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server, own = authority.issue("server"), authority.issue("own", purposes=["client"])
