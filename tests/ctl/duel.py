@@ -26,8 +26,8 @@ from tests.kvorum import running_kvorum
 KINDS = ("etcd", "kvorum")
 KEPT_VARIABLES = ("PATH", "PYTHONPATH", "KVORUM_COMPILED", "LANG")
 _TOOK = re.compile(rb"\b[0-9.]+(?:\xc2\xb5s|[mn]?s)\b")
-_LONG_HEX = re.compile(rb"\b[0-9a-f]{13,16}\b")
-_LONG_NUMBER = re.compile(rb"\b[0-9]{15,20}\b")
+_LONG_HEX = re.compile(rb"\b[0-9a-f]{11,16}\b")
+_LONG_NUMBER = re.compile(rb"\b[0-9]{13,20}\b")
 _LOG = re.compile(rb'\{"level":"(?:warn|info|error)"|Hint: ')
 _RAFT = re.compile(rb'("raft_term":|"RaftTerm" : )[0-9]+')
 

@@ -144,7 +144,7 @@ class Companion:
     def stop(self) -> None:
         """End it, and return when nothing is left of it."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        with self._lock:
+        with self._lock, suppress(OSError):  # what it has not read when it ended is not missed
             self._process.stdin.close()
         try:
             self._process.wait(END_SECONDS_MAX)
