@@ -2,6 +2,7 @@
 
 import ast
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,38 +41,50 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(REPOSITORY))
 
 
-@pytest.mark.parametrize("path", CODE_FILES, ids=name_of)
-def test_no_file_is_too_long(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= LINES_MAX
+def test_no_file_is_too_long() -> None:
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in CODE_FILES}
+    assert {name: lines for name, lines in lengths.items() if lines > LINES_MAX} == {}
 
 
-@pytest.mark.parametrize("path", CODE_FILES, ids=name_of)
-def test_no_leftover_markers(path: Path) -> None:
-    text = path.read_text()
-    assert [marker for marker in MARKERS if marker in text] == []
+def test_no_leftover_markers() -> None:
+    assert [
+        (name_of(path), marker)
+        for path in CODE_FILES
+        for marker in MARKERS
+        if marker in path.read_text()
+    ] == []
 
 
-@pytest.mark.parametrize("path", CODE_FILES, ids=name_of)
-def test_every_module_opens_by_saying_what_it_is(path: Path) -> None:
+def says_what_it_is(path: Path) -> bool:
     text = path.read_text()
     if path.suffix == ".py" and text.strip():
-        assert ast.get_docstring(ast.parse(text)), "a module begins with its docstring"
-    elif path.suffix == ".rs":
-        assert text.startswith("//! "), "a module begins with its documentation"
-    elif path.suffix == ".proto":
-        assert text.startswith("// "), "a file begins with what it describes"
+        return bool(ast.get_docstring(ast.parse(text)))
+    if path.suffix == ".rs":
+        return text.startswith("//! ")
+    return path.suffix != ".proto" or text.startswith("// ")
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.suffix == ".py"], ids=name_of)
-def test_what_tests_share_lives_beside_them(path: Path) -> None:
+def test_every_module_opens_by_saying_what_it_is() -> None:
+    assert [name_of(path) for path in CODE_FILES if not says_what_it_is(path)] == []
+
+
+def imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
-            names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+            yield from (node.module or "").split(".")
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.Import):
-            names = [part for alias in node.names for part in alias.name.split(".")]
-        else:
-            continue
-        assert not [name for name in names if name.startswith("test_")]
+            yield from (part for alias in node.names for part in alias.name.split("."))
+
+
+def test_what_tests_share_lives_beside_them() -> None:
+    assert [
+        (name_of(path), name)
+        for path in CODE_FILES
+        if path.suffix == ".py"
+        for name in imported(path)
+        if name.startswith("test_")
+    ] == []
 
 
 def test_links_in_the_documentation_lead_somewhere() -> None:

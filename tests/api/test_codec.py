@@ -1,6 +1,7 @@
 """Every hand-written encoder gives exactly the bytes protobuf gives; no other module writes any."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -176,13 +177,20 @@ def test_caller_identity(user: str, revision: int) -> None:
     assert codec.caller_identity(user, revision) == header.SerializeToString()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_messages_are_written_here_alone(path: Path) -> None:
+def written_by_hand(path: Path) -> Iterator[object]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "kvorum.api.codec":
-            names = {alias.name for alias in node.names}
-            assert names.isdisjoint({"varint", "length_delimited", "scalar"}), names
+            yield from {alias.name for alias in node.names} & {
+                "varint",
+                "length_delimited",
+                "scalar",
+            }
         if isinstance(node, ast.Constant) and isinstance(node.value, bytes):
             # A message begins with a tag, and those of the first fields are control characters.
             is_text = node.value[:1] in (b"", b"\0", b"\r", b"\n") or node.value[0] >= 0x20
-            assert is_text or node.value == b"\x01", node.value
+            if not is_text and node.value != b"\x01":
+                yield node.value
+
+
+def test_messages_are_written_here_alone() -> None:
+    assert [(path, found) for path in MODULES for found in written_by_hand(path)] == []
