@@ -12,6 +12,7 @@ from kvorum.api.requests import range_of
 from kvorum.backend.cache import RowCache
 from kvorum.backend.flush import CommitFlush
 from kvorum.files.interface import read_file
+from kvorum.files.memory import Call
 from kvorum.lease import sorting
 from kvorum.member import installing, lines, requests, transactions
 from kvorum.member.callers import MEMBER
@@ -335,6 +336,38 @@ def test_a_hash_is_computed_anew(revision: int) -> None:
     wait = next(other)
     assert isinstance(wait, RunJob)
     assert found.found == ended(other, wait.work.run(leader.files, leader.environments)).found
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_copy_is_installed_after_the_file_of_a_defragmentation_was_written(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have the same number: what is written later may not be what nobody needs any more."""
+    monkeypatch.setattr(installing, "is_copy", lambda *_: True)
+    cluster, _, late = lagging()
+    late.held.add(Place.HELPER)
+    call = late.start_steps(_defragment(late.running))
+    cluster.wait(lambda: late.running.backend.is_defragmenting)
+    store = late.running.store
+    cluster.heal()
+    cluster.wait(lambda: late.running.is_installing)
+    cluster.pass_time(1.0)
+    assert late.running.store is store
+
+    def before(call: Call) -> None:
+        # The file of the defragmentation is the first that is opened now.
+        late.files.before = None
+        if fails:
+            raise OSError(f"{call.path} cannot be written")
+
+    late.files.before = before
+    late.held.clear()
+    cluster.wait(lambda: equal(cluster))
+    assert late.running.store is not store
+    assert cluster.answer(late, call) == b""
+    late.kill()
+    late.start()
+    cluster.wait(lambda: equal(cluster))
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -247,7 +247,7 @@ def _defragmented(
         try:
             yield from done(Place.HELPER, job)
         except StatusError as error:
-            if member.backend is not backend:
+            if member.is_installing or member.backend is not backend:
                 return b""
             # The database is unchanged; only the copy is useless.
             yield RunJob(Place.HELPER, backend.abandon_defragmentation())

@@ -257,7 +257,9 @@ class SimulatedEnvironments:
         if not self.files.exists(path):
             raise BackendError(f"{path}: No such file or directory")
         inner = self._lmdb.open_reader(self._real_path(path))
-        return self._open.get(path) or self._opened(path, inner)
+        environment = self._open.get(path) or self._opened(path, inner)
+        assert environment.inner is inner, f"{path} was replaced while it was open"
+        return environment
 
     def copy(self, source: Environment, path: str, descriptor: int) -> None:
         """Write the newest commit, without free pages, to a new, empty file."""
