@@ -43,6 +43,21 @@ def test_a_killed_writer_loses_nothing_it_reported(tmp_path: Path) -> None:
         backend.close()
 
 
+def test_a_batch_that_was_staged_when_the_member_stopped_is_given_up(tmp_path: Path) -> None:
+    """The thread that staged it has ended, and LMDB would wait for its transaction for ever."""
+    files, environments = RealFiles(), LmdbEnvironments()
+    backend = open_backend(files, environments, str(tmp_path))
+    backend.put_row(2 << 32, b"value")
+    job = backend.seal()
+    assert job is not None
+    with ThreadPoolExecutor(1) as flusher:
+        flusher.submit(job.run, files, environments).result()
+    backend.close()
+    backend = open_backend(files, environments, str(tmp_path))
+    assert backend.scan_rows(0, 1 << 96, 10) == []
+    backend.close()
+
+
 def test_a_helper_process_defragments_and_looks(tmp_path: Path) -> None:
     """Jobs of the helper travel as data, and work beside the process that has the file open."""
     files, environments = RealFiles(), LmdbEnvironments()

@@ -141,6 +141,7 @@ class LmdbWrite:
             self._transaction = environment.lmdb.begin(write=True)
         except lmdb.Error as error:
             raise _error(environment.path, "beginning to write", error) from error
+        environment.writing = self
 
     def append(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
         """Put entries in ascending order of keys, all behind the last key of the bucket."""
@@ -179,6 +180,7 @@ class LmdbWrite:
 
     def commit(self) -> None:
         """Return when everything is durable."""
+        self._environment.writing = None
         try:
             self._transaction.commit()
         except lmdb.Error as error:
@@ -188,13 +190,14 @@ class LmdbWrite:
 
     def abort(self) -> None:
         """Forget everything."""
+        self._environment.writing = None
         self._transaction.abort()
 
 
 class LmdbEnvironment:
     """One open file, perhaps shared."""
 
-    __slots__ = ("_environments", "databases", "lmdb", "lock", "native", "path", "users")
+    __slots__ = ("_environments", "databases", "lmdb", "lock", "native", "path", "users", "writing")
 
     def __init__(
         self,
@@ -209,6 +212,7 @@ class LmdbEnvironment:
         self.path = path
         self.native = environments.native
         self.users = 1
+        self.writing: LmdbWrite | None = None
         self.lock: MemoryLock | None = None
         """Keeps the file in memory, if that was asked for."""
         try:
@@ -281,6 +285,9 @@ class LmdbEnvironment:
         self.users -= 1
         if not self.users:
             self._environments.forget(self.path)
+            if self.writing is not None:
+                # Staged when the member stopped. LMDB waits for it, and nobody ends it any more.
+                self.writing.abort()
             self.lmdb.close()
 
 

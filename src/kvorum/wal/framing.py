@@ -58,7 +58,8 @@ def _shape(kind: int, length: int) -> tuple[bytes, bytes, bytes]:
     return framed[:11], framed[16:start], framed[start + length :]
 
 
-_ENTRY_SHAPES: Final = tuple(_shape(ENTRY, length) for length in range(2048))
+# Filled as lengths occur: most never do, and a start would wait for all of them.
+_ENTRY_SHAPES: Final[list[tuple[bytes, bytes, bytes] | None]] = [None] * 2048
 _STATE_SHAPES: Final = tuple(_shape(STATE, length) for length in range(34))
 
 
@@ -117,7 +118,10 @@ class Framer:
                 data = prefix + varint(entry.index)
             crc = extend(crc, data)
             if crc >= _FIVE_BYTES and len(data) < len(_ENTRY_SHAPES):
-                before, between, behind = _ENTRY_SHAPES[len(data)]
+                shape = _ENTRY_SHAPES[len(data)]
+                if shape is None:
+                    shape = _ENTRY_SHAPES[len(data)] = _shape(ENTRY, len(data))
+                before, between, behind = shape
                 frames += (
                     before,
                     _CONTINUED[crc & 0x3FFF],
