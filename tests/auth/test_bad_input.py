@@ -65,6 +65,7 @@ def is_far(token: bytes) -> bool:
     return bool(dot) and number.isdigit()
 
 
+@pytest.mark.long
 @given(path=paths, key=keys, prefix=prefixes, token=tokens)
 @settings(max_examples=300)
 def test_any_token(server: Server, path: str, key: str, prefix: bytes, token: bytes) -> None:
@@ -95,6 +96,7 @@ def test_a_parade_of_logins_and_passwords(server: Server) -> None:
     server.log_in("root", "secret")
 
 
+@pytest.mark.long
 def test_a_login_that_is_to_come_is_waited_for_a_while(server: Server) -> None:
     """A token names the entry that made it, and a member waits for that entry, but not for ever."""
     far = (("token", FAR),)

@@ -124,6 +124,7 @@ def rows(path: Path) -> dict[bytes, list[tuple[bytes, bytes]]]:
     return found | {AUTH_USERS: users}
 
 
+@pytest.mark.long
 def test_users_and_roles_are_stored_in_the_same_bytes(tmp_path: Path) -> None:
     with running_both(tmp_path) as both:
         prepare(both)
@@ -162,6 +163,7 @@ def history(server: Server) -> None:
     server.answer("KV/Put", pb.PutRequest(key=b"k"), "bob")
 
 
+@pytest.mark.long
 def test_a_log_with_all_that_the_database_lacks_is_applied_as_etcd_applies_it(
     tmp_path: Path,
 ) -> None:

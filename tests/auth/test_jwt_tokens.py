@@ -227,6 +227,7 @@ segments = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=200)
 @given(st.lists(segments, max_size=5).map(".".join) | st.text())
 def test_garbage_is_refused(token: str) -> None:

@@ -28,6 +28,7 @@ def got(server: Server, path: str) -> tuple[int, str]:
         connection.close()
 
 
+@pytest.mark.long
 def test_leases_run_out(both: Both) -> None:
     """Those of users, and those of users who are gone."""
     lease = pb.LeaseGrantRequest(ID=90, TTL=1)

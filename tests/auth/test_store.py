@@ -223,6 +223,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.seen = [(row, row.SerializeToString()) for row in rows if row is not None]
 
 
+@pytest.mark.long
 def test_store_and_model_agree() -> None:
     run_state_machine_as_test(
         StoreMachine, settings=settings(max_examples=80, stateful_step_count=40, deadline=None)

@@ -45,6 +45,7 @@ def test_every_call_in_everybodys_name(both: Both, service: str) -> None:
             ask(both, row, caller)
 
 
+@pytest.mark.long
 def test_what_ends_an_etcd_is_refused_to_those_who_are_not_root(both: Both) -> None:
     undefined = pb.AlarmRequest(action=9)  # type: ignore[arg-type]
     for caller in CALLERS:

@@ -95,6 +95,7 @@ def _line_with(process: "subprocess.Popen[str]", text: str) -> str:
     raise AssertionError(f"no line with {text!r}")
 
 
+@pytest.mark.long
 def test_a_backup_that_is_killed_again_and_again_misses_nothing(tmp_path: Path) -> None:
     chance = random.Random(5)
     archive = tmp_path / "archive"

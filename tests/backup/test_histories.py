@@ -91,6 +91,7 @@ def test_changes_that_were_compacted_begin_another_history(tmp_path: Path) -> No
     assert not any(each.first <= newest - 2 <= each.last for each in spans_of(archive))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_bumped", [False, True])
 def test_a_restored_store_begins_another_history(tmp_path: Path, is_bumped: bool) -> None:
     store = DirectoryStore(RealFiles(), f"{tmp_path}/archive")
@@ -126,6 +127,7 @@ def test_a_restored_store_begins_another_history(tmp_path: Path, is_bumped: bool
     assert state_in(tmp_path / "third", newest, expected.compact_revision) == expected
 
 
+@pytest.mark.long
 def test_that_nothing_happened_is_known_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

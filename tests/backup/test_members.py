@@ -46,6 +46,7 @@ def test_whoever_leads_makes_the_backup(tmp_path: Path) -> None:
     assert state_in(tmp_path / "restored", second, expected.compact_revision) == expected
 
 
+@pytest.mark.long
 def test_a_member_takes_snapshots_from_time_to_time(tmp_path: Path) -> None:
     place = tmp_path / "archive"
     store = DirectoryStore(RealFiles(), str(place))

@@ -88,6 +88,7 @@ def running(kind: str, directory: Path) -> Iterator[str]:
             yield etcd.address
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["kvorum", "etcd"])
 def test_every_revision_restores_to_what_the_server_was(kind: str, tmp_path: Path) -> None:
     with (

@@ -139,6 +139,7 @@ def test_a_snapshot_that_fails_leaves_nothing(run: Run, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_users_get_what_their_roles_may(lone_server: str, run: Run, tmp_path: Path) -> None:
     async def main(client: AsyncClient) -> None:
         auth = client.auth

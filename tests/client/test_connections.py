@@ -151,6 +151,7 @@ def speak_nonsense(connection: socket.socket) -> None:
     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"x" * 64)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("take", [keep_silent, hang_up, speak_nonsense])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_an_endpoint_that_is_no_server_does_not_keep_calls_from_one_that_is(

@@ -229,6 +229,7 @@ def ask(client: Client, rpc: Rpc, request: bytes) -> None:
     client.shell.call(rpc, request, TIMEOUT_SECONDS)
 
 
+@pytest.mark.long
 def test_tokens_that_are_gone_are_fetched_anew_and_users_may_come_later(one: Cluster) -> None:
     (member,) = one
     with (

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hpack import Decoder
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -84,6 +85,7 @@ def test_a_read_of_a_key_is_what_protobuf_writes(
     assert message == expected.SerializeToString()
 
 
+@pytest.mark.long
 @given(
     keys=st.builds(KeyRange, texts, texts),
     order=st.sampled_from(["", "ascending", "descending"]),

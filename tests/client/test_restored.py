@@ -39,6 +39,7 @@ def restore(make: str, backup: Path, data: Path) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("make", "run"), [("kvorum", run_threads), ("etcd", run_asyncio)])
 def test_a_restored_store_is_told_by_name(make: str, tmp_path: Path, run: Run) -> None:
     running: Server = kvorum_at if make == "kvorum" else etcd_at

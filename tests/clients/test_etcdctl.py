@@ -74,6 +74,7 @@ def _split(line: str) -> list[str]:
     return [word.strip("'") for word in line.split(" ")]
 
 
+@pytest.mark.long
 def test_commands_print_the_same(kvorum: str, etcd: str) -> None:
     for line, text in PLAIN:
         ours, theirs = (run(address, *_split(line), text=text) for address in (kvorum, etcd))
@@ -105,6 +106,7 @@ def test_lease_life(server: str) -> None:
     assert run(server, "get", "leased").output == ""
 
 
+@pytest.mark.long
 def test_lease_is_kept_alive_until_interrupted(server: str) -> None:
     # Renewed at a third of its time; a busy machine may take long for the first.
     lease = run(server, "lease", "grant", "12").output.split()[1]
@@ -194,6 +196,7 @@ def test_endpoints_and_members(kvorum: str, etcd: str) -> None:
     assert run(kvorum, "defrag").output.startswith("Finished defragmenting etcd member")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["datascale", pytest.param("perf", marks=pytest.mark.campaign)])
 @pytest.mark.timeout(120)
 def test_check(kvorum: str, command: str) -> None:

@@ -128,6 +128,7 @@ READ_A = pb.RangeRequest(key=b"a", serializable=True)
 _values = count()
 
 
+@pytest.mark.long
 def test_a_token_is_known_at_all_members_at_once(guarded: Guarded) -> None:
     """Whoever logs in at one member may go on at any other: it waits for the entry if it must."""
     cluster = guarded.cluster

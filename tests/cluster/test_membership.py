@@ -123,6 +123,7 @@ def test_an_empty_disk_is_no_member(tmp_path_factory: pytest.TempPathFactory, ma
         saved.rename(lost.data)
 
 
+@pytest.mark.long
 def test_commands_through_every_member(cluster: Cluster) -> None:
     for member in cluster:
         url = somewhere()

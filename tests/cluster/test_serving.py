@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from hyperframe.frame import GoAwayFrame
 
 from kvorum.api import errors
@@ -297,6 +298,7 @@ def test_a_leader_serves_who_has_not_heard_that_it_ends(tmp_path: Path) -> None:
         assert leader.logged("calls in flight are cut off") == 0
 
 
+@pytest.mark.long
 def test_without_a_quorum(cluster: Cluster, make: str) -> None:
     lease = grant(cluster[0], 600)
     alone, *others = cluster

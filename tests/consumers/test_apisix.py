@@ -100,6 +100,7 @@ def put(server: str, name: str) -> int:
     return int(answer["header"]["revision"])
 
 
+@pytest.mark.long
 def test_calls(tmp_path: Path) -> None:
     calls = [
         *apisix.start_up(),

@@ -30,6 +30,7 @@ def duel(
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMATS)
 def test_users_and_roles_look_the_same(duel: Duel, form: str) -> None:
     is_short = form in ("table", "nonsense")
@@ -211,6 +212,7 @@ def test_who_one_is(guarded: Duel) -> None:
             guarded.compare(*words, *user, change=_without_status)
 
 
+@pytest.mark.long
 def test_who_may_what(guarded: Duel) -> None:
     for user in (("--user=root:rootpw",), ("--user=some:secret",), ()):
         for words in (

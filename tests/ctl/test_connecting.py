@@ -274,6 +274,7 @@ class Handshaker(socketserver.ThreadingTCPServer):
             self.server_close()
 
 
+@pytest.mark.long
 def test_what_to_do_about_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     ca = f"--cacert={authority.cert}"

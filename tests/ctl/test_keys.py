@@ -123,6 +123,7 @@ def test_values_come_from_the_standard_input(duel: Duel) -> None:
     duel.compare("get", "stdin")
 
 
+@pytest.mark.long
 def test_a_range_is_deleted_after_a_warning(duel: Duel) -> None:
     duel.compare("put", "ra", "1")
     duel.compare("del", "ra", "rb")

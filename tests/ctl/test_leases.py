@@ -101,6 +101,7 @@ def test_what_is_refused(duel: Duel, words: tuple[str, ...]) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["simple", "json"])
 def test_a_lease_is_kept_alive_until_it_is_revoked(duel: Duel, form: str) -> None:
     def talk(tool: Conversation) -> None:

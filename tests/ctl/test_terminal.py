@@ -37,6 +37,7 @@ def test_json_that_is_laid_out_means_the_same(value: object) -> None:
         assert all(each == "\n" or each.isprintable() for each in shown)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [(), ("-w", "fields"), ("-w", "json"), ("--pretty",)])
 def test_data_reaches_a_terminal_escaped_and_a_pipe_as_it_is(
     store: Store, words: tuple[str, ...]

@@ -173,6 +173,7 @@ def test_what_is_read(duel: Duel, whole: bytes) -> None:
     duel.compare("txn", stdin=whole)
 
 
+@pytest.mark.long
 def test_what_is_refused(duel: Duel) -> None:
     duel.compare("txn", "extra", stdin=b"\n\n\n")
     duel.compare("txn", "--nosuch", change=_without_usage)

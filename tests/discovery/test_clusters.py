@@ -297,6 +297,7 @@ def test_a_member_that_waits_can_be_ended(number: signal.Signals, tmp_path: Path
     assert "Traceback" not in one.text() and "secret" not in one.text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("security", ["plain", "tls", "tls by the domain"])
 def test_three_members_by_records(security: str, tmp_path: Path) -> None:
     scheme = "http" if security == "plain" else "https"

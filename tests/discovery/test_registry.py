@@ -105,6 +105,7 @@ def served(size: bytes = b"3") -> Service:
     return service
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(data=st.data(), size=st.integers(1, 4), count=st.integers(1, 6))
 def test_whatever_happens_the_first_ones_are_the_cluster(

@@ -47,6 +47,7 @@ def test_a_healthy_cluster_gives_no_findings(cluster: Cluster) -> None:
     assert not of_endpoints(cluster[1].address, "--cluster")
 
 
+@pytest.mark.long
 def test_a_member_that_does_not_answer(cluster: Cluster) -> None:
     cluster.settle()
     follower = cluster.followers()[0]
@@ -58,6 +59,7 @@ def test_a_member_that_does_not_answer(cluster: Cluster) -> None:
     cluster.settle()
 
 
+@pytest.mark.long
 def test_a_quorum_that_is_lost(cluster: Cluster) -> None:
     leader = cluster.settle()
     others = cluster.others(leader)

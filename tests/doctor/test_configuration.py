@@ -33,6 +33,7 @@ def written(path: Path, text: str, **values: object) -> tuple[str, ...]:
     return (f"--config-file={path}",)
 
 
+@pytest.mark.long
 def test_a_file_that_is_fine_and_its_directory(tmp_path: Path, stopped: Path) -> None:
     flags = written(tmp_path / "file.yml", FINE, data=stopped)
     assert of_directories(flags=flags).keys() == USUAL
@@ -96,6 +97,7 @@ def test_certificates_that_a_file_names(tmp_path: Path) -> None:
     assert found["certificate-ends-soon"][0]["subject"] == str(authority.cert)
 
 
+@pytest.mark.long
 def test_directories_that_do_not_belong_together(tmp_path: Path, stopped: Path) -> None:
     shutil.copytree(stopped, tmp_path / "copy")
     found = of_directories(stopped, tmp_path / "copy")

@@ -2,6 +2,7 @@
 
 import shlex
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ def seen(number: int, figures: Figures = Figures(), **changes: object) -> Observ
     return Observation(f"e{number}:2379", state, state, "", True, figures)
 
 
+@pytest.mark.long
 @given(
     st.lists(
         st.builds(

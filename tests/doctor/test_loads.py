@@ -49,6 +49,7 @@ def test_writes_that_wait_and_fail(tmp_path: Path, make: str) -> None:
             each.cancel()
 
 
+@pytest.mark.long
 def test_watchers_that_do_not_read(tmp_path: Path) -> None:
     """Of ours alone: an etcd holds more in memory for a stream than a test can write."""
     with (

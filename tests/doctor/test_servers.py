@@ -108,6 +108,7 @@ def test_an_alarm_of_corruption(tmp_path: Path, kind: str) -> None:
         assert f"{member.id:x}" in found["alarm-corrupt"][0]["subject"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_database_that_is_mostly_free(tmp_path: Path, kind: str) -> None:
     flags = ("--unsafe-no-fsync",)
@@ -122,6 +123,7 @@ def test_a_database_that_is_mostly_free(tmp_path: Path, kind: str) -> None:
         assert of_endpoints(server.address).keys() == USUAL
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("days", "name"), [(10, "certificate-ends-soon"), (-1, "certificate-expired")]
@@ -144,6 +146,7 @@ def test_certificates(tmp_path: Path, kind: str, days: int, name: str) -> None:
             assert found.keys() == USUAL | {name}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_endpoints_of_different_clusters(tmp_path: Path, kind: str) -> None:
     with ExitStack() as stack:
@@ -218,6 +221,7 @@ def test_databases_that_commit_slowly(tmp_path: Path) -> None:
         assert found["database-disk-slow"][0]["evidence"]["p99_seconds"] > 0.25
 
 
+@pytest.mark.long
 def test_a_clock_that_is_wrong(tmp_path: Path) -> None:
     with changed_kvorum(tmp_path / "data", WRONG_CLOCK) as wrong:
         found = of_endpoints(wrong)

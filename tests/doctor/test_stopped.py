@@ -68,6 +68,7 @@ def end_of_data(segment: Path) -> int:
     return len(segment.read_bytes().rstrip(b"\0"))
 
 
+@pytest.mark.long
 def test_a_healthy_directory_gives_no_findings_and_stays_as_it_is(data: Path) -> None:
     def content() -> dict[Path, str]:
         # LMDB's table of readers is made by whoever reads.
@@ -82,6 +83,7 @@ def test_a_healthy_directory_gives_no_findings_and_stays_as_it_is(data: Path) ->
     assert content() == before
 
 
+@pytest.mark.long
 def test_a_killed_member_leaves_a_healthy_directory(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running_kvorum(data) as server, Client(server.address) as client:
@@ -119,6 +121,7 @@ def test_a_corrupt_log_is_certain(data: Path) -> None:
     assert not corrupt["run"][0].endswith("<member id>")
 
 
+@pytest.mark.long
 def test_a_log_with_no_files_is_missing(data: Path) -> None:
     shutil.rmtree(data / "member" / "wal")
     assert of_directories(data).keys() == usual(data) | {"log-missing"}
@@ -130,6 +133,7 @@ def test_a_log_elsewhere_is_found(data: Path, tmp_path: Path) -> None:
     assert found.keys() == usual(data)
 
 
+@pytest.mark.long
 def test_a_snapshot_that_cannot_be_read(data: Path) -> None:
     newest = max((data / "member" / "snap").glob("*.snap"))
     content = bytearray(newest.read_bytes())
@@ -140,6 +144,7 @@ def test_a_snapshot_that_cannot_be_read(data: Path) -> None:
     assert found["snapshot-broken"][0]["subject"] == str(newest)
 
 
+@pytest.mark.long
 def test_snapshots_that_are_missing(tmp_path: Path) -> None:
     """Only in a log that does not begin at its beginning."""
     data = tmp_path / "data"
@@ -168,6 +173,7 @@ def test_a_database_that_is_missing(data: Path) -> None:
     assert of_directories(data).keys() == {"database-missing"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["cut", "overwritten", "row"])
 def test_a_database_that_is_damaged(data: Path, damage: str) -> None:
     path = database_of(data)

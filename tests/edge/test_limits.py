@@ -85,6 +85,7 @@ class TestPings:
 
 
 class TestKeepalive:
+    @pytest.mark.long
     def test_who_answers_stays(self, open_service: OpenService) -> None:
         # Long enough to answer on a busy machine.
         service = open_service(Limits(keepalive_seconds=0.05, keepalive_timeout_seconds=4.0))

@@ -276,6 +276,7 @@ def test_a_body_that_does_not_come(open_service: OpenService) -> None:
     assert peer and text == "the body of a request did not come in time"
 
 
+@pytest.mark.long
 def test_who_is_made_to_wait_is_not_closed(open_service: OpenService) -> None:
     # Time enough to say everything on a busy machine before it is waited.
     limits = Limits(http1_idle_seconds_max=3.5, http1_read_seconds_max=3.0)

@@ -67,6 +67,7 @@ def running() -> Iterator[Running]:
 # The loop.
 
 
+@pytest.mark.long
 def test_one_thread_at_a_time_and_the_loop_gets_its_turns(running: Running) -> None:
     inside: list[int] = []
     clashes: list[int] = []

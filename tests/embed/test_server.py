@@ -79,6 +79,7 @@ def test_fifty_servers_one_after_another_leave_nothing() -> None:
     assert sizes[-1] - sizes[20] < 16 << 20
 
 
+@pytest.mark.long
 def test_several_at_once_are_strangers() -> None:
     with nothing_left(), ExitStack() as stack:
         servers = [stack.enter_context(Server(Config(ephemeral=True))) for _ in range(5)]
@@ -90,6 +91,7 @@ def test_several_at_once_are_strangers() -> None:
                 assert client.count(prefix="key") == 1
 
 
+@pytest.mark.long
 def test_three_of_a_cluster_in_one_process() -> None:
     names = ["one", "two", "three"]
     with nothing_left(), ExitStack() as stack:
@@ -132,6 +134,7 @@ def test_a_directory_that_is_given_is_kept(tmp_path: Path) -> None:
         assert value_of(client) == b"value"
 
 
+@pytest.mark.long
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     config = Config(data_dir=tmp_path, unsafe_no_fsync=True)
     with nothing_left(), Server(config):
@@ -141,6 +144,7 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
         assert refused.is_stopped and isinstance(refused.error, ConfigError)
 
 
+@pytest.mark.long
 def test_an_address_in_use_is_refused() -> None:
     with nothing_left(), Server(Config(ephemeral=True)) as server:
         refused = Server(Config(ephemeral=True, listen_client_urls=server.client_url))
@@ -148,6 +152,7 @@ def test_an_address_in_use_is_refused() -> None:
             refused.start()
 
 
+@pytest.mark.long
 def test_a_log_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     config = Config(data_dir=tmp_path, unsafe_no_fsync=True)
     with Server(config) as server:
@@ -178,6 +183,7 @@ def test_a_member_that_stops_tells_why() -> None:
         client.put("key", "value", timeout=0.5)
 
 
+@pytest.mark.long
 def test_an_error_of_the_program_leaves_a_clean_directory(tmp_path: Path) -> None:
     config = Config(data_dir=tmp_path, unsafe_no_fsync=True)
 
@@ -192,6 +198,7 @@ def test_an_error_of_the_program_leaves_a_clean_directory(tmp_path: Path) -> Non
         assert value_of(client) == b"value"
 
 
+@pytest.mark.long
 def test_a_server_that_was_never_started_leaves_nothing() -> None:
     with nothing_left():
         server = Server(Config(ephemeral=True))
@@ -218,6 +225,7 @@ def test_the_process_is_left_alone() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+@pytest.mark.long
 def test_a_member_without_ports_is_called_all_the_same() -> None:
     config = Config(ephemeral=True, listen_client_urls=())
     with nothing_left(), Server(config) as server, server.client() as client:
@@ -235,6 +243,7 @@ def test_lines_of_the_log_are_records(caplog: pytest.LogCaptureFixture) -> None:
     assert vars(ready)["fields"]["address"] == address and vars(ready)["member"] == "logs"
 
 
+@pytest.mark.long
 def test_the_same_on_asyncio() -> None:
     async def main() -> None:
         async with (
@@ -249,6 +258,7 @@ def test_the_same_on_asyncio() -> None:
         asyncio.run(main())
 
 
+@pytest.mark.long
 def test_a_client_that_outlives_its_member_is_told() -> None:
     with nothing_left():
         with Server(Config(ephemeral=True)) as server:

@@ -165,6 +165,7 @@ def test_a_group_of_three_grows_shrinks_and_survives(group: Group) -> None:
         assert process.wait(SECONDS_MAX) == 0, group.log(node)
 
 
+@pytest.mark.long
 def test_a_node_far_behind_gets_a_snapshot(group: Group) -> None:
     group.put(3, "/first", b"1")
     group.kill(3)

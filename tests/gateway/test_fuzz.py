@@ -99,6 +99,7 @@ def _post(server: Kvorum, seed: int, count: int) -> None:
     assert statuses >= {200, 400, 404, 504}, "not everything was tried"
 
 
+@pytest.mark.long
 def test_frames(server: Kvorum) -> None:
     _send_frames(server, SEED, FUZZED // 5)
     before = memory(server)

@@ -325,6 +325,7 @@ def context_of(authority: Authority, client: Pair) -> ssl.SSLContext:
     return context
 
 
+@pytest.mark.long
 def test_certificates_with_names(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "certificates")
     flags = tls_flags(authority, authority.issue("server"))

@@ -78,6 +78,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pair]]
         yield found
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["well", "NOSPACE", "CORRUPT"]), methods, st.sampled_from(PATHS), parameters)
 def test_answers_are_etcds(
@@ -132,6 +133,7 @@ def is_serving(address: str) -> bool:
         return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.campaign)])
 def test_without_a_leader_only_what_is_local_is_well(tmp_path: Path, slow: bool) -> None:
     """What asks the cluster waits for as long as a request may: that is left to a campaign."""

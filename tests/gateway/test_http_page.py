@@ -249,6 +249,7 @@ def has_browser() -> bool:
     return b"WebSocket is not defined" not in subprocess.run(asked, capture_output=True).stderr
 
 
+@pytest.mark.long
 def test_the_page_is_true_of_our_server(tmp_path: Path) -> None:
     page = without_scripts(blocks(PAGE.read_text()))
     with (
@@ -274,6 +275,7 @@ def test_the_page_is_true_of_a_real_etcd(tmp_path: Path) -> None:
         assert runner.run(page) > 20
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not has_browser(), reason="there is no Node.js with WebSocket")
 @pytest.mark.parametrize("is_etcd", [False, True], ids=["ours", "etcd"])
 def test_the_script_for_browsers_runs(is_etcd: bool, tmp_path: Path) -> None:

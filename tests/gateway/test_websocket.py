@@ -123,6 +123,7 @@ def _handshake(socket: WebSocket) -> tuple[int, dict[str, str], dict[str, str], 
 # Handshakes.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", ["/v3/watch", "/v3beta/watch", "/v3/nothing", "/v3/kv/range"])
 def test_every_path_below_v3_can_be_upgraded(both: Both, target: str) -> None:
     with Sockets(both, target) as sockets:

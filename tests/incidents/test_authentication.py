@@ -45,6 +45,7 @@ def guarded_rows() -> Iterator[Row]:
         yield from (row for row in rows() if path_of(row.name) not in OPEN)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("metadata", [(), (("token", "unknown"),)], ids=["nobody", "bad token"])
 def test_no_call_is_served_without_identity(
     server: Server, before: pb.RangeResponse, metadata: tuple[tuple[str, str], ...]
@@ -189,6 +190,7 @@ def granted(key: bytes) -> pb.AuthRoleGrantPermissionRequest:
     return pb.AuthRoleGrantPermissionRequest(name="role", perm=perm)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_snapshot", [False, True], ids=["by entries", "by a snapshot"])
 def test_a_member_that_was_away_decides_as_the_others(
     processes: Cluster, by_snapshot: bool

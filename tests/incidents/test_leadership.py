@@ -229,6 +229,7 @@ def test_a_host_that_is_silent_for_a_moment_goes_on_leading(
     stage.judge()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_connections_that_break_every_second_depose_nobody(
     make_stage: MakeStage, seed: int

@@ -314,6 +314,7 @@ def until_changed(directory: Path, call: Any) -> None:
     until("it goes on", lambda: call.done() or look(directory) != before)
 
 
+@pytest.mark.long
 def test_14685_a_kill_in_a_defragmentation_loses_nothing(tmp_path: Path) -> None:
     """The process ends when the directory of the database has changed once, twice, and so on."""
     with one_member(tmp_path, "--backend-batch-interval=5ms") as cluster:
@@ -352,6 +353,7 @@ def is_sent_a_snapshot(member: Member, size: int, revision: int) -> bool:
     return is_sent()
 
 
+@pytest.mark.long
 def test_18055_one_snapshot_after_the_other(processes: Cluster) -> None:
     """Each from another leader, as one that has sent a snapshot keeps entries for a while."""
     number = 0
@@ -395,6 +397,7 @@ def tear(member: Member, written: int) -> None:
         content[end : end + written] = torn[:written]
 
 
+@pytest.mark.long
 def test_6378_a_torn_batch_does_not_stop_a_restart(tmp_path: Path) -> None:
     """What was being written came to the disk in part; issue 6379 is its twin."""
     with one_member(tmp_path) as cluster:

@@ -203,6 +203,7 @@ BEGINNINGS = {
 }
 
 
+@pytest.mark.long
 def test_who_says_only_a_part_is_let_go_at_every_listener(server: Server) -> None:
     """GHSA-6vch and 3.7.1's time for headers: nobody holds a connection by being silent."""
     with ExitStack() as stack:

@@ -141,6 +141,7 @@ def guarded(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -188,6 +189,7 @@ def test_a_watch_of_a_certificates_owner(guarded: Secured) -> None:
     talk.close()
 
 
+@pytest.mark.long
 def test_without_client_cert_auth_a_certificate_says_nothing(place: Place, tmp_path: Path) -> None:
     with secured(place, tmp_path) as server:
         prepare(server.client("root"))
@@ -206,6 +208,7 @@ def verify_only(directory: Path) -> str:
     return f"jwt,sign-method=ES256,pub-key={key}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["none", "verify-only"])
 def test_leases_expire_and_health_is_told_where_no_token_can_be_made(
     place: Place, tmp_path: Path, kind: str

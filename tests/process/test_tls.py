@@ -133,6 +133,7 @@ def gist(output: str) -> str:
     return re.sub(r"(remote error: tls: )[a-z ]+", r"\1*", output)
 
 
+@pytest.mark.long
 def test_failures_look_as_a_real_etcds(place: Place, tmp_path: Path) -> None:
     expired = place.authority.issue("late", days=-1, purposes=["client"])
     other = Authority(tmp_path / "other", "other")
@@ -168,6 +169,7 @@ def test_failures_look_as_a_real_etcds(place: Place, tmp_path: Path) -> None:
     assert "remote error: tls: *" in said["kvorum", "expired"][1]
 
 
+@pytest.mark.long
 def test_tls_at_a_plain_port_looks_as_a_real_etcds(place: Place, tmp_path: Path) -> None:
     with (
         running_kvorum(tmp_path / "kvorum") as ours,
@@ -184,6 +186,7 @@ def test_tls_at_a_plain_port_looks_as_a_real_etcds(place: Place, tmp_path: Path)
         assert gist(text) == gist(their_text)
 
 
+@pytest.mark.long
 def test_a_revoked_client_is_not_let_in(place: Place, tmp_path: Path) -> None:
     revoked = place.authority.issue("revoked", purposes=["client"])
     crl = f"--client-crl-file={place.authority.revoke(revoked)}"
@@ -230,6 +233,7 @@ def is_served(place: Place, address: str, client: Pair, version: str, suite: str
     return True
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "served"),
     [

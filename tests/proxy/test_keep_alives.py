@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,6 +53,7 @@ def _granted(**settings_: Any) -> Standing:
     return standing
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.lists(steps, max_size=40))
 def test_every_question_is_answered_by_a_renewal_that_was_asked_for_after_it(

@@ -1,5 +1,6 @@
 """Through a namespace a store looks like one that holds nothing else."""
 
+import pytest
 from google.protobuf.message import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,6 +89,7 @@ def _pair() -> tuple[Standing, Standing]:
     return within, plainly
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(st.lists(calls, max_size=15))
 def test_all_calls_for_keys_are_answered_as_without_a_namespace(

@@ -102,6 +102,7 @@ def test_leases_live_while_their_clients_do(client: Client, member: str) -> None
         assert direct.get("leased") is None
 
 
+@pytest.mark.long
 def test_a_client_that_goes_does_not_keep_its_lease(proxy: Running, member: str) -> None:
     with Client(member) as direct, direct.watch("left") as watch:
         with Client(proxy.address) as client:
@@ -140,6 +141,7 @@ def test_plain_http(proxy: Running) -> None:
         connection.close()
 
 
+@pytest.mark.long
 def test_users_are_who_they_are_at_the_member(tmp_path: Path) -> None:
     with (
         running_kvorum(tmp_path / "data", "--bcrypt-cost=4") as server,

@@ -129,6 +129,7 @@ def _comparable(seen: Seen) -> dict[int, tuple[list[bytes], list[bytes]]]:
     return found
 
 
+@pytest.mark.long
 @given(steps=sequences())
 @settings(
     deadline=None,
@@ -165,6 +166,7 @@ def test_progress(member: Oracle, proxied: Oracle) -> None:
         stream.close()
 
 
+@pytest.mark.long
 def test_many_watchers(member: Oracle, proxied: Oracle, proxy: Running) -> None:
     streams = [OracleStream(proxied) for _ in range(20)]
     try:

@@ -32,6 +32,7 @@ def overfill(site: Site) -> None:
             client.put("key/0", "v" * 100_000)
 
 
+@pytest.mark.long
 def test_the_database_has_reached_its_quota(one: Site, steps: list[Step]) -> None:
     reconfigured(one, f"quota-backend-bytes: {QUOTA_BYTES}\n")
     one.write()
@@ -139,6 +140,7 @@ def test_keys_were_deleted_by_mistake(one: Site, steps: list[Step]) -> None:
     one.check(before)
 
 
+@pytest.mark.long
 def test_keys_were_deleted_and_compacted_since(one: Site, steps: list[Step]) -> None:
     one.write(1)
     back_up = "kvorumctl --endpoints=$ENDPOINTS backup --to $BACKUPS/archive --once"
@@ -186,6 +188,7 @@ def test_certificates_have_expired(one: Site, steps: list[Step]) -> None:
         assert {each.key: each.value for each in client.read(prefix="").kvs} == before
 
 
+@pytest.mark.long
 def test_the_password_of_root_is_lost(one: Site, steps: list[Step]) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not at hand")
@@ -218,6 +221,7 @@ def etcd_flags(site: Site) -> list[str]:
     return ["--name=m1", f"--initial-advertise-peer-urls={url}", f"--initial-cluster=m1={url}"]
 
 
+@pytest.mark.long
 def test_an_etcd_is_to_become_a_kvorum(tmp_path: Path, steps: list[Step]) -> None:
     with made_site(tmp_path / "site", 1) as site:
         with running_etcd(site.data / "etcd", *etcd_flags(site)) as etcd:

@@ -13,6 +13,7 @@ from tests.recovery.page import Step
 from tests.recovery.site import Site
 
 
+@pytest.mark.long
 def test_a_member_is_lost(three: Site, steps: list[Step]) -> None:
     three.write()
     before = three.content()
@@ -102,6 +103,7 @@ def test_the_log_is_damaged(three: Site, steps: list[Step]) -> None:
     three.check(before)
 
 
+@pytest.mark.long
 def test_the_database_is_damaged(three: Site, steps: list[Step]) -> None:
     three.write()
     before = three.content()
@@ -136,6 +138,7 @@ def test_a_member_starts_with_an_empty_directory(three: Site, steps: list[Step])
     three.check(before)
 
 
+@pytest.mark.long
 def test_a_member_starts_with_the_directory_of_another(three: Site, steps: list[Step]) -> None:
     three.write()
     before = three.content()
@@ -148,6 +151,7 @@ def test_a_member_starts_with_the_directory_of_another(three: Site, steps: list[
     three.check(before)
 
 
+@pytest.mark.long
 def test_a_member_is_listed_that_does_not_exist(three: Site, steps: list[Step]) -> None:
     three.write()
     before = three.content()
@@ -157,6 +161,7 @@ def test_a_member_is_listed_that_does_not_exist(three: Site, steps: list[Step]) 
     three.check(before)
 
 
+@pytest.mark.long
 def test_a_removed_member_comes_back(three: Site, steps: list[Step]) -> None:
     three.write()
     before = three.content()

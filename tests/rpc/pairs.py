@@ -10,7 +10,7 @@ from tests.rpc.calls import Call
 from tests.rpc.oracle import running_oracle, settled
 from tests.rpc.pair import Pair, settled_harness
 
-SEQUENCES = int(os.environ.get("KVORUM_SEQUENCES", "40"))
+SEQUENCES = int(os.environ.get("KVORUM_SEQUENCES", "20"))
 """How many sequences of calls a test tries; `make differential` asks for many more."""
 
 

@@ -135,6 +135,7 @@ def test_deletions(oracle: Oracle, message: DeleteRangeRequest) -> None:
     compare_with_etcd(oracle, "KV/DeleteRange", message, checked)
 
 
+@pytest.mark.long
 @given(message=st.one_of(nested(anything), changing_txns(2)))
 @settings(max_examples=300, deadline=None)
 def test_transactions(oracle: Oracle, message: TxnRequest) -> None:

@@ -51,6 +51,7 @@ def serve_some_of_everything(harness: Harness) -> None:
     harness.ask("KV/Compact", pb.CompactionRequest(revision=revision, physical=True))
 
 
+@pytest.mark.long
 def test_no_cycles() -> None:
     harness = Harness()
     serve_some_of_everything(harness)

@@ -82,6 +82,7 @@ requests = st.builds(
 )
 
 
+@pytest.mark.long
 @given(request=requests)
 @settings(deadline=None, max_examples=150)
 def test_the_pieces_are_those_of_etcd(

@@ -78,6 +78,7 @@ def refusal(answer: bytes | Status) -> Status | None:
     return answer if is_refused and isinstance(answer, Status) else None
 
 
+@pytest.mark.long
 @given(message=messages)
 @example(message=("/etcdserverpb.KV/Range", b"\x0a\x01k\x18" + EXCESSIVE))
 @example(message=("/etcdserverpb.KV/Range", b"\x0a\x01k\x18" + GREATEST))

@@ -127,6 +127,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
 def test_lines_are_those_of_a_real_etcd(tmp_path: Path) -> None:
     if not etcd.is_target():
         pytest.skip("older versions log other lines")

@@ -326,6 +326,7 @@ def test_every_call_is_traced_at_the_highest_rate(
     assert len(roots) == 50 and {span.name for span in roots} == {"etcdserverpb.KV/Put"}
 
 
+@pytest.mark.long
 def test_a_collector_that_is_gone_holds_nobody_up(tmp_path: Path) -> None:
     with running_collector() as collector:
         address = f"--distributed-tracing-address={collector.address}"

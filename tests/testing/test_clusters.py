@@ -11,6 +11,7 @@ def others(cluster: Cluster, *members: int) -> list[int]:
     return [each for each in range(len(cluster)) if each not in members]
 
 
+@pytest.mark.long
 def test_a_killed_leader_is_replaced_and_comes_back(kvorum_cluster: Cluster) -> None:
     client = kvorum_cluster.client()
     client.put("key", "1")
@@ -33,6 +34,7 @@ def test_a_killed_leader_is_replaced_and_comes_back(kvorum_cluster: Cluster) -> 
     assert "closed etcd server" in kvorum_cluster.log(killed)
 
 
+@pytest.mark.long
 def test_without_a_majority_nobody_leads(kvorum_cluster: Cluster) -> None:
     leader = kvorum_cluster.leader()
     first, second = others(kvorum_cluster, leader)
@@ -90,6 +92,7 @@ def test_a_paused_leader_is_replaced(kvorum_cluster: Cluster) -> None:
     assert found is not None and found.value == b"value"
 
 
+@pytest.mark.long
 @pytest.mark.kvorum(tls=True, auth=True, flags={"max-txn-ops": 1})
 def test_tls_users_and_flags(kvorum_cluster: Cluster) -> None:
     assert all(url.startswith("https://") for url in kvorum_cluster.urls)
@@ -105,6 +108,7 @@ def test_tls_users_and_flags(kvorum_cluster: Cluster) -> None:
         client.txn().then(put("a", ""), put("b", "")).commit()
 
 
+@pytest.mark.long
 def test_reports_and_refusals(pytester: pytest.Pytester, run_pytest: Run) -> None:
     pytester.makepyfile(
         """

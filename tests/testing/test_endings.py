@@ -63,6 +63,7 @@ def check_gone(pytester: pytest.Pytester) -> None:
     assert [each for each in directories.split() if Path(each).exists()] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ending", "outcome"),
     [
@@ -181,6 +182,7 @@ def test_workers_of_xdist_have_servers_of_their_own(
     run_pytest("-n2", "-p", "xdist").assert_outcomes(passed=12)
 
 
+@pytest.mark.long
 def test_a_store_whose_process_was_killed(pytester: pytest.Pytester, run_pytest: Run) -> None:
     pytester.makepyfile(
         """

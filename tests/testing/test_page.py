@@ -17,6 +17,7 @@ with Client(sys.argv[2]) as client:
 """
 
 
+@pytest.mark.long
 def test_the_examples_of_the_page(
     pytester: pytest.Pytester, run_pytest: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -462,6 +462,7 @@ def test_a_simulation_within_a_loop_is_refused() -> None:
         asyncio.run(main())
 
 
+@pytest.mark.long
 def test_a_run_leaves_nothing_behind() -> None:
     before = (time.monotonic, threading.Thread.start, socket.socket.__init__, AsyncClient.__init__)
 

@@ -5,6 +5,7 @@ import pytest
 from tests.testing.conftest import COROUTINES, Run
 
 
+@pytest.mark.long
 def test_each_test_has_a_store_of_its_own(pytester: pytest.Pytester, run_pytest: Run) -> None:
     pytester.makepyfile(
         """

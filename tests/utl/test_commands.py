@@ -71,6 +71,7 @@ def test_sizes_are_written_as_etcd_writes_them() -> None:
     assert {size: human_bytes(size) for size in sizes} == sizes
 
 
+@pytest.mark.long
 def test_wrong_arguments(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert refused(capsys, "snapshot", "status") == (
         128,
@@ -149,6 +150,7 @@ def test_a_terminal_sees_how_far_it_is(path: Path) -> None:
     assert bars[-2].startswith("restored snapshot")
 
 
+@pytest.mark.long
 def test_a_database_shrinks_and_keeps_everything(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running_kvorum(data) as kvorum, connected(kvorum.address) as client:

@@ -80,6 +80,7 @@ def test_a_history_looks_the_same_on_both_sides_of_a_snapshot(tmp_path: Path) ->
         assert Sight(oracle) == grown
 
 
+@pytest.mark.long
 def test_a_revision_that_was_bumped_is_never_reached_again(tmp_path: Path) -> None:
     with running_kvorum(tmp_path / "old") as kvorum, connected(kvorum.address) as client:
         perform(client, random_calls(3, 150))

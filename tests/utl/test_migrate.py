@@ -67,6 +67,7 @@ def write_until_killed(address: str, kill: Callable[[], None]) -> dict[bytes, in
     return acknowledged
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [(), ("--snapshot-count=50",)], ids=["log", "snapshots"])
 def test_a_killed_etcd_is_taken_over_and_given_back(tmp_path: Path, flags: tuple[str, ...]) -> None:
     source, copy, ours = tmp_path / "source", tmp_path / "copy", tmp_path / "ours"
@@ -101,6 +102,7 @@ def test_a_killed_etcd_is_taken_over_and_given_back(tmp_path: Path, flags: tuple
         perform(oracle, random_calls(9, 50))
 
 
+@pytest.mark.long
 def test_a_killed_kvorum_is_given_to_etcd(tmp_path: Path) -> None:
     ours = tmp_path / "ours"
     with running_kvorum(ours) as kvorum:

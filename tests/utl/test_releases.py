@@ -126,6 +126,7 @@ def test_a_member_goes_there_and_back(tmp_path: Path, change: Change | None) -> 
         assert Everything(oracle) == expected
 
 
+@pytest.mark.long
 def test_a_log_without_snap_files_is_read_from_its_records(tmp_path: Path) -> None:
     source, ours, back, again = (tmp_path / name for name in ("source", "ours", "back", "again"))
     with running_etcd(source) as etcd, connected(etcd.address) as oracle:

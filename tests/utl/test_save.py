@@ -31,6 +31,7 @@ def test_certificates_are_shown_and_demanded(tmp_path: Path) -> None:
     assert run(["snapshot", "status", str(tmp_path / "saved")]) == 0
 
 
+@pytest.mark.long
 def test_a_user_logs_in(tmp_path: Path) -> None:
     with running_kvorum(tmp_path / "data") as kvorum:
         with connected(kvorum.address) as client:

@@ -78,6 +78,7 @@ def wait_for_helper(client: Oracle) -> None:
     ask(client, "Maintenance/HashKV", HashKVRequest(revision=1))
 
 
+@pytest.mark.long
 def test_blobs_come_with_what_remains_and_end_with_their_digest(tmp_path: Path) -> None:
     with running_kvorum(tmp_path / "data") as server, connected(server.address) as client:
         for number in range(600):
@@ -150,6 +151,7 @@ def test_images_do_not_fill_the_disk_however_many_ask(tmp_path: Path) -> None:
             stream.cancel()
 
 
+@pytest.mark.long
 def test_a_crash_on_the_way_leaves_a_file_that_the_next_start_removes(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running_kvorum(data) as server, connected(server.address) as client:

@@ -92,6 +92,7 @@ SPOILT = st.sampled_from(["", "", "", "name", "url", "no scheme", "nothing"])
 BUMPS = st.sampled_from([(), ("--bump-revision=7", "--mark-compacted"), ("--bump-revision=7",)])
 
 
+@pytest.mark.long
 @needs_target
 @settings(EXAMPLES, max_examples=12)
 @given(CLUSTERS, st.integers(0, 2), SPOILT, st.sampled_from(["etcd-cluster", "other"]), BUMPS)
@@ -230,6 +231,7 @@ def test_storage_versions_change_as_etcdutl_changes_them(etcd_data: Path, duel: 
         perform(client, random_calls(6, 20))
 
 
+@pytest.mark.long
 def test_a_directory_of_ours_changes_its_version_in_the_same_way(
     kvorum_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

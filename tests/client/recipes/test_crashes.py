@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from kvorum.client.sync.client import Client
 
 HOLDERS = 3
@@ -12,6 +14,7 @@ KILLS = 2
 CHANGES_MAX = 12
 
 
+@pytest.mark.long
 def test_no_two_hold_a_lock_whoever_is_killed(server: str, name: str, tmp_path: Path) -> None:
     chance = random.Random(11)
     path = tmp_path / "held"

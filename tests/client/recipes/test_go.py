@@ -82,6 +82,7 @@ def client(server: str) -> Iterator[Client]:
         yield made
 
 
+@pytest.mark.long
 def test_a_lock(client: Client, go: Start, name: str) -> None:
     with client.lock(name, ttl=30) as lock:
         other = go("lock", name)

@@ -89,6 +89,7 @@ def test_refusals_are_those_of_etcd_dump_db(etcd: Stopped, tmp_path: Path) -> No
         assert ours.errors.removeprefix("Error: ") == theirs.errors.split(" ", 2)[2], words
 
 
+@pytest.mark.long
 def test_both_servers_show_the_same(etcd: Stopped, kvorum: Stopped) -> None:
     for name in ("key", "lease", "auth", "authRoles", "alarm", "members_removed", "cluster"):
         if name == "cluster" and not is_target():
@@ -169,6 +170,7 @@ def keys_in(output: str) -> list[str]:
     return [line.partition(", value=")[0] for line in output.splitlines()]
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @example(is_own=False, seed=6337, damage="zeros")
 @given(st.booleans(), st.integers(0, 1 << 30), st.sampled_from(["zeros", "noise", "a bit"]))

@@ -43,6 +43,7 @@ def snapshot_names(member: Stopped) -> list[str]:
     return sorted(each.name for each in (member.directory / "member" / "snap").glob("*.snap"))
 
 
+@pytest.mark.long
 def test_lines_are_those_of_etcd_dump_logs(member: Stopped) -> None:
     place = member.directory
     oldest = snapshot_names(member)[0]
@@ -108,6 +109,7 @@ def test_other_refusals(member: Stopped, tmp_path: Path) -> None:
     assert found.output.endswith(f"Entry types (Foo,IRRTxn) count is : {len(rows(found.output))}\n")
 
 
+@pytest.mark.long
 @settings(max_examples=15)
 @given(
     st.booleans(),
