@@ -48,7 +48,7 @@ setup: $(INSTALLED) $(if $(filter native,$(EDGE)),$(NATIVE)) $(if $(filter 0,$(K
 
 # Exactly what the lock has the hashes of is installed, and nothing else.
 # The extension is left out here: the next rule builds it, and fails if that fails.
-$(INSTALLED): pyproject.toml setup.py requirements-dev.lock
+$(INSTALLED): pyproject.toml setup.py requirements-dev.lock $(wildcard bin/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-dev.lock
 	KVORUM_EDGE=python $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
