@@ -120,10 +120,9 @@ class Arrivals:
         machine = self._machine
         if machine.member is None or machine.edge.is_closed:
             answered(REFUSED)
-        elif (
-            not machine.later(self.open_http, call, target, headers, answered, piece)
-            and call not in self._abandoned
-        ):
+        elif call not in self._abandoned:
+            # At once: the system takes connections of a process that stands still, and breaks them
+            # if it ends before it has seen them.
             machine.edge.register_http(call, answered, piece)
             method = "GET" if ("upgrade", "websocket") in headers else "POST"
             detail = (CLIENT_LISTENER, method, target, headers)
