@@ -115,14 +115,22 @@ class Arrivals:
         headers: Headers,
         answered: Answered,
         piece: Callable[[bytes | Head], None],
+        incarnation: int | None = None,
     ) -> None:
-        """Take the head of an HTTP request; a machine that is down refuses the connection."""
+        """Take the head of an HTTP request; a machine that is down refuses the connection.
+
+        So does the system, later, if the process that stood still ends before it has seen it.
+        """
         machine = self._machine
+        now = machine.incarnation
         if machine.member is None or machine.edge.is_closed:
             answered(REFUSED)
-        elif call not in self._abandoned:
-            # At once: the system takes connections of a process that stands still, and breaks them
-            # if it ends before it has seen them.
+        elif incarnation not in (None, now):
+            answered(None)
+        elif (
+            not machine.later(self.open_http, call, target, headers, answered, piece, now)
+            and call not in self._abandoned
+        ):
             machine.edge.register_http(call, answered, piece)
             method = "GET" if ("upgrade", "websocket") in headers else "POST"
             detail = (CLIENT_LISTENER, method, target, headers)
