@@ -76,6 +76,7 @@ class SimulatedHands:
     """The hands of one process."""
 
     __slots__ = (
+        "_damage",
         "_failed_work",
         "_failing",
         "_hang_seconds",
@@ -103,8 +104,10 @@ class SimulatedHands:
         self._has_writer_failed = False
         # The job of the log that failed, by the name of its work.
         self._failed_work = ""
-        # The helper's job while other things happen in the middle of it.
+        # The helper's job while other things happen in the middle of it, and how often the disk had
+        # been damaged when that began.
         self._stepped: Stepped | None = None
+        self._damage = 0
         self._pause_chance = 0.0
         # Which hand's next job is to fail, and after how many calls to the disk.
         self._failing: tuple[Hand, int] | None = None
@@ -289,9 +292,11 @@ class SimulatedHands:
                 f"{self._machine.name} begins {name} after {self._failed_work} has failed",
             )
 
-    def _outcome(self, job: Job, work: Callable[[], object]) -> Outcome:
+    def _outcome(self, job: Job, work: Callable[[], object], damage: int | None = None) -> Outcome:
+        """Return what work ends with; `damage` is the disk's when it began, if that is not now."""
         machine, name = self._machine, type(job.work).__name__
-        damage = machine.disk.damage_count
+        if damage is None:
+            damage = machine.disk.damage_count
         try:
             result = work()
         except Exception as error:
@@ -318,10 +323,11 @@ class SimulatedHands:
                 self._do(hand, job)
                 return
             stepped = self._stepped = Stepped(lambda: job.run(disk.files, disk.environments))
+            self._damage = disk.damage_count
         self._with_pauses(stepped.advance)
         if stepped.has_ended:
             self._stepped = None
-            self._end(hand, job, self._outcome(job, stepped.result))
+            self._end(hand, job, self._outcome(job, stepped.result, self._damage))
         elif self._kill_pauses == 0:
             self._kill_pauses = None
             self._machine.helpers_lost += 1
