@@ -130,6 +130,28 @@ def test_a_leader_that_stood_still_renews_no_lease(ticks_first: bool) -> None:
     assert UNCONFIRMED.code is errors.Code.UNAVAILABLE
 
 
+def test_who_leads_no_more_does_not_say_that_a_lease_does_not_exist() -> None:
+    """A transfer that was given up may still depose a leader whom a quorum has just confirmed."""
+    cluster = Cluster(3)
+    old, heir = cluster.leader(), cluster.follower()
+    grant(cluster, old, 7, 60)
+    assert cluster.answer(old, renewal(old, 7)) == b"60"
+    cluster.isolate(old)
+    identity, term = heir.running.id, old.running.term
+    late = Message(MessageType.TIMEOUT_NOW, to=identity, sender=old.running.id, term=term)
+    heir.running.receive(late)
+    new = successor(cluster, old)
+    grant(cluster, new, 9, 60)
+    assert old.running.is_leader and is_confirmed(old.running)
+    renewed, looked = renewal(old, 9), time_to_live(old, 9)
+    for _ in range(5):
+        old.turn()
+    assert not {renewed, looked} & old.replies.keys()
+    cluster.heal()
+    assert cluster.answer(old, renewed) in (b"60", UNCONFIRMED)
+    assert cluster.answer(old, looked) == errors.NOT_LEADER
+
+
 def test_a_leader_that_stood_still_revokes_nothing() -> None:
     cluster, old, new = paused(20.0)
     for _ in range(4):

@@ -155,7 +155,7 @@ def test_a_fifth_of_the_seeds_has_clients_of_the_library() -> None:
 
 @pytest.mark.long
 def test_they_hold_lose_and_watch_in_a_run() -> None:
-    outcome = simulate(6, size_of(6))
+    outcome = simulate(15, size_of(15))
     assert (outcome.guarantee, outcome.violation) == ("", "")
     for name in ("claims", "connections of the library lost", "clients cut off", "watch events"):
         assert outcome.counts[name], name

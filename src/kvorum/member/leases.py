@@ -206,8 +206,11 @@ def renew_here(
             if member.now >= deadline or (yield LeadConfirmed()) is not None:
                 return UNCONFIRMED
             continue
-        # The grant may be committed and not applied yet.
+        # The grant may be committed and not applied yet; or another leads already, and has granted
+        # it: that a lease does not exist is said only by who leads still.
         if not is_current and (lease_id not in member.lessor or _must_catch_up(member)):
+            if lease_id not in member.lessor and (yield LeadConfirmed()) is not None:
+                return UNCONFIRMED
             if not (yield from applied_in_time(member)):
                 return TIMEOUT_WAIT_APPLIED_INDEX
             is_current = True
@@ -243,7 +246,8 @@ def time_to_live_here(
     member: Member, lease_id: int
 ) -> Generator[Wait | None, Any, tuple[int, int] | Status | None]:
     """Return what is left of a lease and what was granted; None if this member does not lead."""
-    if not is_confirmed(member) and (yield LeadConfirmed()) is not None:
+    is_known = lease_id in member.lessor and is_confirmed(member)
+    if not is_known and (yield LeadConfirmed()) is not None:
         return None
     if not (yield from applied_in_time(member)):
         return TIMEOUT_WAIT_APPLIED_INDEX

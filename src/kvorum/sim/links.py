@@ -35,7 +35,10 @@ class Host(Protocol):
     """The machine that a port belongs to."""
 
     number: int
-    paused_until: float
+
+    @property
+    def paused_until(self) -> float:
+        """When the process goes on, if it stands still."""
 
     @property
     def member(self) -> object | None:

@@ -44,6 +44,7 @@ from kvorum.sim.hands import SimulatedHands
 from kvorum.sim.links import PEER_LISTENER
 from kvorum.sim.logs import CollectedLogs
 from kvorum.sim.moments import Kind
+from kvorum.sim.standstill import Standstill
 from kvorum.sim.surroundings import Cluster, MachinePeers
 from kvorum.sim.violation import Violation
 from kvorum.sim.world import World
@@ -86,6 +87,7 @@ class Machine:
         "_random",
         "_slack_seconds",
         "_stalled_until",
+        "_standstill",
         "_started_at",
         "_turn_at",
         "_turns_now",
@@ -112,7 +114,6 @@ class Machine:
         "member",
         "name",
         "number",
-        "paused_until",
         "peers",
         "seen_committed",
         "seen_configuration",
@@ -159,7 +160,7 @@ class Machine:
         self.has_left = False
         # Whether its member led when its process last ended cleanly.
         self.led_at_the_end = False
-        self.paused_until = 0.0
+        self._standstill = Standstill(world)
         self.deaf_until = 0.0
         self.seen_revision = self.seen_term = self.seen_committed = self.seen_configured = 0
         self.seen_configuration: Configuration | None = None
@@ -382,7 +383,7 @@ class Machine:
         self.server = None
         self._entrance = None
         self.arrivals.forget()
-        self.paused_until = self.deaf_until = 0.0
+        self._standstill.until = self.deaf_until = 0.0
         self.disk.power_off(power_cut=power_cut)
         self.edge.crash()
         self.peers.crash(power_cut=power_cut)
@@ -468,8 +469,7 @@ class Machine:
         """Let the process stand still for a while."""
         if not self.is_dead:
             self.line(f"paused for {seconds:.3f}", Kind.PAUSED, seconds)
-            # Never earlier than before: things were put off until the end of an earlier pause.
-            self.paused_until = max(self.paused_until, self._world.now + seconds)
+            self._standstill.last(seconds)
             # Peers have closed their connections meanwhile, so clients are heard first.
             self.deaf_until = self.paused_until + self._random.uniform(0.0, 0.5)
 
@@ -481,11 +481,12 @@ class Machine:
 
     def later(self, call: Callable[..., None], *arguments: object) -> bool:
         """Put something off if the process stands still; return whether it was put off."""
-        if self.paused_until <= self._world.now:
-            return False
-        # Everything at exactly that moment: a delay, added to now, could be rounded differently.
-        self._world.at(self.paused_until, call, *arguments)
-        return True
+        return self._standstill.later(call, *arguments)
+
+    @property
+    def paused_until(self) -> float:
+        """When the process goes on, if it stands still."""
+        return self._standstill.until
 
     # Turns.
 

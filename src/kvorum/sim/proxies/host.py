@@ -24,6 +24,7 @@ from kvorum.sim.memory import TURN_BYTES_MAX, WAITING_MAX
 from kvorum.sim.moments import Kind
 from kvorum.sim.proxies.tier import Tier
 from kvorum.sim.proxies.upstream import SimulatedUpstream
+from kvorum.sim.standstill import Standstill
 from kvorum.sim.violation import Violation
 from kvorum.sim.world import World
 
@@ -46,6 +47,7 @@ class ProxyHost:
         "_last_turn",
         "_logs",
         "_random",
+        "_standstill",
         "_streams",
         "_tier",
         "_turns_now",
@@ -63,7 +65,6 @@ class ProxyHost:
         "is_ending",
         "name",
         "number",
-        "paused_until",
         "proxy",
         "server",
         "started",
@@ -90,7 +91,7 @@ class ProxyHost:
         self.is_dead = True
         # Was told to end cleanly.
         self.is_ending = False
-        self.paused_until = 0.0
+        self._standstill = Standstill(world)
         # When each of its processes started, and how many ended.
         self.started: list[float] = []
         self.ended = 0
@@ -176,7 +177,7 @@ class ProxyHost:
         if self.proxy is not None:
             self._count(self.proxy)
         self.proxy = None
-        self.paused_until = 0.0
+        self._standstill.until = 0.0
         self.arrivals.forget()
         self.upstream.stop()
         self.edge.crash()
@@ -198,7 +199,7 @@ class ProxyHost:
         """Let the process stand still for a while."""
         if not self.is_dead:
             self.line(f"paused for {seconds:.3f}", Kind.PAUSED, seconds)
-            self.paused_until = max(self.paused_until, self._world.now + seconds)
+            self._standstill.last(seconds)
 
     def cut_off(self, members: list[int], seconds: float) -> None:
         """Let nothing pass between the process and some members for a while."""
@@ -222,10 +223,7 @@ class ProxyHost:
 
     def later(self, call: Callable[..., None], *arguments: object) -> bool:
         """Put something off if the process stands still; return whether it was put off."""
-        if self.paused_until <= self._world.now:
-            return False
-        self._world.at(self.paused_until, call, *arguments)
-        return True
+        return self._standstill.later(call, *arguments)
 
     # Turns.
 
@@ -311,7 +309,7 @@ class ProxyHost:
 
     def _check_relays(self, proxy: Proxy) -> None:
         """Check that no member is held back for a client that takes what it is sent."""
-        if not len(proxy._forwarding) or self.paused_until == self._world.now:
+        if not len(proxy._forwarding) or self._standstill.until == self._world.now:
             return
         told = self.arrivals.events()
         for call, relay in proxy._forwarding._open.items():
