@@ -28,7 +28,7 @@ class Running:
 
     def __init__(self, *members: str, **settings: Any) -> None:
         self.edge = open_edge(EDGE_METHODS, EDGE_METADATA_KEYS, http_headers=READ_HEADERS)
-        self.upstream = make_upstream()
+        self.upstream = make_upstream(edge=self.edge)
         _, self.address = self.edge.listen("127.0.0.1:0")
         endpoints = tuple(map(parse_endpoint, members))
         self.logger = Logger()
