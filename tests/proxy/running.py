@@ -44,10 +44,14 @@ class Running:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def drain(self) -> None:
-        """Let it end as a process would, and wait for that."""
+    def begin_to_drain(self) -> None:
+        """Let it end as a process would."""
         self._is_draining.set()
         os.write(self._woken, b"x")
+
+    def drain(self) -> None:
+        """Let it end, and wait for that."""
+        self.begin_to_drain()
         self._thread.join()
         self.edge.stop()
         self.upstream.stop()
