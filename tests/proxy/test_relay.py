@@ -13,6 +13,8 @@ import pytest
 from hyperframe.frame import DataFrame, RstStreamFrame
 
 from kvorum.api.pb import etcdserverpb as pb
+from kvorum.edge import make_upstream, open_edge
+from kvorum.edge.upstream import UpstreamEventKind
 from kvorum.proxy.kv import LINEARIZABLE
 from kvorum.proxy.proxy import Phase
 from tests.edge.conftest import edge_kind
@@ -34,7 +36,7 @@ def member() -> Iterator[RawServer]:
 
 
 @pytest.fixture
-def proxy(edge_kind: str, member: RawServer) -> Iterator[Running]:  # noqa: F811
+def proxy(edge_kind: str, member: RawServer) -> Iterator[Running]:
     with running_proxy(member.address, send_bytes_max=REQUEST_BYTES_MAX) as running:
         assert (running.proxy.routes.relay is not None) == (edge_kind == "native")
         member.accept()
@@ -183,3 +185,24 @@ def test_the_end_waits_for_calls(proxy: Running, channel: Any, member: RawServer
     assert not call.done()
     member.answer(stream, b"answer")
     assert call.result() == b"answer"
+
+
+@pytest.mark.parametrize("is_edge_first", [True, False])
+def test_both_sides_of_a_thread_can_be_stopped_first(
+    edge_kind: str, member: RawServer, is_edge_first: bool
+) -> None:
+    assert edge_kind
+    edge = open_edge([(PUT, False)])
+    upstream = make_upstream(edge=edge)
+    upstream.connect(1, member.address, member.address)
+    accepting = member.accept_later()
+    while not (events := upstream.poll(1, 1)):
+        upstream.announce_sleep()
+        upstream.awake()
+    accepting.join()
+    assert events == [(UpstreamEventKind.CONNECTED, 1, None)]
+    for each in (edge, upstream) if is_edge_first else (upstream, edge):
+        each.stop()
+    upstream.stop()
+    with pytest.raises((EOFError, ConnectionError)):
+        member.expect(DataFrame)
