@@ -53,10 +53,17 @@ impl Arrivals {
     }
 
     fn queue(&mut self, network: &Network, connection: &Connection) {
-        let (unary, events) = (std::mem::take(&mut self.unary), std::mem::take(&mut self.events));
+        let (mut unary, events) =
+            (std::mem::take(&mut self.unary), std::mem::take(&mut self.events));
+        self.unpacked_bytes = 0;
+        if let Some(relay) = network.relay.get() {
+            unary = relay.pass_on(network, connection, unary);
+            if unary.is_empty() && events.is_empty() {
+                return;
+            }
+        }
         let cost = unary.iter().map(Item::cost).sum::<usize>()
             + events.iter().map(Item::cost).sum::<usize>();
-        self.unpacked_bytes = 0;
         network.put_on(connection, cost);
         network.shared.inbox.lock().push(connection.number, unary, events);
         network.shared.wakeup.note();

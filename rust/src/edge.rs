@@ -410,6 +410,12 @@ impl NativeEdge {
 }
 
 impl NativeEdge {
+    /// What its thread shares with those who want to run on it.
+    pub fn opened(&self) -> PyResult<&Arc<Shared>> {
+        self.check_open()?;
+        Ok(&self.shared)
+    }
+
     fn check_open(&self) -> PyResult<()> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(PyValueError::new_err("edge is closed"));

@@ -632,6 +632,7 @@ impl Driver {
             let reported = stream.is_reported();
             end(stream);
             self.remove(id);
+            self.network.forsake(call_of(self.connection.number, id));
             if reported {
                 self.event(id, EventDetail::Ended);
             }
@@ -653,6 +654,7 @@ impl Driver {
         if self.streams.get(&id).is_some_and(|stream| stream.is_reported()) {
             self.event(id, EventDetail::Ended);
         }
+        self.network.forsake(call_of(self.connection.number, id));
         self.remove(id);
     }
 

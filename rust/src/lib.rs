@@ -1,7 +1,7 @@
 //! `kvorum.edge._native`: the network edge on native threads.
 //!
-//! One thread serves every socket; another writes the log; a third calls other servers. None ever
-//! takes the GIL: the loop's own calls, in `edge` and `upstream`, and functions over many rows,
+//! One thread serves every socket; another writes the log; a third calls other servers, unless the
+//! first does that as well. None ever takes the GIL: the loop's own calls, in `edge` and `upstream`, and functions over many rows,
 //! records or keys, in `rows`, `row_pages`, `newest`, `log_records` and `key_values`, are the only
 //! code that touches Python.
 
@@ -36,6 +36,7 @@ mod network;
 mod newest;
 mod policy;
 mod ready;
+mod relay;
 mod room;
 #[cfg(feature = "python")]
 mod row_pages;
@@ -87,7 +88,7 @@ mod _native {
     use crate::rows::{leaves_of_rows, note_rows, rows_of_leaves};
 
     #[pymodule_export]
-    use crate::upstream::Upstream;
+    use crate::upstream::{Relay, Upstream};
 
     #[pymodule_export]
     const SOURCE_HASH: &str = env!("KVORUM_SOURCE_HASH");

@@ -1,17 +1,21 @@
 //! The network thread: a single-threaded runtime, its connections, and the commands for them.
 
 use crate::connection;
+use crate::inbox::Item;
 use crate::incidents::Incident;
 use crate::listener::{self, BoundSocket, ListenerFacts, Listening};
+use crate::relay::Relay;
 use crate::room::Account;
 use crate::shared::{
-    Command, ConnectionShared, Event, EventDetail, LISTENER_KINDS, Shared, connection_of, count,
-    uncount,
+    Call, Command, ConnectionShared, Event, EventDetail, LISTENER_KINDS, Shared, Unary,
+    connection_of, count, uncount,
 };
 use crate::tls::Tls;
 use crate::transport::Transport;
+use crate::upstream_network;
+use bytes::Bytes;
 use rustc_hash::FxHashMap;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -46,6 +50,7 @@ pub struct Network {
     stopping: Cell<bool>,
     /// Notified whenever a connection closes, for listeners that wait at the limit.
     pub closed: Notify,
+    pub relay: OnceCell<Relay>,
 }
 
 /// Where a client came in.
@@ -91,7 +96,10 @@ pub fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
         let built = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .on_thread_park(before_sleep)
-            .on_thread_unpark(move || unparked.outbox.set_network_asleep(false))
+            .on_thread_unpark(move || {
+                unparked.outbox.set_network_asleep(false);
+                upstream_network::after_sleep();
+            })
             .build();
         match built {
             Ok(runtime) => {
@@ -119,6 +127,7 @@ fn run(shared: Arc<Shared>, runtime: Runtime) {
         draining: Cell::new(false),
         stopping: Cell::new(false),
         closed: Notify::new(),
+        relay: OnceCell::new(),
     });
     NETWORK.set(Some(network.clone()));
     runtime.block_on(poll_fn(|cx| {
@@ -135,6 +144,7 @@ fn run(shared: Arc<Shared>, runtime: Runtime) {
     // A waker keeps the runtime's descriptors open.
     network.shared.outbox.set_waker(None);
     network.main.take();
+    upstream_network::leave();
     drop(runtime);
     NETWORK.set(None);
 }
@@ -155,6 +165,15 @@ fn before_sleep() {
         }
         network.shared.wakeup.ring();
     });
+    upstream_network::before_sleep();
+}
+
+/// Does something with the relay of this thread, if it has one.
+pub fn with_relay<T>(act: impl FnOnce(&Network, &Relay) -> T) -> Option<T> {
+    NETWORK.with_borrow(|network| {
+        let network = network.as_ref()?;
+        Some(act(network, network.relay.get()?))
+    })
 }
 
 /// Lets a future that stays on this thread be treated as one that may move.
@@ -188,6 +207,10 @@ impl Network {
                 }
                 Command::Resume { connection } => self.to_connection(connection, None),
                 Command::Listen(bound) => self.listen(*bound),
+                Command::Host(guest) => upstream_network::host(*guest),
+                Command::Relay(shared) => {
+                    let _ = self.relay.set(Relay::new(shared));
+                }
                 Command::Drain => self.drain(),
                 Command::Stop => {
                     self.stopping.set(true);
@@ -221,6 +244,32 @@ impl Network {
                 self.shared.wakeup.note();
             }
             (None, _) => {}
+        }
+    }
+
+    /// Answers a call that the loop has not seen.
+    pub fn answer(&self, call: Call, result: Result<Bytes, (i32, String)>) {
+        let number = connection_of(call);
+        let command = Command::Reply { call, result };
+        if let Some(connection) = self.connections.borrow().get(&number) {
+            self.shared.room.give(&connection.shared.account, command.load());
+        }
+        self.to_connection(number, Some(command));
+    }
+
+    /// Leaves a request to the loop, unless its client is gone.
+    pub fn leave_to_loop(&self, request: Unary) {
+        let number = connection_of(request.call);
+        let Some(connection) = self.connections.borrow().get(&number).cloned() else { return };
+        self.put_on(&connection, request.cost());
+        self.shared.inbox.lock().push(number, vec![request], Vec::new());
+        self.shared.wakeup.note();
+    }
+
+    /// Breaks off a call that was passed on, if its client needs no answer any more.
+    pub fn forsake(&self, call: Call) {
+        if let Some(relay) = self.relay.get() {
+            relay.cancel(self, call);
         }
     }
 
@@ -276,7 +325,7 @@ impl Network {
         }
     }
 
-    fn note_drain_news(&self) {
+    pub fn note_drain_news(&self) {
         self.shared.drain_news.store(true, Ordering::SeqCst);
         self.shared.wakeup.note();
     }

@@ -233,6 +233,10 @@ pub enum Command {
         connection: u32,
     },
     Listen(Box<crate::listener::BoundSocket>),
+    /// Call other servers on this thread as well.
+    Host(Box<crate::upstream_network::Guest>),
+    /// Pass calls on to them.
+    Relay(Arc<crate::relay::Shared>),
     Drain,
     Stop,
 }

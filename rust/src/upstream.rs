@@ -4,9 +4,11 @@
 //! here, on the loop's side: an event that is on its way already is held back or dropped when it is
 //! polled. A paused stream's messages keep their bytes of the window, which holds the server back.
 
+use crate::edge::NativeEdge;
 use crate::grpc::{self, INTERNAL};
-use crate::shared::Pending;
-use crate::upstream_network;
+use crate::relay::{self, Rule, Tally};
+use crate::shared::{self, Pending};
+use crate::upstream_network::{self, Guest};
 use crate::upstream_shared::{
     CallKind, Command, Counters, Detail, Event, Head, Inbox, NewCall, Settings, Shared, Target,
     ToEndpoint,
@@ -25,8 +27,8 @@ use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -69,10 +71,29 @@ struct Loop {
     paths: FxHashMap<String, PathAndQuery>,
 }
 
+/// Where the connections are served.
+enum Host {
+    Own(JoinHandle<()>),
+    /// The thread of an edge; nothing is ever received, but the other end is dropped.
+    Edge(mpsc::Receiver<()>),
+}
+
+impl Host {
+    /// Waits until nothing runs there any more.
+    fn join(self) {
+        match self {
+            Host::Own(thread) => drop(thread.join()),
+            Host::Edge(ended) => drop(ended.recv()),
+        }
+    }
+}
+
 #[pyclass(frozen, weakref, module = "kvorum.edge._native")]
 pub struct Upstream {
     shared: Arc<Shared>,
-    network: Mutex<Option<JoinHandle<()>>>,
+    /// What the edge's thread is told through, if that serves the connections.
+    edge: Option<Arc<shared::Shared>>,
+    network: Mutex<Option<Host>>,
     state: Mutex<Loop>,
     closed: AtomicBool,
 }
@@ -80,7 +101,12 @@ pub struct Upstream {
 #[pymethods]
 impl Upstream {
     #[new]
-    fn new(settings: &Bound<'_, PyAny>) -> PyResult<Upstream> {
+    #[pyo3(signature = (settings, edge = None))]
+    fn new(
+        settings: &Bound<'_, PyAny>,
+        edge: Option<&Bound<'_, NativeEdge>>,
+    ) -> PyResult<Upstream> {
+        let edge = edge.map(|edge| edge.get().opened().cloned()).transpose()?;
         let shared = Arc::new(Shared {
             settings: read_settings(settings)?,
             inbox: Inbox::default(),
@@ -89,9 +115,18 @@ impl Upstream {
             counters: Counters::default(),
             descriptors: Mutex::default(),
         });
-        let network = upstream_network::start(shared.clone())?;
+        let network = match &edge {
+            None => Host::Own(upstream_network::start(shared.clone())?),
+            Some(edge) => {
+                let (ended, told) = mpsc::channel();
+                let guest = Box::new(Guest { shared: shared.clone(), ended });
+                edge.outbox.push([shared::Command::Host(guest)]);
+                Host::Edge(told)
+            }
+        };
         Ok(Upstream {
             shared,
+            edge,
             network: Mutex::new(Some(network)),
             state: Mutex::default(),
             closed: AtomicBool::new(false),
@@ -270,6 +305,14 @@ impl Upstream {
         Ok(list)
     }
 
+    fn relay(&self, rules: &Bound<'_, PyAny>) -> PyResult<Option<Relay>> {
+        self.check_open()?;
+        let Some(edge) = &self.edge else { return Ok(None) };
+        let shared = Arc::new(read_rules(rules)?);
+        edge.outbox.push([shared::Command::Relay(shared.clone())]);
+        Ok(Some(Relay { shared }))
+    }
+
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
         let state = self.state.lock();
@@ -357,7 +400,7 @@ impl Upstream {
     fn join(&self) {
         self.shared.outbox.push([Command::Stop]);
         if let Some(network) = self.network.lock().take() {
-            let _ = network.join();
+            network.join();
         }
         self.shared.wakeup.close();
     }
@@ -474,6 +517,61 @@ fn read_settings(settings: &Bound<'_, PyAny>) -> PyResult<Settings> {
         connection_queued_bytes_max: settings.getattr("connection_queued_bytes_max")?.extract()?,
         writable_bytes: settings.getattr("writable_bytes")?.extract()?,
     })
+}
+
+/// The loop's side of a relay.
+#[pyclass(frozen, module = "kvorum.edge._native")]
+pub struct Relay {
+    shared: Arc<relay::Shared>,
+}
+
+#[pymethods]
+impl Relay {
+    fn ask(&self, endpoints: Vec<u64>) {
+        *self.shared.endpoints.lock() = endpoints;
+    }
+
+    fn in_flight(&self) -> (usize, usize) {
+        let shared = &self.shared;
+        (shared.calls.load(Ordering::SeqCst), shared.bytes.load(Ordering::SeqCst))
+    }
+
+    fn take_revision(&self) -> u64 {
+        self.shared.revision.swap(0, Ordering::SeqCst)
+    }
+
+    fn tallies(&self) -> Vec<(usize, u64, usize)> {
+        let tallies = self.shared.tallies.iter().enumerate();
+        let read = tallies.map(|(method, tally)| {
+            (method, tally.started.load(Ordering::Relaxed), tally.open.load(Ordering::Relaxed))
+        });
+        read.filter(|(_, started, _)| *started > 0).collect()
+    }
+
+    fn failures(&self) -> Vec<(u32, i32, u64)> {
+        let failures = self.shared.failures.lock();
+        failures.iter().map(|((method, code), count)| (*method, *code, *count)).collect()
+    }
+}
+
+fn read_rules(rules: &Bound<'_, PyAny>) -> PyResult<relay::Shared> {
+    let methods: Vec<(usize, String, Vec<u8>, bool)> = rules.getattr("methods")?.extract()?;
+    let mut shared = relay::Shared {
+        request_bytes_max: rules.getattr("request_bytes_max")?.extract()?,
+        calls_max: rules.getattr("calls_max")?.extract()?,
+        bytes_max: rules.getattr("bytes_max")?.extract()?,
+        ..relay::Shared::default()
+    };
+    for (number, path, exception, is_noted) in methods {
+        let path = path.parse::<PathAndQuery>();
+        let path = path.map_err(|error| PyValueError::new_err(format!("a path: {error}")))?;
+        if shared.rules.len() <= number {
+            shared.rules.resize_with(number + 1, || None);
+            shared.tallies.resize_with(number + 1, Tally::default);
+        }
+        shared.rules[number] = Some(Rule { path, exception, is_noted });
+    }
+    Ok(shared)
 }
 
 fn read_tls(settings: &Bound<'_, PyAny>) -> PyResult<TlsSettings> {

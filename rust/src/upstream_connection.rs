@@ -232,11 +232,10 @@ impl Driver {
     }
 
     fn publish(&mut self) {
-        self.shared.publish(
-            self.endpoint.number,
-            &self.endpoint.flow,
-            std::mem::take(&mut self.events),
-        );
+        if !self.events.is_empty() {
+            let events = std::mem::take(&mut self.events);
+            self.network.publish(self.endpoint.number, &self.endpoint.flow, events);
+        }
         if self.messages_sent > 0 {
             count(&self.shared.counters.messages_sent, std::mem::take(&mut self.messages_sent));
         }

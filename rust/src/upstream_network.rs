@@ -1,14 +1,14 @@
 //! The calling thread: a single-threaded runtime, its endpoints, and the commands for them.
 
 use crate::grpc::{CANCELLED, UNAVAILABLE};
-use crate::network::spawn;
+use crate::network::{self, spawn};
 use crate::shared::count;
 use crate::upstream_connecting;
 use crate::upstream_connection;
 use crate::upstream_shared::{Command, Detail, Event, Flow, Shared, Target, ToEndpoint};
 use crate::upstream_status::End;
 use rustc_hash::FxHashMap;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -18,6 +18,7 @@ use std::sync::{Arc, mpsc};
 use std::task::{Poll, Waker};
 use std::thread::{self, JoinHandle};
 use tokio::runtime::Runtime;
+use tokio::task::AbortHandle;
 
 const GIVEN_UP: &str = "the connection was given up";
 
@@ -31,6 +32,15 @@ pub struct Network {
     endpoints: RefCell<FxHashMap<u64, Rc<Endpoint>>>,
     main: RefCell<Option<Waker>>,
     stopping: Cell<bool>,
+    /// Dropped when nothing of it is left.
+    _ended: Option<mpsc::Sender<()>>,
+}
+
+/// What the thread of an edge needs to call other servers, too.
+pub struct Guest {
+    pub shared: Arc<Shared>,
+    /// Dropped when nothing runs any more.
+    pub ended: mpsc::Sender<()>,
 }
 
 /// One endpoint as the calling thread sees it.
@@ -43,6 +53,7 @@ pub struct Endpoint {
     pub running: Cell<bool>,
     is_connected: Cell<bool>,
     pub given_up: Cell<bool>,
+    task: OnceCell<AbortHandle>,
 }
 
 impl Endpoint {
@@ -62,15 +73,14 @@ impl Endpoint {
     }
 }
 
-/// Starts the calling thread; it runs until it is told to stop.
+/// Starts a calling thread; it runs until it is told to stop.
 pub fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     let (tell, told) = mpsc::channel();
     let thread = thread::Builder::new().name("kvorum-upstream".to_owned()).spawn(move || {
-        let unparked = shared.clone();
         let built = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .on_thread_park(before_sleep)
-            .on_thread_unpark(move || unparked.outbox.set_network_asleep(false))
+            .on_thread_unpark(after_sleep)
             .build();
         match built {
             Ok(runtime) => {
@@ -87,34 +97,51 @@ pub fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
 }
 
 fn run(shared: Arc<Shared>, runtime: Runtime) {
-    let network = Rc::new(Network {
-        shared,
-        endpoints: RefCell::default(),
-        main: RefCell::default(),
-        stopping: Cell::new(false),
+    runtime.block_on(Network::enter(shared, None).take_commands());
+    leave();
+}
+
+/// Lets the thread of an edge call other servers, until it is told to stop or ends itself.
+pub fn host(guest: Guest) {
+    let network = Network::enter(guest.shared, Some(guest.ended));
+    spawn(async move {
+        network.take_commands().await;
+        leave();
     });
-    NETWORK.set(Some(network.clone()));
-    runtime.block_on(poll_fn(|cx| {
-        let mut main = network.main.borrow_mut();
-        // Whoever wakes this thread holds the lock around its waker for a moment longer.
-        if main.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
-            network.shared.outbox.set_waker(Some(cx.waker().clone()));
-            *main = Some(cx.waker().clone());
-        }
-        drop(main);
-        network.dispatch();
-        if network.stopping.get() { Poll::Ready(()) } else { Poll::Pending }
-    }));
+}
+
+/// Ends every connection that was made from this thread.
+pub fn leave() {
+    let Some(network) = NETWORK.take() else { return };
     // A waker keeps the runtime's descriptors open.
     network.shared.outbox.set_waker(None);
     network.main.take();
-    network.endpoints.borrow_mut().clear();
-    drop(runtime);
-    NETWORK.set(None);
+    for (_, endpoint) in network.endpoints.borrow_mut().drain() {
+        endpoint.waker.take();
+        endpoint.task.get().inspect(|task| task.abort());
+    }
+}
+
+/// Gives an endpoint a command from its own thread; false if none is called from here.
+pub fn command(endpoint: u64, command: ToEndpoint) -> bool {
+    NETWORK.with_borrow(|network| {
+        let Some(network) = network else { return false };
+        let found = network.endpoints.borrow().get(&endpoint).cloned();
+        network.to_endpoint(endpoint, found.as_deref(), command);
+        true
+    })
+}
+
+pub fn after_sleep() {
+    NETWORK.with_borrow(|network| {
+        if let Some(network) = network {
+            network.shared.outbox.set_network_asleep(false);
+        }
+    });
 }
 
 /// The end of a pass: everything that was ready has been served.
-fn before_sleep() {
+pub fn before_sleep() {
     NETWORK.with_borrow(|network| {
         let Some(network) = network else { return };
         let outbox = &network.shared.outbox;
@@ -132,6 +159,35 @@ fn before_sleep() {
 }
 
 impl Network {
+    /// Begins to call other servers from this thread.
+    fn enter(shared: Arc<Shared>, ended: Option<mpsc::Sender<()>>) -> Rc<Network> {
+        let network = Rc::new(Network {
+            shared,
+            endpoints: RefCell::default(),
+            main: RefCell::default(),
+            stopping: Cell::new(false),
+            _ended: ended,
+        });
+        NETWORK.set(Some(network.clone()));
+        network
+    }
+
+    /// Does what the loop says until it says stop.
+    async fn take_commands(self: Rc<Self>) {
+        poll_fn(|cx| {
+            let mut main = self.main.borrow_mut();
+            // Whoever wakes this thread holds the lock around its waker for a moment longer.
+            if main.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
+                self.shared.outbox.set_waker(Some(cx.waker().clone()));
+                *main = Some(cx.waker().clone());
+            }
+            drop(main);
+            self.dispatch();
+            if self.stopping.get() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
     /// Hands what the loop said to the endpoints it is for.
     pub fn dispatch(self: &Rc<Self>) {
         // Calls of a batch mostly go to one endpoint.
@@ -180,7 +236,16 @@ impl Network {
     }
 
     fn tell(&self, endpoint: u64, flow: &Arc<Flow>, event: Event) {
-        self.shared.publish(endpoint, flow, VecDeque::from([event]));
+        self.publish(endpoint, flow, VecDeque::from([event]));
+    }
+
+    /// Tells what happened: to those whose calls were passed on, and else to the loop.
+    pub fn publish(&self, endpoint: u64, flow: &Arc<Flow>, mut events: VecDeque<Event>) {
+        let relayed = network::with_relay(|network, relay| relay.take(network, &mut events));
+        if let Some(answers @ 1..) = relayed {
+            count(&self.shared.counters.messages_received, answers);
+        }
+        self.shared.publish(endpoint, flow, events);
     }
 
     fn connect(self: &Rc<Self>, number: u64, target: Target) {
@@ -192,9 +257,11 @@ impl Network {
             running: Cell::new(false),
             is_connected: Cell::new(false),
             given_up: Cell::new(false),
+            task: OnceCell::new(),
         });
         self.endpoints.borrow_mut().insert(number, endpoint.clone());
-        spawn(self.clone().serve(endpoint, target));
+        let task = spawn(self.clone().serve(endpoint.clone(), target));
+        let _ = endpoint.task.set(task);
     }
 
     /// Connects to an endpoint and carries its calls until the connection is lost.

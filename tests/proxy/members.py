@@ -10,6 +10,7 @@ from typing import Any
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import EventKind
+from kvorum.edge.relay import RelayRules
 from kvorum.edge.upstream import (
     Metadata,
     Unary,
@@ -111,6 +112,9 @@ class Members:
         return True
 
     def awake(self) -> None:
+        pass
+
+    def relay(self, rules: RelayRules) -> None:
         pass
 
     def counters(self) -> dict[str, int]:

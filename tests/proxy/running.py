@@ -28,7 +28,7 @@ class Running:
 
     def __init__(self, *members: str, **settings: Any) -> None:
         self.edge = open_edge(EDGE_METHODS, EDGE_METADATA_KEYS, http_headers=READ_HEADERS)
-        self.upstream = make_upstream()
+        self.upstream = make_upstream(edge=self.edge)
         _, self.address = self.edge.listen("127.0.0.1:0")
         endpoints = tuple(map(parse_endpoint, members))
         self.logger = Logger()
@@ -44,10 +44,14 @@ class Running:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def drain(self) -> None:
-        """Let it end as a process would, and wait for that."""
+    def begin_to_drain(self) -> None:
+        """Let it end as a process would."""
         self._is_draining.set()
         os.write(self._woken, b"x")
+
+    def drain(self) -> None:
+        """Let it end, and wait for that."""
+        self.begin_to_drain()
         self._thread.join()
         self.edge.stop()
         self.upstream.stop()

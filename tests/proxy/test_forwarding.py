@@ -11,6 +11,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.edge.interface import EventKind
+from kvorum.edge.relay import RelayRules
 from kvorum.edge.upstream import Metadata, Unary, UpstreamEvent, UpstreamEventKind, UpstreamTls
 from kvorum.proxy.places import LINGER_SECONDS
 from kvorum.proxy.proxy import Proxy
@@ -35,6 +36,9 @@ class _Script:
         self.cancelled: list[int] = []
         self.paused: list[int] = []
         self.disconnected: list[int] = []
+
+    def relay(self, rules: RelayRules) -> None:
+        pass
 
     def connect(self, endpoint: int, address: str, authority: str, tls: Any) -> None:
         self.connecting.append(endpoint)
@@ -202,7 +206,7 @@ def test_requests_that_are_too_large_are_refused() -> None:
 
 
 def test_too_many_calls_in_flight_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvorum.proxy.proxy.CALLS_IN_FLIGHT_MAX", 2)
+    monkeypatch.setattr("kvorum.proxy.routes.CALLS_IN_FLIGHT_MAX", 2)
     proxied = _Proxied()
     proxied.connect()
     for call in (1, 2, 3):

@@ -159,13 +159,18 @@ def open_edge(
     return PureEdge(methods, metadata_keys, limits, http_headers)
 
 
-def make_upstream(settings: UpstreamSettings | None = None) -> Upstream:
-    """Make the calling side, which has no connection yet."""
+def make_upstream(settings: UpstreamSettings | None = None, edge: Edge | None = None) -> Upstream:
+    """Make the calling side, which has no connection yet.
+
+    With an edge, which must be open and is to be stopped first, the two may share a thread, and
+    calls be passed on by `Upstream.relay`.
+    """
     settings = settings or UpstreamSettings()
     if edge_name() == "native":
         from kvorum.edge import _native
 
-        upstream = _native.Upstream(settings)
+        native = edge if isinstance(edge, _native.NativeEdge) else None
+        upstream = _native.Upstream(settings, native)
         _open.add(upstream)
         return upstream
     from kvorum.edge.pure.upstream import PureUpstream

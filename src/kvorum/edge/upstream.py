@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol, TypeAlias
 
+from kvorum.edge.relay import Relay, RelayRules
+
 Metadata: TypeAlias = Sequence[tuple[str, bytes]]
 """Keys in lower case. Values of keys that end in `-bin` are raw here, and base64 on the wire."""
 Unary: TypeAlias = tuple[int, int, str, bytes, Metadata]
@@ -152,8 +154,14 @@ class Upstream(Protocol):
         is, and holds the server back.
         """
 
+    def relay(self, rules: RelayRules) -> Relay | None:
+        """Pass calls of the edge that it was made with on by itself; None if it cannot.
+
+        There can be one.
+        """
+
     def counters(self) -> dict[str, int]:
-        """Return the totals of `UPSTREAM_COUNTERS`."""
+        """Return the totals of `UPSTREAM_COUNTERS`; calls that are relayed are not among them."""
 
     def stop(self) -> None:
         """Close everything now, and return when no thread of it runs any more.

@@ -270,7 +270,7 @@ def _serve(
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     edge = open_edge(EDGE_METHODS, EDGE_METADATA_KEYS, _limits(invocation), READ_HEADERS)
     try:
-        upstream = make_upstream(_upstream_settings(invocation))
+        upstream = make_upstream(_upstream_settings(invocation), edge)
     except BaseException:
         edge.stop()
         raise

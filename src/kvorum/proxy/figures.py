@@ -21,7 +21,7 @@ class Figures:
 
     def __init__(self) -> None:
         self.started = [0] * len(METHODS)
-        """Calls of each method; the hot path adds to it directly."""
+        """Calls of each method that were not relayed; the hot path adds to it directly."""
         self.streams: dict[int, int] = {}
         """The methods of the streams that clients have open."""
         self.streams_ended: Counter[tuple[int, Code]] = Counter()

@@ -4,6 +4,7 @@ Members are asked in turn, and some lag behind others. What was told is read fro
 answers, but only when somebody wants to know: most answers are to writes that nobody reads at once.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -45,10 +46,12 @@ def revision_of(answer: bytes) -> int:
 class Floor:
     """What clients have been told."""
 
-    __slots__ = ("_revision", "_unread")
+    __slots__ = ("_revision", "_unread", "take_relayed")
 
     def __init__(self) -> None:
         self._revision = 0
+        self.take_relayed: Callable[[], int] | None = None
+        """Returns what they were told past `note`, since it was last called."""
         self._unread: list[bytes] = []
 
     def note(self, answer: bytes) -> None:
@@ -63,6 +66,8 @@ class Floor:
         That is so where a cluster was restored from a snapshot.
         """
         self._unread.clear()
+        if self.take_relayed is not None:
+            self.take_relayed()
         self._revision = revision
 
     @property
@@ -70,6 +75,8 @@ class Floor:
         """The newest revision."""
         if self._unread:
             self._read()
+        if self.take_relayed is not None:
+            self._revision = max(self._revision, self.take_relayed())
         return self._revision
 
     def _read(self) -> None:

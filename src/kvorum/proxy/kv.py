@@ -42,10 +42,10 @@ class KeyValues:
         """What the cache answered to callers without credentials, by request. Whoever serves a
         batch clears it first; while only requests are served, the cache would say the same."""
         self.floor = Floor()
-        for path in WRITES:
+        self.noted = frozenset((*WRITES, _RANGE) if is_ordering else WRITES)
+        """The paths of calls whose answers raise the floor."""
+        for path in self.noted:
             routes.taps[path] = self.floor.note
-        if is_ordering:
-            routes.taps[_RANGE] = self.floor.note
 
     def range(self, call: int, message: bytes, metadata: Metadata | None) -> None:
         """Serve a read."""

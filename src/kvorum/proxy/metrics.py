@@ -44,22 +44,28 @@ def families(figures: Figures, routes: Routes, cache: Cache | None) -> Iterator[
         "Serializable reads that it could not answer.",
         0 if cache is None else cache.misses,
     )
-    in_flight = routes.paths_in_flight()
+    started, in_flight = list(figures.started), routes.paths_in_flight()
     failed = {(NUMBERS[path], code): number for (path, code), number in routes.failures.items()}
     ended = Counter(failed) + figures.streams_ended
+    if routes.relay is not None:
+        for number, begun, going in routes.relay.tallies():
+            started[number] += begun
+            in_flight[RPCS[number].path] += going
+        for number, code, failures in routes.relay.failures():
+            ended[number, Code(code)] += failures
     handled = Counter(ended)
     for number, rpc in enumerate(RPCS):
         if not rpc.is_stream:
             failures = sum(ended[number, code] for code in Code)
             going = in_flight[rpc.path]
-            handled[number, Code.OK] += max(figures.started[number] - failures - going, 0)
-    shown = [number for number, count in enumerate(figures.started) if count]
+            handled[number, Code.OK] += max(started[number] - failures - going, 0)
+    shown = [number for number, count in enumerate(started) if count]
     labels = [rpc.labels for rpc in RPCS]
     yield Family(
         "grpc_server_started_total",
         "counter",
         "RPCs that began.",
-        [Sample(figures.started[number], labels[number]) for number in shown],
+        [Sample(started[number], labels[number]) for number in shown],
     )
     yield Family(
         "grpc_server_handled_total",

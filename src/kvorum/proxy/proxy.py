@@ -2,7 +2,8 @@
 
 It is given the time and what arrived at both sides, takes a turn, and says when it wants to be
 woken; it has no clock, no thread and no socket. Nearly every call is passed on without a look into
-it; the methods with rules of their own are in the table that `__init__` makes.
+it, where there is a relay without coming here at all; the methods with rules of their own are in
+the table that `__init__` makes.
 
 An unforeseen error ends the call that it is about (see `kvorum.member.boundary`).
 """
@@ -15,6 +16,7 @@ from typing import Any, Final
 from kvorum.api.errors import INTERNAL, REQUEST_TOO_MANY_REQUESTS, STOPPED, Code, Status
 from kvorum.client import rpcs
 from kvorum.edge.interface import Event, EventKind, Metadata, Request
+from kvorum.edge.relay import RelayedMethod, RelayRules
 from kvorum.edge.upstream import Upstream, UpstreamEvent
 from kvorum.gateway.http import HttpFront
 from kvorum.member.boundary import Boundary
@@ -26,7 +28,7 @@ from kvorum.proxy.forwarding import Forwarding
 from kvorum.proxy.freshness import Freshness
 from kvorum.proxy.http import Fetch, HttpEndpoints
 from kvorum.proxy.interface import Logger, ProxyEdge
-from kvorum.proxy.kv import CREDENTIALS, KeyValues
+from kvorum.proxy.kv import CREDENTIALS, SERIALIZABLE, KeyValues
 from kvorum.proxy.leases import KeepAlives
 from kvorum.proxy.metrics import families
 from kvorum.proxy.namespace import COVERED, Namespace
@@ -138,6 +140,27 @@ class Proxy:
         if self.freshness is not None:
             self._handlers[NUMBERS[rpcs.AUTH_ENABLE.path]] = self._enable_auth
             self.routes.taps[rpcs.AUTH_ENABLE.path] = self._auth_enabled
+        relay = self.routes.relay = upstream.relay(self._relay_rules())
+        if relay is not None:
+            self._key_values.floor.take_relayed = relay.take_revision
+
+    def _relay_rules(self) -> RelayRules:
+        """Return which calls need nothing of what is done here."""
+        noted = self._key_values.noted
+        methods = [
+            RelayedMethod(number, rpc.path, b"", rpc.path in noted)
+            for number, rpc in enumerate(RPCS)
+            if not rpc.is_stream and self._handlers[number] is None
+        ]
+        if not self.settings.namespace:
+            path = rpcs.RANGE.path
+            methods.append(RelayedMethod(_RANGE, path, SERIALIZABLE, path in noted))
+        return RelayRules(
+            methods=methods,
+            request_bytes_max=self.settings.send_bytes_max,
+            calls_max=CALLS_IN_FLIGHT_MAX,
+            bytes_max=BYTES_IN_FLIGHT_MAX,
+        )
 
     # What it wants of the loop that runs it.
 
@@ -182,11 +205,10 @@ class Proxy:
                 self._reply()
                 routes.take_rest(rest)
         if requests:
-            in_flight = routes.calls_in_flight
-            if in_flight < CALLS_IN_FLIGHT_MAX and routes.bytes_in_flight < BYTES_IN_FLIGHT_MAX:
-                self._serve(requests)
-            else:
+            if routes.is_full:
                 self._refuse(requests)
+            else:
+                self._serve(requests)
         for kind, call, detail in events:
             self._take_event(kind, call, detail, now)
         if events or routes.has_news or now >= self._wake_at:
@@ -365,8 +387,10 @@ class Proxy:
         """Take the steps towards the end that are possible now."""
         edge, routes = self._edge, self.routes
         if self.phase is Phase.DRAINING:
+            # In this order: from a quiet edge no call is relayed any more.
+            is_quiet = edge.is_quiet()
             in_flight = routes.calls_in_flight + len(self.front.open)
-            if (in_flight or not edge.is_quiet()) and now < self._quiet_by:
+            if (in_flight or not is_quiet) and now < self._quiet_by:
                 self._look_again(self._quiet_by)
                 return
             if in_flight and now < self._until:

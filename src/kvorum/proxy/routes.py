@@ -23,6 +23,7 @@ from kvorum.api.errors import INTERNAL, Code, Status
 from kvorum.client import rpcs
 from kvorum.client.endpoints import Address
 from kvorum.client.finding import member_addresses, members_request
+from kvorum.edge.relay import Relay
 from kvorum.edge.upstream import (
     End,
     Metadata,
@@ -35,6 +36,7 @@ from kvorum.edge.upstream import (
 from kvorum.member.boundary import Boundary
 from kvorum.proxy.interface import Answered, Logger, StreamListener, status_of
 from kvorum.proxy.places import Place, Places
+from kvorum.proxy.settings import BYTES_IN_FLIGHT_MAX, CALLS_IN_FLIGHT_MAX
 
 OWN_FIRST: Final = 1 << 62
 HELD_SECONDS_MAX: Final = 5.0
@@ -122,7 +124,9 @@ class Routes:
         """Whether more has happened, since this was last set to False, than that calls of clients
         were passed on and answered: something may be due earlier than `pass_time` said."""
         self.bytes_in_flight = 0
-        """Bytes of requests that are not answered."""
+        """Bytes of requests that are not answered, without those that are relayed."""
+        self.relay: Relay | None = None
+        """Passes calls of clients on that never come here; set before anything happens."""
         self._sync_seconds = sync_seconds
         self._sync_at = sync_seconds if sync_seconds == inf else 0.0
 
@@ -131,10 +135,20 @@ class Routes:
     @property
     def calls_in_flight(self) -> int:
         """How many unary calls are not answered."""
-        return len(self._young) + len(self._older) + len(self._old) + len(self._held)
+        relayed = 0 if self.relay is None else self.relay.in_flight()[0]
+        return relayed + len(self._young) + len(self._older) + len(self._old) + len(self._held)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much is not answered that new calls are refused."""
+        relayed_bytes = 0 if self.relay is None else self.relay.in_flight()[1]
+        return (
+            self.calls_in_flight >= CALLS_IN_FLIGHT_MAX
+            or self.bytes_in_flight + relayed_bytes >= BYTES_IN_FLIGHT_MAX
+        )
 
     def paths_in_flight(self) -> Counter[str]:
-        """Return how many of them there are of each path."""
+        """Return how many of them there are of each path, without those that are relayed."""
         held = (unary for unary, _ in self._held.values())
         calls = chain(self._young.values(), self._older.values(), self._old.values(), held)
         return Counter(unary[2] for unary in calls)
@@ -398,6 +412,8 @@ class Routes:
     def _choose_anew(self) -> None:
         numbers = self._places.ready()
         self._next = cycle(numbers).__next__ if numbers else None
+        if self.relay is not None:
+            self.relay.ask(numbers)
 
     # Waiting for a connection.
 

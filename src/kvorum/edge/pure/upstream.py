@@ -17,6 +17,7 @@ from typing import Any, Final
 from kvorum.client.interface import End
 from kvorum.edge.pure.dialing import NEVER, Dialed, DialError, Lookups
 from kvorum.edge.pure.timers import Timers
+from kvorum.edge.relay import RelayRules
 from kvorum.edge.upstream import (
     UPSTREAM_COUNTERS,
     Metadata,
@@ -345,6 +346,9 @@ class PureUpstream:
             if connection is not None:
                 self._changed[open_call.endpoint] = connection
         return True
+
+    def relay(self, rules: RelayRules) -> None:
+        """Return None: calls are passed on by the loop."""
 
     def counters(self) -> dict[str, int]:
         """Return the totals."""

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvorum.api.errors import Code, Status
+from kvorum.edge.relay import RelayRules
 from kvorum.edge.upstream import (
     UPSTREAM_COUNTERS,
     Unary,
@@ -281,6 +282,9 @@ class SimulatedUpstream:
 
     def awake(self) -> None:
         """Do nothing: turns are asked for whenever something arrives."""
+
+    def relay(self, rules: RelayRules) -> None:
+        """Return None: calls are passed on by the loop."""
 
     def counters(self) -> dict[str, int]:
         """Return totals; nobody reads them here."""

@@ -1,0 +1,208 @@
+"""Unary calls that pass the proxy, between a real client and a member that does as the test says.
+
+With the native edge the network thread relays them, otherwise the loop: both do the same.
+"""
+
+import http.client
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from hyperframe.frame import DataFrame, RstStreamFrame
+
+from kvorum.api.pb import etcdserverpb as pb
+from kvorum.edge import make_upstream, open_edge
+from kvorum.edge.upstream import UpstreamEventKind
+from kvorum.proxy.kv import LINEARIZABLE
+from kvorum.proxy.proxy import Phase
+from tests.edge.conftest import edge_kind
+from tests.edge.raw_server import OK_HEADERS, RawServer
+from tests.edge.wire import SECONDS, message
+from tests.proxy.running import Running, running_proxy
+
+__all__ = ["edge_kind"]
+
+PUT, RANGE = "/etcdserverpb.KV/Put", "/etcdserverpb.KV/Range"
+REFUSED_STREAM = 7
+REQUEST_BYTES_MAX = 10_000
+
+
+@pytest.fixture
+def member() -> Iterator[RawServer]:
+    with RawServer() as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(edge_kind: str, member: RawServer) -> Iterator[Running]:
+    with running_proxy(member.address, send_bytes_max=REQUEST_BYTES_MAX) as running:
+        assert (running.proxy.routes.relay is not None) == (edge_kind == "native")
+        member.accept()
+        yield running
+
+
+@pytest.fixture
+def channel(proxy: Running) -> Iterator[Any]:
+    with grpc.insecure_channel(proxy.address) as channel:
+        yield channel
+
+
+def begin(channel: Any, path: str, request: bytes, **metadata: str) -> Any:
+    """Make a call, which is answered later."""
+    return channel.unary_unary(path).future(
+        request, timeout=SECONDS, metadata=tuple(metadata.items())
+    )
+
+
+def expect(member: RawServer, path: str, request: bytes) -> tuple[int, dict[str, str]]:
+    """Wait for a call at the member; return its stream and its headers."""
+    while (call := member.expect_call())[1][":path"] != path:
+        # The proxy's own questions are not answered.
+        pass
+    stream, _ = call
+    body = b""
+    while len(body) < len(message(request)):
+        frame = member.expect(DataFrame)
+        assert isinstance(frame, DataFrame)
+        body += frame.data if frame.stream_id == stream else b""
+    assert body == message(request)
+    return call
+
+
+def header(revision: int) -> pb.ResponseHeader:
+    return pb.ResponseHeader(cluster_id=1, member_id=2, revision=revision, raft_term=3)
+
+
+def figures(proxy: Running) -> set[str]:
+    """Return what is shown of calls of Put and Range."""
+    connection = http.client.HTTPConnection(proxy.address, timeout=SECONDS)
+    try:
+        connection.request("GET", "/proxy/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+    finally:
+        connection.close()
+    found = [line for line in lines if 'grpc_method="Put"' in line or 'grpc_method="Range"' in line]
+    keys = ("grpc_code", "grpc_method")
+    shown = set()
+    for line in found:
+        name, _, rest = line.partition("{")
+        labels = dict(each.split("=") for each in rest.partition("}")[0].split(","))
+        shown.add(" ".join([name, *(labels.get(key, "") for key in keys), line.split()[-1]]))
+    return shown
+
+
+def test_what_is_said_passes_as_it_is(proxy: Running, channel: Any, member: RawServer) -> None:
+    call = begin(channel, PUT, b"question", token="t", hasleader="true", other="not passed on")
+    stream, headers = expect(member, PUT, b"question")
+    assert (headers["token"], headers["hasleader"]) == ("t", "true")
+    assert "other" not in headers
+    member.answer(stream, b"answer")
+    assert call.result() == b"answer"
+    for status, shown in (("5", "NOT_FOUND"), ("99", "UNKNOWN")):
+        call = begin(channel, PUT, b"")
+        stream, headers = expect(member, PUT, b"")
+        assert "token" not in headers
+        end = (("grpc-status", status), ("grpc-message", "why"))
+        member.send(member.headers(stream, *OK_HEADERS, *end, ends=True))
+        assert (call.code().name, call.details()) == (shown, "why")
+    assert figures(proxy) == {
+        'grpc_server_started_total  "Put" 3',
+        'grpc_server_handled_total "OK" "Put" 1',
+        'grpc_server_handled_total "NotFound" "Put" 1',
+        'grpc_server_handled_total "Unknown" "Put" 1',
+    }
+
+
+def test_what_no_member_has_looked_at_is_asked_again(
+    proxy: Running, channel: Any, member: RawServer
+) -> None:
+    call = begin(channel, PUT, b"question")
+    stream, _ = expect(member, PUT, b"question")
+    assert figures(proxy) == {'grpc_server_started_total  "Put" 1'}
+    member.reset(stream, REFUSED_STREAM)
+    again, _ = expect(member, PUT, b"question")
+    assert again != stream
+    member.answer(again, b"answer")
+    assert call.result() == b"answer"
+    assert figures(proxy) == {
+        'grpc_server_started_total  "Put" 1',
+        'grpc_server_handled_total "OK" "Put" 1',
+    }
+
+
+def test_what_a_member_may_have_looked_at_is_not(
+    proxy: Running, channel: Any, member: RawServer
+) -> None:
+    call = begin(channel, PUT, b"question")
+    expect(member, PUT, b"question")
+    member.close()
+    assert call.code() is grpc.StatusCode.UNAVAILABLE
+    call = begin(channel, PUT, b"another")
+    member.accept()
+    stream, _ = expect(member, PUT, b"another")
+    member.answer(stream, b"")
+    assert call.result() == b""
+    assert 'grpc_server_handled_total "Unavailable" "Put" 1' in figures(proxy)
+
+
+def test_a_client_that_goes_takes_its_call_with_it(channel: Any, member: RawServer) -> None:
+    call = begin(channel, PUT, b"question")
+    stream, _ = expect(member, PUT, b"question")
+    call.cancel()
+    assert member.expect(RstStreamFrame).stream_id == stream
+
+
+def test_a_call_that_is_too_large_is_refused(channel: Any, member: RawServer) -> None:
+    call = begin(channel, PUT, bytes(REQUEST_BYTES_MAX + 1))
+    assert call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    call = begin(channel, PUT, bytes(REQUEST_BYTES_MAX))
+    member.answer(expect(member, PUT, bytes(REQUEST_BYTES_MAX))[0], b"")
+    assert call.result() == b""
+
+
+def test_a_read_sees_the_writes_that_were_told(channel: Any, member: RawServer) -> None:
+    call = begin(channel, PUT, b"question")
+    written = pb.PutResponse(header=header(10)).SerializeToString()
+    member.answer(expect(member, PUT, b"question")[0], written)
+    assert call.result() == written
+    request = pb.RangeRequest(key=b"k", serializable=True).SerializeToString()
+    call = begin(channel, RANGE, request)
+    old = pb.RangeResponse(header=header(9)).SerializeToString()
+    member.answer(expect(member, RANGE, request)[0], old)
+    new = pb.RangeResponse(header=header(10)).SerializeToString()
+    member.answer(expect(member, RANGE, request + LINEARIZABLE)[0], new)
+    assert call.result() == new
+
+
+def test_the_end_waits_for_calls(proxy: Running, channel: Any, member: RawServer) -> None:
+    call = begin(channel, PUT, b"question")
+    stream, _ = expect(member, PUT, b"question")
+    proxy.begin_to_drain()
+    while proxy.proxy.phase is Phase.SERVING:
+        time.sleep(0.01)
+    assert not call.done()
+    member.answer(stream, b"answer")
+    assert call.result() == b"answer"
+
+
+@pytest.mark.parametrize("is_edge_first", [True, False])
+def test_both_sides_of_a_thread_can_be_stopped_first(
+    edge_kind: str, member: RawServer, is_edge_first: bool
+) -> None:
+    assert edge_kind
+    edge = open_edge([(PUT, False)])
+    upstream = make_upstream(edge=edge)
+    upstream.connect(1, member.address, member.address)
+    accepting = member.accept_later()
+    while not (events := upstream.poll(1, 1)):
+        upstream.announce_sleep()
+        upstream.awake()
+    accepting.join()
+    assert events == [(UpstreamEventKind.CONNECTED, 1, None)]
+    for each in (edge, upstream) if is_edge_first else (upstream, edge):
+        each.stop()
+    upstream.stop()
+    with pytest.raises((EOFError, ConnectionError)):
+        member.expect(DataFrame)
