@@ -2,6 +2,7 @@
 //!
 //! `kvorum.edge.interface` documents what each method promises.
 
+use crate::direct::{Direct, Wrote};
 use crate::grpc;
 use crate::headers::{self, Wanted};
 use crate::inbox::Freed;
@@ -12,7 +13,7 @@ use crate::network;
 use crate::room::Room;
 use crate::shared::{
     Call, Command, ConnectionShared, Counters, Event, EventDetail, LISTENER_KINDS, Limits,
-    Metadata, Method, Methods, Outbox, Pairs, Pending, Shared, Unary, connection_of,
+    Metadata, Method, Methods, Outbox, Pairs, Pending, Shared, Unary, connection_of, count,
 };
 use crate::tls::{Tls, TlsSettings};
 use crate::wakeup::Wakeup;
@@ -47,6 +48,7 @@ const HTTP2_WINDOW_MAX: u32 = (1 << 31) - 1;
 struct OpenStream {
     pending: Arc<Pending>,
     is_http: bool,
+    direct: Option<Arc<Direct>>,
 }
 
 #[pyclass(frozen, weakref, module = "kvorum.edge._native")]
@@ -226,6 +228,16 @@ impl NativeEdge {
             let message = message.cast::<PyBytes>()?;
             let stream = streams.get(&call);
             let is_http = stream.is_some_and(|stream| stream.is_http);
+            if let Some(direct) = stream.and_then(|stream| stream.direct.as_ref()) {
+                let wrote = direct.write(message.as_bytes(), mark);
+                if let Wrote::All(bytes) | Wrote::Part(bytes) = wrote {
+                    count(&self.shared.counters.bytes_written, bytes);
+                    if matches!(wrote, Wrote::Part(_)) {
+                        commands.push(Command::Resume { connection: connection_of(call) });
+                    }
+                    continue;
+                }
+            }
             let data = match &last {
                 _ if is_http => Bytes::copy_from_slice(message.as_bytes()),
                 Some((framed, frame)) if framed.is(&*message) => frame.clone(),
@@ -236,15 +248,14 @@ impl NativeEdge {
                 }
             };
             if let Some(stream) = stream {
-                let before = stream.pending.bytes.fetch_add(data.len(), Ordering::SeqCst);
-                if before + data.len() >= mark {
-                    stream.pending.reached_mark.store(true, Ordering::SeqCst);
-                }
+                stream.pending.add(data.len(), mark);
             }
             commands.push(Command::Send { call, data, is_http });
         }
         drop(streams);
-        self.hand_over(commands);
+        if !commands.is_empty() {
+            self.hand_over(commands);
+        }
         Ok(())
     }
 
@@ -519,13 +530,15 @@ impl NativeEdge {
         let call = event.call;
         match event.detail {
             EventDetail::Opened { method, metadata, pending } => {
-                self.streams.lock().insert(call, OpenStream { pending, is_http: false });
+                let stream = OpenStream { pending, is_http: false, direct: None };
+                self.streams.lock().insert(call, stream);
                 let metadata = self.metadata_dict(py, metadata)?;
                 (OPENED, call, (method, metadata)).into_pyobject(py)
             }
             EventDetail::HttpOpened(request) => {
-                let pending = request.pending;
-                self.streams.lock().insert(call, OpenStream { pending, is_http: true });
+                let (pending, direct) = (request.pending, request.direct);
+                let stream = OpenStream { pending, is_http: true, direct };
+                self.streams.lock().insert(call, stream);
                 let headers = request.headers.iter();
                 let headers: Vec<_> =
                     headers.map(|(name, value)| (name.as_str(), headers::text_of(value))).collect();

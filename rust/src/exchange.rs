@@ -1,6 +1,7 @@
 //! The requests of an HTTP/1.1 connection, one after the other, and the answer to each.
 
 use crate::arrivals::Arrivals;
+use crate::direct::Direct;
 use crate::grpc::{self, append_all};
 use crate::network::{Connection, Network};
 use crate::room::Ledger;
@@ -8,8 +9,8 @@ use crate::shared::{
     Command, EventDetail, HttpRequest, Pending, call_of, count, stream_of, uncount,
 };
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::{CONNECTION, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
+use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::service::Service;
 use std::cell::{Cell, RefCell};
@@ -17,6 +18,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::os::fd::RawFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -48,6 +50,10 @@ pub struct Exchanges {
 struct Exchange {
     id: u32,
     is_head: bool,
+    /// How the loop may write the answer itself, if it is for a member.
+    direct: Option<Arc<Direct>>,
+    /// Bytes that the loop began to write, and the link has to.
+    rest: usize,
     body: Option<Incoming>,
     /// Bytes of the body that the loop has not taken.
     held: usize,
@@ -91,17 +97,24 @@ impl Exchanges {
             waker: None,
             pending: Arc::default(),
             exact: false,
+            chunked: false,
             bodiless: false,
             joins: self.connection.listener.http1_only,
             unwritten: self.unwritten.clone(),
         };
         let pending = outgoing.pending.clone();
         let listener = self.connection.listener.number;
-        let request = HttpRequest::new(&self.network.shared, &parts, listener, pending);
+        // Older clients are sent no chunks.
+        let is_chunked = outgoing.joins && parts.version == Version::HTTP_11;
+        let direct = is_chunked.then(|| Arc::new(Direct::new(pending.clone())));
+        let mut request = HttpRequest::new(&self.network.shared, &parts, listener, pending);
+        request.direct = direct.clone();
         self.event(id, EventDetail::HttpOpened(Box::new(request)));
         self.current = Some(Exchange {
             id,
             is_head: parts.method == Method::HEAD,
+            direct,
+            rest: 0,
             body: Some(body),
             held: 0,
             is_paused: false,
@@ -132,6 +145,28 @@ impl Exchanges {
                     }
                 }
             }
+        }
+    }
+
+    /// Takes the socket back from the loop, with what has to be written to it first.
+    pub fn take_back(&mut self) -> Vec<u8> {
+        let Some(current) = &mut self.current else { return Vec::new() };
+        let rest = current.direct.as_ref().map_or_else(Vec::new, |direct| direct.take_back());
+        current.rest += rest.len();
+        rest
+    }
+
+    /// Lends the socket to the loop, if all that was taken of the answer was written to it.
+    pub fn lend(&mut self, descriptor: RawFd) {
+        let Some(current) = &mut self.current else { return };
+        let outgoing = current.outgoing.borrow();
+        outgoing.pending.sent(std::mem::take(&mut current.rest));
+        if let Some(direct) = &current.direct
+            && current.answer.is_none()
+            && self.unwritten.get() == 0
+            && outgoing.awaits_chunks()
+        {
+            direct.lend(descriptor);
         }
     }
 
@@ -305,6 +340,11 @@ impl Exchange {
                 *response.status_mut() =
                     StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
                 append_all(response.headers_mut(), &headers);
+                outgoing.chunked = !(outgoing.exact
+                    || outgoing.bodiless
+                    || status == StatusCode::SWITCHING_PROTOCOLS
+                    || response.headers().contains_key(CONTENT_LENGTH)
+                    || response.headers().contains_key(TRANSFER_ENCODING));
                 self.is_last = outgoing.exact && self.has_long_rest();
                 if self.is_last {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -334,6 +374,8 @@ struct Outgoing {
     pending: Arc<Pending>,
     /// The whole body was given at once, so its length is known.
     exact: bool,
+    /// Each piece is a chunk, whose length it tells itself.
+    chunked: bool,
     /// What is sent has nowhere to go: hyper does not ask for it.
     bodiless: bool,
     /// Small pieces leave together. Members read whatever comes; clients take a chunk for a line.
@@ -349,6 +391,11 @@ impl Outgoing {
             self.bytes += piece.len();
             self.pieces.push_back(piece);
         }
+    }
+
+    /// Whether hyper has asked for more of a chunked body, and there is none.
+    fn awaits_chunks(&self) -> bool {
+        self.chunked && self.waker.is_some() && self.pieces.is_empty() && self.ending.is_none()
     }
 
     fn finish(&mut self, code: i32) {

@@ -76,6 +76,9 @@ struct Driver {
 impl Driver {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.connection.set_waker(cx.waker());
+        // Nobody else writes to the socket during a pass.
+        let rest = self.exchanges.borrow_mut().take_back();
+        self.link.borrow_mut().say(&rest);
         self.network.dispatch();
         self.exchanges.borrow_mut().apply_commands();
         if self.network.draining.get() && !self.closing {
@@ -108,6 +111,8 @@ impl Driver {
         let mut exchanges = self.exchanges.borrow_mut();
         if polled.is_ready() {
             exchanges.end();
+        } else if let Some(descriptor) = self.link.borrow().idle() {
+            exchanges.lend(descriptor);
         }
         exchanges.publish();
         polled
@@ -179,6 +184,15 @@ impl Driver {
                 }
                 Stage::Closed => return Poll::Ready(()),
             }
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // The socket may be closed next.
+        if let Ok(mut exchanges) = self.exchanges.try_borrow_mut() {
+            exchanges.take_back();
         }
     }
 }

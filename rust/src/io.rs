@@ -10,6 +10,7 @@ use bytes::{Buf, Bytes};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::os::fd::RawFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,6 +37,11 @@ impl Link {
     /// Bytes the socket has not accepted yet.
     pub fn waiting(&self) -> usize {
         self.socket.waiting()
+    }
+
+    /// The socket itself, if others may write to it: all is written, and there is no TLS.
+    pub fn idle(&self) -> Option<RawFd> {
+        self.socket.idle()
     }
 
     /// Follows the frames in what was taken from HTTP.

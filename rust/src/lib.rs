@@ -14,6 +14,7 @@ mod connection;
 #[cfg(feature = "python")]
 mod copies;
 mod der;
+mod direct;
 #[cfg(feature = "python")]
 mod edge;
 mod exchange;

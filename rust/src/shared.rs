@@ -3,6 +3,7 @@
 //! The inbox carries what arrived to the loop, the outbox what the loop says back. Each is
 //! locked once per batch, never per request.
 
+use crate::direct::Direct;
 use crate::headers::Wanted;
 use crate::inbox::Inbox;
 use crate::incidents::Incidents;
@@ -117,6 +118,8 @@ pub struct HttpRequest {
     pub target: String,
     pub headers: Vec<(HeaderName, HeaderValue)>,
     pub pending: Arc<Pending>,
+    /// How the loop may write the answer itself, if it is for a member.
+    pub direct: Option<Arc<Direct>>,
 }
 
 impl HttpRequest {
@@ -137,7 +140,8 @@ impl HttpRequest {
         }
         let target = parts.uri.path_and_query().map_or("*", |target| target.as_str());
         let target = target.bytes().map(char::from).collect();
-        HttpRequest { listener, method: parts.method.to_string(), target, headers, pending }
+        let method = parts.method.to_string();
+        HttpRequest { listener, method, target, headers, pending, direct: None }
     }
 
     pub fn bytes(&self) -> usize {
@@ -170,6 +174,13 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// Notes that bytes were sent.
+    pub fn add(&self, bytes: usize, mark: usize) {
+        if self.bytes.fetch_add(bytes, Ordering::SeqCst) + bytes >= mark {
+            self.reached_mark.store(true, Ordering::SeqCst);
+        }
+    }
+
     /// Notes that bytes left. The answer to a unary call was not counted.
     pub fn sent(&self, bytes: usize) {
         let less = |pending: usize| Some(pending.saturating_sub(bytes));

@@ -3,6 +3,7 @@
 use crate::shared::count;
 use crate::transport::Transport;
 use std::io::{self, IoSlice};
+use std::os::fd::RawFd;
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll, ready};
@@ -22,6 +23,14 @@ pub enum Socket {
 }
 
 impl Socket {
+    /// The socket itself, if what is written to it goes out as it is.
+    fn plain(&self) -> Option<RawFd> {
+        match self {
+            Socket::Plain(transport) => Some(transport.descriptor()),
+            Socket::Tls(_) => None,
+        }
+    }
+
     fn transport(&mut self) -> &mut Transport {
         match self {
             Socket::Plain(transport) => transport,
@@ -71,6 +80,11 @@ impl Gathering {
     /// Bytes the socket has not accepted yet.
     pub fn waiting(&self) -> usize {
         self.gathered.len() - self.written
+    }
+
+    /// The socket itself, if others may write to it: all is written, and there is no TLS.
+    pub fn idle(&self) -> Option<RawFd> {
+        self.socket.plain().filter(|_| self.waiting() == 0)
     }
 
     /// Adds bytes whatever there is already.

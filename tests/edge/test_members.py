@@ -10,6 +10,8 @@ from typing import Any
 
 import grpc
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvorum.edge import EventKind, Limits, TlsSettings
 from tests.certificates import Authority
@@ -20,6 +22,7 @@ from tests.edge.wire import PREFACE, Reply, connect, in_time
 
 STREAM = b"GET /raft/stream/message/1 HTTP/1.1\r\nhost: x\r\n\r\n"
 UPLOAD = b"POST /raft/snapshot HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+SIZES = st.one_of(st.integers(1, 300), st.sampled_from([16_384, 16_385, 70_000, 400_000]))
 LIMITS = Limits(http1_idle_seconds_max=0.5, http1_read_seconds_max=0.1)
 
 
@@ -119,6 +122,72 @@ def unchunked(data: bytes) -> bytes:
         assert data[length : length + 2] == b"\r\n"
         data = data[length + 2 :]
     return b"".join(pieces)
+
+
+def test_pieces_keep_their_order_however_they_leave(service: Service) -> None:
+    """Some are written at once, some wait for others, some are half-written to a slow reader."""
+
+    @settings(max_examples=20, deadline=None)
+    @given(st.lists(st.lists(SIZES, max_size=6), max_size=12), st.booleans())
+    def holds(batches: list[list[int]], is_read_late: bool) -> None:
+        sent = [[bytes([size % 251]) * size for size in batch] for batch in batches]
+        with connect(service.address) as connection, connection.makefile("rb") as file:
+            connection.sendall(STREAM)
+            call = service.next_event(EventKind.HTTP_OPENED).call
+            assert service.next_event(EventKind.HALF_CLOSED)
+            service.remote.respond(call, 200, [], None)
+            while file.readline() != b"\r\n":
+                pass
+            said = b""
+            for batch in sent:
+                for piece in batch:
+                    service.remote.send([(call, piece)])
+                    said += b"" if is_read_late else chunks(file, len(piece))
+                service.remote.send([(call, piece) for piece in batch])
+                said += b"" if is_read_late else chunks(file, sum(map(len, batch)))
+            expected = b"".join(b"".join(batch) * 2 for batch in sent)
+            said += chunks(file, len(expected) - len(said))
+            assert said == expected
+            service.until(lambda edge: edge.pending_bytes(call) == 0)
+            service.remote.finish(call, OK)
+            assert file.readline() == b"0\r\n"
+        while not service.events.empty():
+            service.next_event(EventKind.WRITABLE, call)
+
+    holds()
+
+
+def chunks(file: Any, length: int) -> bytes:
+    """Read chunks until there are so many bytes of a body."""
+    data = b""
+    while len(data) < length:
+        data += file.read(int(file.readline(), 16))
+        assert file.readline() == b"\r\n"
+    return data
+
+
+def test_older_clients_are_sent_no_chunks(service: Service) -> None:
+    with connect(service.address) as connection:
+        connection.sendall(STREAM.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        call = service.next_event(EventKind.HTTP_OPENED).call
+        service.remote.respond(call, 200, [], None)
+        head = connection.recv(65536)
+        assert b" 200 OK\r\n" in head and b"chunked" not in head and head.endswith(b"\r\n\r\n")
+        service.remote.send([(call, b"one")])
+        assert connection.recv(65536) == b"one"
+        service.remote.finish(call, OK)
+        assert connection.recv(65536) == b""
+
+
+def test_a_length_that_was_told_makes_chunks_superfluous(service: Service) -> None:
+    with connect(service.address) as connection:
+        connection.sendall(STREAM)
+        call = service.next_event(EventKind.HTTP_OPENED).call
+        service.remote.respond(call, 200, [("content-length", "6")], None)
+        assert connection.recv(65536).endswith(b"\r\n\r\n")
+        for piece in (b"one", b"two"):
+            service.remote.send([(call, piece)])
+            assert connection.recv(65536) == piece
 
 
 def test_a_stream_whose_reader_leaves_is_ended(service: Service) -> None:
@@ -276,7 +345,6 @@ def test_a_body_that_does_not_come(open_service: OpenService) -> None:
     assert peer and text == "the body of a request did not come in time"
 
 
-@pytest.mark.long
 def test_who_is_made_to_wait_is_not_closed(open_service: OpenService) -> None:
     # Time enough to say everything on a busy machine before it is waited.
     limits = Limits(http1_idle_seconds_max=3.5, http1_read_seconds_max=3.0)
