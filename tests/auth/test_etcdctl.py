@@ -214,7 +214,6 @@ def comparable(outcome: Outcome, address: str) -> Outcome:
     return outcome._replace(output=output, error=error)
 
 
-@pytest.mark.long
 def test_users_and_roles_are_made(both: Both) -> None:
     compare(both, OFF)
 
@@ -302,6 +301,5 @@ def test_users_are_elected(both: Both) -> None:
             elected.interrupt()
 
 
-@pytest.mark.long
 def test_users_do_what_they_may(both: Both) -> None:
     compare(both, ON)

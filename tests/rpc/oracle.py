@@ -17,6 +17,12 @@ from tests.servers import running_server
 
 METHODS: dict[str, Method] = {method.path: method for method in methods()}
 CALL_SECONDS_MAX = 20
+OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    # Otherwise it reads ahead, the quicker the network the more, what nobody has asked for.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 64 * 1024),
+]
 
 
 def by_name(name: str) -> Method:
@@ -35,7 +41,7 @@ class Oracle:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.channel = grpc.insecure_channel(address, [("grpc.max_receive_message_length", -1)])
+        self.channel = grpc.insecure_channel(address, OPTIONS)
         self._calls: dict[str, Any] = {}
 
     def ask(self, name: str, request: Message) -> Message | Status:
