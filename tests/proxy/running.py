@@ -41,6 +41,8 @@ class Running:
         )
         self._wake, self._woken = os.pipe()
         self._is_draining = threading.Event()
+        self.has_begun_to_drain = threading.Event()
+        """Set when the proxy itself knows that it is to end."""
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -67,6 +69,7 @@ class Running:
             now = time.monotonic()
             if self._is_draining.is_set():
                 proxy.drain(now)
+                self.has_begun_to_drain.set()
             proxy.turn(now, requests, events, told)
             if requests or events or told or proxy.is_busy:
                 continue

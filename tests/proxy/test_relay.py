@@ -4,7 +4,6 @@ With the native edge the network thread relays them, otherwise the loop: both do
 """
 
 import http.client
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -180,8 +179,8 @@ def test_the_end_waits_for_calls(proxy: Running, channel: Any, member: RawServer
     call = begin(channel, PUT, b"question")
     stream, _ = expect(member, PUT, b"question")
     proxy.begin_to_drain()
-    while proxy.proxy.phase is Phase.SERVING:
-        time.sleep(0.01)
+    assert proxy.has_begun_to_drain.wait(SECONDS)
+    assert proxy.proxy.phase is not Phase.SERVING
     assert not call.done()
     member.answer(stream, b"answer")
     assert call.result() == b"answer"
