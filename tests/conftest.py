@@ -4,6 +4,7 @@
 on the change alone. `make properties` draws others.
 """
 
+import gc
 import os
 import signal
 from collections import defaultdict
@@ -35,6 +36,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(plugin, "kvorum")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Keep the two million objects of modules and tests out of every later collection."""
+    gc.freeze()
+    gc.enable()
 
 
 KINDS = (*RUNNING, "embedded")

@@ -57,7 +57,7 @@ LIMITS = (
     Limit("member.duties", "ROWS_PER_STEP", _FEW),
     Limit("member.duties", "PURGE_SECONDS", (0.1, 0.5, 2.0)),
     Limit("member.leases", "PROMOTED_AT_ONCE_MAX", _NONE_OR_FEW),
-    # Not fewer: a run's leases, some dozens, must all end within seconds.
+    # Not fewer: a run waits until all leases have ended, some dozens.
     Limit("member.leases", "REVOKES_PER_CHECK_MAX", (10, 30)),
     # Keys.
     Limit(

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvorum.lease import lessor
+from kvorum.member import leases as member_leases
 from kvorum.sim import checks
 from kvorum.sim.administrators import Administrator, Wanted
 from kvorum.sim.auditor import Auditor
@@ -56,7 +58,9 @@ SERVE_SECONDS_MAX = 30.0
 WATCH_SECONDS_MAX = 20.0
 """And every watcher gets everything that was committed within this time."""
 LEASE_SECONDS_MAX = 6.0
-"""And every lease that nobody renews ends within its time plus this."""
+"""And every lease that nobody renews ends within its time plus this, if few end at once."""
+REVOKE_WAVE_SECONDS_MAX = 1.5
+"""Where many end at once, this much later for each wave: looks are half a second apart."""
 LEASE_ROUNDS_MAX = 3
 """Nothing is on its way for longer than two of these waits."""
 LEAVE_SECONDS_MAX = 30.0
@@ -472,6 +476,7 @@ class Run:
         """Require that leases that nobody renews are gone in time, and their keys with them."""
         seconds = self.plan.workload.lease_seconds[1] + LEASE_SECONDS_MAX
         there = self._leases()
+        seconds += REVOKE_WAVE_SECONDS_MAX * len({lease for _, lease in there}) / _revokes_at_once()
         # A grant may be on its way for long; its lease has its full time from its arrival. A new
         # leader gives every lease its time again.
         for _ in range(LEASE_ROUNDS_MAX):
@@ -613,6 +618,12 @@ class Run:
             **cluster.director.counts,
             **(self.fronts.troubles if self.fronts is not None else {}),
         }
+
+
+def _revokes_at_once() -> int:
+    return min(
+        lessor.REVOKES_PER_SECOND_MAX, lessor.EXAMINED_MAX, member_leases.REVOKES_PER_CHECK_MAX
+    )
 
 
 def _leads_in(machine: Machine) -> int:
