@@ -38,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster test test-long test-rust lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-etcd bench-member bench-peer bench-proxy bench-raft bench-snapshot bench-storage bench-tail bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page client clean h2load clients oracle try-oracle lock audit notices
+.PHONY: help setup run cluster test test-long test-rust collected lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-etcd bench-member bench-peer bench-proxy bench-raft bench-snapshot bench-storage bench-tail bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page client clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -72,7 +72,7 @@ cluster: setup ## Start three members here; make cluster PROCFILE=Procfile.learn
 
 # Building, checking and compiling run side by side; each prints its output in one piece.
 test: ## Lint, then run every test that is not long
-	$(MAKE) --no-print-directory --jobs=$(PROCESSES) --output-sync=target h2load clients $(TRY_ORACLE) lint test-rust
+	$(MAKE) --no-print-directory --jobs=$(PROCESSES) --output-sync=target h2load clients $(TRY_ORACLE) lint test-rust collected
 ifeq ($(KVORUM_COMPILED),0)
 	$(PYTEST) -m 'not campaign and not long'
 else
@@ -81,6 +81,10 @@ else
 		$$(grep -rlE 'pytest.mark.(compiled|seeds)' tests --include='test_*.py')
 endif
 	@$(BIN)/kvorum --version | grep -E 'edge|core'
+
+# Once before all processes do it: the first time compiles every test, which is most of the time.
+collected: $(INSTALLED)
+	@KVORUM_COMPILED=0 $(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null
 
 # As long as all others together: soak, scale, chaos, simulated runs that are looked at.
 test-long: setup h2load clients $(TRY_ORACLE) ## Run the tests that `make test` leaves out because each takes seconds

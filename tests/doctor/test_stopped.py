@@ -27,10 +27,11 @@ def healthy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     directory = tmp_path_factory.mktemp("healthy") / "data"
     running = running_kvorum if request.param == "kvorum" else running_etcd
     flags = ("--snapshot-count=20", "--unsafe-no-fsync")
-    with running(directory, *flags) as server, Client(server.address) as client:
-        for number in range(60):
-            client.put(f"key/{number:03}", "value" * 30)
-        client.compact(client.read(b"none").revision - 10, physical=True)
+    with running(directory, *flags) as server:
+        with Client(server.address) as client:
+            for number in range(60):
+                client.put(f"key/{number:03}", "value" * 30)
+            client.compact(client.read(b"none").revision - 10, physical=True)
         server.process.terminate()
         server.process.wait()
     make_small(directory)
@@ -149,9 +150,10 @@ def test_snapshots_that_are_missing(tmp_path: Path) -> None:
     """Only in a log that does not begin at its beginning."""
     data = tmp_path / "data"
     flags = ("--snapshot-count=5", "--unsafe-no-fsync")
-    with running_kvorum(data, *flags) as server, Client(server.address) as client:
-        for number in range(20):
-            client.put(f"key/{number}", "value")
+    with running_kvorum(data, *flags) as server:
+        with Client(server.address) as client:
+            for number in range(20):
+                client.put(f"key/{number}", "value")
         server.process.terminate()
         server.process.wait()
     make_small(data)

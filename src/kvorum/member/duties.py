@@ -2,7 +2,8 @@
 
 A duty is a named step. It does a bounded piece of work, or nothing; what is left is done when it
 comes up again. It is due at an interval, or at a moment that a function is asked for every turn.
-Duties run at the beginning of a turn, in the order of the table.
+Duties run at the beginning of a turn, in the order of the table; those at an interval in a turn
+that a tick begins, so that an idle member is woken for nothing else, unless ticks are rarer.
 """
 
 from __future__ import annotations
@@ -197,28 +198,49 @@ def _duties(config: MemberConfig) -> tuple[Duty, ...]:
 class Schedule:
     """When each duty is due next."""
 
-    __slots__ = ("_asked", "_due", "_first", "_regular")
+    __slots__ = (
+        "_asked",
+        "_due",
+        "_early_seconds",
+        "_first",
+        "_frequent",
+        "_regular",
+        "has_ticked",
+    )
 
     def __init__(self, now: float, config: MemberConfig) -> None:
         duties = _duties(config)
         self._asked = [(duty.when, duty.step) for duty in duties if callable(duty.when)]
         self._regular = [(duty.when, duty.step) for duty in duties if not callable(duty.when)]
         self._due = [now + seconds for seconds, _ in self._regular]
-        self._first = min(self._due)
+        tick = config.heartbeat_seconds
+        # Ticks come a little early or late; of two the nearer one counts.
+        self._early_seconds = tick / 2
+        self._frequent = [n for n, (seconds, _) in enumerate(self._regular) if seconds < tick]
+        self._first = self._next_frequent()
+        self.has_ticked = False
 
     def run(self, member: Member, now: float) -> None:
         """Do what is due."""
         for when, step in self._asked:
             if when(member) <= now:
                 step(member, now)
-        if self._first > now:
+        if self.has_ticked:
+            moment = now + self._early_seconds
+        elif self._first <= now:
+            moment = now
+        else:
             return
+        self.has_ticked = False
         for number, (seconds, step) in enumerate(self._regular):
-            if self._due[number] <= now:
+            if self._due[number] <= moment:
                 self._due[number] = now + seconds
                 step(member, now)
-        self._first = min(self._due)
+        self._first = self._next_frequent()
 
     def next_moment(self, member: Member) -> float:
-        """Return when something is due next."""
+        """Return when something is due next that does not wait for a tick."""
         return min(self._first, *(when(member) for when, _ in self._asked))
+
+    def _next_frequent(self) -> float:
+        return min((self._due[number] for number in self._frequent), default=inf)

@@ -227,6 +227,7 @@ class Member:
         ):
             mark("leader paused past lease")
         self._last_tick = self.now = now
+        self._schedule.has_ticked = True
         try:
             self.node.tick()
             self.out.knock_at = self.succession.doubt(self)
