@@ -18,9 +18,15 @@ from tests.servers import RUNNING
 from tools import etcds
 
 settings.register_profile(
-    "kvorum", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    "kvorum",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+    max_examples=60,
 )
-settings.register_profile("random", settings.get_profile("kvorum"), derandomize=False)
+settings.register_profile(
+    "random", settings.get_profile("kvorum"), derandomize=False, max_examples=200
+)
 settings.load_profile("kvorum")
 
 

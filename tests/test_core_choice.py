@@ -81,7 +81,9 @@ def test_a_new_source_file_changes_the_hash(tmp_path: Path) -> None:
 
 
 @needs_compiled
-@pytest.mark.parametrize(("seed", "members"), [(0, 1), (4, 3), (7, 5)])
+@pytest.mark.parametrize(
+    ("seed", "members"), [(0, 1), (4, 3), pytest.param(7, 5, marks=pytest.mark.long)]
+)
 def test_both_cores_make_the_same_history(seed: int, members: int) -> None:
     """Everything a cluster under faults does, byte for byte."""
     traces = [

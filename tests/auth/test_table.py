@@ -82,7 +82,13 @@ def ranges() -> Iterator[tuple[bytes, bytes]]:
         yield from ((key, range_end) for range_end in BOUNDS if range_end > key)
 
 
-@pytest.mark.parametrize("caller", CALLERS, ids=lambda caller: caller.name)
+@pytest.mark.parametrize(
+    "caller",
+    [
+        pytest.param(each, marks=() if each.name in ALWAYS else pytest.mark.long, id=each.name)
+        for each in CALLERS
+    ],
+)
 def test_every_range_to_read_to_write_to_compare_and_to_watch(both: Both, caller: Caller) -> None:
     metadata = [caller.metadata_at(server) for server in both]
     watches = [

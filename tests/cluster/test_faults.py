@@ -58,12 +58,15 @@ def reset(cluster: Cluster, member: Member, work: Load) -> None:
         work.await_progress(5)
 
 
-DEPOSING: tuple[Fault, ...] = (kill, pause, isolate, cut_from_it, cut_to_it)
 ONE_WAY: tuple[Fault, ...] = (cut_from_it, cut_to_it)
 DISTURBING: tuple[Fault, ...] = (slow, reset)
 
 
-@pytest.mark.parametrize("fault", DEPOSING, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    "fault",
+    [kill, isolate, *(pytest.param(each, marks=pytest.mark.long) for each in (pause, *ONE_WAY))],
+    ids=lambda fault: fault.__name__,
+)
 def test_a_leader_is_deposed(cluster: Cluster, fault: Fault) -> None:
     with load(cluster) as work:
         work.await_progress()

@@ -14,7 +14,7 @@ from tests.etcd import is_target
 from tests.rpc.harness import Harness
 from tests.rpc.oracle import METHODS, Oracle
 
-STRINGS = 10_000
+STRINGS = 4_000
 BATCH = 500
 UNARY = [rpc.path for rpc in RPCS if not rpc.is_stream]
 STREAMS = [rpc.path for rpc in RPCS if rpc.is_stream]

@@ -69,7 +69,9 @@ def test_a_seed_with_clients_of_the_library_gives_one_trace() -> None:
     assert trace_of(seed, 3, is_second=True) == first
 
 
-@pytest.mark.parametrize(("members", "frames"), [(1, False), (3, True)])
+@pytest.mark.parametrize(
+    ("members", "frames"), [pytest.param(1, False, marks=pytest.mark.long), (3, True)]
+)
 def test_a_seed_gives_one_trace(members: int, frames: bool) -> None:
     seed = seed_with_everything(members, frames=frames)
     first = trace_of(seed, members)

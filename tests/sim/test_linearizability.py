@@ -157,7 +157,7 @@ def spoil(operations: list[Operation], seed: int) -> list[Operation]:
 
 
 @pytest.mark.parametrize("keys", [1, 3, 10])
-@pytest.mark.parametrize("clients", [4, 20])
+@pytest.mark.parametrize("clients", [4, pytest.param(20, marks=pytest.mark.long)])
 @pytest.mark.parametrize("lost", [0.0, 0.1])
 def test_two_thousand_operations_are_decided(keys: int, clients: int, lost: float) -> None:
     operations = history(keys * clients, 2000, clients, keys, lost)

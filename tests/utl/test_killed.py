@@ -216,7 +216,9 @@ MAKINGS = [restoring, taking_over, giving_back]
 
 
 @pytest.mark.parametrize("make", MAKINGS)
-@pytest.mark.parametrize("is_apart", [False, True], ids=["", "apart"])
+@pytest.mark.parametrize(
+    "is_apart", [False, pytest.param(True, marks=pytest.mark.long)], ids=["", "apart"]
+)
 def test_a_directory_is_made_whole_or_not_at_all(
     tmp_path: Path,
     victims: Victims,

@@ -103,7 +103,14 @@ def without_snap_files(data: Path) -> None:
         each.unlink()
 
 
-@pytest.mark.parametrize("change", [None, of_34, of_38], ids=["own", "3.4", "3.8"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(None, id="own"),
+        pytest.param(of_34, id="3.4", marks=pytest.mark.long),
+        pytest.param(of_38, id="3.8", marks=pytest.mark.long),
+    ],
+)
 def test_a_member_goes_there_and_back(tmp_path: Path, change: Change | None) -> None:
     source, ours, back = tmp_path / "source", tmp_path / "ours", tmp_path / "back"
     # 3.5.1 loses the end of its log at a stop if it need not sync.

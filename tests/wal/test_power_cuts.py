@@ -78,7 +78,7 @@ def run_history(files: MemoryFiles, seed: int, started: Callable[[Storage], None
     storage.close()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_power_cut_before_every_call(seed: int) -> None:
     calls = 0
     model = Model()
@@ -100,7 +100,7 @@ def test_power_cut_before_every_call(seed: int) -> None:
     assert files.open_descriptors() == 0
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_power_cut_during_recovery(seed: int) -> None:
     """The recovery after a tear is cut itself, before each of its calls."""
     cuts = 0
