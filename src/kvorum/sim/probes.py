@@ -9,6 +9,7 @@ from kvorum.sim.calls import METHODS, Calls
 from kvorum.sim.world import World
 
 PROBE_SECONDS = 0.5
+PROBE_GAP_SECONDS = 0.05
 
 
 class Probe:
@@ -51,6 +52,9 @@ class Probe:
             else:
                 self.last = "connection lost" if result is None else result.text
                 self._attempt += 1
-                self._world.after(PROBE_SECONDS, self.start)
+                # Not all at once: where next to nothing may wait for a commit, they would drop each
+                # other's proposals forever.
+                seconds = PROBE_SECONDS + PROBE_GAP_SECONDS * (self.member % 10)
+                self._world.after(seconds, self.start)
 
         self._calls.call(self.member, path, request.SerializeToString(), answered)
