@@ -442,6 +442,8 @@ class Director:
             if machine.member is not None
             and machine.server is not None
             and machine.server.phase is Phase.SERVING
+            # A term that it only heard of is lost with the others, and would be led again.
+            and not machine.server.jobs_under_way
             and machine.paused_until <= self._world.now
             and not machine.disk.is_damaged
             and not machine.disk.is_full

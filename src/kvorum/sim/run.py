@@ -17,6 +17,7 @@ from pathlib import Path
 
 from kvorum.lease import lessor
 from kvorum.member import leases as member_leases
+from kvorum.proxy.places import LINGER_SECONDS
 from kvorum.sim import checks
 from kvorum.sim.administrators import Administrator, Wanted
 from kvorum.sim.auditor import Auditor
@@ -441,7 +442,11 @@ class Run:
         for watcher in everybody:
             watcher.leave_removed()
         waiting = list(everybody)
-        deadline = world.now + WATCH_SECONDS_MAX
+        seconds = WATCH_SECONDS_MAX
+        if self.fronts is not None:
+            # Proxies leave their streams for so long with a member that was removed.
+            seconds += LINGER_SECONDS
+        deadline = world.now + seconds
 
         def incomplete() -> bool:
             while waiting and waiting[-1].is_complete():
@@ -452,7 +457,7 @@ class Run:
             watcher = waiting[-1]
             watcher.violate(
                 "reliable",
-                f"waits for {watcher.next} since {WATCH_SECONDS_MAX:.0f} s; the store is at "
+                f"waits for {watcher.next} since {seconds:.0f} s; the store is at "
                 f"{self.cluster.history.revision}",
             )
         self._expect_observers(deadline)
