@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 from kvorum.api.errors import (
     MEMBER_BAD_URLS,
     MEMBER_EXIST,
+    MEMBER_NOT_ENOUGH_STARTED,
     MEMBER_NOT_FOUND,
     MEMBER_NOT_LEARNER,
     PEER_URL_EXIST,
@@ -102,7 +103,12 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(member_id=IDS)
     def remove(self, member_id: int) -> None:
-        if self.apply(remove(member_id), (member_id not in self.members, MEMBER_NOT_FOUND)):
+        voters = [each.id for each in self.members.values() if not each.is_learner]
+        if self.apply(
+            remove(member_id),
+            (member_id not in self.members, MEMBER_NOT_FOUND),
+            (voters == [member_id], MEMBER_NOT_ENOUGH_STARTED),
+        ):
             del self.members[member_id]
             self.removed.add(member_id)
 
@@ -184,9 +190,9 @@ def test_cluster_and_model_agree() -> None:
 def test_rows_are_etcds() -> None:
     database = Database()
     cluster = Cluster(database.backend, 5, 1)
-    cluster.apply(add(Member(0xABC, ("http://h:1",))))
-    cluster.apply(add(Member(0xD, ("http://h:2",), True)))
+    cluster.apply(add(Member(0xABC, ("http://h:1",), True)))
     cluster.apply(remove(0xABC))
+    cluster.apply(add(Member(0xD, ("http://h:2",), True)))
     cluster.set_attributes(0xD, "n", ("http://c:1",))
     cluster.set_version(Version(3, 7))
     cluster.set_storage_version(Version(3, 7))

@@ -254,8 +254,8 @@ def test_etcd_starts_from_our_snapshot_data(tmp_path: Path) -> None:
         members = members_of(etcd)
     # The same members in a cluster of ours, whose data takes the place of etcd's.
     cluster = Cluster(Database().backend, 5, 1)
-    gone_context = encode_member(Member(gone))
-    cluster.apply(ConfChange(ChangeType.ADD_NODE, gone, gone_context))
+    gone_context = encode_member(Member(gone, is_learner=True))
+    cluster.apply(ConfChange(ChangeType.ADD_LEARNER_NODE, gone, gone_context))
     cluster.apply(ConfChange(ChangeType.REMOVE_NODE, gone))
     for member in members:
         kind = ChangeType.ADD_LEARNER_NODE if member.is_learner else ChangeType.ADD_NODE

@@ -139,6 +139,17 @@ def test_a_change_that_endangers_the_quorum(is_strict: bool) -> None:
         assert len(answer.members) == 4
 
 
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_the_last_voter_is_never_removed(is_strict: bool) -> None:
+    harness = Harness(**by_flags(f"--strict-reconfig-check={is_strict}"))
+    request = pb.MemberAddRequest(peerURLs=["http://m1:2380"], isLearner=True)
+    members = harness.ask("Cluster/MemberAdd", request).members
+    (voter,) = (each for each in members if not each.isLearner)
+    answer = harness.ask("Cluster/MemberRemove", pb.MemberRemoveRequest(ID=voter.ID))
+    assert answer == errors.MEMBER_NOT_ENOUGH_STARTED
+    assert not isinstance(harness.ask("KV/Put", pb.PutRequest(key=b"key")), Status)
+
+
 @pytest.mark.parametrize("limit", [1, 2, 4])
 def test_so_many_learners_are_taken(limit: int) -> None:
     harness = Harness(**by_flags(f"--max-learners={limit}"))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from kvorum.api.errors import (
     MEMBER_BAD_URLS,
     MEMBER_EXIST,
+    MEMBER_NOT_ENOUGH_STARTED,
     MEMBER_NOT_FOUND,
     MEMBER_NOT_LEARNER,
     PEER_URL_EXIST,
@@ -244,7 +245,10 @@ class Cluster:
                 return MEMBER_BAD_URLS
             return PEER_URL_EXIST if self._is_url_taken(node, peer_urls) else None
         assert change.type == ChangeType.REMOVE_NODE, f"change of unknown type {change.type}"
-        return None
+        # Without the checks before a proposal, or when those knew less. No member could apply it,
+        # now or after any start.
+        voters = [member for member in self._members.values() if not member.is_learner]
+        return MEMBER_NOT_ENOUGH_STARTED if voters == [known] else None
 
     def _is_url_taken(self, node: int, urls: tuple[str, ...]) -> bool:
         others = (member for member in self._members.values() if member.id != node)
