@@ -52,6 +52,7 @@ class PlainPeers(WithoutPort):
         "_departures",
         "_find",
         "_generation",
+        "_is_stopped",
         "_machine",
         "_network",
         "_random",
@@ -67,6 +68,7 @@ class PlainPeers(WithoutPort):
         # What arrived from others since the last turn, as calls of the member.
         self._arrived: list[Callable[[Member], None]] = []
         self._departures = Departures()
+        self._is_stopped = False
         self._asked = 0
         self._random: Random = world.stream(f"{machine.name}/peers")
 
@@ -89,17 +91,20 @@ class PlainPeers(WithoutPort):
         """Forget what was not taken."""
         self._arrived = []
         self._departures = Departures()
+        self._is_stopped = False
 
     def hand_in(self, call: Callable[[Member], None]) -> bool:
-        """Let something reach the member in its next turn; return whether it runs."""
-        if self._machine.member is None:
+        """Let something reach the member in its next turn; return whether it listens."""
+        if self._machine.member is None or self._is_stopped:
             return False
         self._arrived.append(call)
         self._machine.request_turn()
         return True
 
     def stop(self) -> None:
-        """Say nothing more."""
+        """As `Peering.stop`: nothing arrives any more, and what the member sends is lost."""
+        self._is_stopped = True
+        self._arrived = []
 
     def pass_time(self, _now: float) -> float:
         """Give the member what arrived from others."""
@@ -119,6 +124,11 @@ class PlainPeers(WithoutPort):
         machine.look()
         if member.cluster.generation != self._generation:
             self.begin(member)
+        if self._is_stopped:
+            member.out.take_messages()
+            member.out.take_snapshots()
+            member.out.take_questions()
+            return
         for message in member.out.take_messages():
             self._departures.left(machine.name, message)
             machine.said(message)
