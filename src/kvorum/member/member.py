@@ -220,11 +220,8 @@ class Member:
     def tick(self, now: float) -> None:
         """Let one heartbeat interval pass."""
         self._check()
-        late = now - self._last_tick
-        if (
-            late > _PAUSED_TICKS * self.config.heartbeat_seconds
-            and self.lessor.next_deadline <= now
-        ):
+        pause = _PAUSED_TICKS * self.config.heartbeat_seconds
+        if now - self._last_tick > pause and self.lessor.next_deadline <= now:
             mark("leader paused past lease")
         self._last_tick = self.now = now
         self._schedule.has_ticked = True
