@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 from collections import defaultdict
+from collections.abc import Generator
 from zlib import crc32
 
 import pytest
@@ -42,13 +43,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(plugin, "kvorum")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the two million objects of modules and tests out of every garbage collection."""
     gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Keep the two million objects of modules and tests out of every later collection."""
-    gc.freeze()
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 KINDS = (*RUNNING, "embedded")

@@ -3,7 +3,7 @@
 A duty is a named step. It does a bounded piece of work, or nothing; what is left is done when it
 comes up again. It is due at an interval, or at a moment that a function is asked for every turn.
 Duties run at the beginning of a turn, in the order of the table; those at an interval in a turn
-that a tick begins, so that an idle member is woken for nothing else, unless ticks are rarer.
+that a tick begins, so that they wake no idle member by themselves, unless ticks are rarer.
 """
 
 from __future__ import annotations

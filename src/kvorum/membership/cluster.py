@@ -247,8 +247,7 @@ class Cluster:
         assert change.type == ChangeType.REMOVE_NODE, f"change of unknown type {change.type}"
         # Without the checks before a proposal, or when those knew less. No member could apply it,
         # now or after any start.
-        voters = [member for member in self._members.values() if not member.is_learner]
-        return MEMBER_NOT_ENOUGH_STARTED if voters == [known] else None
+        return MEMBER_NOT_ENOUGH_STARTED if self.voters == [known] else None
 
     def _is_url_taken(self, node: int, urls: tuple[str, ...]) -> bool:
         others = (member for member in self._members.values() if member.id != node)
