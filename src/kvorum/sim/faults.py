@@ -386,7 +386,7 @@ def draw_sleep(random: Random, faults: Faults) -> Faults:
     """Return faults of a run in which leaders sleep past elections, and little else happens."""
     return replace(
         _left_alone(faults),
-        pause_gap=random.uniform(0.3, 1.0),
+        pause_gap=random.uniform(1.0, 3.0),
         pause_time=(1.0, 3.0),
         leader_chance=0.9,
     )
@@ -396,9 +396,10 @@ def draw_transfers(random: Random, faults: Faults) -> Faults:
     """Return faults of a run in which leaders sleep as soon as they have handed over."""
     return replace(
         _left_alone(faults),
-        move_leader_gap=random.uniform(0.3, 0.8),
+        # Leases were granted by then, and outlive the pause.
+        move_leader_gap=random.uniform(2.0, 4.0),
         transfer_pause_chance=random.uniform(0.5, 1.0),
-        pause_time=(1.5, 4.0),
+        pause_time=(1.3, 1.9),
     )
 
 

@@ -27,6 +27,9 @@ SLEEPING_CHANCE = 0.25
 SLEEPING_SECONDS = 5.0
 """How long faults last, at least, where leaders pause."""
 TRANSFERS_CHANCE = 0.7
+TRANSFERS_SECONDS = 8.0
+"""As long where leaders pause when they hand over: leases that they renewed then have to end."""
+LEASEHOLDERS = 6
 LEASES_CHANCE = 0.5
 """That a run with proxies waits for the end of all leases."""
 SNAPSHOTS_CHANCE = 0.7
@@ -115,7 +118,12 @@ def draw_plan(seed: int, members: int) -> Plan:
         # Longer than an election takes, with sessions that renew, forget to, and lose their leases.
         faults = draw_sleep(more, faults)
         seconds = max(seconds, SLEEPING_SECONDS)
-        workload = replace(workload, sessions=max(6, workload.sessions), lease_seconds=(3, 6))
+        workload = replace(
+            workload,
+            sessions=max(6, workload.sessions),
+            lease_seconds=(3, 6),
+            leaseholders=LEASEHOLDERS,
+        )
         options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
         waits_for_leases = True
     elif members > 2 and is_free and not faults.partition_gap:
@@ -123,8 +131,14 @@ def draw_plan(seed: int, members: int) -> Plan:
         if transfers.random() < TRANSFERS_CHANCE:
             # As above, and leaders pause only when they have told another member to take over.
             faults = draw_transfers(transfers, faults)
-            seconds = max(seconds, SLEEPING_SECONDS)
-            workload = replace(workload, sessions=max(12, workload.sessions), lease_seconds=(3, 5))
+            seconds = max(seconds, TRANSFERS_SECONDS)
+            workload = replace(
+                workload,
+                sessions=max(12, workload.sessions),
+                lease_seconds=(3, 5),
+                leaseholders=LEASEHOLDERS,
+            )
+            waits_for_leases = True
             options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
     faults = draw_directed(Random(f"{seed}/directed"), faults, members)
     if faults.growth_full_gap:

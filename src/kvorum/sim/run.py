@@ -29,6 +29,7 @@ from kvorum.sim.cluster import Cluster
 from kvorum.sim.inspectors import Inspector
 from kvorum.sim.json_calls import JsonCalls
 from kvorum.sim.lease_checks import check_leases
+from kvorum.sim.leaseholders import Leaseholder
 from kvorum.sim.library.fleet import Fleet, library_installed
 from kvorum.sim.limits import limited
 from kvorum.sim.linearizability import Undecided
@@ -164,6 +165,10 @@ class Run:
             Session(world, self._calls(f"s{number}"), history, workload, number)
             for number in range(1, workload.sessions + 1)
         ]
+        self.leaseholders = [
+            Leaseholder(world, self._calls(f"h{number}"), history, number)
+            for number in range(1, workload.leaseholders + 1)
+        ]
         self.reflectors = [
             Reflector(world, self._calls(f"r{number}"), history, workload, number)
             for number in range(1, workload.reflectors + 1)
@@ -283,6 +288,8 @@ class Run:
             client.start()
         for session in self.sessions:
             session.start()
+        for leaseholder in self.leaseholders:
+            leaseholder.start()
         for sharer in self.sharers:
             sharer.start()
         for watcher in (*self.watchers, *self.reflectors):
@@ -322,6 +329,8 @@ class Run:
             client.is_stopped = True
         for session in self.sessions:
             session.stop()
+        for leaseholder in self.leaseholders:
+            leaseholder.stop()
         for sharer in self.sharers:
             sharer.stop()
         for inspector in self.inspectors:

@@ -80,7 +80,7 @@ def _cuts(plan: Plan) -> Iterator[_Cut]:
     yield _Cut("", "tier", None)
     for field in fields(peace):
         yield _Cut("faults", field.name, getattr(peace, field.name))
-    for name in ("watchers", "reflectors", "sessions", "observers", "inspectors"):
+    for name in ("watchers", "reflectors", "sessions", "leaseholders", "observers", "inspectors"):
         yield _Cut("workload", name, 0)
         yield _Cut("workload", name, min(1, getattr(plan.workload, name)))
     yield _Cut("workload", "value_bytes_max", 0)
@@ -140,7 +140,8 @@ def describe(plan: Plan) -> list[str]:
         f"  faults, for {plan.fault_seconds:.2f} s: {', '.join(faults) or 'none'}",
         f"  requests: {len(made)} of clients {', '.join(map(str, clients)) or 'none'}",
         f"  {workload.watchers} watchers, {workload.reflectors} caches, {workload.sessions} "
-        f"sessions, {workload.observers} observers, {workload.inspectors} inspectors",
+        f"sessions, {workload.leaseholders} leaseholders, {workload.observers} observers, "
+        f"{workload.inspectors} inspectors",
         f"  options: {plan.options}",
         f"  limits: {plan.limits or 'as in production'}",
     ]

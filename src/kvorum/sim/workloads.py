@@ -45,6 +45,8 @@ class Workload:
     sessions: int
     """Clients that want a lock, or to be elected."""
     lease_seconds: tuple[int, int]
+    leaseholders: int = 0
+    """Clients that renew a lease until they have to wait for it, and rely on it then."""
     observers: int = 0
     """Clients that want to know who is elected."""
     inspectors: int = 0

@@ -1,0 +1,113 @@
+"""Leaseholders: clients that renew a lease until a member keeps them waiting, and then rely on it.
+
+Such a member may have slept, and another may lead by now. Whatever it promises is the last that the
+client asks for: shortly before the promised end it asks others whether the lease still lives.
+"""
+
+from random import Random
+
+from kvorum.api.pb.etcdserverpb import (
+    LeaseGrantRequest,
+    LeaseKeepAliveRequest,
+    LeaseTimeToLiveRequest,
+)
+from kvorum.sim.calls import Asked, Caller, Calls
+from kvorum.sim.history import History, Record
+from kvorum.sim.world import World
+
+TTL_SECONDS = 3
+"""Longer than leaders pause where there are leaseholders, so that a lease outlives the pause."""
+PATIENCE_SECONDS = 0.3
+"""How long it waits before it asks for a renewal again, which counts from then."""
+RENEWAL_SECONDS = 0.2
+RETRY_SECONDS = 0.05
+RELIES_SECONDS = 0.4
+"""How long before the promised end it asks for the lease, again and again."""
+RENEWALS_MAX = 40
+FIRST_NUMBER = 6000
+"""Leaseholders are numbered from here on in the records."""
+
+
+class Leaseholder:
+    """One client, with one lease after another."""
+
+    __slots__ = (
+        "_holder",
+        "_is_late",
+        "_lease",
+        "_random",
+        "_relying",
+        "_renewals_left",
+        "_until",
+        "_world",
+        "is_stopped",
+    )
+
+    def __init__(self, world: World, calls: Calls, history: History, number: int) -> None:
+        name = f"h{number}"
+        self._world = world
+        self._random: Random = world.stream(f"leaseholder {number}")
+        self._holder = Caller(world, calls, history, FIRST_NUMBER + number, name)
+        # It stays with a member that is asleep.
+        self._holder.roams = 0.05
+        self._relying = Caller(world, calls, history, FIRST_NUMBER + number, f"{name}t")
+        self._relying.roams = 1.0
+        self._lease = 0
+        self._until = 0.0
+        self._renewals_left = 0
+        self._is_late = False
+        self.is_stopped = False
+
+    def start(self) -> None:
+        """Begin soon."""
+        self._world.after(self._random.uniform(0.0, 1.0), self._grant)
+
+    def stop(self) -> None:
+        """Ask for no more time; what was promised still counts."""
+        self.is_stopped = True
+        self._holder.give_up()
+
+    def _grant(self) -> None:
+        if not self.is_stopped:
+            grant = Asked("grant", LeaseGrantRequest(TTL=TTL_SECONDS))
+            self._holder.ask(grant, TTL_SECONDS, self._granted)
+
+    def _granted(self, record: Record) -> None:
+        if not record.is_answered:
+            self._world.after(RETRY_SECONDS, self._grant)
+            return
+        self._lease = record.response.ID
+        self._renewals_left = self._random.randint(1, RENEWALS_MAX)
+        self._is_late = False
+        self._world.after(RENEWAL_SECONDS, self._renew)
+
+    def _renew(self) -> None:
+        if not self.is_stopped:
+            keep = Asked("keep", LeaseKeepAliveRequest(ID=self._lease))
+            self._holder.ask(keep, PATIENCE_SECONDS, self._renewed)
+
+    def _renewed(self, record: Record) -> None:
+        if not record.is_answered:
+            self._is_late = True
+            self._world.after(RETRY_SECONDS, self._renew)
+            return
+        if not record.response.TTL:
+            self._grant()
+            return
+        self._renewals_left -= 1
+        if self._is_late or not self._renewals_left:
+            self._until = record.started + record.response.TTL
+            self._world.at(max(self._world.now, self._until - RELIES_SECONDS), self._rely)
+        else:
+            self._world.after(RENEWAL_SECONDS, self._renew)
+
+    def _rely(self) -> None:
+        left = self._until - self._world.now
+        if left <= 0.0:
+            self._grant()
+            return
+        asked = Asked("ttl", LeaseTimeToLiveRequest(ID=self._lease))
+        self._relying.ask(asked, min(PATIENCE_SECONDS, left), self._relied)
+
+    def _relied(self, _: Record) -> None:
+        self._world.after(RETRY_SECONDS, self._rely)
