@@ -4,17 +4,23 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from kvorum.api.pb.etcdserverpb import RangeResponse
 from kvorum.files.memory import Call
 from kvorum.member.errors import StartRefused
+from kvorum.member.forced import forcing_entries
 from kvorum.member.waits import ProposeChange, Steps
+from kvorum.membership import Cluster as Membership
 from kvorum.membership.documents import Member as Listed
-from kvorum.membership.documents import encode_member
+from kvorum.membership.documents import encode_member, encode_promotion
 from kvorum.raft.changes import ChangeType, ConfChange
-from kvorum.raft.entries import Entry
-from kvorum.raft.messages import HardState
+from kvorum.raft.entries import Entry, EntryType
+from kvorum.raft.messages import ConfState, HardState
+from kvorum.raft.wire import decode_conf_change, encode_conf_change
 from kvorum.wal import SnapshotRecord, open_log
+from tests.database import Database
 from tests.member.harness import SEGMENT_BYTES, Cluster, Machine, PowerCutError
 
 
@@ -183,6 +189,63 @@ def test_a_removed_member_is_refused() -> None:
     survivor = survivor_of(cluster, follower.name)
     with pytest.raises(StartRefused, match="removed"):
         force(survivor)
+
+
+def addition(member_id: int, *, is_learner: bool) -> ConfChange:
+    kind = ChangeType.ADD_LEARNER_NODE if is_learner else ChangeType.ADD_NODE
+    listed = Listed(member_id, (f"http://m{member_id}:2380",), is_learner)
+    return ConfChange(kind, member_id, encode_member(listed))
+
+
+@example(voters=1, has_learner=True, asked=[("remove", 1)], chosen=2)
+@example(voters=1, has_learner=False, asked=[("promote", 2)], chosen=2)
+@given(
+    voters=st.integers(1, 3),
+    has_learner=st.booleans(),
+    asked=st.lists(
+        st.tuples(st.sampled_from(["add", "learn", "promote", "remove"]), st.integers(1, 4)),
+        max_size=8,
+    ),
+    chosen=st.integers(1, 4),
+)
+def test_changes_that_are_refused_leave_nobody_else(
+    voters: int, has_learner: bool, asked: list[tuple[str, int]], chosen: int
+) -> None:
+    """Whatever the unapplied entries ask for, the membership that applies them ends as it must."""
+    cluster = Membership(Database().backend, 5, chosen, learners_max=2)
+    for number in range(1, voters + has_learner + 1):
+        assert cluster.apply(addition(number, is_learner=number > voters)) is None
+    ids = {
+        is_learner: [each.id for each in cluster.members if each.is_learner == is_learner]
+        for is_learner in (False, True)
+    }
+    before = ConfState(voters=tuple(ids[False]), learners=tuple(ids[True]))
+    changes = []
+    for what, number in asked:
+        if what in ("add", "learn"):
+            # A new member has a new id.
+            changes.append(addition(10 + len(changes), is_learner=what == "learn"))
+        elif what == "promote":
+            changes.append(ConfChange(ChangeType.ADD_NODE, number, encode_promotion(number)))
+        else:
+            changes.append(ConfChange(ChangeType.REMOVE_NODE, number))
+    unapplied = [
+        Entry(EntryType.CONF_CHANGE, 1, index, encode_conf_change(each)[1])
+        for index, each in enumerate(changes, 1)
+    ]
+    for made in changes:
+        cluster.apply(made)
+    try:
+        forced = forcing_entries(chosen, before, unapplied, len(unapplied), 1)
+    except StartRefused:
+        assert cluster.member(chosen) is None
+        return
+    for entry in forced:
+        made = decode_conf_change(entry)
+        assert isinstance(made, ConfChange)
+        cluster.apply(made)
+    assert [each.id for each in cluster.voters] == [chosen]
+    assert not cluster.learners
 
 
 def test_a_forced_cluster_grows_again() -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvorum.member.errors import StartRefused
-from kvorum.membership.documents import encode_promotion
-from kvorum.raft.changes import Change, ChangeType, ConfChange
+from kvorum.membership.documents import decode_context, encode_promotion
+from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.wire import decode_conf_change, encode_conf_change
 
@@ -29,7 +29,7 @@ def forcing_entries(
     `members` are those of the applied state, `unapplied` the entries after it. Raises
     StartRefused for a member that was removed: its id never comes back.
     """
-    voters, learners = _after(members, unapplied)
+    voters, learners, gone = _after(members, unapplied)
     if member_id not in voters and member_id not in learners:
         raise StartRefused(
             f"cannot force a new cluster: member {member_id:x} is not in it, or was removed. "
@@ -39,7 +39,8 @@ def forcing_entries(
     if member_id in learners:
         promotion = encode_promotion(member_id)
         changes.append(ConfChange(ChangeType.ADD_NODE, member_id, promotion))
-    others = sorted({*voters, *learners} - {member_id})
+    # Who is gone is removed again: that may be refused when it is applied, this may not.
+    others = sorted({*voters, *learners, *gone} - {member_id})
     changes += [ConfChange(ChangeType.REMOVE_NODE, other) for other in others]
     return [
         Entry(EntryType.CONF_CHANGE, term, index, encode_conf_change(change)[1])
@@ -47,24 +48,30 @@ def forcing_entries(
     ]
 
 
-def _after(members: ConfState, unapplied: Iterable[Entry]) -> tuple[dict[int, None], ...]:
-    """Return voters and learners, as if no entry were refused when it is applied."""
-    voters = dict.fromkeys((*members.voters, *members.voters_outgoing))
-    learners = dict.fromkeys((*members.learners, *members.learners_next))
+def _after(members: ConfState, unapplied: Iterable[Entry]) -> tuple[set[int], ...]:
+    """Return voters, learners and who was removed, after what is not refused when it is applied."""
+    voters = {*members.voters, *members.voters_outgoing}
+    learners = {*members.learners, *members.learners_next}
+    gone: set[int] = set()
     for entry in unapplied:
         if entry.type == EntryType.NORMAL:
             continue
         change = decode_conf_change(entry)
-        changes = (
-            (Change(change.type, change.node_id),)
-            if isinstance(change, ConfChange)
-            else change.changes
-        )
-        for kind, node in changes:
-            if kind == ChangeType.UPDATE_NODE:
-                continue
-            voters.pop(node, None)
-            learners.pop(node, None)
-            if kind != ChangeType.REMOVE_NODE:
-                (voters if kind == ChangeType.ADD_NODE else learners)[node] = None
-    return voters, learners
+        if not isinstance(change, ConfChange):
+            # No proposer changes several members at once.
+            continue
+        kind, node = change.type, change.node_id
+        if kind == ChangeType.UPDATE_NODE or node in gone:
+            continue
+        if kind == ChangeType.REMOVE_NODE:
+            if voters != {node}:
+                voters.discard(node)
+                learners.discard(node)
+                gone.add(node)
+        elif decode_context(change.context).is_promotion:
+            if node in learners:
+                learners.discard(node)
+                voters.add(node)
+        elif node not in voters and node not in learners:
+            (voters if kind == ChangeType.ADD_NODE else learners).add(node)
+    return voters, learners, gone
