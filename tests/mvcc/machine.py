@@ -15,7 +15,7 @@ from kvorum.backend import Backend, CommitFlush, StageFlush, open_backend
 from kvorum.backend.memory import MemoryEnvironments
 from kvorum.files.memory import MemoryFiles
 from kvorum.lease import Lessor
-from kvorum.mvcc import compaction, ranges, transaction
+from kvorum.mvcc import compaction, ranges, transaction, turnover
 from kvorum.mvcc.hashes import HashKV, HashRows
 from kvorum.mvcc.history import bound
 from kvorum.mvcc.ranges import RangeOptions, RangeResult
@@ -73,9 +73,11 @@ class Recorder:
 
 def set_slice(keys: int) -> None:
     """Set the size of slices, in keys."""
-    for module in (ranges, transaction):
+    for module in (ranges, transaction, turnover):
         module.KEYS_PER_SLICE = keys  # type: ignore[attr-defined]
     compaction.KEYS_PER_STEP = compaction.ROWS_PER_STEP = keys
+    # So few that reads in the past find some changes and lack others.
+    turnover.KEPT = 3 * keys
 
 
 Write = Generator[None, None, object]

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvorum.mvcc import history, sortedkeys
+from kvorum.mvcc import history, sortedkeys, turnover
 from kvorum.mvcc.history import bound
 from kvorum.mvcc.index import Index
+from kvorum.mvcc.slices import run_to_end
 from kvorum.mvcc.sortedkeys import SortedKeys
 
 pytestmark = pytest.mark.compiled
@@ -130,6 +131,38 @@ def test_a_packed_history_is_a_list_of_revisions(steps: list[tuple[str, int]], l
                     assert (known is None) == (found is None)
                     if known is not None and found is not None:
                         assert known == (found[1], found[0], found[2])
+
+
+@given(data=st.data(), kept=st.integers(1, 12), keys_per_slice=st.integers(1, 3))
+def test_the_count_at_a_revision_is_that_of_the_keys_which_were_live(
+    data: st.DataObject, kept: int, keys_per_slice: int
+) -> None:
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(turnover, "KEPT", kept)
+        small.setattr(turnover, "KEYS_PER_SLICE", keys_per_slice)
+        index = Index()
+        for main in range(2, data.draw(st.integers(2, 30))):
+            if data.draw(st.booleans()):
+                index.put(data.draw(KEYS), main << 32)
+            else:
+                run = index.live.run(data.draw(KEYS), data.draw(Ends), data.draw(st.integers(1, 4)))
+                if run:
+                    index.delete_run(run, main << 32 | 1)
+            first, end = data.draw(KEYS), data.draw(Ends)
+            limit = bound(data.draw(st.integers(1, main)))
+            count = run_to_end(index.count_at(first, end, limit))
+            within = index.run(first, end, 1000)
+            expected = sum(1 for key in within if index.at(key, limit))
+            assert count in (expected, -1)
+            # As many changes as are kept are always known.
+            assert index.turnover.changes_after(limit) >= kept or limit >= index.turnover.since
+            restored = Index()
+            restored.entries, restored.newest_revision = index.entries, index.newest_revision
+            restored.restored()
+            is_newest = index.newest_revision <= limit
+            assert run_to_end(restored.count_at(first, end, limit)) == (
+                expected if is_newest else -1
+            )
 
 
 def test_a_key_written_often_is_not_copied_each_time() -> None:

@@ -76,6 +76,7 @@ MODULES = (
     "kvorum.mvcc.sortedkeys",
     "kvorum.mvcc.store",
     "kvorum.mvcc.transaction",
+    "kvorum.mvcc.turnover",
     "kvorum.mvcc.watch.batch",
     "kvorum.mvcc.watch.figures",
     "kvorum.mvcc.watch.hub",

@@ -4,6 +4,8 @@ The rules of this module:
 
 - Every key that has a revision is in `entries`, and in exactly one of two sorted sets: `live`
   if its newest revision is a put, `ended` if it is a tombstone that is not compacted yet.
+- `turnover` has every key that moved between the sets lately, so that the size of an older state
+  is known without a look at every key.
 - The index may be ahead of what readers may see: a write that is not committed is in it already. A
   read of the newest state uses the sets alone; a read at a revision goes through both, and looks
   for the newest revision up to a limit.
@@ -20,6 +22,7 @@ from kvorum.mvcc import history
 from kvorum.mvcc.history import Entry, Facts
 from kvorum.mvcc.slices import FREED_PER_SLICE, KEYS_PER_SLICE, Slices
 from kvorum.mvcc.sortedkeys import SortedKeys
+from kvorum.mvcc.turnover import CHANGES_PER_KEY, Turnover
 
 KEYS_SAMPLED: Final = 256
 """How many keys stand for all when memory is estimated."""
@@ -37,12 +40,13 @@ def range_end(key: bytes, end: bytes) -> bytes | None:
 class Index:
     """Keys, their revisions, and their order."""
 
-    __slots__ = ("ended", "entries", "live", "newest_revision")
+    __slots__ = ("ended", "entries", "live", "newest_revision", "turnover")
 
     def __init__(self) -> None:
         self.entries: dict[bytes, Entry] = {}
         self.live = SortedKeys()
         self.ended = SortedKeys()
+        self.turnover = Turnover()
         self.newest_revision = 0  # of all keys, seen by readers or not
 
     @property
@@ -65,10 +69,13 @@ class Index:
         if entry is None:
             self.entries[key] = revision
             self.live.add(key)
+            self.turnover.note(revision, key)
             return revision >> 32, 1, 0
         self.entries[key], create, version, previous = history.appended(entry, revision)
         if previous & 1:
-            self.live.add(self.ended.remove(key))
+            held = self.ended.remove(key)
+            self.live.add(held)
+            self.turnover.note(revision, held)
         return create, version, previous
 
     def delete_run(self, keys: list[bytes], first: int) -> list[int]:
@@ -80,6 +87,7 @@ class Index:
         entries = self.entries
         before = []
         assert keys, "nothing to delete"
+        self.turnover.note_ends(first, keys)
         for key in keys:
             entries[key], _, _, previous = history.appended(entries[key], first)
             before.append(previous)
@@ -108,6 +116,19 @@ class Index:
         """Return the facts of a key's newest revision up to a limit, if that is a put."""
         entry = self.entries.get(key)
         return None if entry is None else history.facts(entry, limit)
+
+    def count_at(self, first: bytes, end: bytes | None, limit: int) -> Slices[int]:
+        """Return how many keys of a range are live at a revision; -1 if a look at each is better.
+
+        Changes that come while it is suspended make no difference.
+        """
+        live, turnover = self.live.count(first, end), self.turnover
+        if self.newest_revision <= limit:
+            return live
+        keys = live + self.ended.count(first, end)
+        if limit < turnover.since or turnover.changes_after(limit) > CHANGES_PER_KEY * keys:
+            return -1
+        return live - (yield from turnover.growth(first, end, limit))
 
     def newest_of(self, keys: list[bytes]) -> list[int]:
         """Return the newest revisions of live keys."""
@@ -167,6 +188,7 @@ class Index:
         ]
         self.live = SortedKeys(sorted(self.entries.keys() - ended if ended else self.entries))
         self.ended = SortedKeys(sorted(ended))
+        self.turnover.since = self.newest_revision
 
     def restored_slices(self) -> Slices[None]:
         """Do what `restored` does, in slices."""
@@ -180,6 +202,7 @@ class Index:
                 live, ended = [], []
                 yield
         self._order(live, ended)
+        self.turnover.since = self.newest_revision
 
     def _order(self, live: list[bytes], ended: list[bytes]) -> None:
         live.sort()
@@ -194,5 +217,6 @@ class Index:
             for _ in range(min(FREED_PER_SLICE, len(entries))):
                 entries.popitem()
             yield
+        self.turnover = Turnover()
         yield from self.live.emptied()
         yield from self.ended.emptied()

@@ -5,8 +5,9 @@ every order but that by value, and answers without values need no row. Rows are 
 those that are returned.
 
 A range is read at one main revision. While nothing newer is in the index its live keys are the
-answer; otherwise every key of the range is checked. Either may happen in any slice of the same
-read. The caller protects the revision from compaction until the read is done.
+answer; otherwise keys of the range are checked, all of them unless their number is known and the
+limit is reached. Either may happen in any slice of the same read. The caller protects the revision
+from compaction until the read is done.
 """
 
 from collections.abc import Callable, Iterator
@@ -208,7 +209,7 @@ def _visible(
     latest = bound(main)
     keys: list[bytes] = []
     revisions: list[int] = []
-    count = index.live.count(first, end) if index.newest_revision <= latest else -1
+    count = yield from index.count_at(first, end, latest)
     counted = looked_at = 0
     while count < 0 or len(revisions) < min(enough, count):
         if looked_at:

@@ -70,6 +70,7 @@ LIMITS = (
             "mvcc.index",
             "mvcc.ranges",
             "mvcc.transaction",
+            "mvcc.turnover",
             "rpc.checks",
             "rpc.keepalives",
             "rpc.lease",
