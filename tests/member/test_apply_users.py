@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvorum.api.codec import alarm_request, length_delimited, varint
@@ -209,7 +209,6 @@ class Applied:
 PLAIN = PutRequest(key=b"a", value=b"v")
 
 
-@settings(max_examples=120)
 @example([[Done(requests.ALARM, FULL), Asked("u", 0, PLAIN)]], 0)
 @example([[done(requests.AUTH_DISABLE, AuthDisableRequest()), Asked("u", -1, PLAIN)]], 0)
 @given(st.lists(steps, min_size=1, max_size=3), st.sampled_from([0, 1, 3]))
@@ -361,7 +360,6 @@ shaped = st.builds(
 
 
 @pytest.mark.compiled
-@settings(max_examples=500)
 @given(st.one_of(damaged(), shaped, st.binary(min_size=1, max_size=20)).filter(bool))
 @example(b"\x22\x00\xa2\x06\x04\x08\x01\x18\x01")
 @example(b"\x22\x00\xa2\x06\x05\x08\x80\x01\x18\x01")

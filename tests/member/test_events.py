@@ -7,6 +7,7 @@ import pytest
 
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
+from kvorum.backend import CommitFlush, RemoveDatabase, StageFlush
 from kvorum.files.memory import Call
 from kvorum.member.callers import MEMBER
 from kvorum.member.handover import hand_over
@@ -125,6 +126,34 @@ def test_who_waits_for_a_defragmentation_does_not_wait_for_the_next() -> None:
     machine.on_job = None
     machine.held.clear()
     assert cluster.answer(machine, second) == b""
+
+
+def test_the_loop_does_not_wait_while_a_replaced_file_is_removed() -> None:
+    """To remove a large one takes as long as many turns, and a flush comes after it."""
+    cluster = Cluster(1)
+    machine = cluster.leader()
+    staged: list[bool] = []
+
+    def note(job: Job) -> None:
+        if isinstance(job.work, StageFlush):
+            staged.append(job.is_awaited)
+        elif isinstance(job.work, CommitFlush) and machine.running.backend.is_defragmenting:
+            machine.held.add(Place.FLUSHER)
+
+    machine.on_job = note
+    call = machine.start_steps(_defragment(machine.running))
+    assert cluster.answer(machine, call) == b""
+    (removal,) = machine.jobs[Place.FLUSHER]
+    assert isinstance(removal.work, RemoveDatabase) and all(staged)
+    cluster.success(machine, machine.put(b"k"))
+    cluster.wait(lambda: len(machine.jobs[Place.FLUSHER]) == 2)
+    machine.held.clear()
+    cluster.wait(lambda: not machine.running.backend.is_flushing)
+    assert not staged[-1]
+    cluster.success(machine, machine.put(b"k"))
+    before = len(staged)
+    cluster.wait(lambda: len(staged) > before)
+    assert staged[-1]
 
 
 def test_a_flush_is_begun_for_those_who_wait_for_it() -> None:

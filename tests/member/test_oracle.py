@@ -281,7 +281,6 @@ steps = st.one_of(
 
 
 @settings(
-    max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -172,7 +172,6 @@ def keys_per_slice(count: int) -> Iterator[None]:
 
 
 @pytest.mark.compiled
-@settings(max_examples=120)
 @given(grants, users, late, transactions, st.integers(1, 5))
 def test_a_transaction_at_once_and_in_slices(
     world: World,
@@ -212,7 +211,6 @@ def test_the_keys_of_a_lease_count_in_a_transaction(world: World, is_nested: boo
 
 
 @pytest.mark.compiled
-@settings(max_examples=100)
 @given(
     grants,
     users,

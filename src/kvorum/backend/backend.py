@@ -75,6 +75,7 @@ class Backend:
         "applied_term",
         "directory",
         "durable_index",
+        "is_removing",
     )
 
     def __init__(
@@ -106,6 +107,8 @@ class Backend:
         # Index and term of the last applied entry; the index of the newest finished commit.
         self.applied_index, self.applied_term = self._look().applied()
         self.durable_index = self.applied_index
+        self.is_removing = False
+        """Whether the flusher is busy with the file that a defragmentation has replaced."""
         self.end_turn()
 
     # Rows of bucket `key`.

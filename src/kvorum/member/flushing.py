@@ -13,7 +13,7 @@ from kvorum.member.jobs import Job, Place
 from kvorum.member.waits import Signal
 
 if TYPE_CHECKING:
-    from kvorum.backend import Environment
+    from kvorum.backend import Backend, Environment
     from kvorum.backend.flush import Staged
     from kvorum.member.member import Member
 
@@ -49,8 +49,8 @@ def flush(member: Member, now: float) -> None:
     member.snapshots.sealed = snapshots.sealed_at(member)
     done = lambda staged: _staged(member, staged)  # noqa: E731 (one line, one use)
     # A large batch, the work of one long entry, is staged beside the loop: slower, but a member
-    # that waits for half a second is taken for dead.
-    is_awaited = work.batch.writes <= AWAITED_WRITES_MAX
+    # that waits for half a second is taken for dead. To remove a large file takes as long.
+    is_awaited = work.batch.writes <= AWAITED_WRITES_MAX and not backend.is_removing
     member.out.jobs.append(Job(Place.FLUSHER, work, done, is_awaited=is_awaited))
 
 
@@ -81,15 +81,21 @@ def _staged(member: Member, staged: Staged) -> None:
 
 
 def _committed(member: Member, environment: Environment) -> None:
-    removal = member.backend.committed(environment)
+    backend = member.backend
+    removal = backend.committed(environment)
     if removal is not None:
-        member.out.jobs.append(Job(Place.FLUSHER, removal))
+        backend.is_removing = True
+        member.out.jobs.append(Job(Place.FLUSHER, removal, lambda _: _removed(backend)))
         member.procedures.signal(Signal.DEFRAGMENTED)
     member.measure_room()
     member.procedures.flushed(member.backend.durable_index)
     snapshots.after_flush(member)
     if member.is_closing:
         close_when_flushed(member)
+
+
+def _removed(backend: Backend) -> None:
+    backend.is_removing = False
 
 
 def close_when_flushed(member: Member) -> None:
