@@ -77,7 +77,7 @@ ifeq ($(KVORUM_COMPILED),0)
 	$(PYTEST) -m 'not campaign and not long'
 else
 	KVORUM_COMPILED=0 $(PYTEST) -m 'not campaign and not seeds and not long'
-	KVORUM_COMPILED=1 $(PYTEST) -m '(compiled or seeds) and not campaign and not long' \
+	KVORUM_COMPILED=1 $(PYTEST) --hypothesis-profile=again -m '(compiled or seeds) and not campaign and not long' \
 		$$(grep -rlE 'pytest.mark.(compiled|seeds)' tests --include='test_*.py')
 endif
 	@$(BIN)/kvorum --version | grep -E 'edge|core'

@@ -94,16 +94,22 @@ def measure(cluster: Cluster, clients: Clients, rate: int, options: Options) -> 
     ]
     if options.pages:
         duties.append(Lists(clients, options.pages, leader).step)
-    before = cluster.processor_seconds()
+    before, stolen_before = cluster.processor_seconds(), stolen_seconds()
     seen = clients.offer(rate, seconds, duties)
-    spent = cluster.processor_seconds() - before
+    spent, stolen = cluster.processor_seconds() - before, stolen_seconds() - stolen_before
     print(
         f"  {cluster.name}, {len(cluster.members)} of them, {rate:,}/s for {seconds} s:"
         f" {spent / seconds:.2f} processors, the generator {seen.processors:.2f} and late by"
-        f" {seen.late_seconds * 1e3:.0f} ms at most; {seen.conflicts} conflicts, refused"
-        f" {dict(seen.refusals)}"
+        f" {seen.late_seconds * 1e3:.0f} ms at most, {stolen / seconds:.2f} gone to the host's"
+        f" other guests; {seen.conflicts} conflicts, refused {dict(seen.refusals)}"
     )
     return seen
+
+
+def stolen_seconds() -> float:
+    """Return how long this machine's processors had to wait for the host's, in all."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def milliseconds(seconds: float) -> str:

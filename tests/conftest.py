@@ -28,6 +28,8 @@ settings.register_profile(
 settings.register_profile(
     "random", settings.get_profile("kvorum"), derandomize=False, max_examples=200
 )
+# What was tried on the sources is tried again on the compiled core: fewer of the same examples.
+settings.register_profile("again", settings.get_profile("kvorum"), max_examples=25)
 settings.load_profile("kvorum")
 
 

@@ -67,7 +67,6 @@ def is_far(token: bytes) -> bool:
 
 @pytest.mark.long
 @given(path=paths, key=keys, prefix=prefixes, token=tokens)
-@settings(max_examples=300)
 def test_any_token(server: Server, path: str, key: str, prefix: bytes, token: bytes) -> None:
     assume(not is_far(prefix + token))
     check(server, path, (key, prefix + token))

@@ -228,7 +228,6 @@ segments = st.one_of(
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=200)
 @given(st.lists(segments, max_size=5).map(".".join) | st.text())
 def test_garbage_is_refused(token: str) -> None:
     assert tokens("HS256").shown(token, 0.0, NOW) is None
@@ -249,7 +248,6 @@ claims = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.one_of(claims.map(json.dumps), st.text().map(json.dumps), st.binary(max_size=30)))
 def test_signed_garbage_is_refused_too(payload: str | bytes) -> None:
     found = tokens("HS256").shown(signed(payload), 0.0, NOW)
@@ -373,7 +371,6 @@ rest = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=120)
 @given(users, numbers, st.none() | dates, st.none() | dates, rest)
 def test_claims_as_etcd_reads_them(
     etcd: Guarded, user: str, revision: str, exp: str | None, nbf: str | None, more: str

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.backend.bbolt import ImageError, open_image, write_image
@@ -58,7 +58,6 @@ def test_many_entries_make_several_levels_of_branches() -> None:
     assert list(image.items(b"key")) == sorted(entries.items())
 
 
-@settings(max_examples=300)
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_a_damaged_file_is_refused_or_says_nothing_else(seed: int, flips: int) -> None:
     chance = random.Random(seed)

@@ -95,7 +95,6 @@ PLACES = st.integers(0, 4095) | st.integers(0, 63) | st.integers(4000, 4095)
 FLIPS = st.tuples(st.integers(0, 1 << 20), PLACES, st.integers(1, 255))
 
 
-@settings(max_examples=400, deadline=None)
 @given(flips=st.lists(FLIPS, min_size=1, max_size=2))
 def test_what_is_damaged_is_refused_or_makes_no_difference(
     sound: bytes, flips: list[tuple[int, int, int]]

@@ -5,7 +5,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.api.pb.mvccpb import KeyValue
@@ -80,7 +80,6 @@ def test_a_database_is_the_same_on_the_other_side(content: Content) -> None:
     assert found(other) == content
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_crash_while_an_image_is_built_or_installed(seed: int) -> None:
     chance = random.Random(seed)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.backend import (
@@ -47,7 +47,6 @@ def histories(count: int) -> Iterator[list[tuple[str, int]]]:
 
 
 @given(HISTORY)
-@settings(deadline=None, max_examples=200)
 def test_the_protocol_against_a_model(history: list[tuple[str, int]]) -> None:
     run(Machine(MemoryDisk.new()), history)
 

@@ -374,7 +374,7 @@ class Calls(RuleBasedStateMachine):
 
 
 TestCalls = Calls.TestCase
-TestCalls.settings = settings(max_examples=150, stateful_step_count=40)
+TestCalls.settings = settings(stateful_step_count=40)
 
 
 # What a machine would seldom come across.

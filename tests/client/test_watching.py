@@ -414,7 +414,7 @@ class Watches(RuleBasedStateMachine):
 
 
 TestWatches = Watches.TestCase
-TestWatches.settings = settings(max_examples=120, stateful_step_count=50)
+TestWatches.settings = settings(stateful_step_count=50)
 
 
 # What a machine would seldom come across.

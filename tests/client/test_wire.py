@@ -245,7 +245,6 @@ PAYLOADS = st.one_of(
 FRAMES = st.builds(frame_of, st.integers(0, 11), st.integers(0, 255), STREAMS, PAYLOADS)
 
 
-@settings(max_examples=400)
 @given(st.lists(st.one_of(FRAMES, FRAMES, FRAMES, st.binary(max_size=60)), max_size=30))
 def test_whatever_a_server_sends_is_taken_or_refused(pieces: list[bytes]) -> None:
     heard = Heard()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.discovery.registry import (
@@ -106,7 +106,6 @@ def served(size: bytes = b"3") -> Service:
 
 
 @pytest.mark.long
-@settings(max_examples=200)
 @given(data=st.data(), size=st.integers(1, 4), count=st.integers(1, 6))
 def test_whatever_happens_the_first_ones_are_the_cluster(
     data: st.DataObject, size: int, count: int

@@ -62,7 +62,7 @@ def test_a_bug_is_found_within_a_hundred_seeds(scenario: Scenario) -> None:
         simulate(scenario, seeds=SEEDS)
 
 
-@pytest.mark.parametrize("scenario", [trusting, deaf])
+@pytest.mark.parametrize("scenario", [trusting, pytest.param(deaf, marks=pytest.mark.long)])
 def test_a_bug_is_found_and_its_seed_finds_it_again(scenario: Scenario) -> None:
     with pytest.raises(SimulationError, match="was written after") as found:
         simulate(scenario, seeds=range(FIRST_FOUND, SEEDS))

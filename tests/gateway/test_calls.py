@@ -395,7 +395,6 @@ def test_who_pings_and_reads_nothing_gets_no_more_answers(client: Client) -> Non
 
 def test_any_bytes_end_a_websocket_at_the_worst(client: Client) -> None:
     @given(st.lists(st.binary(max_size=40), max_size=20))
-    @settings(max_examples=100, deadline=None)
     def check(pieces: list[bytes]) -> None:
         socket = Socket(client, WATCH)
         for piece in pieces:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.api.pb import etcdserverpb
@@ -61,7 +61,6 @@ def shuffled(value: Any, order: random.Random, unknown: Any) -> Any:
 
 
 @given(any_messages, values, st.randoms(use_true_random=False), st.data())
-@settings(max_examples=100)
 def test_any_message(
     message: Message, unknown: Any, order: random.Random, data: st.DataObject
 ) -> None:
@@ -77,7 +76,6 @@ def test_any_message(
 
 
 @given(any_messages, st.data())
-@settings(max_examples=100)
 def test_a_broken_text_is_refused_and_nothing_worse(message: Message, data: st.DataObject) -> None:
     body = data.draw(edited(data.draw(in_json(message)).encode()))
     if not is_refused(type(message), body):
@@ -138,7 +136,6 @@ def test_no_flags(text: str) -> None:
 
 
 @given(number_texts, st.booleans())
-@settings(max_examples=100)
 def test_integers(text: str, is_quoted: bool) -> None:
     value = Decimal(text)
     body = f'{{"ID":{json.dumps(text) if is_quoted else text}}}'
@@ -194,7 +191,6 @@ def expected_bytes(text: str) -> bytes | None:
 
 
 @given(base64_texts)
-@settings(max_examples=200)
 def test_bytes(text: str) -> None:
     body = json.dumps({"key": text})
     expected = expected_bytes(text)
@@ -212,7 +208,6 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @given(ESCAPES.map("".join), st.sampled_from(PLACES))
-@settings(max_examples=100)
 def test_half_a_character_is_refused_wherever_it_is(escapes: str, form: str) -> None:
     text = json.loads(f'"{escapes}"')
     is_broken = SURROGATE.search(text) is not None

@@ -90,7 +90,6 @@ def compare(etcd: Connection, target: str, body: bytes) -> None:
 
 
 @given(st.sampled_from(sorted(ROUTES)), st.data())
-@settings(max_examples=150)
 def test_broken_texts_are_those_that_etcd_refuses(
     etcd: Connection, target: str, data: st.DataObject
 ) -> None:
@@ -171,7 +170,6 @@ def test_integers_are_those_of_etcd(etcd: Connection, text: str, is_quoted: bool
 
 
 @given(base64_texts)
-@settings(max_examples=100)
 def test_bytes_are_those_of_etcd(etcd: Connection, text: str) -> None:
     put = {"request_put": {"key": "YQ==", "value": text}}
     read = {"request_range": {"key": "YQ=="}}

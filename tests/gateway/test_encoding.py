@@ -62,7 +62,6 @@ def test_every_field_of_every_message(descriptor: Descriptor) -> None:
 
 
 @given(any_messages)
-@settings(max_examples=100)
 def test_any_message(message: Message) -> None:
     check(message)
 

@@ -3,7 +3,7 @@
 from bisect import insort
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.mvcc import history, sortedkeys, turnover
@@ -18,7 +18,6 @@ KEYS = st.binary(min_size=1, max_size=3)
 Ends = st.one_of(st.none(), KEYS)
 
 
-@settings(deadline=None, max_examples=120)
 @given(data=st.data(), chunk=st.integers(2, 8))
 def test_sorted_keys_are_a_sorted_list(data: st.DataObject, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as small:
@@ -86,7 +85,6 @@ class NaiveHistory:
         return [revision for revision, _, _ in dropped]
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(["put", "put", "delete", "compact"]), st.integers(0, 40)),

@@ -28,7 +28,6 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(rows=ROWS)
 @example([(b"k", 100, 1, 1, 0, 7)])
 @example([(b"k", 300, 200, 1, 5, 0), (b"\x18", 1, 1, 0x18, 1, 0)])

@@ -8,7 +8,7 @@ from tests.mvcc.machine import StoreMachine
 pytestmark = pytest.mark.compiled
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestStore.settings = settings(stateful_step_count=50, deadline=None)
 
 
 @pytest.mark.parametrize("other", [b"a", b"b"], ids=["alone", "beside another"])

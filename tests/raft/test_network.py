@@ -401,7 +401,6 @@ def act_at_random(network: Network, source: random.Random) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_long_histories(seed: int) -> None:
     source = random.Random(seed)

@@ -1,6 +1,6 @@
 """Quorum arithmetic against a naive second implementation, and its tables."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.raft.entries import NO_LIMIT
@@ -27,7 +27,6 @@ def tracker_of(
     return tracker
 
 
-@settings(max_examples=500)
 @given(voters, voters, indexes)
 def test_committed_index(
     incoming: frozenset[int], outgoing: frozenset[int], match: dict[int, int]
@@ -50,7 +49,6 @@ def naive_vote(ids: frozenset[int], cast: dict[int, bool]) -> VoteResult:
     return VoteResult.LOST if outcomes == {False} else VoteResult.PENDING
 
 
-@settings(max_examples=500)
 @given(voters, voters, votes)
 def test_vote_result(
     incoming: frozenset[int], outgoing: frozenset[int], cast: dict[int, bool]

@@ -4,7 +4,7 @@ Messages are wild: any type, any sender, terms and indexes near and absurd.
 """
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.raft.entries import Entry
@@ -93,7 +93,6 @@ def work(node: RawNode, asynchronous: bool) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=400, deadline=None)
 @given(
     st.integers(0, 3),
     st.booleans(),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import Message
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.api import errors, requests
@@ -137,7 +137,6 @@ def test_deletions(oracle: Oracle, message: DeleteRangeRequest) -> None:
 
 @pytest.mark.long
 @given(message=st.one_of(nested(anything), changing_txns(2)))
-@settings(max_examples=300, deadline=None)
 def test_transactions(oracle: Oracle, message: TxnRequest) -> None:
     checked = checks.check_txn(requests.txn_of(message), OPERATIONS_MAX)
     compare_with_etcd(oracle, "KV/Txn", message, checked)
@@ -237,7 +236,6 @@ class Naive:
 
 
 @given(message=changing_txns(2))
-@settings(max_examples=150, deadline=None)
 def test_collisions_against_explicit_sets(message: TxnRequest) -> None:
     txn = requests.txn_of(message)
     collides = False

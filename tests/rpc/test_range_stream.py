@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.api.errors import Code, Status
@@ -84,7 +84,6 @@ requests = st.builds(
 
 @pytest.mark.long
 @given(request=requests)
-@settings(deadline=None, max_examples=150)
 def test_the_pieces_are_those_of_etcd(
     ours: Harness, etcd: Oracle, request: pb.RangeRequest
 ) -> None:
@@ -98,7 +97,6 @@ def test_the_pieces_are_those_of_etcd(
 
 
 @given(request=requests)
-@settings(deadline=None, max_examples=100)
 def test_the_pieces_are_the_range(ours: Harness, request: pb.RangeRequest) -> None:
     whole = pb.RangeResponse()
     for piece in range_stream(ours, request):

@@ -1,7 +1,7 @@
 """Streams: answers in order, what waits while a client takes nothing, and how they end."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.api import errors
@@ -130,7 +130,6 @@ def filled() -> Harness:
         sort_order=st.sampled_from([0, 0, 1]),
     )
 )
-@settings(deadline=None, max_examples=150)
 def test_the_pieces_are_the_range(filled: Harness, request: pb.RangeRequest) -> None:
     pieces = range_stream(filled, request)
     assert merged(pieces) == filled.ask("KV/Range", request)

@@ -2,7 +2,7 @@
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvorum.api import wire
@@ -85,7 +85,6 @@ def refusal(answer: bytes | Status) -> Status | None:
 @example(message=("/etcdserverpb.KV/Range", b"\x0a\x81\x80\x80\x80\x80\x80\x80\x80\x80\x02k"))
 @example(message=("/etcdserverpb.KV/Range", b"\x0a\x01k\x98\x06" + EXCESSIVE))
 @example(message=("/etcdserverpb.KV/Range", b"\x0a\x01k\x9a\x06\x0b\x08" + EXCESSIVE))
-@settings(deadline=None, max_examples=300)
 def test_what_etcd_refuses_is_refused(
     ours: Harness, oracle: Oracle, message: tuple[str, bytes]
 ) -> None:

@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.sim.linearizability import find_contradiction, is_linearizable
@@ -72,7 +72,6 @@ def histories(draw: st.DrawFn) -> list[Operation]:
 
 
 @pytest.mark.long
-@settings(max_examples=400, deadline=None)
 @given(histories())
 def test_the_checker_agrees_with_the_definition(operations: list[Operation]) -> None:
     assert is_linearizable(operations) == by_definition(operations)

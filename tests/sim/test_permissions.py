@@ -3,7 +3,7 @@
 import base64
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.api.errors import StatusError
@@ -75,7 +75,6 @@ class Quiet:
         pass
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.lists(st.tuples(REQUESTS, QUESTIONS), max_size=25))
 def test_both_change_and_decide_alike(steps: list[tuple[Any, list[Any]]]) -> None:
     member: Any = Quiet(AuthStore(Database().backend))

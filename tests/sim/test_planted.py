@@ -80,7 +80,6 @@ QUICK = {
     "lose_the_tail_of_the_log",
     "apply_twice_after_restart",
     "index_ahead_of_effects",
-    "lose_an_event_at_catch_up",
     "deliver_an_event_twice",
     "take_the_short_way_past_permissions",
     "go_on_with_calls_in_json_whose_client_left",

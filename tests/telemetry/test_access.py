@@ -122,7 +122,6 @@ def test_each_call_is_a_line_without_its_values(calls: list[tuple[str, bytes]]) 
         assert line["ts"].startswith("2023-11-14T")
 
 
-@settings(max_examples=100, deadline=None)
 @given(requests=st.lists(st.tuples(st.integers(0, len(RPCS) - 1), st.binary(max_size=40))))
 def test_any_bytes_are_a_line(requests: list[tuple[int, bytes]]) -> None:
     kept = Kept()
@@ -263,7 +262,6 @@ def test_samples_are_fair_to_calls_that_alternate(one_in: int) -> None:
 KEYS = st.binary(max_size=3).map(lambda data: bytes(b"ab\xff"[each % 3] for each in data))
 
 
-@settings(max_examples=300)
 @given(key=KEYS, range_end=KEYS | st.just(b"\0"), prefix=KEYS.filter(bool))
 def test_a_prefix_chooses_calls_that_touch_it(key: bytes, range_end: bytes, prefix: bytes) -> None:
     kept = Kept()

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.api.pb.mvccpb import KeyValue
@@ -69,7 +69,6 @@ def pieces(rows: Rows, length: int) -> Iterator[Rows]:
     return (sealed[start : start + length] for start in range(0, len(sealed), length))
 
 
-@settings(max_examples=150, deadline=None)
 @given(histories(), st.integers(1, 7), st.sampled_from([1, 3, 1000]))
 def test_live_keys_are_those_of_a_table(rows: Rows, length: int, keys_max: int) -> None:
     for native in KINDS:
@@ -79,7 +78,6 @@ def test_live_keys_are_those_of_a_table(rows: Rows, length: int, keys_max: int) 
         assert newest.finish() == live_keys(rows)
 
 
-@settings(max_examples=150, deadline=None)
 @given(histories(), st.integers(1, 7), st.sampled_from([1, 3, 1000]), st.data())
 def test_hashes_are_those_of_a_member(
     rows: Rows, length: int, keys_max: int, data: st.DataObject

@@ -46,7 +46,6 @@ bodies = st.one_of(
     header_lists | st.just(member_headers()),
     bodies,
 )
-@settings(max_examples=100, deadline=None)
 def test_any_request_is_answered(
     method: str, target: str, given_headers: list[tuple[str, str]], body: bytes
 ) -> None:
