@@ -16,7 +16,7 @@ from kvorum.sim.history import History, Record
 from kvorum.sim.world import World
 
 TTL_SECONDS = 3
-"""Longer than leaders pause where there are leaseholders, so that a lease outlives the pause."""
+"""As long as leaders pause where there are leaseholders, so that a lease outlives the pause."""
 PATIENCE_SECONDS = 0.3
 """How long it waits before it asks for a renewal again, which counts from then."""
 RENEWAL_SECONDS = 0.2

@@ -118,12 +118,7 @@ def draw_plan(seed: int, members: int) -> Plan:
         # Longer than an election takes, with sessions that renew, forget to, and lose their leases.
         faults = draw_sleep(more, faults)
         seconds = max(seconds, SLEEPING_SECONDS)
-        workload = replace(
-            workload,
-            sessions=max(6, workload.sessions),
-            lease_seconds=(3, 6),
-            leaseholders=LEASEHOLDERS,
-        )
+        workload = _with_leases(workload, 6, (3, 6))
         options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
         waits_for_leases = True
     elif members > 2 and is_free and not faults.partition_gap:
@@ -132,12 +127,7 @@ def draw_plan(seed: int, members: int) -> Plan:
             # As above, and leaders pause only when they have told another member to take over.
             faults = draw_transfers(transfers, faults)
             seconds = max(seconds, TRANSFERS_SECONDS)
-            workload = replace(
-                workload,
-                sessions=max(12, workload.sessions),
-                lease_seconds=(3, 5),
-                leaseholders=LEASEHOLDERS,
-            )
+            workload = _with_leases(workload, 12, (3, 5))
             waits_for_leases = True
             options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
     faults = draw_directed(Random(f"{seed}/directed"), faults, members)
@@ -225,6 +215,12 @@ def draw_plan(seed: int, members: int) -> Plan:
         library=library,
         tier=tier,
     )
+
+
+def _with_leases(workload: Workload, sessions: int, seconds: tuple[int, int]) -> Workload:
+    """Return the workload with so many sessions at least, and with those who rely on leases."""
+    sessions = max(sessions, workload.sessions)
+    return replace(workload, sessions=sessions, lease_seconds=seconds, leaseholders=LEASEHOLDERS)
 
 
 def changes_members(faults: Faults) -> bool:
