@@ -71,7 +71,10 @@ KNOWN = {
     "run_log_jobs_after_a_failed_one": (0, {"the log ends at a failure"}),
     "send_in_reverse_order": (0, {ORDER}),
     "apply_a_change_on_top_of_a_snapshot": (0, {"one configuration"}),
-    "tell_progress_too_soon": (20_000, {"watch: bookmarkable", "watch: reliable"}),
+    "tell_progress_too_soon": (
+        20_000,
+        {"watch: bookmarkable", "watch: reliable", "watch: resumable"},
+    ),
 }
 
 # Those that nearly the first seed finds, whatever changes.
