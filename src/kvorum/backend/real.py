@@ -7,10 +7,8 @@ invalidate every reader. LMDB breaks its own locks if a process opens a file twi
 is shared. Read transactions are not tied to threads, write transactions are.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import islice
-from threading import Event, Thread
 from typing import Protocol, TypeAlias
 
 import lmdb
@@ -21,7 +19,6 @@ from kvorum.backend.errors import BackendError, CorruptionError
 from kvorum.backend.native import NativeRows, RowPages
 from kvorum.files import Files
 from kvorum.files.interface import copy_file
-from kvorum.files.real import RealFiles
 
 _Databases: TypeAlias = dict[bytes, "lmdb._Database"]
 # The two pages in which LMDB notes the newest commits.
@@ -30,8 +27,6 @@ _META_PAGES = 2
 # many more than etcd's database a small one has at any time. They count for nothing, so that a
 # small quota holds as much.
 _UNCOUNTED_PAGES = 9
-# How long what is copied stays in memory before the disk gets it.
-_WRITE_OUT_SECONDS = 0.02
 # The LMDB that py-lmdb brings along can copy what an older view sees.
 _IS_PATCHED = lmdb.version(subpatch=True)[3:] > (0,)
 
@@ -44,27 +39,6 @@ class MemoryLock(Protocol):
 
     def release(self) -> None:
         """Keep nothing of it any more."""
-
-
-@contextmanager
-def _written_out(descriptor: int) -> Iterator[None]:
-    """Let the disk get what is written to a file as it comes.
-
-    One sync of it all would make the log's wait, a second for each gigabyte.
-    """
-    files, is_written = RealFiles(), Event()
-
-    def write_out() -> None:
-        while not is_written.wait(_WRITE_OUT_SECONDS):
-            files.start_sync(descriptor)
-
-    thread = Thread(target=write_out, name="kvorum-write-out")
-    thread.start()
-    try:
-        yield
-    finally:
-        is_written.set()
-        thread.join()
 
 
 def _error(path: str, action: str, error: Exception) -> BackendError:
@@ -380,8 +354,7 @@ class LmdbEnvironments:
         """Write the newest commit, without free pages, to a new, empty file."""
         assert isinstance(source, LmdbEnvironment)
         try:
-            with _written_out(descriptor):
-                source.lmdb.copyfd(descriptor, compact=True)
+            source.lmdb.copyfd(descriptor, compact=True)
         except lmdb.Error as error:
             raise _error(path, f"copying {source.path}", error) from error
 

@@ -7,6 +7,7 @@ directory it is in. After a failed sync the content is unknown, and another sync
 writing it: a caller that gets this error stops writing for good.
 """
 
+from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Protocol
 
@@ -58,6 +59,9 @@ class Files(Protocol):
 
     def start_sync(self, descriptor: int) -> None:
         """Start writing to the disk what was written so far: a later sync has less to wait for."""
+
+    def syncing(self, descriptor: int) -> AbstractContextManager[None]:
+        """As `start_sync` again and again for as long as it lasts, whoever writes meanwhile."""
 
     def list(self, directory: str) -> list[str]:
         """Return the names in a directory in ascending order, without `.` and `..`."""

@@ -8,6 +8,7 @@ the caller decides what survives, by a seed for example.
 
 import errno
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 from kvorum.files.interface import Opening
@@ -322,6 +323,10 @@ class MemoryFiles:
 
     def start_sync(self, descriptor: int) -> None:
         """Do nothing: the system promises nothing here, either."""
+
+    def syncing(self, descriptor: int) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Do nothing."""
+        return nullcontext()
 
     def list(self, directory: str) -> list[str]:
         """Return the names in a directory in ascending order."""

@@ -8,6 +8,7 @@ import ctypes
 import fcntl
 import os
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,8 @@ _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE = 2
+# How long what is written by others stays in memory before the disk gets it.
+_SYNCING_SECONDS = 0.02
 
 
 class RealFiles:
@@ -114,6 +117,23 @@ class RealFiles:
         # A failure is reported by the sync that follows.
         if _sync_file_range is not None:
             _sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
+
+    @contextmanager
+    def syncing(self, descriptor: int) -> Iterator[None]:
+        """As `start_sync` again and again for as long as it lasts, whoever writes meanwhile."""
+        is_over = threading.Event()
+
+        def sync() -> None:
+            while not is_over.wait(_SYNCING_SECONDS):
+                self.start_sync(descriptor)
+
+        thread = threading.Thread(target=sync, name="syncing")
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
 
     def list(self, directory: str) -> list[str]:
         """Return the names in a directory in ascending order."""
