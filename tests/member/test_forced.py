@@ -220,7 +220,7 @@ def test_changes_that_are_refused_leave_nobody_else(
         for is_learner in (False, True)
     }
     before = ConfState(voters=tuple(ids[False]), learners=tuple(ids[True]))
-    changes = []
+    changes: list[ConfChange] = []
     for what, number in asked:
         if what in ("add", "learn"):
             # A new member has a new id.
@@ -241,9 +241,9 @@ def test_changes_that_are_refused_leave_nobody_else(
         assert cluster.member(chosen) is None
         return
     for entry in forced:
-        made = decode_conf_change(entry)
-        assert isinstance(made, ConfChange)
-        cluster.apply(made)
+        forcing = decode_conf_change(entry)
+        assert isinstance(forcing, ConfChange)
+        cluster.apply(forcing)
     assert [each.id for each in cluster.voters] == [chosen]
     assert not cluster.learners
 
