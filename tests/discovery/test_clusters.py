@@ -63,7 +63,8 @@ class Running:
         self.process, self._log = process, log
 
     def text(self) -> str:
-        return self._log.read_text(errors="replace")
+        # It may not have begun to log.
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(each) for each in self.text().splitlines() if each.startswith("{")]

@@ -23,7 +23,8 @@ REPOSITORY = Path(__file__).parents[2]
 
 COMMANDS = ("gateway", "grpc-proxy")
 FLAG = re.compile(r"^ +(?:-h, )?--([\w-]+)(?: (\w+))? {2,}.*?(?:\(default (\S+)\))?$", re.M)
-LOGGED = re.compile(r'^\{"level":"(?:info|warn)".*\n', re.M)
+# Not only whole lines: another thread may log before the end of a line that is printed.
+LOGGED = re.compile(r'\{"level":"(?:info|warn)".*\n?')
 FATAL = re.compile(r'^\{"level":"fatal".*?"msg":"([^"]*)","error":"(.*?[^\\])"[,}].*\n', re.M)
 
 Ended = tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]
