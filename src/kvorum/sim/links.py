@@ -91,6 +91,7 @@ class Flow:
         if links.faults.link_bytes_per_second:
             arrival += size / links.faults.link_bytes_per_second
         self._last = arrival
+        links.busy_until = max(links.busy_until, arrival)
         world.at(arrival, self._arrive, kind, detail, size)
 
     def _arrive(self, kind: int, detail: Any, size: int) -> None:
@@ -173,7 +174,16 @@ def _take_answer_piece(connection: Connection, kind: int, detail: Any, _size: in
 class Links:
     """All connections. `is_cut` says whether nothing passes from one machine to another."""
 
-    __slots__ = ("_numbers", "_random", "faults", "is_cut", "ports", "resets", "world")
+    __slots__ = (
+        "_numbers",
+        "_random",
+        "busy_until",
+        "faults",
+        "is_cut",
+        "ports",
+        "resets",
+        "world",
+    )
 
     def __init__(self, world: World, faults: Faults, is_cut: Callable[[int, int], bool]) -> None:
         self.world = world
@@ -181,6 +191,8 @@ class Links:
         self.is_cut = is_cut
         self.ports: dict[str, Port] = {}
         self.resets = 0
+        self.busy_until = 0.0
+        """When the last of what was sent so far arrives, however slow its link was."""
         self._random: Random = world.stream("links")
         self._numbers = 0
 
