@@ -163,6 +163,17 @@ def test_the_count_at_a_revision_is_that_of_the_keys_which_were_live(
             )
 
 
+def test_long_keys_that_are_gone_are_not_kept_for_counts() -> None:
+    index = Index()
+    for main in range(2, 102, 2):
+        key = b"%d" % main + bytes(turnover.KEPT_BYTES_MAX // 10)
+        index.put(key, main << 32)
+        index.delete_run([key], (main + 1) << 32 | 1)
+        assert sum(map(len, index.turnover._keys)) <= turnover.KEPT_BYTES_MAX
+        assert run_to_end(index.count_at(b"", None, bound(main))) == 1
+        assert index.turnover.since < main << 32
+
+
 def test_a_key_written_often_is_not_copied_each_time() -> None:
     index = Index()
     for main in range(2, 300):

@@ -12,6 +12,8 @@ from kvorum.mvcc.slices import KEYS_PER_SLICE, Slices
 
 KEPT = 10_000
 """So many changes are kept at least. Reads of states before them look at every key."""
+KEPT_BYTES_MAX = 4 << 20
+"""Unless their keys have more: those that are compacted are in memory for this alone."""
 CHANGES_PER_KEY: Final = 10
 """How many changes are looked at in the time that it takes to look for a key's revision."""
 
@@ -19,11 +21,12 @@ CHANGES_PER_KEY: Final = 10
 class Turnover:
     """The newest changes, oldest first: revisions of puts that created, and of tombstones."""
 
-    __slots__ = ("_keys", "_revisions", "since")
+    __slots__ = ("_bytes", "_keys", "_revisions", "since")
 
     def __init__(self) -> None:
         self._revisions: list[int] = []
         self._keys: list[bytes] = []
+        self._bytes = 0  # of the keys
         self.since = 0
         """Every change after this revision is known."""
 
@@ -31,22 +34,26 @@ class Turnover:
         """Note that a key came to life, or that it ended if the revision is a tombstone's."""
         self._revisions.append(revision)
         self._keys.append(key)
-        if len(self._keys) > 2 * KEPT:
+        self._bytes += len(key)
+        if len(self._keys) > 2 * KEPT or self._bytes > KEPT_BYTES_MAX:
             self._forget()
 
     def note_ends(self, first: int, keys: list[bytes]) -> None:
         """Note that keys ended, with this tombstone and the next sub revisions, in order."""
         self._revisions += range(first, first + 2 * len(keys), 2)
         self._keys += keys
-        if len(self._keys) > 2 * KEPT:
+        self._bytes += sum(map(len, keys))
+        if len(self._keys) > 2 * KEPT or self._bytes > KEPT_BYTES_MAX:
             self._forget()
 
     def _forget(self) -> None:
         """Forget the oldest changes; half of all at a time, so that each costs little."""
-        old = len(self._keys) - KEPT
-        self.since = self._revisions[old - 1]
-        del self._revisions[:old]
-        del self._keys[:old]
+        while len(self._keys) > 2 * KEPT or self._bytes > KEPT_BYTES_MAX:
+            old = max(len(self._keys) - KEPT, (len(self._keys) + 1) // 2)
+            self.since = self._revisions[old - 1]
+            del self._revisions[:old]
+            del self._keys[:old]
+            self._bytes = sum(map(len, self._keys))
 
     def changes_after(self, revision: int) -> int:
         """Return how many changes there were after a revision that is not before `since`."""
