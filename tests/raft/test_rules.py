@@ -4,12 +4,14 @@ The mutations of `mutate.py` break these rules one at a time; every one must be 
 """
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvorum.raft import membership
 from kvorum.raft.changes import Change, ChangeType, ConfChange, ConfChangeV2, Transition
 from kvorum.raft.core import Raft
 from kvorum.raft.entries import Entry, EntryType
-from kvorum.raft.errors import ProposalDroppedError
+from kvorum.raft.errors import FatalError, ProposalDroppedError
 from kvorum.raft.messages import (
     APPEND_THREAD,
     ConfState,
@@ -360,10 +362,46 @@ def test_a_rejection_never_moves_next_below_the_match() -> None:
 
 def test_an_append_below_the_commit_is_answered_with_the_commit() -> None:
     core = new_core(1, THREE, storage=StoredLog(1, 1, 1, hard_state=HardState(1, 0, 3)))
-    core.step(Message(APP, to=1, sender=2, term=2, log_term=9, index=1, entries=entries(2, 9)))
+    core.step(Message(APP, to=1, sender=2, term=2, log_term=1, index=1, entries=entries(2, 1)))
     (answer,) = read(core)
     assert (answer.index, answer.reject) == (3, False)
     assert core.log.last_index() == 3
+
+
+@given(data=st.data())
+def test_a_leader_without_a_committed_entry_stops_its_follower(data: st.DataObject) -> None:
+    """The follower judges every append as a comparison of whole logs would."""
+    length = data.draw(st.integers(2, 8))
+    own = sorted(data.draw(st.lists(st.integers(1, 4), min_size=length, max_size=length)))
+    committed = data.draw(st.integers(1, length))
+    compacted = data.draw(st.integers(0, committed - 1))
+    shared = data.draw(st.integers(0, length))
+    tail = sorted(data.draw(st.lists(st.integers(5, 6), max_size=8)))
+    leaders = own[:shared] + tail
+    index = data.draw(st.integers(0, min(len(leaders), committed - 1)))
+    sent = data.draw(st.integers(0, len(leaders) - index))
+
+    storage = StoredLog(*own, hard_state=HardState(4, 0, committed))
+    if compacted:
+        storage.compact(compacted)
+    core = new_core(1, THREE, storage=storage)
+    message = Message(
+        APP,
+        to=1,
+        sender=2,
+        term=7,
+        index=index,
+        log_term=leaders[index - 1] if index else 0,
+        entries=[Entry(EntryType.NORMAL, leaders[at], at + 1) for at in range(index, index + sent)],
+    )
+    shown = leaders[: index + sent][:committed]
+    if shown == own[: len(shown)]:
+        core.step(message)
+        (answer,) = read(core)
+        assert (answer.index, answer.reject) == (committed, False)
+    else:
+        with pytest.raises(FatalError, match="members have lost entries that were committed"):
+            core.step(message)
 
 
 def test_the_leaders_acknowledgement_counts_only_once_it_is_durable() -> None:

@@ -62,7 +62,8 @@ def _on_append(raft: Raft, message: Message) -> None:
         )
         return
     if index < log.committed:
-        # An old message: committed entries are shared with every leader.
+        # The leader sent this message early: it holds every committed entry.
+        _check_committed(raft, message)
         raft.send(Message(MessageType.APP_RESP, to=message.sender, index=log.committed))
         return
     last_new = log.maybe_append((message.log_term, index), entries, message.commit)
@@ -86,6 +87,27 @@ def _on_append(raft: Raft, message: Message) -> None:
             log_term=hint_term,
         )
     )
+
+
+def _check_committed(raft: Raft, message: Message) -> None:
+    """Stop if the leader of this term holds another entry where this node has committed one.
+
+    Raft elects nobody without every committed entry, so members have lost some of theirs. One
+    entry decides: the terms of a log never fall, and equal terms at an index mean equal logs below.
+    """
+    log, entries = raft.log, message.entries
+    index = min(message.index + len(entries), log.committed)
+    position = index - message.index
+    term = entries[position - 1].term if position else message.log_term
+    own_term = log.term_or_zero(index)
+    # The term of a compacted entry is at most that of the newest committed one.
+    if message.term and (own_term != term if own_term else term > log.term_or_zero(log.committed)):
+        raft.stop(
+            f"{raft.id:x} has committed the entries up to {log.committed}, and leader "
+            f"{message.sender:x} of term {message.term} holds an entry of term {term} at index "
+            f"{index} that is not among them: members have lost entries that were committed. Was "
+            "the data directory of a member replaced by an older copy?"
+        )
 
 
 def _on_heartbeat(raft: Raft, message: Message) -> None:
