@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvorum.member.jobs import Job, Nothing, Place, ignore
+from kvorum.member.jobs import Barrier, Job, Nothing, Place, Work, ignore
 from kvorum.server.jobs import Ended, JobOrder, Outcome
 from kvorum.wal import AppendLog
 
@@ -31,6 +31,7 @@ class Planned(NamedTuple):
     fails: bool = False
     is_borne: bool = False
     is_awaited: bool = False
+    is_barrier: bool = False
 
 
 class DrawnHands:
@@ -72,6 +73,7 @@ class DrawnHands:
             assert not self.is_writing, "the thread works beside the writer"
         if job.place is Place.HELPER:
             assert not self._busy[Place.HELPER], "the helper is busy"
+            assert not isinstance(job.work, Barrier), "a barrier would start the helper"
         self.begun.append(job)
         self._busy[job.place].append(job)
 
@@ -107,9 +109,10 @@ PLANNED = st.one_of(
         Planned,
         st.just(Place.LOG),
         st.sampled_from([0, SMALL, LARGE]),
-        st.booleans(),
-        st.booleans(),
-        st.just(False),
+        fails=st.booleans(),
+        is_borne=st.booleans(),
+        is_awaited=st.just(False),
+        is_barrier=st.just(False),
     ),
     st.builds(
         Planned,
@@ -118,20 +121,25 @@ PLANNED = st.one_of(
         fails=st.booleans(),
         is_borne=st.booleans(),
         is_awaited=st.booleans(),
+        is_barrier=st.just(False),
     ),
     st.builds(
         Planned,
         st.sampled_from([Place.HELPER, Place.POOL]),
         st.just(0),
-        is_awaited=st.just(False),
         fails=st.booleans(),
         is_borne=st.booleans(),
+        is_awaited=st.just(False),
+        is_barrier=st.just(False),
     ),
+    st.just(Planned(Place.HELPER, is_barrier=True)),
 )
 
 
 def make(planned: Planned) -> Job:
-    work = AppendLog(3, 0, bytes(planned.size)) if planned.size else Nothing()
+    work: Work = AppendLog(3, 0, bytes(planned.size)) if planned.size else Nothing()
+    if planned.is_barrier:
+        work = Barrier()
     is_borne = planned.is_borne and not planned.size
     on_failure = ignore if is_borne else None
     return Job(planned.place, work, ignore, on_failure, is_awaited=planned.is_awaited)
@@ -184,3 +192,12 @@ def test_jobs_run_and_end_in_order(plan: list[Planned], data: st.DataObject) -> 
     assert all(
         (error is FAILED) == (job in fails) for job, _, error in ended if job.place is not Place.LOG
     )
+
+
+def test_a_barrier_at_an_idle_helper_ends_at_once() -> None:
+    hands = DrawnHands(set(), lambda: True)
+    order = JobOrder(hands)
+    barrier = Job(Place.HELPER, Barrier())
+    order.submit([barrier])
+    assert order.take_ended() == [(barrier, None, None)]
+    assert not hands.begun

@@ -22,7 +22,7 @@ from kvorum.backend.copies import is_copy
 from kvorum.member import flushing, requests, snapshots
 from kvorum.member.callers import MEMBER
 from kvorum.member.images import InstallImage, RemoveImage, note_image
-from kvorum.member.jobs import Job, Nothing, Place, Work, ignore
+from kvorum.member.jobs import Barrier, Job, Nothing, Place, Work, ignore
 from kvorum.member.publishing import UNSEEN
 from kvorum.member.state import State, open_database, read_again
 from kvorum.snap import WriteSnap, database_path
@@ -109,8 +109,8 @@ def _install(member: Member, received: Message) -> InstallSteps:
     work = InstallImage(image, member.backend_directory, config.quota_bytes, is_checked=True)
     noted: Noted | None = None
     if is_copy(member.seams.files, image):
-        # So does what the helper has: a defragmentation's file has the number of the new one.
-        yield _helped(member)
+        # Drain the helper first: a running defragmentation uses the same file number.
+        yield _begun(member, Place.HELPER, Barrier())
         yield _begun(member, Place.FLUSHER, work)
     else:
         loaded = _begun(member, Place.HELPER, work)
@@ -143,14 +143,6 @@ def _begun(member: Member, place: Place, work: Work) -> Completion:
     """Submit a job; return its completion."""
     completion = Completion()
     member.out.jobs.append(Job(place, work, completion.come))
-    return completion
-
-
-def _helped(member: Member) -> Completion:
-    """Return the completion of all that the helper was given, even if it dies of it."""
-    completion = Completion()
-    job = Job(Place.HELPER, Nothing(), completion.come, on_failure=completion.come)
-    member.out.jobs.append(job)
     return completion
 
 

@@ -55,6 +55,12 @@ class Nothing:
         """Do nothing."""
 
 
+class Barrier(Nothing):
+    """Work that ends after all earlier jobs of its place, and starts no helper for that."""
+
+    __slots__ = ()
+
+
 class Job:
     """A piece of work, where it runs, and what takes its result.
 

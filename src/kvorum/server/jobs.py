@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from kvorum.member.jobs import Job, Place
+from kvorum.member.jobs import Barrier, Job, Place
 from kvorum.wal import AppendLog
 
 Ended = tuple[Job, object, Exception | None]
@@ -87,9 +87,10 @@ class JobOrder:
                 if job.is_awaited:
                     self._wait()
             elif job.place in self._helping:
-                self._helping[job.place].append(job)
-                if len(self._helping[job.place]) == 1:
-                    self._hands.begin(job)
+                waiting = self._helping[job.place]
+                waiting.append(job)
+                if len(waiting) == 1:
+                    self._begin_first(waiting)
             else:
                 self._hands.begin(job)
         if self._log_jobs:
@@ -156,5 +157,11 @@ class JobOrder:
             waiting = self._helping[job.place]
             first = waiting.popleft()
             assert first is job, "a job of a helper ended that was not begun"
-            if waiting:
-                self._hands.begin(waiting[0])
+            self._begin_first(waiting)
+
+    def _begin_first(self, waiting: deque[Job]) -> None:
+        """Begin the first job of a helper; a barrier that is first has ended."""
+        while waiting and isinstance(waiting[0].work, Barrier):
+            self._ended.append((waiting.popleft(), None, None))
+        if waiting:
+            self._hands.begin(waiting[0])
