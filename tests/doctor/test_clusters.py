@@ -1,7 +1,9 @@
 """Clusters of several members, healthy and not, of both makes."""
 
 import shlex
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -234,3 +236,35 @@ def test_the_member_to_recover_from(tmp_path_factory: pytest.TempPathFactory) ->
             *_, start = map(shlex.split, recover["run"])
             assert start[0] == make and start[-1] == "--force-new-cluster"
             assert {f"--data-dir={best.data}", f"--name={best.name}"} < set(start)
+
+
+@pytest.mark.long
+def test_a_majority_that_came_back_with_older_copies(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, "kvorum", 3, *FLAGS) as cluster:
+        keeper = cluster.settle()
+        others = cluster.others(keeper)
+        for each in others:
+            each.kill()
+            shutil.copytree(each.data, tmp_path / f"{each.name}.older")
+        cluster.settle()
+        for number in range(BEHIND):
+            cluster.leader(list(cluster)).put(b"acknowledged", b"%d" % number)
+        cluster.catch_up()
+        for each in cluster:
+            each.kill()
+        for each in others:
+            shutil.rmtree(each.data)
+            shutil.copytree(tmp_path / f"{each.name}.older", each.data)
+            each.start()
+        for number in range(BEHIND):
+            cluster.leader(others).put(b"in place of them", b"%d" % number)
+        # The member that still has the lost entries follows nobody who lacks them.
+        keeper.start()
+        assert keeper.wait() != 0
+        assert keeper.logged("members have lost entries that were committed")
+        for each in others:
+            each.kill()
+        found = of_directories(*(each.data for each in cluster))
+        lost = found["committed-entries-lost"]
+        assert len(lost) == len(others)
+        assert all(str(keeper.data) in each["what"] for each in lost)

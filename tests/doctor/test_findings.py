@@ -98,3 +98,16 @@ def test_members_without_a_majority_do_not_decide_who_is_right() -> None:
     # Hashes of other revisions say nothing.
     later = other._replace(hash=StoreHash(8, 6, -1))
     assert "hashes-differ" not in names(one, later)
+
+
+def test_a_leader_that_lacks_what_a_member_applied() -> None:
+    leader = seen(1, raft_index=10, applied_index=10)
+    ahead = seen(2, raft_index=11, applied_index=11)
+    assert "leader-behind" in names(leader, ahead)
+    # A leader of an earlier term does not know that another one leads.
+    assert ahead.before is not None
+    later = ahead._replace(before=ahead.before._replace(raft_term=3))
+    assert "leader-behind" not in names(leader, later)
+    # What the member applied between the looks may be newer than the look at the leader.
+    grown = ahead._replace(before=ahead.before._replace(applied_index=10))
+    assert "leader-behind" not in names(leader, grown)

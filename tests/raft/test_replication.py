@@ -371,7 +371,9 @@ def test_an_acknowledgement_beyond_the_log_is_ignored() -> None:
     core.step(Message(APP_RESP, to=1, sender=2, term=1, index=99))
     assert core.tracker.progress[2].match == 0
     assert lines_of(core).lines[-1] == (
-        "ERROR 1 ignored MsgAppResp from 2 for index 99, behind the last index 1"
+        "ERROR 1 ignored MsgAppResp from 2 for index 99, behind the last index 1: 2 holds entries "
+        "that this leader lacks, and cannot follow it. Was a member's data directory replaced "
+        "by an older copy?"
     )
 
 

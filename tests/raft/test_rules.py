@@ -372,36 +372,53 @@ def test_an_append_below_the_commit_is_answered_with_the_commit() -> None:
 def test_a_leader_without_a_committed_entry_stops_its_follower(data: st.DataObject) -> None:
     """The follower judges every append as a comparison of whole logs would."""
     length = data.draw(st.integers(2, 8))
-    own = sorted(data.draw(st.lists(st.integers(1, 4), min_size=length, max_size=length)))
+    own_terms = sorted(data.draw(st.lists(st.integers(1, 4), min_size=length, max_size=length)))
     committed = data.draw(st.integers(1, length))
     compacted = data.draw(st.integers(0, committed - 1))
+    # A leader that lost entries has later terms behind those it shares, or the same ones anew.
     shared = data.draw(st.integers(0, length))
     tail = sorted(data.draw(st.lists(st.integers(5, 6), max_size=8)))
-    leaders = own[:shared] + tail
+    renewed = data.draw(st.integers(compacted + 1, length + 1))
+    leaders = [
+        Entry(EntryType.NORMAL, term, index, b"anew" if index >= renewed else b"")
+        for index, term in enumerate(own_terms[:shared] + tail, 1)
+    ]
     index = data.draw(st.integers(0, min(len(leaders), committed - 1)))
-    sent = data.draw(st.integers(0, len(leaders) - index))
+    sent = leaders[index : data.draw(st.integers(index, len(leaders)))]
 
-    storage = StoredLog(*own, hard_state=HardState(4, 0, committed))
+    storage = StoredLog(*own_terms, hard_state=HardState(4, 0, committed))
     if compacted:
         storage.compact(compacted)
     core = new_core(1, THREE, storage=storage)
-    message = Message(
-        APP,
-        to=1,
-        sender=2,
-        term=7,
-        index=index,
-        log_term=leaders[index - 1] if index else 0,
-        entries=[Entry(EntryType.NORMAL, leaders[at], at + 1) for at in range(index, index + sent)],
-    )
-    shown = leaders[: index + sent][:committed]
-    if shown == own[: len(shown)]:
+    log_term = leaders[index - 1].term if index else 0
+    shown = [
+        *((each.term, b"") for each in leaders[:index]),
+        *((each.term, each.data) for each in sent),
+    ]
+    known = [(term, b"") for term in own_terms[:committed]]
+    message = Message(APP, to=1, sender=2, term=7, index=index, log_term=log_term, entries=sent)
+    if all(theirs == ours for theirs, ours in zip(shown, known, strict=False)):
         core.step(message)
         (answer,) = read(core)
         assert (answer.index, answer.reject) == (committed, False)
     else:
         with pytest.raises(FatalError, match="members have lost entries that were committed"):
             core.step(message)
+
+
+def test_a_follower_ahead_of_its_leader_is_reported_once_a_term() -> None:
+    core = lead(new_core(1, THREE))
+    read(core)
+    lines_of(core).take()
+    for index in (99, 99, 98):
+        core.step(Message(APP_RESP, to=1, sender=2, term=core.term, index=index))
+    (line,) = lines_of(core).take()
+    assert "2 holds entries that this leader lacks" in line
+    core.become_follower(core.term + 1, 0)
+    lead(core)
+    lines_of(core).take()
+    core.step(Message(APP_RESP, to=1, sender=2, term=core.term, index=99))
+    assert len(lines_of(core).take()) == 1
 
 
 def test_the_leaders_acknowledgement_counts_only_once_it_is_durable() -> None:

@@ -17,6 +17,7 @@ def agreement(sight: Sight) -> Iterator[Finding]:
     """Find members that differ from each other."""
     yield from _corrupt(sight)
     yield from _hashes(sight)
+    yield from _leader_behind(sight)
     yield from _behind(sight)
     yield from _versions(sight)
     yield from _downgrade(sight)
@@ -94,6 +95,36 @@ def _hashes(sight: Sight) -> Iterator[Finding]:
                     ),
                 ),
             )
+
+
+def _leader_behind(sight: Sight) -> Iterator[Finding]:
+    """Find members that applied entries which their leader does not hold, even later."""
+    leaders = [state for _, state in sight.answers if state.leader == state.member]
+    for each, state in sight.answers:
+        before = each.before
+        if before is None:
+            continue
+        for leader in leaders:
+            if leader.raft_term >= before.raft_term and leader.raft_index < before.applied_index:
+                yield Finding(
+                    "leader-behind",
+                    _CERTAIN,
+                    each.endpoint,
+                    f"member {sight.name(state.member)} has applied entries that leader "
+                    f"{sight.name(leader.member)} does not hold: a majority has lost entries that "
+                    "were committed, as after their data directories were replaced by "
+                    "older copies. Save a snapshot of this member; then restore all members from "
+                    "it, or remove it and accept the loss",
+                    {
+                        "applied_index": before.applied_index,
+                        "leader_index": leader.raft_index,
+                        "leader_term": leader.raft_term,
+                    },
+                    (
+                        _at(sight, each.endpoint, "snapshot", "save", Unknown("<backup file>")),
+                        _everywhere(sight, "member", "remove", f"{state.member:x}"),
+                    ),
+                )
 
 
 def _behind(sight: Sight) -> Iterator[Finding]:

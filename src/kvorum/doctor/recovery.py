@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 from kvorum.doctor.findings import Certainty, Finding, command_line
 from kvorum.doctor.stopped import Record
@@ -42,8 +43,39 @@ def recovery(records: Sequence[Record], given: int) -> Iterator[Finding]:
                     )
                 },
             )
+    yield from _lost(records)
     if records and given > 1:
         yield _recover_from(records, len(copies))
+
+
+def _lost(records: Sequence[Record]) -> Iterator[Finding]:
+    """Find members that committed different entries, which proves that some were lost."""
+    for one, other in combinations(records, 2):
+        shared = one.checksums.keys() & other.checksums.keys()
+        differing = [at for at in shared if one.checksums[at] != other.checksums[at]]
+        # Nobody is elected without every committed entry, so the log of a later term is longer.
+        older, newer = sorted((one, other), key=lambda each: each.last_term)
+        is_shorter = older.last_term < newer.last_term and newer.last_index < older.commit
+        if not differing and not is_shorter:
+            continue
+        first = min(differing, default=newer.last_index + 1)
+        yield Finding(
+            "committed-entries-lost",
+            _CERTAIN,
+            "",
+            f"{one.place.data} and {other.place.data} hold different committed entries from index "
+            f"{first} on: members went on after they had lost entries, as after a data directory "
+            "was replaced by an older copy. Decide which history is to stay, keep a copy of the "
+            "other one, and replace the members that have it by empty ones",
+            {
+                "first_index": first,
+                "histories": "; ".join(
+                    f"{each.place.data} commit {each.commit} term {each.last_term}"
+                    for each in (one, other)
+                ),
+            },
+            (command_line("cp", "-a", str(older.place.data), f"{older.place.data}.copy"),),
+        )
 
 
 def _recover_from(records: Sequence[Record], members: int) -> Finding:

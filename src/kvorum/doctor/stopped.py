@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
@@ -23,6 +24,7 @@ from kvorum.membership.cluster import MembershipError
 from kvorum.membership.documents import Member, decode_member
 from kvorum.offline.directories import DataDirectory
 from kvorum.offline.histories import read_history
+from kvorum.raft.entries import Entry
 from kvorum.raft.messages import Snapshot
 from kvorum.snap import SnapError, database_path, decode
 from kvorum.snap.format import parse_name
@@ -48,6 +50,8 @@ class Record(NamedTuple):
     """The newest entry that is known to be committed."""
     last_index: int
     last_term: int
+    checksums: dict[int, int]
+    """A checksum of each committed entry that the log keeps, by its index."""
 
     @property
     def member(self) -> Member | None:
@@ -74,6 +78,10 @@ def examine_directory(place: DataDirectory) -> Examination:
         return Examination(findings, examiner.record())
     except OSError as error:
         return Examination([not_readable(place, error)], None)
+
+
+def _checksum(entry: Entry) -> int:
+    return crc32(entry.data, entry.term ^ entry.type << 31)
 
 
 class _Examiner:
@@ -103,6 +111,7 @@ class _Examiner:
         except (MembershipError, ValueError):
             return None
         log, applied = self._log, self._database.facts.index
+        commit = max(log.state.commit, applied)
         last_term = self._snapshot.term if self._snapshot is not None else 0
         return Record(
             self._place,
@@ -111,9 +120,10 @@ class _Examiner:
             cluster.local_id,
             cluster.members,
             log.state.term,
-            max(log.state.commit, applied),
+            commit,
             self._last_index,
             log.entries[-1].term if log.entries else last_term,
+            {each.index: _checksum(each) for each in log.entries if each.index <= commit},
         )
 
     @property

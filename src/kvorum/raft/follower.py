@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvorum.raft import election, membership
 from kvorum.raft.config import ReadOnlyOption
+from kvorum.raft.entries import NO_LIMIT
 from kvorum.raft.errors import ProposalDroppedError
 from kvorum.raft.messages import NONE, Message, MessageType, Snapshot
 from kvorum.raft.states import ReadState
@@ -63,7 +64,8 @@ def _on_append(raft: Raft, message: Message) -> None:
         return
     if index < log.committed:
         # The leader sent this message early: it holds every committed entry.
-        _check_committed(raft, message)
+        if message.term:
+            _check_committed(raft, message)
         raft.send(Message(MessageType.APP_RESP, to=message.sender, index=log.committed))
         return
     last_new = log.maybe_append((message.log_term, index), entries, message.commit)
@@ -90,23 +92,27 @@ def _on_append(raft: Raft, message: Message) -> None:
 
 
 def _check_committed(raft: Raft, message: Message) -> None:
-    """Stop if the leader of this term holds another entry where this node has committed one.
+    """Stop if the leader of this term lacks an entry that this node knows to be committed.
 
-    Raft elects nobody without every committed entry, so members have lost some of theirs. One
-    entry decides: the terms of a log never fall, and equal terms at an index mean equal logs below.
+    Raft elects nobody without every committed entry, so such a leader proves that members have lost
+    entries. Terms show it in most cases, and also where the log is compacted: the terms of a log
+    never fall. The lost members may have reused a term; then the entries themselves differ.
     """
-    log, entries = raft.log, message.entries
-    index = min(message.index + len(entries), log.committed)
-    position = index - message.index
-    term = entries[position - 1].term if position else message.log_term
+    log, committed = raft.log, raft.log.committed
+    sent = [entry for entry in message.entries if entry.index <= committed]
+    index, term = (sent[-1].index, sent[-1].term) if sent else (message.index, message.log_term)
     own_term = log.term_or_zero(index)
-    # The term of a compacted entry is at most that of the newest committed one.
-    if message.term and (own_term != term if own_term else term > log.term_or_zero(log.committed)):
+    is_lost = own_term != term if own_term else term > log.term_or_zero(committed)
+    first = log.first_index()
+    kept = [entry for entry in sent if entry.index >= first]
+    if kept and not is_lost:
+        is_lost = log.slice(kept[0].index, kept[-1].index + 1, NO_LIMIT) != kept
+    if is_lost:
         raft.stop(
-            f"{raft.id:x} has committed the entries up to {log.committed}, and leader "
-            f"{message.sender:x} of term {message.term} holds an entry of term {term} at index "
-            f"{index} that is not among them: members have lost entries that were committed. Was "
-            "the data directory of a member replaced by an older copy?"
+            f"{raft.id:x} has committed the entries up to {committed}, and the entries of leader "
+            f"{message.sender:x} of term {message.term} differ at index {index} or below: members "
+            "have lost entries that were committed. Was the data directory of a member replaced by "
+            "an older copy?"
         )
 
 

@@ -109,10 +109,13 @@ def _on_append_response(raft: Raft, message: Message, peer: Progress) -> None:
         return
     index, node = message.index, message.sender
     if index > raft.log.last_index():
-        raft.logger.error(
-            f"{raft.id:x} ignored MsgAppResp from {node:x} for index {index}, "
-            f"behind the last index {raft.log.last_index()}"
-        )
+        if not peer.is_ahead:
+            peer.is_ahead = True
+            raft.logger.error(
+                f"{raft.id:x} ignored MsgAppResp from {node:x} for index {index}, behind the last "
+                f"index {raft.log.last_index()}: {node:x} holds entries that this leader lacks, "
+                "and cannot follow it. Was a member's data directory replaced by an older copy?"
+            )
         return
     probing = peer.state == ProgressState.PROBE
     if not peer.maybe_update(index) and not (probing and peer.match == index):

@@ -29,6 +29,7 @@ class Progress:
     __slots__ = (
         "flow_paused",
         "inflights",
+        "is_ahead",
         "is_learner",
         "match",
         "next",
@@ -50,6 +51,8 @@ class Progress:
         # Lifted by an acknowledgement or a heartbeat's response.
         self.flow_paused = False
         self.inflights = inflights
+        # The peer acknowledged entries that this leader lacks, which only lost data explains.
+        self.is_ahead = False
         self.is_learner = False
 
     def copy(self) -> "Progress":
@@ -60,6 +63,7 @@ class Progress:
         other.pending_snapshot = self.pending_snapshot
         other.recent_active = self.recent_active
         other.flow_paused = self.flow_paused
+        other.is_ahead = self.is_ahead
         other.is_learner = self.is_learner
         return other
 
