@@ -1,6 +1,7 @@
 """The Snapshot call: what travels, while others write, and what is left behind when it breaks."""
 
 import os
+import select
 import signal
 import threading
 from collections import Counter
@@ -26,12 +27,14 @@ from kvorum.backend.bbolt import open_image
 from kvorum.backend.encoding import parse_row_key
 from kvorum.files.real import RealFiles
 from kvorum.rpc.snapshot import IMAGES_MAX
+from tests.cluster.members import until
 from tests.kvorum import Kvorum, running_kvorum
 from tests.rpc.oracle import Oracle, status_of
 from tests.utl.history import ask, connected
 
 BLOB_BYTES = 256 * 1024
 LARGE_PUTS = 16
+WAIT_SECONDS_MAX = 60.0
 
 
 def call(client: Oracle) -> Any:
@@ -62,11 +65,20 @@ def halted_helper(server: Kvorum, client: Oracle) -> Iterator[int]:
     ask(client, "Maintenance/HashKV", HashKVRequest(revision=1))  # starts it, if it has not run
     helper = helper_of(server)
     os.kill(helper, signal.SIGSTOP)
+    # A read that the signal interrupts still takes what arrives before the process stands still.
+    status = Path(f"/proc/{helper}/status")
+    until("the helper stands still", lambda: "\nState:\tT" in status.read_text())
     try:
         yield helper
     finally:
         with suppress(ProcessLookupError):
             os.kill(helper, signal.SIGCONT)
+
+
+def await_job(helper: int) -> None:
+    """Return when the server has sent a job that the halted helper has not read."""
+    with Path(f"/proc/{helper}/fd/0").open("rb", buffering=0) as jobs:
+        assert select.select([jobs], [], [], WAIT_SECONDS_MAX)[0], "the helper got no job"
 
 
 def temporary_files(data: Path) -> list[str]:
@@ -192,6 +204,8 @@ def test_a_helper_that_dies_fails_the_call_and_nothing_else(tmp_path: Path) -> N
         with halted_helper(server, client) as helper:
             stream = call(client)
             ask(client, "KV/Put", PutRequest(key=b"key", value=b"value"))
+            # A job that was not sent yet would go to the next helper, and succeed.
+            await_job(helper)
             os.kill(helper, signal.SIGKILL)
             with pytest.raises(grpc.RpcError) as raised:
                 list(stream)
