@@ -35,7 +35,6 @@ from kvorum.client.errors import (
     UserEmptyError,
     error_of,
 )
-from kvorum.client.finding import member_addresses, members_request
 from kvorum.client.interface import End, Metadata, Transport
 from kvorum.client.rpcs import Rpc
 
@@ -402,6 +401,8 @@ class Core:
 
     def _synchronize(self) -> None:
         """Ask for the members, and use those that serve from then on."""
+        from kvorum.client.finding import member_addresses, members_request
+
         # One at a time: a member that does not answer would be asked ever more.
         self._sync_at = float("inf")
 

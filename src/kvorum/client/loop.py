@@ -312,7 +312,8 @@ class LoopClient:
         try:
             link = Link(number, address, self.core, self._context(address))
             link.opens_until = clock() + self._connect_seconds_max
-            async with asyncio.timeout(self._connect_seconds_max):
+            is_limited = self._connect_seconds_max < float("inf")
+            async with asyncio.timeout(self._connect_seconds_max if is_limited else None):
                 if address.port is None:
                     await loop.create_unix_connection(lambda: _Protocol(self, link), address.host)
                 else:

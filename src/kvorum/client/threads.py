@@ -20,13 +20,14 @@ from kvorum.client.endpoints import Address
 from kvorum.client.errors import ForkedError, KvorumError
 from kvorum.client.http2 import ProtocolError
 from kvorum.client.interface import Metadata
-from kvorum.client.keeping import Keeping, Kept
 from kvorum.client.link import READ_BYTES, Link, LinkError
 from kvorum.client.rpcs import Rpc
-from kvorum.client.watching import Watching
 
 if TYPE_CHECKING:
     import ssl
+
+    from kvorum.client.keeping import Keeping, Kept
+    from kvorum.client.watching import Watching
 
 T = TypeVar("T")
 Ready = list[tuple[int, int]]
@@ -115,8 +116,10 @@ class ThreadedClient:
     ) -> None:
         self.core: Core = core
         core.transport = self
-        self.watching: Watching = Watching(core)
-        self.keeping: Keeping = Keeping(core)
+        self._watching: Watching | None = None
+        self._keeping: Keeping | None = None
+        self._duties: list[Watching | Keeping] = []
+        """Those of both that were asked for; a program that only makes calls loads neither."""
         self._context = context
         self._connect_seconds_max = connect_seconds_max
         self._process = os.getpid()
@@ -137,6 +140,26 @@ class ThreadedClient:
         self._open_bell()
         self._thread: threading.Thread | None = None
         self._is_closed = False
+
+    @property
+    def watching(self) -> "Watching":
+        """The watches; for whoever holds the lock."""
+        if self._watching is None:
+            from kvorum.client.watching import Watching
+
+            self._watching = Watching(self.core)
+            self._duties.append(self._watching)
+        return self._watching
+
+    @property
+    def keeping(self) -> "Keeping":
+        """The leases that are kept alive; for whoever holds the lock."""
+        if self._keeping is None:
+            from kvorum.client.keeping import Keeping
+
+            self._keeping = Keeping(self.core)
+            self._duties.append(self._keeping)
+        return self._keeping
 
     # Calls.
 
@@ -234,7 +257,9 @@ class ThreadedClient:
                     self._close_bell()
 
     def _wake_at(self) -> float:
-        moment = min(self.core.wake_at(), self.watching.wake_at(), self.keeping.wake_at())
+        moment = self.core.wake_at()
+        for duty in self._duties:
+            moment = min(moment, duty.wake_at())
         for _, link in self._sockets.values():
             moment = min(moment, link.wake_at(self.core.now))
         return moment
@@ -242,8 +267,8 @@ class ThreadedClient:
     def _pass_time(self) -> None:
         now = self.core.now
         self.core.pass_time(now)
-        self.watching.pass_time(now)
-        self.keeping.pass_time(now)
+        for duty in self._duties:
+            duty.pass_time(now)
         for descriptor, (connection, link) in list(self._sockets.items()):
             try:
                 link.pass_time(now)
@@ -252,14 +277,14 @@ class ThreadedClient:
 
     # Leases.
 
-    def keep(self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]) -> Kept:
+    def keep(self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]) -> "Kept":
         """Keep a lease alive that was asked for at that moment of `clock`."""
         with self.turn():
             kept = self.keeping.keep(lease, ttl, asked_at, on_change)
             self.start_reading()
         return kept
 
-    def release(self, kept: Kept) -> None:
+    def release(self, kept: "Kept") -> None:
         """Keep a lease no longer."""
         with self.turn():
             self.keeping.release(kept)
@@ -301,8 +326,8 @@ class ThreadedClient:
             self._is_closed = True
             self.core.now = clock()
             self.core.close()
-            self.watching.close()
-            self.keeping.close()
+            for duty in self._duties:
+                duty.close()
             thread = self._thread
         if thread is not None:
             self._server.wake()
@@ -360,16 +385,18 @@ class ThreadedClient:
         try:
             link = Link(number, address, self.core, self._context(address))
             link.opens_until = clock() + self._connect_seconds_max
+            # Sockets take None for no limit.
+            seconds = None if self._connect_seconds_max == FOREVER else self._connect_seconds_max
             if address.port is None:
                 connection = socket.socket(socket.AF_UNIX)
-                connection.settimeout(self._connect_seconds_max)
+                connection.settimeout(seconds)
                 connection.connect(address.host)
             else:
                 # As bytes, a name of ASCII is looked up without loading the rules of all others.
                 host = address.host.encode() if address.host.isascii() else address.host
                 connection = socket.create_connection(
                     (host, address.port),  # type: ignore[arg-type]
-                    self._connect_seconds_max,
+                    seconds,
                 )
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setblocking(False)

@@ -13,7 +13,6 @@ from kvorum.client.aio.recipes.methods import AsyncRecipes
 from kvorum.client.credentials import TlsOptions, contexts
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import AuthNotEnabledError, ClosedError, KvorumError
-from kvorum.client.finding import member_addresses, members_request, srv_endpoints
 from kvorum.client.keys import Text, as_bytes, key_range
 from kvorum.client.loop import LoopClient as Shell
 from kvorum.client.loop import Waiter
@@ -79,8 +78,12 @@ class AsyncClient(AsyncRecipes):
         `sync_seconds` the endpoints are replaced by those that the cluster's members tell. `shell`
         is for `kvorum.embed`: it makes what carries calls, if that is not the network.
         """
+        if srv:
+            from kvorum.client.finding import srv_endpoints
+
+            endpoints = srv_endpoints(srv)
         core = make_core(
-            srv_endpoints(srv) if srv else endpoints,
+            endpoints,
             user=user,
             password=password,
             token=token,
@@ -264,6 +267,8 @@ class AsyncClient(AsyncRecipes):
 
     async def sync_endpoints(self, timeout: float | None = None) -> list[str]:
         """Use the endpoints of all members that have started and may vote, and return them."""
+        from kvorum.client.finding import member_addresses, members_request
+
         operation = Operation(rpcs.MEMBER_LIST, members_request(), member_addresses)
         found = await self.run(operation, timeout)
         if found:
