@@ -532,6 +532,30 @@ def test_certificates(
         assert open_dialing(settings).get(url, "/echo")[0] == 200
 
 
+@pytest.mark.parametrize("version", ["TLS1.2", "TLS1.3"])
+def test_two_members_that_refuse_each_other(
+    place: TlsFixture,
+    open_dialing: OpenDialing,
+    open_service: OpenService,
+    edge_kind: str,
+    version: str,
+) -> None:
+    tls = place.listener(version_max=version, allowed_names=("somebody",))
+    url = f"https://{open_service(tls=tls).address}"
+    one = open_dialing(place.settings(allowed_names=("somebody else",)))
+    said = one.failure(one.dialer.request(url, "GET", "/echo", [], b""))
+    ours = "client certificate authentication failed: the common name 'member' is not allowed"
+    theirs = "remote error: tls: bad certificate"
+    if edge_kind == "python":
+        # Python's ssl cannot send an alert for a name, so the server just closes.
+        assert said == f"{url}: {ours}"
+    elif version == "TLS1.2":
+        # The server's verdict is a part of the handshake, and so comes first.
+        assert said == f"{url}: {theirs}"
+    else:
+        assert said == f"{url}: {ours}; {theirs}"
+
+
 def test_tls_over_unix_sockets(
     place: TlsFixture, open_dialing: OpenDialing, open_service: OpenService, tmp_path: Path
 ) -> None:

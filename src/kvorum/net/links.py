@@ -26,6 +26,8 @@ IDLE_SECONDS_MAX = 5.0
 UNPOLLED_BYTES_MAX = 4 * 1024 * 1024
 """A connection is not read while so much of it waits for `poll`."""
 KEEPALIVE_SECONDS = 30
+VERDICT_SECONDS_MAX = 0.5
+"""How long a member whose certificate is refused may take to refuse this one's as well."""
 
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
@@ -144,6 +146,7 @@ class Connection(asyncio.Protocol):
         "_loop",
         "_may_keep",
         "_owner",
+        "_refusal",
         "_request",
         "address",
         "transport",
@@ -160,6 +163,8 @@ class Connection(asyncio.Protocol):
         self._body: Body | None = None
         self._is_kept = False
         self._may_keep = False
+        self._refusal = ""
+        """Why the other side's certificate is refused."""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._arrived_bytes = 0
         self._arrived_poll = 0
@@ -181,8 +186,12 @@ class Connection(asyncio.Protocol):
             if self.address.is_secure:
                 certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
                 if refusal := self._owner.refusal(certificate):
-                    self._request = request
-                    self._fail(refusal)
+                    # Nothing is sent. The other side's verdict on this member's certificate is
+                    # on its way in TLS 1.3, and the operator of a wrong one needs to see it.
+                    self._request, self._refusal = request, refusal
+                    self._idle_timer = self._loop.call_later(
+                        VERDICT_SECONDS_MAX, self._fail, refusal
+                    )
                     return
             self.begin(request, is_kept=False)
         except Exception as error:
@@ -219,6 +228,9 @@ class Connection(asyncio.Protocol):
         if request is None:
             # Nothing was asked for.
             self.abort()
+            return
+        if self._refusal:
+            self._fail(self._refusal)
             return
         try:
             if self._body is None:
@@ -335,6 +347,8 @@ class Connection(asyncio.Protocol):
             self._owner.dial(request)
         else:
             text = words_of(exc) if exc is not None else "the connection was closed"
+            if self._refusal:
+                text = self._refusal if exc is None else f"{self._refusal}; {text}"
             self._owner.end(request, DialEventKind.FAILED, f"{self.address.url}: {text}")
 
 
