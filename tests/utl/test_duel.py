@@ -1,5 +1,6 @@
 """Files of every kind, whole and damaged: etcdutl and kvorumutl say the same of them."""
 
+import json
 import random
 import shutil
 import struct
@@ -86,6 +87,30 @@ def test_snapshots_of_both_servers_have_the_same_status_and_hashes(saved: Path, 
         duel.compare("hashkv", "snapshot", f"--rev={revision}")
     before = (duel.ours / "snapshot").read_bytes()
     assert before == saved.read_bytes()
+
+
+def added_members(told: bytes) -> list[tuple[str, dict[str, object]]]:
+    """Return level and fields of the lines of a console log that tell of members."""
+    found = []
+    for line in told.decode().splitlines():
+        match line.split("\t"):
+            case [_, level, _, "added member", fields]:
+                found.append((level, json.loads(fields)))
+    return found
+
+
+def test_members_of_a_restored_cluster_are_told_alike(saved: Path, duel: Duel) -> None:
+    duel.copy(saved, "snapshot")
+    members = "m1=http://127.0.0.1:1,m2=http://127.0.0.1:2,m3=http://127.0.0.1:3"
+    theirs, ours = duel.both(
+        *("snapshot", "restore", "snapshot", "--data-dir", "restored", "--name", "m2"),
+        *("--initial-cluster", members, "--initial-advertise-peer-urls", "http://127.0.0.1:2"),
+    )
+    assert theirs.code == ours.code == 0
+    assert len(added_members(ours.err)) == 3
+    assert sorted(added_members(ours.err), key=str) == sorted(added_members(theirs.err), key=str)
+    for each in (duel.theirs, duel.ours):
+        shutil.rmtree(each / "restored")
 
 
 STEPS = st.lists(

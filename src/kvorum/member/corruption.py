@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.errors import COMPACTED, FUTURE_REV, Code, Status, StatusError
 from kvorum.api.pb.etcdserverpb import AlarmRequest
-from kvorum.member import requests
+from kvorum.member import lines, requests
 from kvorum.member.alarms import AlarmType
 from kvorum.member.callers import MEMBER
 from kvorum.member.errors import MemberStopped
@@ -170,9 +170,11 @@ def _compare_compactions(member: Member) -> Part[None]:
     kept = member.store.compaction.hashes()
     known = checks.compared
     checks.compared = {own.revision: known.get(own.revision) or Compared() for own in kept}
+    count = 0
     for own in kept:
         if own.revision <= checks.checked_revision:
-            return
+            break
+        count += 1
         peers = [each.id for each in member.cluster.members if each.id != member.id]
         owners = yield from _owners(member, own, peers)
         if len(owners) > 1:
@@ -180,7 +182,8 @@ def _compare_compactions(member: Member) -> Part[None]:
             return
         if len(owners[own.hash]) == len(peers) + 1:
             checks.checked_revision = own.revision
-            return
+            break
+    lines.finished_hash_check(member, count)
 
 
 def _owners(member: Member, own: HashKV, peers: list[int]) -> Part[dict[int, list[int]]]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kvorum.api.errors import TIMEOUT
 from kvorum.api.marks import mark
 from kvorum.backend.copies import is_copy
-from kvorum.member import flushing, requests, snapshots
+from kvorum.member import flushing, lines, requests, snapshots
 from kvorum.member.callers import MEMBER
 from kvorum.member.images import InstallImage, RemoveImage, note_image
 from kvorum.member.jobs import Barrier, Job, Nothing, Place, Work, ignore
@@ -128,6 +128,7 @@ def _install(member: Member, received: Message) -> InstallSteps:
 
     member.start(None, MEMBER, _forget(member.store, member.lessor))
     _use_state(member, state, snapshot.conf_state)
+    lines.recovered_members(member)
     mark("snapshot installed")
     snapshots.installed(member, index)
     writer.finish_received()

@@ -124,6 +124,29 @@ def compacted_log(member: Member, index: int) -> None:
     tell(member.logger, "debug", "compacted Raft logs", compact_index=index)
 
 
+# What the database tells of the cluster.
+
+
+def recovered_members(member: Member) -> None:
+    """Tell who belongs to the cluster by a database that was opened, or came from a peer."""
+    for found in member.cluster.members:
+        tell(
+            member.logger,
+            "info",
+            "recovered/added member from store",
+            cluster_id=f"{member.cluster.cluster_id:x}",
+            local_member_id=f"{member.id:x}",
+            recovered_remote_peer_id=f"{found.id:x}",
+            recovered_remote_peer_urls=list(found.peer_urls),
+            recovered_remote_peer_is_learner=found.is_learner,
+        )
+
+
+def finished_hash_check(member: Member, count: int) -> None:
+    """Tell that the hashes of compactions were compared with the peers', and how many."""
+    tell(member.logger, "info", "finished compaction hash check", number_of_hashes_checked=count)
+
+
 # What the cluster agreed on.
 
 

@@ -26,6 +26,8 @@ class SnapshotTransfer(NamedTuple):
 
     message: Message
     path: str
+    size: int
+    """Bytes of the file."""
     is_copy: bool = False
     """Whether the file is a copy of this member's database, and not one of etcd's format."""
 

@@ -18,7 +18,7 @@ from kvorum.api.codec import HeaderEncoder
 from kvorum.api.marks import mark
 from kvorum.api.pb.etcdserverpb import Metadata
 from kvorum.files.interface import parent
-from kvorum.member import snapshots
+from kvorum.member import lines, snapshots
 from kvorum.member.autocompaction import start_auto_compaction
 from kvorum.member.callers import MEMBER
 from kvorum.member.corruption import initial_check
@@ -178,6 +178,7 @@ def _restart(
         f"commit {hard_state.commit}, last entry {last}"
     )
     member = _member(config, seams, node, storage, log, state, start)
+    lines.recovered_members(member)
     snapshots.after_start(member)
     return member
 

@@ -304,7 +304,7 @@ def _built(
             term=message.term,
             snapshot=snapshot,
         )
-        member.out.snapshots.append(SnapshotTransfer(sent, path, copying is not None))
+        member.out.snapshots.append(SnapshotTransfer(sent, path, facts.length, copying is not None))
         mark("snapshot sent")
     member.logger.info(
         f"made an image of {facts.length} bytes at index {facts.index} for "

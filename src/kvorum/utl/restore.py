@@ -39,6 +39,7 @@ from kvorum.client.saving import DIGEST_BYTES
 from kvorum.edge import native_rows
 from kvorum.files import Files
 from kvorum.files.real import RealFiles
+from kvorum.member.lines import tell
 from kvorum.membership.bootstrap import (
     BootstrapError,
     bootstrap_changes,
@@ -58,6 +59,7 @@ from kvorum.offline.verification import VALUES, VARIABLE, verify
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState, Snapshot
 from kvorum.raft.wire import encode_conf_change
+from kvorum.telemetry.logs import Line, Logger, as_console
 
 _TERM = 1
 
@@ -90,6 +92,7 @@ def run(invocation: Invocation) -> None:
     if os.environ.get(VARIABLE, "").lower() in VALUES:
         wal = Path(options.wal_directory) if options.wal_directory else None
         verify(files, environments, DataDirectory(data, wal), is_exact=True)
+    _tell_added(_members(options))
     sys.stderr.write(f"restored snapshot {path} to {data}\n")
 
 
@@ -150,6 +153,31 @@ def restore(
         history = _history(members, metadata, facts.document(metadata))
         write_history(files, snap, stage.wal, history)
     return data
+
+
+class _StandardError:
+    """Where etcdutl logs, in the form in which it does."""
+
+    def write(self, line: Line) -> None:
+        """Write a line."""
+        sys.stderr.write(f"{as_console(line)}\n")
+
+
+def _tell_added(members: list[Member]) -> None:
+    """Log each member of the new cluster as etcdutl does: scripts wait for these lines."""
+    logger = Logger([_StandardError()])
+    cluster = cluster_id(member.id for member in members)
+    for member in members:
+        tell(
+            logger,
+            "info",
+            "added member",
+            cluster_id=f"{cluster:x}",
+            local_member_id="0",
+            added_peer_id=f"{member.id:x}",
+            added_peer_peer_urls=list(member.peer_urls),
+            added_peer_is_learner=member.is_learner,
+        )
 
 
 def _check_file(path: str) -> None:

@@ -44,6 +44,7 @@ class Connection:
 class Transfer(NamedTuple):
     message: Message
     path: str
+    size: int = 0
     is_copy: bool = False
 
 

@@ -10,6 +10,7 @@ from struct import Struct
 from typing import Any, Final, Protocol
 
 from kvorum.files import Files, Opening
+from kvorum.member.lines import size_text, tell
 from kvorum.net.interface import FAILURES, WRITABLE_BYTES, DialEventKind
 from kvorum.peer.transport.addresses import Addresses
 from kvorum.peer.transport.figures import Figures
@@ -38,6 +39,10 @@ class SnapshotTransfer(Protocol):
     @property
     def path(self) -> str:
         """The file; nobody changes it until `Host.snapshot_sent` was called."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
 
     @property
     def is_copy(self) -> bool:
@@ -69,6 +74,7 @@ class SnapshotSending:
         "_ahead",
         "_answer",
         "_began",
+        "_bytes",
         "_copy_refused",
         "_end",
         "_figures",
@@ -122,13 +128,26 @@ class SnapshotSending:
         figures.sent_bytes += 8 + len(message)
         figures.snapshots_sending += 1
         self._began = shared.settings.unix_seconds()
-        shared.logger.info(f"sends {self._describe()} to {self._url}")
+        self._bytes = 8 + len(message) + transfer.size
+        self._tell("sending database snapshot")
         self._send_next()
 
     def _describe(self) -> str:
         message = self._transfer.message
         index = message.snapshot.index if message.snapshot is not None else 0
         return f"the snapshot at index {index} to {message.to:x}"
+
+    def _tell(self, message: str) -> None:
+        sent = self._transfer.message
+        tell(
+            self._shared.logger,
+            "info",
+            message,
+            snapshot_index=sent.snapshot.index if sent.snapshot is not None else 0,
+            remote_peer_id=f"{sent.to:x}",
+            bytes=self._bytes,
+            size=size_text(self._bytes),
+        )
 
     def _send_next(self) -> None:
         """Send the next piece, if there is room for it, and read the one after it."""
@@ -196,7 +215,7 @@ class SnapshotSending:
             self._figures.snapshots_sent += 1
             seconds = self._shared.settings.unix_seconds() - self._began
             self._figures.snapshot_send_seconds.observe(seconds)
-            logger.info(f"sent {self._describe()}: {self._offset} bytes")
+            self._tell("sent database snapshot")
         self._shared.node.snapshot_sent(self._transfer, failed=bool(problem))
 
     def pass_time(self, now: float) -> float:
