@@ -4,11 +4,13 @@ A command is over in a moment, so what counts is what it imports. Run it as `mak
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 from bench.servers import running
 from tools import etcds
@@ -16,15 +18,19 @@ from tools import etcds
 KVORUMCTL = str(Path(sys.executable).parent / "kvorumctl")
 
 
-def seconds(command: list[str]) -> float:
-    """Return how long a command takes."""
+def cost(command: list[str]) -> tuple[float, float]:
+    """Return how long a command takes, and how much of a processor, in milliseconds."""
     begun = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begun
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    took = time.perf_counter() - begun
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert not process.returncode, command
+    return took * 1000, (used.ru_utime + used.ru_stime) * 1000
 
 
 def main() -> None:
-    """Run the commands in alternation, and print the best of each."""
+    """Run the commands in alternation, and print the median and the best of each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     rounds: int = parser.parse_args().rounds
@@ -37,17 +43,24 @@ def main() -> None:
             "python -c pass": [sys.executable, "-c", "pass"],
             "kvorumctl version": [KVORUMCTL, "version"],
             "kvorumctl get": [KVORUMCTL, at, "get", "key"],
+            "kvorumctl put": [KVORUMCTL, at, "put", "key", "value"],
         }
         etcd = etcds.chosen()
         if etcd is not None:
-            commands["etcdctl get"] = [str(etcd.programs / "etcdctl"), at, "get", "key"]
-        best = dict.fromkeys(commands, float("inf"))
+            etcdctl = str(etcd.programs / "etcdctl")
+            commands["etcdctl get"] = [etcdctl, at, "get", "key"]
+            commands["etcdctl put"] = [etcdctl, at, "put", "key", "value"]
+        costs: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
         for _ in range(rounds):
             for name, command in commands.items():
-                best[name] = min(best[name], seconds(command))
-    bare = best["python -c pass"]
-    for name, took in best.items():
-        print(f"{name:20} {took * 1000:7.1f} ms  {took / bare:5.2f} times bare Python")
+                costs[name].append(cost(command))
+    print(f"{'milliseconds':20}  wall: median  best   processor: median  best")
+    for name, found in costs.items():
+        wall, processor = zip(*found, strict=True)
+        print(
+            f"{name:20} {median(wall):13.1f} {min(wall):5.1f} "
+            f"{median(processor):19.1f} {min(processor):5.1f}"
+        )
 
 
 if __name__ == "__main__":
