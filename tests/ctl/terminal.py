@@ -56,6 +56,12 @@ class Terminal:
             if select.select([self._master], [], [], press_at - now)[0]:
                 self._read(deadline)
 
+    def translate_nothing(self) -> None:
+        """Let the terminal show line feeds as they are, without a carriage return before them."""
+        modes = termios.tcgetattr(self._master)
+        modes[1] &= ~termios.OPOST
+        termios.tcsetattr(self._master, termios.TCSANOW, modes)
+
     def is_echoing(self) -> bool:
         """Return whether the terminal shows what is typed."""
         flags: int = termios.tcgetattr(self._master)[3]

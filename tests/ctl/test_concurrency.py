@@ -1,12 +1,16 @@
 """`lock` and `elect` beside etcdctl's."""
 
+import os
 import re
 import signal
+import socket
+import sys
 
 import pytest
 
 from kvorum.client.sync.client import Client
 from tests.ctl.duel import Conversation, Duel
+from tests.ctl.processes import PATIENCE_SECONDS, Program
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 FORMATS = ("simple", "fields", "json", "table", "nonsense")
@@ -44,6 +48,50 @@ def test_a_lock_is_held_until_a_signal_comes(duel: Duel, form: str) -> None:
     duel.converse("lock", "held", "-w", form, talk=talk, change=_plain)
     _clear(duel, "held/", form)
     duel.compare("get", "--prefix", "held/", "--keys-only")
+
+
+WAITING = "import sys; from kvorum.ctl.main import main; main()"
+IMPORTING = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == "kvorum.client.core":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+"""
+"""The same, interrupted while it loads the client."""
+
+
+@pytest.mark.parametrize("words", [("lock", "early"), ("elect", "early", "me")])
+@pytest.mark.parametrize("moment", ["while it loads", "before it is answered"])
+def test_an_interruption_before_there_is_a_session_is_told(
+    words: tuple[str, ...], moment: str
+) -> None:
+    is_loading = moment == "while it loads"
+    program = IMPORTING + WAITING if is_loading else WAITING
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(PATIENCE_SECONDS)
+        host, port = server.getsockname()
+        tool = Program(
+            [sys.executable, "-c", program, f"--endpoints={host}:{port}", *words], os.environ
+        )
+        try:
+            if not is_loading:
+                connection, _ = server.accept()
+                with connection:
+                    # The grant of the lease: from then on it waits for an answer.
+                    received = b""
+                    while b"LeaseGrant" not in received:
+                        received += connection.recv(65536)
+                    tool.signal(signal.SIGINT)
+                    outcome = tool.end()
+            else:
+                outcome = tool.end()
+        finally:
+            tool.close()
+    assert outcome == (1, b"", b"Error: context canceled\n")
 
 
 @pytest.mark.parametrize("number", SIGNALS)

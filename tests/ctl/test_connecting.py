@@ -68,6 +68,25 @@ def test_an_endpoint_that_nobody_serves(duel: Duel, words: tuple[str, ...]) -> N
         assert duel.compare(*words, *options, endpoints=False).code in (1, 2, 4)
 
 
+@pytest.mark.parametrize(
+    "flag",
+    [
+        f"--{name}={seconds}"
+        for name in ("command-timeout", "dial-timeout", "keepalive-time", "keepalive-timeout")
+        for seconds in ("0s", "-1s")
+    ],
+)
+def test_timeouts_of_nothing(duel: Duel, flag: str) -> None:
+    duel.compare("put", "timeouts", "1", flag)
+    duel.compare("get", "timeouts", flag)
+    duel.compare("get", "timeouts", flag, "--user=a:b")
+    lease = duel.compare(
+        "lease", "grant", "100", flag, save=r"lease (\w+)" if "command" not in flag else ""
+    )
+    if lease.code == 0:
+        duel.compare("lease", "keep-alive", "--once", f"{{{len(duel.saved) - 1}}}", flag)
+
+
 def test_commands_without_a_deadline_do_not_hang() -> None:
     # etcdctl's do.
     with held_port() as port:

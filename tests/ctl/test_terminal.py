@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvorum.api.pb import etcdserverpb as pb
 from kvorum.cli.text import printable
 from kvorum.ctl.lines import laid_out
 from tests.ctl.store import Store
@@ -35,6 +36,21 @@ def test_json_that_is_laid_out_means_the_same(value: object) -> None:
     if shown is not None:
         assert json.loads(shown) == value
         assert all(each == "\n" or each.isprintable() for each in shown)
+
+
+def test_protobuf_reaches_a_terminal_as_it_is(store: Store) -> None:
+    store.client.put("p", EVIL)
+    with kvorumctl(store.address, "get", "p", "-w", "protobuf") as terminal:
+        # As a program does that wants bytes from a terminal: it translates none.
+        terminal.translate_nothing()
+        assert terminal.end() == 0
+    answer = pb.RangeResponse.FromString(terminal.seen)
+    assert answer == pb.RangeResponse.FromString(store.run("get", "p", "-w", "protobuf").out)
+    assert answer.kvs[0].value == EVIL
+    with kvorumctl(store.address, "lease", "grant", "10", "-w", "protobuf") as terminal:
+        terminal.translate_nothing()
+        assert terminal.end() == 0
+    assert pb.ResponseHeader.FromString(terminal.seen).revision == store.revision
 
 
 @pytest.mark.long

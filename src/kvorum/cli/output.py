@@ -5,18 +5,23 @@ protobuf are the message itself. A format that a result does not have is refused
 do, after the work was done.
 """
 
+from __future__ import annotations
+
 import sys
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, BinaryIO, TypeVar
 
 from kvorum.cli.errors import BAD_FEATURE, CommandError
 from kvorum.cli.text import printable, quoted
 
 FORMATS = ("simple", "fields", "json", "protobuf", "table")
-Message = Any
-"""A message of protobuf; its fields are found by its descriptor."""
-M = TypeVar("M")
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any, BinaryIO, TypeVar
+
+    Message = Any
+    """A message of protobuf; its fields are found by its descriptor."""
+    M = TypeVar("M")
 
 _HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
@@ -47,6 +52,10 @@ class Output:
     def flush(self) -> None:
         """Let what was written be seen: for results that come one after the other."""
         self._out.flush()
+
+    def message(self, message: Message) -> None:
+        """Write a message of protobuf; a terminal gets its bytes, too, as from etcd's tools."""
+        self._out.write(message.SerializeToString())
 
     def styled_line(self, text: str) -> None:
         """Write a line that may steer the terminal; data in it was made printable."""
@@ -102,7 +111,7 @@ class Output:
             case "json":
                 self.line(json_text(as_json(result) if json is None else json(result)))
             case "protobuf" if has_protobuf:
-                self.write(result.SerializeToString())  # type: ignore[attr-defined]
+                self.message(result)
             case _:
                 raise self._refusal()
 
@@ -151,7 +160,11 @@ def as_json(message: Message) -> dict[str, object]:
 def _json_value(field: Any, value: Any) -> object:
     if field.message_type is not None:
         return as_json(value)
-    return b64encode(value).decode() if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        from base64 import b64encode
+
+        return b64encode(value).decode()
+    return value
 
 
 def json_text(value: object) -> str:

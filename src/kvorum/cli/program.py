@@ -48,7 +48,12 @@ class Program:
         """Run the command line of this process, and end it."""
         # Bytes of an argument that are no text are told as they were given.
         sys.stderr.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
-        sys.exit(self.run(sys.argv[1:]))
+        code = self.run(sys.argv[1:])
+        import gc
+
+        # The interpreter looks through everything for garbage as it ends: as long as a call takes.
+        gc.freeze()
+        sys.exit(code)
 
     def run(self, words: Sequence[str]) -> int:
         """Run a command line; return its exit code."""

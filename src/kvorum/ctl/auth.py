@@ -4,7 +4,6 @@ from typing import Any
 
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.cli.errors import BAD_ARGUMENTS, CommandError
-from kvorum.cli.output import Message
 from kvorum.client import rpcs
 from kvorum.client.errors import RoleExistsError, RootRoleMissingError
 from kvorum.client.rpcs import Rpc
@@ -48,7 +47,7 @@ def status(invocation: Invocation) -> None:
     output.show(answer, simple)
 
 
-def change(invocation: Invocation, rpc: Rpc, request: Message, kind: Any, line: str) -> None:
+def change(invocation: Invocation, rpc: Rpc, request: Any, kind: Any, line: str) -> None:
     """Change users or roles; `line` says that it was done."""
     with invocation.client() as client:
         answer = invocation.ask(client, rpc, request, kind)

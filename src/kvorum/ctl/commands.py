@@ -313,7 +313,7 @@ ROOT = Command(
         Command(
             "lock",
             "Takes a lock, and holds it while a command runs",
-            _run("concurrency", "lock"),
+            _run("turns", "lock"),
             "<lockname> [command arg1 arg2 ...]",
             (Flag("ttl", "int", "After so many seconds without us it is lost", 10),),
             group=CONCURRENCY,
@@ -321,7 +321,7 @@ ROOT = Command(
         Command(
             "elect",
             "Takes part in an election, or looks on",
-            _run("concurrency", "elect"),
+            _run("turns", "elect"),
             "<election-name> [proposal]",
             (Flag("listen", "bool", "Only look on", short="l"),),
             group=CONCURRENCY,

@@ -30,6 +30,7 @@ from kvorum.client.values import KeyValue
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.keys import as_bytes, range_fields, simple_range
 from kvorum.ctl.running import run_command
+from kvorum.ctl.turns import CANCELED
 
 GRANT_SECONDS_MAX = 5.0
 """How long a session may take to begin, before it is tried again."""
@@ -99,7 +100,7 @@ def _wait(signals: "_Signals", work: Callable[[], T], lost: str) -> T:
     except LeaseLostError:
         raise CommandError(lost) from None
     except _InterruptedError:
-        raise CommandError("context canceled") from None
+        raise CommandError(CANCELED) from None
 
 
 def _hold(signals: "_Signals", session: Session, lost: str) -> None:

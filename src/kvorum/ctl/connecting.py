@@ -1,23 +1,27 @@
 """From the global flags to a client: endpoints, TLS, who we are."""
 
+from __future__ import annotations
+
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
 from kvorum.cli.errors import BAD_ARGUMENTS, BAD_CONNECTION, CommandError
 from kvorum.client.credentials import TlsOptions
 from kvorum.client.endpoints import parse_endpoint
-from kvorum.client.finding import srv_endpoints
+from kvorum.client.options import FOREVER
 from kvorum.client.sync.client import Client
-from kvorum.ctl.invocation import Invocation
-from kvorum.ctl.prompts import ask_password
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from kvorum.ctl.invocation import Invocation
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Secrets:
+class Secrets(NamedTuple):
     """Certificates and who we are, of this cluster or of a mirror's destination."""
 
     tls: TlsOptions
@@ -75,6 +79,10 @@ def _arguments(
         addresses = [_with_scheme(each, is_secure=is_secure) for each in endpoints if each]
     except (ValueError, OSError) as error:
         raise CommandError(str(error), BAD_ARGUMENTS) from error
+    dial_seconds_max = invocation.seconds("dial-timeout")
+    if dial_seconds_max <= 0:
+        # To etcdctl, that means no limit.
+        dial_seconds_max = FOREVER
     # Without a password nobody is logged in, and calls go out without a name.
     is_user = bool(secrets.user and secrets.password and not secrets.token)
     return {
@@ -83,8 +91,8 @@ def _arguments(
         "password": secrets.password if is_user else "",
         "token": secrets.token,
         **secrets.tls._asdict(),
-        "timeout": invocation.seconds("dial-timeout"),
-        "connect_timeout": invocation.seconds("dial-timeout"),
+        "timeout": dial_seconds_max,
+        "connect_timeout": dial_seconds_max,
     }
 
 
@@ -97,6 +105,8 @@ def _discovered(invocation: Invocation) -> list[str]:
     domain = invocation.text("discovery-srv")
     if not domain:
         return []
+    from kvorum.client.finding import srv_endpoints
+
     try:
         found = srv_endpoints(domain, invocation.text("discovery-srv-name"))
     except ValueError as error:
@@ -148,7 +158,11 @@ def user_of(user: str, password: str, prompt: str) -> tuple[str, str]:
     if password:
         return user, password
     name, is_given, rest = user.partition(":")
-    return (name, rest) if is_given else (user, ask_password(prompt))
+    if is_given:
+        return name, rest
+    from kvorum.ctl.prompts import ask_password
+
+    return user, ask_password(prompt)
 
 
 def _with_scheme(endpoint: str, *, is_secure: bool) -> str:

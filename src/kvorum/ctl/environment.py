@@ -4,15 +4,15 @@ A variable whose flag was given as well is refused, one whose value cannot be re
 one that no flag has is told of: as etcdctl does.
 """
 
+from __future__ import annotations
+
 import os
 import sys
-from datetime import UTC, datetime
 
-from kvorum.cli.commands import Command
-from kvorum.cli.help import value_text
-from kvorum.cli.output import json_text
-from kvorum.cli.parsing import Given
-from kvorum.cli.values import parse_value
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from kvorum.cli.commands import Command
+    from kvorum.cli.parsing import Given
 
 PREFIXES = ("KVORUMCTL_", "ETCDCTL_")
 SECRET = ("auth-jwt-token", "password", "user")
@@ -39,6 +39,8 @@ def apply_environment(given: Given, root: Command) -> None:
                 )
                 raise SystemExit(1)
             taken.add(name)
+            from kvorum.cli.values import parse_value
+
             try:
                 given.values[flag.name] = parse_value(flag.kind, text)
             except ValueError:
@@ -49,12 +51,18 @@ def apply_environment(given: Given, root: Command) -> None:
                 _log("warn", "unrecognized environment variable", f"{name}={text}")
 
     if given.values["debug"]:
+        from kvorum.cli.help import value_text
+
         for name, flag in known.items():
             shown = HIDDEN if flag.name in SECRET else value_text(flag, given.values[flag.name])
             sys.stderr.write(f"ETCDCTL_{name}={shown}\n")
 
 
 def _log(level: str, message: str, variable: str) -> None:
+    from datetime import UTC, datetime
+
+    from kvorum.cli.output import json_text
+
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
     line = {"level": level, "ts": f"{now}Z", "msg": message, "environment-variable": variable}
     sys.stderr.write(f"{json_text(line)}\n")

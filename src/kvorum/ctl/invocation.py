@@ -6,7 +6,7 @@ from kvorum.cli import invocation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, Protocol, TypeVar
 
     from kvorum.cli.commands import Command
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kvorum.ctl.connecting import Secrets
 
     M = TypeVar("M", covariant=True)
+    T = TypeVar("T")
 
     class Kind(Protocol[M]):
         """A class of protobuf messages."""
@@ -52,6 +53,10 @@ class Invocation(invocation.Invocation):
 
     # The cluster.
 
+    def timeout(self) -> float:
+        """Return how long a short command may take, in seconds."""
+        return self.seconds("command-timeout")
+
     def configure(self) -> None:
         """Let the environment's variables count."""
         from kvorum.ctl.environment import apply_environment
@@ -82,22 +87,40 @@ class Invocation(invocation.Invocation):
         at: str | None = None,
     ) -> M:
         """Make a call within `--command-timeout`, or within another time, and return the answer."""
+        return self.call(
+            client, rpc, request.SerializeToString(), kind.FromString, timeout=timeout, at=at
+        )
+
+    def call(
+        self,
+        client: Client,
+        rpc: Rpc,
+        message: bytes,
+        decode: Callable[[bytes], T],
+        *,
+        timeout: float | None = None,
+        at: str | None = None,
+    ) -> T:
+        """Make a call as `ask` does, with a request and an answer that are bytes."""
         from kvorum.client.operations import Operation
 
-        message = request.SerializeToString()
         self._check_size(
             "trying to send", message, self.number("max-request-bytes"), REQUEST_BYTES_MAX
         )
 
-        def decode(answer: bytes) -> M:
+        def checked(answer: bytes) -> T:
             self._check_size(
                 "grpc: received", answer, self.number("max-recv-bytes"), ANSWER_BYTES_MAX
             )
-            return kind.FromString(answer)
+            return decode(answer)
 
-        operation = Operation(rpc, message, decode)
-        seconds = self.seconds("command-timeout") if timeout is None else timeout
-        return client.run(operation, seconds, at=at)
+        seconds = self.timeout() if timeout is None else timeout
+        if seconds <= 0:
+            from kvorum.client.errors import DeadlineError
+
+            # A connection that is open could be faster than the clock.
+            raise DeadlineError(f"{rpc.path} was not given any time")
+        return client.run(Operation(rpc, message, checked), seconds, at=at)
 
     def _check_size(self, what: str, message: bytes, chosen: int, usual: int) -> None:
         limit = chosen if chosen > 0 else usual

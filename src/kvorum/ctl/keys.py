@@ -1,41 +1,56 @@
-"""`get`, `put`, `del` and `compaction`: keys and their values."""
+"""`get`, `put`, `del` and `compaction`: keys and their values.
+
+Scripts start these commands by the thousand, so the usual ones never load protobuf: requests are
+written by `api.writing`, and answers in the format simple are read by `client.answers`.
+"""
+
+from __future__ import annotations
 
 import sys
-import time
 
+from kvorum.api import writing
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.api.pb import mvccpb
 from kvorum.cli.errors import BAD_ARGUMENTS, BAD_FEATURE, CommandError
-from kvorum.cli.output import Output
 from kvorum.cli.text import quoted
 from kvorum.cli.values import decimal, hexadecimal
-from kvorum.client import keys, rpcs
-from kvorum.client.operations import Operation
-from kvorum.client.sync.client import Client
-from kvorum.ctl.invocation import Invocation
+from kvorum.client import answers, keys, rpcs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from kvorum.api.pb import mvccpb
+    from kvorum.cli.output import Output
+    from kvorum.client.sync.client import Client
+    from kvorum.client.values import DeleteResult, KeyValue, PutResult, RangeResult
+    from kvorum.ctl.invocation import Invocation
 
 DELETE_DELAY_SECONDS = 2.0
 """How long a person has to think again before a range is deleted."""
 
-_ORDERS = {"": "NONE", "ASCEND": "ASCEND", "DESCEND": "DESCEND"}
-_TARGETS = {
-    "CREATE": "CREATE",
-    "KEY": "KEY",
-    "VERSION": "VERSION",
-    "MODIFY": "MOD",
-    "VALUE": "VALUE",
-}
+# The numbers of RangeRequest's SortOrder and SortTarget.
+_UNSORTED, _ASCENDING, _DESCENDING = range(3)
+_ORDERS = {"": _UNSORTED, "ASCEND": _ASCENDING, "DESCEND": _DESCENDING}
+_BY_KEY, _BY_VALUE = 0, 4
+_FACETS = ("key", "version", "create_revision", "mod_revision", "value")
+"""The fields of a key that it can be sorted by, by the number of the target."""
+_TARGETS = {"": _BY_KEY, "KEY": _BY_KEY, "VERSION": 1, "CREATE": 2, "MODIFY": 3, "VALUE": _BY_VALUE}
 
 
 def get(invocation: Invocation) -> None:
     """Show keys and their values."""
     request = range_request(invocation)
+    is_serializable = invocation.text("consistency") == "s"
     with invocation.client() as client:
+        answer: Any
         if invocation.switch("stream"):
-            answer = _streamed(client, request, invocation.seconds("command-timeout"))
+            answer = _streamed(invocation, client, is_serializable=is_serializable)
         else:
-            rpc = rpcs.SERIALIZABLE_RANGE if request.serializable else rpcs.RANGE
-            answer = invocation.ask(client, rpc, request, pb.RangeResponse)
+            rpc = rpcs.SERIALIZABLE_RANGE if is_serializable else rpcs.RANGE
+            is_simple = invocation.output.form == "simple"
+            answer = invocation.call(
+                client, rpc, request, _read_range if is_simple else _parse_range
+            )
     output = invocation.output
     if invocation.switch("count-only") and output.form != "fields":
         raise CommandError("--count-only is only for `--write-out=fields`", BAD_ARGUMENTS)
@@ -54,8 +69,9 @@ def put(invocation: Invocation) -> None:
     """Set a key."""
     request = put_request(invocation)
     with invocation.client() as client:
-        answer = invocation.ask(client, rpcs.PUT, request, pb.PutResponse)
-    output = invocation.output
+        output = invocation.output
+        decode = _read_put if output.form == "simple" else _parse_put
+        answer: Any = invocation.call(client, rpcs.PUT, request, decode)
     output.show(
         answer,
         lambda done: simple_put(output, done),
@@ -67,8 +83,9 @@ def delete(invocation: Invocation) -> None:
     """Delete keys."""
     request = delete_request(invocation)
     with invocation.client() as client:
-        answer = invocation.ask(client, rpcs.DELETE_RANGE, request, pb.DeleteRangeResponse)
-    output = invocation.output
+        output = invocation.output
+        decode = _read_delete if output.form == "simple" else _parse_delete
+        answer: Any = invocation.call(client, rpcs.DELETE_RANGE, request, decode)
     output.show(
         answer,
         lambda done: simple_delete(output, done),
@@ -90,11 +107,18 @@ def compact(invocation: Invocation) -> None:
     invocation.output_line(f"compacted revision {revision}")
 
 
-# Requests, which transactions have too.
+# Requests as bytes of protobuf, which transactions have too.
 
 
-def range_request(invocation: Invocation) -> pb.RangeRequest:
-    """Return what `get` was told to read."""
+def range_request(invocation: Invocation) -> bytes:
+    """Return the RangeRequest of `get`."""
+    limit, keys_only = invocation.number("limit"), invocation.switch("keys-only")
+    return _range_request(invocation, limit, *_sorting(invocation), keys_only=keys_only)
+
+
+def _range_request(
+    invocation: Invocation, limit: int, order: int, target: int, *, keys_only: bool
+) -> bytes:
     arguments = invocation.arguments
     is_prefix, is_from_key = invocation.switch("prefix"), invocation.switch("from-key")
     if not arguments:
@@ -112,30 +136,28 @@ def range_request(invocation: Invocation) -> pb.RangeRequest:
     if consistency not in ("l", "s"):
         raise CommandError(f'unknown consistency flag "{consistency}"', BAD_FEATURE)
     key, end = key_range(arguments, is_prefix=is_prefix, is_from_key=is_from_key)
-    order, target = _sorting(invocation)
     for kind in ("Create", "Mod"):
         low, high = (invocation.number(f"{side}-{kind.lower()}-rev") for side in ("min", "max"))
         if high and low > high:
             raise CommandError(f"getMin{kind}Rev(={low}) > getMax{kind}Rev(={high})", BAD_FEATURE)
-    return pb.RangeRequest(
-        key=key,
-        range_end=end,
-        limit=invocation.number("limit"),
-        revision=max(0, invocation.number("rev")),
-        sort_order=order,
-        sort_target=target,
-        serializable=consistency == "s",
-        keys_only=invocation.switch("keys-only"),
-        count_only=invocation.switch("count-only"),
-        min_mod_revision=invocation.number("min-mod-rev"),
-        max_mod_revision=invocation.number("max-mod-rev"),
-        min_create_revision=invocation.number("min-create-rev"),
-        max_create_revision=invocation.number("max-create-rev"),
+    numbers = (
+        limit,
+        max(0, invocation.number("rev")),
+        order,
+        target,
+        consistency == "s",
+        keys_only,
+        invocation.switch("count-only"),
+        invocation.number("min-mod-rev"),
+        invocation.number("max-mod-rev"),
+        invocation.number("min-create-rev"),
+        invocation.number("max-create-rev"),
     )
+    return writing.range_request(key, end, numbers)
 
 
-def put_request(invocation: Invocation) -> pb.PutRequest:
-    """Return what `put` was told to write; the value may come from the standard input."""
+def put_request(invocation: Invocation) -> bytes:
+    """Return the PutRequest of `put`; the value may come from the standard input."""
     arguments = invocation.arguments
     is_value_kept = invocation.switch("ignore-value")
     if not arguments:
@@ -159,18 +181,18 @@ def put_request(invocation: Invocation) -> pb.PutRequest:
         lease = hexadecimal(invocation.text("lease"), is_signed=True)
     except ValueError as error:
         raise CommandError(f"bad lease ID ({error}), expecting ID in Hex", BAD_ARGUMENTS) from None
-    return pb.PutRequest(
-        key=as_bytes(arguments[0]),
-        value=value,
-        lease=lease,
-        prev_kv=invocation.switch("prev-kv"),
-        ignore_value=is_value_kept,
-        ignore_lease=invocation.switch("ignore-lease"),
+    return writing.put_request(
+        as_bytes(arguments[0]),
+        value,
+        lease,
+        previous=invocation.switch("prev-kv"),
+        keep_value=is_value_kept,
+        keep_lease=invocation.switch("ignore-lease"),
     )
 
 
-def delete_request(invocation: Invocation) -> pb.DeleteRangeRequest:
-    """Return what `del` was told to delete, after the delay that a range has."""
+def delete_request(invocation: Invocation) -> bytes:
+    """Return the DeleteRangeRequest of `del`, after the delay that a range has."""
     arguments = invocation.arguments
     is_prefix, is_from_key = invocation.switch("prefix"), invocation.switch("from-key")
     if not arguments:
@@ -181,14 +203,17 @@ def delete_request(invocation: Invocation) -> pb.DeleteRangeRequest:
     _check_range(is_prefix=is_prefix, is_from_key=is_from_key)
     key, end = key_range(arguments, is_prefix=is_prefix, is_from_key=is_from_key)
     if len(arguments) > 1 and not invocation.switch("range"):
+        import time
+
         first, last = (quoted(as_bytes(each)) for each in arguments[:2])
         sys.stderr.write(
             f"Warning: Keys between {first} and {last} will be deleted. Please interrupt the "
             "command within next 2 seconds to cancel. You can provide `--range` flag to avoid "
             "the delay.\n"
         )
+        sys.stderr.flush()
         time.sleep(DELETE_DELAY_SECONDS)
-    return pb.DeleteRangeRequest(key=key, range_end=end, prev_kv=invocation.switch("prev-kv"))
+    return writing.delete_request(key, end, previous=invocation.switch("prev-kv"))
 
 
 def key_range(arguments: list[str], *, is_prefix: bool, is_from_key: bool) -> tuple[bytes, bytes]:
@@ -220,45 +245,102 @@ def _check_range(*, is_prefix: bool, is_from_key: bool) -> None:
         )
 
 
-def _sorting(invocation: Invocation) -> tuple[str, str]:
+def _sorting(invocation: Invocation) -> tuple[int, int]:
+    """Return order and target of a sort; a target without an order is sorted upwards."""
     order = _ORDERS.get(invocation.text("order").upper())
     if order is None:
         raise CommandError(f"bad sort order {invocation.text('order')}", BAD_FEATURE)
     by = invocation.text("sort-by").upper()
-    target = "KEY" if not by else _TARGETS.get(by)
+    target = _TARGETS.get(by)
     if target is None:
         raise CommandError(f"bad sort target {invocation.text('sort-by')}", BAD_FEATURE)
-    if order == "NONE" and by:
-        order = "ASCEND"
-    # Keys come in that order anyway, without the work of sorting.
-    return ("NONE", target) if (order, target) == ("ASCEND", "KEY") else (order, target)
+    if order == _UNSORTED and by:
+        order = _ASCENDING
+    # Servers return keys in that order anyway, without the work of sorting.
+    return (_UNSORTED, target) if (order, target) == (_ASCENDING, _BY_KEY) else (order, target)
 
 
-def _streamed(client: Client, request: pb.RangeRequest, timeout: float) -> pb.RangeResponse:
-    """Return the pieces of an answer as the one that they make."""
+# Answers. Protobuf reads those that are long or in an unusual shape.
+
+
+def _read_range(answer: bytes) -> RangeResult | pb.RangeResponse:
+    return answers.read_range(answer) or _parse_range(answer)
+
+
+def _parse_range(answer: bytes) -> pb.RangeResponse:
+    return pb.RangeResponse.FromString(answer)
+
+
+def _read_put(answer: bytes) -> PutResult | pb.PutResponse:
+    return answers.read_put(answer) or _parse_put(answer)
+
+
+def _parse_put(answer: bytes) -> pb.PutResponse:
+    return pb.PutResponse.FromString(answer)
+
+
+def _read_delete(answer: bytes) -> DeleteResult | pb.DeleteRangeResponse:
+    return answers.read_delete(answer) or _parse_delete(answer)
+
+
+def _parse_delete(answer: bytes) -> pb.DeleteRangeResponse:
+    return pb.DeleteRangeResponse.FromString(answer)
+
+
+def _streamed(invocation: Invocation, client: Client, *, is_serializable: bool) -> pb.RangeResponse:
+    """Return the pieces of an answer as the one that they make, sorted as `--sort-by` says.
+
+    Servers of etcd refuse an order that is given; without one they sort each piece by itself, and
+    return keys twice. So a sort without `--order` is done here, and the limit counts afterwards.
+    """
+    from kvorum.client.operations import Operation
+
+    order, target = _sorting(invocation)
+    limit = invocation.number("limit")
+    is_sorted_here = target != _BY_KEY and not invocation.text("order")
+    keys_only = invocation.switch("keys-only")
+    if is_sorted_here:
+        # A value that is not shown is needed nevertheless, if it is what is sorted by.
+        has_values = not keys_only or target == _BY_VALUE
+        request = _range_request(invocation, 0, _UNSORTED, _BY_KEY, keys_only=not has_values)
+    else:
+        request = _range_request(invocation, limit, order, target, keys_only=keys_only)
     whole = pb.RangeResponse()
 
     def piece(answer: bytes) -> pb.RangeResponse:
         return pb.RangeStreamResponse.FromString(answer).range_response
 
-    rpc = rpcs.SERIALIZABLE_STREAM if request.serializable else rpcs.RANGE_STREAM
-    operation = Operation(rpc, request.SerializeToString(), piece)
-    with client.messages(operation, timeout) as pieces:
+    rpc = rpcs.SERIALIZABLE_STREAM if is_serializable else rpcs.RANGE_STREAM
+    operation = Operation(rpc, request, piece)
+    with client.messages(operation, invocation.timeout()) as pieces:
         for each in pieces:
             whole.MergeFrom(each)
+    if is_sorted_here:
+        facet = _FACETS[target]
+        whole.kvs.sort(key=lambda kv: getattr(kv, facet))
+        if 0 < limit < len(whole.kvs):
+            del whole.kvs[limit:]
+            whole.more = True
+        if keys_only:
+            for kv in whole.kvs:
+                kv.value = b""
     return whole
 
 
 # How answers look.
 
 
-def simple_range(output: Output, found: pb.RangeResponse, *, is_value_only: bool = False) -> None:
+def simple_range(
+    output: Output, found: pb.RangeResponse | RangeResult, *, is_value_only: bool = False
+) -> None:
     """Print keys and values, a line each."""
     for kv in found.kvs:
         simple_kv(output, kv, is_value_only=is_value_only)
 
 
-def pretty_range(output: Output, found: pb.RangeResponse, *, is_value_only: bool = False) -> None:
+def pretty_range(
+    output: Output, found: pb.RangeResponse | RangeResult, *, is_value_only: bool = False
+) -> None:
     """Print keys and values as `simple_range`, with values that are JSON laid out."""
     from kvorum.cli.terminal import show_json
     from kvorum.ctl.lines import laid_out
@@ -273,24 +355,31 @@ def pretty_range(output: Output, found: pb.RangeResponse, *, is_value_only: bool
             show_json(output, text)
 
 
-def simple_kv(output: Output, kv: mvccpb.KeyValue, *, is_value_only: bool = False) -> None:
+def simple_kv(
+    output: Output, kv: mvccpb.KeyValue | KeyValue, *, is_value_only: bool = False
+) -> None:
     """Print a key and its value, a line each."""
     if not is_value_only:
         output.bytes_line(kv.key)
     output.bytes_line(kv.value)
 
 
-def simple_put(output: Output, done: pb.PutResponse) -> None:
+def simple_put(output: Output, done: pb.PutResponse | PutResult) -> None:
     """Print that a key was set, and what it was before."""
     output.line("OK")
-    if done.HasField("prev_kv"):
-        simple_kv(output, done.prev_kv)
+    previous: mvccpb.KeyValue | KeyValue | None
+    if isinstance(done, tuple):
+        previous = done.previous
+    else:
+        previous = done.prev_kv if done.HasField("prev_kv") else None
+    if previous is not None:
+        simple_kv(output, previous)
 
 
-def simple_delete(output: Output, done: pb.DeleteRangeResponse) -> None:
+def simple_delete(output: Output, done: pb.DeleteRangeResponse | DeleteResult) -> None:
     """Print how many keys were deleted, and what they were."""
     output.line(str(done.deleted))
-    for kv in done.prev_kvs:
+    for kv in done.previous if isinstance(done, tuple) else done.prev_kvs:
         simple_kv(output, kv)
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 FIRST_ANSWER_SECONDS = 1
 """How long after connecting the first answer may take, before the lease is taken for lost."""
+FIRST_ANSWER_SECONDS_MAX = 5
+"""The same, where connecting may take any time; both are etcdctl's."""
 
 T = TypeVar("T")
 
@@ -173,7 +175,8 @@ def _renewals(
 ) -> Iterator[pb.LeaseKeepAliveResponse]:
     """Go through the answers to renewals of a lease, until it is lost."""
     changes: SimpleQueue[None] = SimpleQueue()
-    ttl = int(connect_seconds) + FIRST_ANSWER_SECONDS
+    has_limit = connect_seconds > 0
+    ttl = int(connect_seconds) + FIRST_ANSWER_SECONDS if has_limit else FIRST_ANSWER_SECONDS_MAX
     kept = client.shell.keep(lease, ttl, clock(), lambda: changes.put(None))
     while True:
         changes.get()
@@ -235,7 +238,7 @@ def _show(
 ) -> None:
     """Print an answer; as JSON its header is not apart, and as protobuf it is all there is."""
     if output.form == "protobuf":
-        output.write(answer.header.SerializeToString())
+        output.message(answer.header)
         return
 
     def all_fields(_: object) -> None:

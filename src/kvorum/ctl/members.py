@@ -4,7 +4,7 @@ from typing import Any
 
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.cli.errors import BAD_ARGUMENTS, BAD_FEATURE, CommandError
-from kvorum.cli.output import Message, Output, as_json, table_text
+from kvorum.cli.output import Output, as_json, table_text
 from kvorum.cli.text import quoted
 from kvorum.cli.values import hexadecimal
 from kvorum.client import rpcs
@@ -96,7 +96,7 @@ def promote(invocation: Invocation) -> None:
 
 
 def _change(
-    invocation: Invocation, member: int, rpc: Rpc, request: Message, kind: Any, how: str
+    invocation: Invocation, member: int, rpc: Rpc, request: Any, kind: Any, how: str
 ) -> None:
     with invocation.client() as client:
         answer = invocation.ask(client, rpc, request, kind)
@@ -162,7 +162,7 @@ def _fields(output: Output, found: pb.MemberListResponse) -> None:
         output.line()
 
 
-def _json(output: Output, answer: Message) -> dict[str, object]:
+def _json(output: Output, answer: Any) -> dict[str, object]:
     """Return an answer with its members; ids become text if they are to be hexadecimal."""
     shown = as_json(answer)
     if not output.is_hex:

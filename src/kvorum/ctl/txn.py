@@ -181,11 +181,12 @@ def _step(invocation: Invocation, line: str) -> pb.RequestOp:
     step = Invocation(invocation.root, given)
     match "" if given.is_help_asked else given.command.run:
         case "put":
-            return pb.RequestOp(request_put=put_request(step))
+            return pb.RequestOp(request_put=pb.PutRequest.FromString(put_request(step)))
         case "get":
-            return pb.RequestOp(request_range=range_request(step))
+            return pb.RequestOp(request_range=pb.RangeRequest.FromString(range_request(step)))
         case "del":
-            return pb.RequestOp(request_delete_range=delete_request(step))
+            request = pb.DeleteRangeRequest.FromString(delete_request(step))
+            return pb.RequestOp(request_delete_range=request)
     raise CommandError(f"invalid txn request: {line}", INVALID_INPUT)
 
 
