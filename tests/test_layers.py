@@ -51,7 +51,7 @@ WORLD = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", 
 WORLD |= {"kvorum.files.real"}
 # Modules that stand behind a seam: they are the world.
 SEAMS = {"files/real.py"}
-SEAMS |= {f"client/{name}.py" for name in ("loop", "options", "saving", "threads")}
+SEAMS |= {f"client/{name}.py" for name in ("clocks", "loop", "options", "saving", "threads")}
 
 
 def modules() -> list[Path]:

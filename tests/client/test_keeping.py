@@ -152,6 +152,35 @@ class Leases(RuleBasedStateMachine):
         self.core.pass_time(now)
         self.keeping.pass_time(now)
 
+    @precondition(lambda self: any(self._lives(each) for each in self.kept))
+    @rule(data=st.data())
+    def release_and_keep_again(self, data: st.DataObject) -> None:
+        """What was asked before may be answered afterwards, and must not count as newer."""
+        before = data.draw(st.sampled_from([each for each in self.kept if self._lives(each)]))
+        self.keeping.release(before)
+        self.kept.remove(before)
+
+        def changed() -> None:
+            self.changes[before.id] += 1
+
+        granted_at = self.expiry[before.id] - TTL
+        self.kept.append(self.keeping.keep(before.id, TTL, granted_at, changed))
+
+    def _lives(self, kept: Kept) -> bool:
+        return kept.error is None and self.expiry.get(kept.id, 0.0) > self.core.now
+
+    @rule(seconds=st.sampled_from([0.3, 3.0, TTL / 2, TTL + 0.5]), arrives=st.booleans())
+    def suspend(self, seconds: float, arrives: bool) -> None:
+        """Nothing runs for a while; the clock answers the first questions after that."""
+        now = self.core.now = self.core.now + seconds
+        lost = [each for each in self.kept if each.lost(now) is not None]
+        for kept in self.kept:
+            assert kept in lost or now < self.expiry[kept.id]
+        while arrives and self.stream is not None and self.answers:
+            self.answer()
+        assert all(each.lost(now) is not None for each in lost), "one that was lost is back"
+        self.pass_time(0.0)
+
     @rule(seconds=st.sampled_from([0.01, STEP_SECONDS_MAX]))
     def renew(self, seconds: float) -> None:
         """Do all that is to be done; the answers take that long."""

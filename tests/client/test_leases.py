@@ -35,7 +35,8 @@ def test_a_lease_that_another_revokes_is_lost_and_says_so(server: str) -> None:
         lives_until = lease.lives_until
         other.run(operations.revoke_operation(lease.id))
         assert isinstance(lease.wait_lost(), LeaseLostError)
-        assert lease.lives_until >= lives_until
+        # Two clocks are read for it, one after the other.
+        assert lease.lives_until > lives_until - 1.0
 
 
 def test_whoever_waits_for_the_loss_of_a_lease_is_told_that_it_is_released(server: str) -> None:

@@ -40,6 +40,16 @@ class Kept:
         self.error: KvorumError | None = None
         """Why it is not kept any more."""
 
+    def lost(self, now: float) -> KvorumError | None:
+        """Return why it must be taken for ended at a moment; None while it lives for sure.
+
+        The clock decides, not what was noticed so far: after the machine was suspended, nothing has
+        been noticed yet. What was once called lost stays lost, even if a renewal is answered late.
+        """
+        if self.error is None and self.lives_until <= now:
+            self.error = LeaseLostError(f"lease {self.id} was not renewed within {self.ttl} s")
+        return self.error
+
 
 class Keeping:
     """The leases that one client keeps alive, on one stream."""
@@ -48,25 +58,33 @@ class Keeping:
         self._core = core
         self._stream: Stream | None = None
         self._kept: dict[int, Kept] = {}
+        self._unwanted: dict[int, int] = {}
+        """How many answers of this stream are for leases that were kept before, by their ids."""
         self._back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
 
     def keep(self, lease: int, ttl: int, granted_at: float, on_change: Callable[[], None]) -> Kept:
         """Keep a lease alive that was asked for at that moment; several may keep the same one."""
-        assert lease not in self._kept, f"lease {lease} is kept already"
+        if lease in self._kept:
+            before = self._kept[lease]
+            assert before.error is not None, f"lease {lease} is kept already"
+            self._lose(before, before.error)
         kept = self._kept[lease] = Kept(lease, ttl, granted_at, on_change)
         self._renew_due()
         return kept
 
     def release(self, kept: Kept) -> None:
         """Keep a lease no longer; it lives on until its time is over."""
-        if self._kept.pop(kept.id, None) is not None:
-            kept.error = ClosedError("the lease is not kept alive any more")
-            self._close_unused()
-            kept.on_change()
+        if self._kept.get(kept.id) is kept:
+            self._lose(kept, kept.error or ClosedError("the lease is not kept alive any more"))
 
     def close(self) -> None:
         """Keep no lease any more: the client is closed."""
         self._lose_all(ClosedError("the client is closed"))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any lease is kept alive."""
+        return bool(self._kept)
 
     # Time.
 
@@ -89,8 +107,9 @@ class Keeping:
         """Renew what is due, and give up what was not renewed in time."""
         if not self._kept:
             return
-        for kept in [each for each in self._kept.values() if each.lives_until <= now]:
-            self._lose(kept, LeaseLostError(f"lease {kept.id} was not renewed within {kept.ttl} s"))
+        for kept in list(self._kept.values()):
+            if (lost := kept.lost(now)) is not None:
+                self._lose(kept, lost)
         silent = any(
             each.asked_at is not None and each.asked_at + ANSWER_SECONDS_MAX <= now
             for each in self._kept.values()
@@ -133,13 +152,22 @@ class Keeping:
     def _take_message(self, message: bytes) -> None:
         self._back_off.worked()
         response = pb.LeaseKeepAliveResponse.FromString(message)
+        if response.ID in self._unwanted:
+            # It tells nothing of the question that was asked since.
+            self._unwanted[response.ID] -= 1
+            if not self._unwanted[response.ID]:
+                del self._unwanted[response.ID]
+            return
         kept = self._kept.get(response.ID)
         if kept is None or kept.asked_at is None:
+            return
+        asked, kept.asked_at = kept.asked_at, None
+        if kept.error is not None:
+            self._lose(kept, kept.error)
             return
         if response.TTL <= 0:
             self._lose(kept, LeaseLostError(f"lease {kept.id} has ended, or was revoked"))
             return
-        asked, kept.asked_at = kept.asked_at, None
         kept.answer = response
         kept.ttl = response.TTL
         kept.lives_until = asked + response.TTL
@@ -165,11 +193,14 @@ class Keeping:
             self._lose(kept, lost)
 
     def _forget_questions(self) -> None:
+        self._unwanted.clear()
         for kept in self._kept.values():
             kept.asked_at = None
 
     def _lose(self, kept: Kept, error: KvorumError) -> None:
         del self._kept[kept.id]
+        if kept.asked_at is not None:
+            self._unwanted[kept.id] = self._unwanted.get(kept.id, 0) + 1
         kept.error = error
         self._close_unused()
         kept.on_change()
@@ -178,6 +209,7 @@ class Keeping:
         if not self._kept and self._stream is not None:
             self._core.close_stream(self._stream)
             self._stream = None
+            self._unwanted.clear()
 
 
 def _request(kept: Kept) -> bytes:

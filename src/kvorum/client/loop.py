@@ -3,7 +3,6 @@
 import asyncio
 import os
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -16,7 +15,14 @@ from kvorum.client.interface import Metadata
 from kvorum.client.keeping import Kept
 from kvorum.client.link import READ_BYTES, Link, LinkError
 from kvorum.client.rpcs import Rpc
-from kvorum.client.threads import FOREVER, ThreadedClient, random_id, unix_nanoseconds
+from kvorum.client.threads import (
+    FOREVER,
+    ThreadedClient,
+    clock,
+    monotonic,
+    random_id,
+    unix_nanoseconds,
+)
 from kvorum.client.watching import Watching
 
 __all__ = [
@@ -25,11 +31,11 @@ __all__ = [
     "Outcome",
     "Waiter",
     "clock",
+    "monotonic",
     "random_id",
     "unix_nanoseconds",
 ]
 
-clock: Callable[[], float] = time.monotonic
 Outcome = Awaitable
 """What users' functions return: here something to await."""
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
+from kvorum.client.clocks import lasting_clock
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
 from kvorum.client.errors import ForkedError, KvorumError
@@ -36,9 +37,18 @@ Ready = list[tuple[int, int]]
 IDLE_SECONDS: Final = 1.0
 """After so long without a call, a connection is looked at before it is used again."""
 SLEEP_SECONDS_MAX: Final = 3600.0
+LOOK_SECONDS: Final = 1.0
+"""How often the clock is looked at while a lease is kept alive.
+
+The time that a poll may take stands still while the machine is suspended, so without that a lease
+would be renewed, or given up, late by as much as was left to sleep.
+"""
 FOREVER: Final = float("inf")
 
-clock: Callable[[], float] = time.monotonic
+clock: Callable[[], float] = lasting_clock()
+"""Everything that the client times."""
+monotonic: Callable[[], float] = time.monotonic
+"""The clock that users compare with."""
 unix_nanoseconds: Callable[[], int] = time.time_ns
 Outcome = Annotated[T, "of a function that may wait"]
 """What users' functions return: here the value itself."""
@@ -241,7 +251,8 @@ class ThreadedClient:
             while not waiter.is_done and clock() < until:
                 with self.lock:
                     self._read_until = min(self._wake_at(), until)
-                    seconds = min(max(self._read_until - clock(), 0.0), SLEEP_SECONDS_MAX)
+                    longest = LOOK_SECONDS if self.keeping.is_busy else SLEEP_SECONDS_MAX
+                    seconds = min(max(self._read_until - clock(), 0.0), longest)
                 ready = self._sleep(seconds)
                 with self.lock:
                     now = self.core.now = clock()

@@ -253,7 +253,7 @@ def _session(client: Client, ttl: int) -> Session:
             granted = grant(client, ttl, 0, min(ttl, GRANT_SECONDS_MAX))
         except (DeadlineError, UnavailableError, OutcomeUnknownError):
             continue
-        return Session(client, granted.id, granted.ttl, granted.lives_until - granted.ttl)
+        return Session(client, granted.id, granted.ttl, granted.asked_at)
 
 
 def _show_key(invocation: Invocation, client: Client, key: bytes, missing: str = "") -> None:

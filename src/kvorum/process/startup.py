@@ -25,6 +25,7 @@ import kvorum
 from kvorum.api.durations import seconds_text
 from kvorum.auth.tokens import Tokens
 from kvorum.backend.real import LmdbEnvironments
+from kvorum.client.clocks import lasting_clock
 from kvorum.compiled.extension import core_name
 from kvorum.edge import (
     Edge,
@@ -329,7 +330,7 @@ class Running:
             environments=environments,
             logger=self._logger,
             clock=time.monotonic,
-            boot_clock=lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+            boot_clock=lasting_clock(),
             random_below=random.SystemRandom().randrange,
             unix_seconds=time.time(),
             wall_clock=time.time,

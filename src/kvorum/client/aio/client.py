@@ -15,7 +15,7 @@ from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import AuthNotEnabledError, ClosedError, KvorumError
 from kvorum.client.keys import Text, as_bytes, key_range
 from kvorum.client.loop import LoopClient as Shell
-from kvorum.client.loop import Waiter
+from kvorum.client.loop import Waiter, clock, monotonic
 from kvorum.client.operations import Operation
 from kvorum.client.options import (
     CONNECT_SECONDS,
@@ -598,12 +598,16 @@ class AsyncWatch:
 
     async def changes(self) -> Changes:
         """Return the next changes, whole revisions at once; none of them if it is progress."""
-        while (found := await self.changes_until(FOREVER)) is None:
+        while (found := await self.changes_by(FOREVER)) is None:
             pass
         return found
 
     async def changes_until(self, moment: float) -> Changes | None:
         """Return the next changes; None at a moment of `time.monotonic`, or when it is woken."""
+        return await self.changes_by(clock() + (moment - monotonic()))
+
+    async def changes_by(self, moment: float) -> Changes | None:
+        """Return the same, with a moment of the clock of the shell; for parts of the client."""
         with self._shell.turn():
             found = self._shell.watching.take(self._watch)
             if found is not None:

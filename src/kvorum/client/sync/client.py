@@ -27,7 +27,7 @@ from kvorum.client.options import (
 )
 from kvorum.client.sync.recipes.methods import Recipes
 from kvorum.client.threads import ThreadedClient as Shell
-from kvorum.client.threads import Waiter
+from kvorum.client.threads import Waiter, clock, monotonic
 from kvorum.client.values import (
     Changes,
     ConditionalResult,
@@ -595,12 +595,16 @@ class Watch:
 
     def changes(self) -> Changes:
         """Return the next changes, whole revisions at once; none of them if it is progress."""
-        while (found := self.changes_until(FOREVER)) is None:
+        while (found := self.changes_by(FOREVER)) is None:
             pass
         return found
 
     def changes_until(self, moment: float) -> Changes | None:
         """Return the next changes; None at a moment of `time.monotonic`, or when it is woken."""
+        return self.changes_by(clock() + (moment - monotonic()))
+
+    def changes_by(self, moment: float) -> Changes | None:
+        """Return the same, with a moment of the clock of the shell; for parts of the client."""
         with self._shell.turn():
             found = self._shell.watching.take(self._watch)
             if found is not None:

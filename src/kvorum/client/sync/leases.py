@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 from kvorum.client import operations
 from kvorum.client.errors import ClosedError, KvorumError, LeaseExistsError, LeaseNotFoundError
 from kvorum.client.keeping import Kept
-from kvorum.client.threads import Waiter, clock, random_id
+from kvorum.client.threads import Waiter, clock, monotonic, random_id
 from kvorum.client.values import LeaseStatus
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ class Lease:
         self.id: int = lease
         self.ttl: int = ttl
         """Seconds that it lives without being renewed."""
-        self._asked_at = asked_at
+        self.asked_at: float = asked_at
+        """When it was asked for, by the clock of the client's shell; for parts of the client."""
         self._kept: Kept | None = None
         self._waiter: Waiter | None = None
 
@@ -39,7 +40,7 @@ class Lease:
     def keep_alive(self) -> None:
         """Renew it in time from now on, until it is revoked or released."""
         if self._kept is None or self._kept.error is not None:
-            self._kept = self._shell.keep(self.id, self.ttl, self._asked_at, self._changed)
+            self._kept = self._shell.keep(self.id, self.ttl, self.asked_at, self._changed)
 
     def release(self) -> None:
         """Renew it no longer; it lives on until its time is over."""
@@ -49,12 +50,16 @@ class Lease:
     @property
     def lost(self) -> KvorumError | None:
         """Why it is not kept alive any more; None while it is, or if it never was."""
-        return None if self._kept is None else self._kept.error
+        return None if self._kept is None else self._kept.lost(clock())
 
     @property
     def lives_until(self) -> float:
-        """The moment of `time.monotonic` up to which it lives for sure."""
-        return self._asked_at + self.ttl if self._kept is None else self._kept.lives_until
+        """The moment of `time.monotonic` up to which it lives for sure, unless that clock stops.
+
+        It stops while the machine is suspended, which brings the moment nearer: ask each time.
+        """
+        moment = self.asked_at + self.ttl if self._kept is None else self._kept.lives_until
+        return monotonic() + (moment - clock())
 
     def wait_lost(self) -> KvorumError:
         """Wait until it is not kept alive any more, and return why."""

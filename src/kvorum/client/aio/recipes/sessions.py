@@ -16,7 +16,7 @@ from kvorum.client.errors import (
     UnavailableError,
 )
 from kvorum.client.keeping import Kept
-from kvorum.client.loop import Waiter, clock
+from kvorum.client.loop import Waiter, clock, monotonic
 from kvorum.client.operations import txn_operation
 from kvorum.client.transactions import TxnParts, create_revision, delete
 
@@ -52,18 +52,15 @@ class AsyncSession:
     @property
     def lost(self) -> KvorumError | None:
         """Why it has ended, or must be taken for ended; None while it lives for sure."""
-        if self._ended is not None:
-            return self._ended
-        if self._kept.error is not None:
-            return self._kept.error
-        if clock() >= self._kept.lives_until:
-            return LeaseLostError(f"lease {self.id} was not renewed within {self.ttl} s")
-        return None
+        return self._kept.lost(clock()) if self._ended is None else self._ended
 
     @property
     def lives_until(self) -> float:
-        """The moment of `time.monotonic` up to which it lives for sure."""
-        return self._kept.lives_until
+        """The moment of `time.monotonic` up to which it lives for sure, unless that clock stops.
+
+        It stops while the machine is suspended, which brings the moment nearer: ask each time.
+        """
+        return monotonic() + (self._kept.lives_until - clock())
 
     async def wait_lost(self) -> KvorumError:
         """Wait until it has ended, and return why."""
@@ -164,7 +161,7 @@ async def begin_session(client: "AsyncClient", ttl: int, lease: int = 0) -> Asyn
     """Grant a lease and keep it alive; or keep one alive that there is."""
     if not lease:
         granted = await grant(client, ttl, 0, None)
-        return AsyncSession(client, granted.id, granted.ttl, granted.lives_until - granted.ttl)
+        return AsyncSession(client, granted.id, granted.ttl, granted.asked_at)
     asked_at = clock()
     status = await client.run(operations.time_to_live_operation(lease, keys=False))
     if status.remaining < 0:

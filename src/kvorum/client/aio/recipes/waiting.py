@@ -99,7 +99,7 @@ class AsyncPatience:
         try:
             while True:
                 self.check()
-                changes = await watch.changes_until(self._until)
+                changes = await watch.changes_by(self._until)
                 if changes is not None and changes.events:
                     return changes.events[0]
         except WatchCompactedError:

@@ -100,7 +100,7 @@ class Patience:
         try:
             while True:
                 self.check()
-                changes = watch.changes_until(self._until)
+                changes = watch.changes_by(self._until)
                 if changes is not None and changes.events:
                     return changes.events[0]
         except WatchCompactedError:
