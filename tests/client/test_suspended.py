@@ -4,6 +4,7 @@ A test cannot suspend the machine. It moves the client's clock ahead instead, wh
 and the loop stay as they are: that is what a client finds when the machine wakes up.
 """
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,11 +12,12 @@ from functools import partial
 from importlib import import_module
 from pkgutil import walk_packages
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kvorum import client
-from kvorum.client import AsyncClient, LeaseLostError, loop, threads
+from kvorum.client import AsyncClient, KvorumError, LeaseLostError, link, loop, threads
 from kvorum.client.clocks import lasting_clock
 from kvorum.client.threads import LOOK_SECONDS, ThreadedClient
 from tests.client.both import run_asyncio, run_threads
@@ -124,6 +126,30 @@ def test_a_leasing_client_asks_again_for_what_it_owned(
             assert (await leased.get(key)).text == "new"  # type: ignore[union-attr]
 
     run(page, server)
+
+
+def test_calls_end_in_time_though_a_timer_is_late(
+    server: str, run: Run, suspend: Suspend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the client waited for before is far away by the clock of its timer."""
+    # Otherwise that looks every six seconds.
+    monkeypatch.setattr(link, "SILENT_SECONDS", 3600.0)
+
+    async def page(client: AsyncClient) -> None:
+        await client.sync_endpoints()
+        shell: Any = client.shell
+        with shell.turn():
+            # Asked for again in an hour, by a timer or by a thread that sleeps as long.
+            shell.core._sync_at = shell.core.now + 3600.0
+        shell.start_reading()
+        await client.get("suspended")
+        suspend(7200.0)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            client.set_endpoints(f"127.0.0.1:{silent.getsockname()[1]}")
+            with pytest.raises(KvorumError):
+                await client.get("suspended", timeout=0.1)
+
+    run(page, server, timeout=3600.0)
 
 
 # The clock.

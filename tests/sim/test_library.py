@@ -13,6 +13,7 @@ from kvorum.sim import model
 from kvorum.sim.campaign import size_of
 from kvorum.sim.history import History, Record
 from kvorum.sim.library.checks import FENCED, HELD, Claim, check_claims
+from kvorum.sim.library.leasers import KEYS, Read, check_reads
 from kvorum.sim.library.process import Process
 from kvorum.sim.library.shell import Shell
 from kvorum.sim.library.tasks import Cancelled, Task, Waiter
@@ -144,7 +145,71 @@ def test_a_task_goes_on_when_its_process_runs_and_is_cancelled_where_it_waits() 
     assert task.is_done
 
 
+def test_a_suspension_stops_timers_and_the_monotonic_clock_and_no_other() -> None:
+    world = World(1)
+    process = Process(world, "p")
+    fired: list[tuple[str, float]] = []
+    for moment in (0.5, 2.0):
+        process.at(moment, lambda moment=moment: fired.append((f"{moment}", world.now)))
+    process.on_resume = lambda: fired.append(("resumed", world.now))
+    world.at(1.0, process.suspend, 10.0)
+
+    # What is put off to the moment of the resumption comes after that.
+    def read() -> None:
+        if not process.later(process.runs_at, read):
+            fired.append(("read", world.now))
+
+    world.at(3.0, read)
+    world.run_until(20.0)
+    assert fired == [("0.5", 0.5), ("resumed", 11.0), ("read", 11.0), ("2.0", 12.0)]
+    assert (process.monotonic(), process.clock()) == (10.0, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("started", "finished", "revision", "is_right"),
+    [
+        (0.5, 0.6, 0, True),
+        (1.5, 1.6, 2, True),
+        (1.5, 1.6, 0, False),
+        # It was changed while it was read.
+        (1.5, 2.5, 3, True),
+        (2.5, 2.6, 2, False),
+        (2.5, 3.5, 0, True),
+        (3.5, 3.6, 3, False),
+        (3.5, 3.6, 0, True),
+        (4.5, 4.6, 0, False),
+        (4.5, 4.6, 5, True),
+    ],
+)
+def test_a_read_of_what_was_changed_before_is_noticed(
+    started: float, finished: float, revision: int, is_right: bool
+) -> None:
+    key = KEYS[0]
+    history = history_of((2, key, 1.0), (3, key, 2.0), (-4, key, 3.0), (5, key, 4.0))
+    reads = [Read("a", key, started, finished, revision)]
+    if is_right:
+        check_reads(history, reads)
+    else:
+        with pytest.raises(Violation, match="asked for"):
+            check_reads(history, reads)
+
+
 # Runs.
+
+
+def test_in_a_part_of_those_seeds_clients_are_suspended() -> None:
+    plans = [draw_plan(seed, size_of(seed)) for seed in range(400)]
+    suspended = [plan for plan in plans if plan.suspensions is not None]
+    assert 20 < len(suspended) < 50
+    assert all(plan.library is not None for plan in suspended)
+
+
+@pytest.mark.long
+def test_they_read_what_they_own_and_are_suspended_in_a_run() -> None:
+    outcome = simulate(19, size_of(19))
+    assert (outcome.guarantee, outcome.violation) == ("", "")
+    for name in ("clients suspended", "reads by leases"):
+        assert outcome.counts[name] > 10, name
 
 
 def test_a_fifth_of_the_seeds_has_clients_of_the_library() -> None:

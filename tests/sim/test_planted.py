@@ -7,6 +7,8 @@ it goes on.
 
 import pytest
 
+from kvorum.sim.library.checks import HELD
+from kvorum.sim.library.leasers import CURRENT
 from kvorum.sim.observers import GUARANTEE as OBSERVED
 from kvorum.sim.planted import PLANTED
 from kvorum.sim.planted.search import SEEDS_MAX, find
@@ -63,6 +65,15 @@ KNOWN = {
     "count_a_renewal_from_its_answer": (
         10_000,
         {"what a client takes for held is held", "locks and elections are held once"},
+    ),
+    # One that wakes up relies on what it held, and reads what it owned; or it is told too late.
+    "ask_a_clock_that_a_suspend_stops": (
+        18,
+        {CURRENT, HELD, "leases do not end early", "locks and elections are held once"},
+    ),
+    "rely_on_a_lease_until_a_timer_ends_it": (
+        18,
+        {CURRENT, HELD, "locks and elections are held once"},
     ),
     "make_a_write_again": (6, {"applied once", "refused is not applied"}),
     "answer_from_the_cache_after_a_put": (5, {"proxies show their clients' writes"}),

@@ -503,3 +503,26 @@ async def test_a_simulated_test_has_parameters_and_fixtures(
         await client.put(KEY, value)
         found = await client.get(KEY)
         assert found is not None and found.value.decode() == value
+
+
+@simulated(seed=1, faults=CALM)
+async def test_a_suspended_process_knows_at_once_what_it_has_lost(
+    cluster: SimulatedCluster,
+) -> None:
+    asked: list[object] = []
+
+    async def main() -> None:
+        async with cluster.client() as client, client.lock("lock", ttl=5) as lock:
+            monotonic, now = time.monotonic(), cluster.now
+            asked.append(lock.is_held)
+            await asyncio.sleep(2.0)
+            asked.extend((lock.is_held, type(lock.lost).__name__))
+            asked.extend((round(time.monotonic() - monotonic, 3), round(cluster.now - now, 3)))
+
+    process = cluster.process(main, "sleeper")
+    await cluster.until(lambda: bool(asked))
+    process.suspend(60.0)
+    async with cluster.client() as client, client.lock("lock", ttl=5, timeout=30.0) as lock:
+        assert lock.is_held and process.is_running
+    await cluster.until(lambda: len(asked) > 1, seconds=120.0)
+    assert asked == [True, False, "LeaseLostError", 2.0, 62.0]

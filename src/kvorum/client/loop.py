@@ -245,7 +245,8 @@ class LoopClient:
         moment = min(self.core.wake_at(), self.watching.wake_at())
         for protocol in self._protocols:
             moment = min(moment, protocol.link.wake_at(self.core.now))
-        if moment < self._timer_at:
+        # One that is overdue was set before a suspend, which stops the loop's clock.
+        if moment < self._timer_at or self._timer_at <= self.core.now:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = moment

@@ -368,9 +368,7 @@ def guarded(
             result=pb.Compare.LESS,
             create_revision=revision + 1,
         )
-        request.failure.add(
-            request_range=pb.RangeRequest(key=name.key, range_end=name.end, keys_only=True)
-        )
+        request.failure.add(request_range=pb.RangeRequest(key=name.key, range_end=name.end))
     return request
 
 

@@ -214,8 +214,12 @@ class ThreadedClient:
         """Stop to touch the core: what it wants to send is sent, and somebody reads."""
         self._send()
         reader = self._reader
-        # A reader that was woken sits in a poll, which hears the bell alone.
-        if reader is not None and (reader.is_done or self._wake_at() < self._read_until):
+        if reader is None:
+            return
+        # A reader that was woken sits in a poll, which hears the bell alone; one that is overdue
+        # was suspended in its poll, which goes on for as long as was left of it.
+        is_late = self._read_until <= self.core.now
+        if reader.is_done or is_late or self._wake_at() < self._read_until:
             self._ring()
 
     def wait(self, waiter: Waiter, until: float = FOREVER) -> None:

@@ -118,6 +118,8 @@ def _range(transaction: Transaction, request: RangeRequest) -> RangeResponse:
     for kv in kvs[:limit]:
         if request.keys_only:
             kv.ClearField("value")
+            # The index knows no leases.
+            kv.ClearField("lease")
         response.kvs.append(kv)
     return response
 
@@ -140,7 +142,10 @@ def _put(transaction: Transaction, request: PutRequest) -> PutResponse:
     old = transaction.get(request.key)
     if request.prev_kv and old is not None:
         response.prev_kv.ParseFromString(old)
-    transaction.put(request.key, request.value, request.lease)
+    before = KeyValue() if old is None else KeyValue.FromString(old)
+    value = before.value if request.ignore_value else request.value
+    lease = before.lease if request.ignore_lease else request.lease
+    transaction.put(request.key, value, lease)
     return response
 
 

@@ -16,6 +16,7 @@ from kvorum.sim.faults import (
 )
 from kvorum.sim.json_calls import Dialects, draw_dialects
 from kvorum.sim.library.fleet import Library, draw_library
+from kvorum.sim.library.suspensions import LEAST_SECONDS, Suspensions, draw_suspensions
 from kvorum.sim.limits import Limits, draw_limits
 from kvorum.sim.proxies.tier import Tier, draw_proxy_faults, draw_tier
 from kvorum.sim.users import Realm, draw_realm
@@ -79,6 +80,8 @@ class Plan:
     """How clients speak in a run where some speak JSON."""
     library: Library | None = None
     """The clients of the library in a run that has some."""
+    suspensions: Suspensions | None = None
+    """How those clients are suspended in a run where they are."""
     tier: Tier | None = None
     """The proxies in a run that has some."""
 
@@ -92,7 +95,7 @@ class Plan:
             f"limits {self.limits or 'as in production'}",
             f"{self.realm or 'nobody has to say who it is'}",
         ]
-        more = (self.dialects, self.library, self.tier)
+        more = (self.dialects, self.library, self.suspensions, self.tier)
         return [*lines, *(f"{each}" for each in more if each is not None)]
 
 
@@ -177,12 +180,16 @@ def draw_plan(seed: int, members: int) -> Plan:
         workload = replace(workload, requests=requests, think=think, weights=weights)
         options |= {"bcrypt_cost": BCRYPT_COST}
     library = None if realm is not None else draw_library(Random(f"{seed}/library"))
+    suspensions: Suspensions | None = None
     if library is not None:
         # Leases have to end meanwhile.
         before, seconds = seconds, max(seconds, LIBRARY_SECONDS)
         workload = replace(workload, think=workload.think * seconds / before)
         if library.is_calm:
             faults = without_faults()
+        suspensions = draw_suspensions(Random(f"{seed}/suspensions"))
+        if suspensions is not None:
+            seconds = max(seconds, LEAST_SECONDS)
     proxies = Random(f"{seed}/proxies")
     # Proxies are not told who the members are where that is for users only.
     tier = None if realm is not None and changes_members(faults) else draw_tier(proxies)
@@ -213,6 +220,7 @@ def draw_plan(seed: int, members: int) -> Plan:
         realm=realm,
         dialects=draw_dialects(Random(f"{seed}/dialects")),
         library=library,
+        suspensions=suspensions,
         tier=tier,
     )
 

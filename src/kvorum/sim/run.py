@@ -193,7 +193,7 @@ class Run:
             ]
         self.fleet: Fleet | None = None
         if plan.library is not None:
-            self.fleet = Fleet(world, cluster, plan.library, workload, self._ways)
+            self.fleet = Fleet(world, cluster, plan.library, workload, self._ways, plan.suspensions)
             self.watchers += self.fleet.watchers
         cluster.nemesis.peace_at = plan.fault_seconds
         self.undecided = 0

@@ -77,6 +77,7 @@ def _cuts(plan: Plan) -> Iterator[_Cut]:
     yield _Cut("", "realm", None)
     yield _Cut("", "dialects", None)
     yield _Cut("", "library", None)
+    yield _Cut("", "suspensions", None)
     yield _Cut("", "tier", None)
     for field in fields(peace):
         yield _Cut("faults", field.name, getattr(peace, field.name))

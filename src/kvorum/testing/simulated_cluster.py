@@ -90,6 +90,11 @@ class SimulatedProcess:
         until = self._cluster.now + seconds
         self._process.paused_until = max(self._process.paused_until, until)
 
+    def suspend(self, seconds: float) -> None:
+        """Let its machine sleep, as a laptop does: its monotonic clock stands still as well."""
+        self._line(f"suspended for {seconds:.3f}", Kind.PAUSED, seconds)
+        self._process.suspend(seconds)
+
     def cut_off(self, seconds: float) -> None:
         """Let nothing pass between it and the cluster for a while."""
         self._line(f"cut off for {seconds:.3f}", Kind.CUT_OFF, seconds)

@@ -238,7 +238,7 @@ class AsyncLeasing:
     async def _clear(self, owning: Owning | None, keys: KeyRange, until: float) -> int:
         """Let others give up all keys of a range; return the newest revision of what was seen."""
         name = self._names.of_range(keys)
-        request = pb.RangeRequest(key=name.key, range_end=name.end, keys_only=True)
+        request = pb.RangeRequest(key=name.key, range_end=name.end)
         answer = await self._below.call(rpcs.RANGE, request.SerializeToString(), _seconds_to(until))
         found = list(pb.RangeResponse.FromString(answer).kvs)
         await self._revoke_all(owning, found, until)

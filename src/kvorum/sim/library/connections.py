@@ -166,7 +166,7 @@ class Connections:
             return
         host = self._core.endpoints.known[endpoint].address.host
         machine = self._cluster.front(int(host.removeprefix("m")))
-        self._core.now = self._world.now
+        self._core.now = self._process.clock()
         if is_late:
             self._core.disconnected(endpoint, "no answer in time")
         elif machine is None or machine.member is None or machine.edge.is_closed:
@@ -255,7 +255,7 @@ class Connections:
 
     def _take(self, call: _Call, message: bytes) -> None:
         if self._calls.get(call.number) is call:
-            self._core.now = self._world.now
+            self._core.now = self._process.clock()
             self._core.take_message(call.number, message)
             self._settle()
 
@@ -286,7 +286,7 @@ class Connections:
     def _finish(self, call: _Call, end: End) -> None:
         if self._calls.pop(call.number, None) is not None:
             del call.connection.calls[call.number]
-            self._core.now = self._world.now
+            self._core.now = self._process.clock()
             self._core.take_end(call.number, end)
             self._settle()
 
@@ -297,7 +297,7 @@ class Connections:
         """Make no more calls by a connection; those that there are go on."""
         if self._current.get(connection.endpoint) is connection:
             del self._current[connection.endpoint]
-            self._core.now = self._world.now
+            self._core.now = self._process.clock()
             self._core.disconnected(connection.endpoint, "the server is going away")
 
     def _lose(self, connection: _Connection, reason: str) -> None:
@@ -305,7 +305,7 @@ class Connections:
             return
         connection.is_lost = True
         self.lost += 1
-        self._core.now = self._world.now
+        self._core.now = self._process.clock()
         if self._current.get(connection.endpoint) is connection:
             del self._current[connection.endpoint]
             self._core.disconnected(connection.endpoint, reason)

@@ -15,8 +15,10 @@ from kvorum.sim.history import History
 from kvorum.sim.library.checks import check_claims
 from kvorum.sim.library.clients import LibraryClient
 from kvorum.sim.library.holders import Holder
-from kvorum.sim.library.process import Process
+from kvorum.sim.library.leasers import Leaser, check_reads
+from kvorum.sim.library.process import RUNNING, Process
 from kvorum.sim.library.shell import Shell, client_names, clocks
+from kvorum.sim.library.suspensions import Suspensions
 from kvorum.sim.library.tasks import Task, Waiter
 from kvorum.sim.library.watchers import LibraryWatcher
 from kvorum.sim.sessions import Hold
@@ -72,10 +74,12 @@ class Fleet:
         "_asks",
         "_cluster",
         "_library",
+        "_suspensions",
         "_tasks",
         "_world",
         "clients",
         "holders",
+        "leasers",
         "shells",
         "watchers",
     )
@@ -87,11 +91,13 @@ class Fleet:
         library: Library,
         workload: Workload,
         asks: Callable[[str], Sequence[int]],
+        suspensions: Suspensions | None,
     ) -> None:
         """Make clients; `asks` says whom one with a name asks at first, members or proxies."""
         self._world = world
         self._cluster = cluster
         self._library = library
+        self._suspensions = suspensions
         self._asks = asks
         self.shells: list[Shell] = []
         self._tasks: list[Task] = []
@@ -109,6 +115,10 @@ class Fleet:
         self.holders = [
             Holder(world, self._shell(f"lh{number}"), workload, number)
             for number in range(1, library.holders + 1)
+        ]
+        self.leasers = [
+            Leaser(world, self._shell(f"ll{number}"), workload, number)
+            for number in range(1, (0 if suspensions is None else suspensions.leasers) + 1)
         ]
 
     def _shell(self, name: str) -> Shell:
@@ -128,11 +138,17 @@ class Fleet:
         """Let all begin."""
         until = self._cluster.nemesis.peace_at
         for shell in self.shells:
-            shell.process.disturb(until, self._library.disturb_gap)
+            process = shell.process
+            process.disturb(until, self._library.disturb_gap)
+            if self._suspensions is not None:
+                random = self._world.stream(f"suspensions {process.name}")
+                process.suspend_often(random, until, self._suspensions.gap)
         for client in self.clients:
             self._tasks.append(Task(self._world, client.shell.process, client.run()))
         for holder in self.holders:
             self._tasks.append(Task(self._world, holder.shell.process, holder.run()))
+        for leaser in self.leasers:
+            self._tasks.append(Task(self._world, leaser.shell.process, leaser.run()))
         for watcher in self.watchers:
             self._tasks.append(Task(self._world, watcher.shell.process, watcher.run()))
 
@@ -143,6 +159,8 @@ class Fleet:
             client.shell.end()
         for holder in self.holders:
             holder.stop()
+        for leaser in self.leasers:
+            leaser.stop()
 
     def close(self) -> None:
         """End what is left when the run is over."""
@@ -157,6 +175,7 @@ class Fleet:
     def check(self, history: History) -> None:
         """Judge what they believed."""
         check_claims(history, [claim for holder in self.holders for claim in holder.claims])
+        check_reads(history, [read for leaser in self.leasers for read in leaser.reads])
 
     def counts(self) -> dict[str, int]:
         """Return how much happened, by kind."""
@@ -166,6 +185,8 @@ class Fleet:
             "connections of the library lost": sum(each[1] for each in connections),
             "claims": sum(len(holder.claims) for holder in self.holders),
         }
+        if self.leasers:
+            counts["reads by leases"] = sum(len(leaser.reads) for leaser in self.leasers)
         for shell in self.shells:
             for name, count in shell.process.counts.items():
                 counts[name] = counts.get(name, 0) + count
@@ -180,7 +201,7 @@ def library_installed(world: World, library: Library | None) -> Iterator[None]:
         return
     overhead = library.fragment_bytes_max - hub.REQUEST_BYTES_MAX
     with ExitStack() as patches:
-        patches.enter_context(client_names(clocks(world) | {"Waiter": Waiter}))
+        patches.enter_context(client_names(clocks(world, RUNNING.get) | {"Waiter": Waiter}))
         patches.enter_context(patch.object(hub, "FRAGMENT_OVERHEAD_BYTES", overhead))
         patches.enter_context(patch.object(watching, "KEPT_EVENTS_MAX", library.kept_events_max))
         yield

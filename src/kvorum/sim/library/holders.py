@@ -2,6 +2,7 @@
 
 from random import Random
 
+from kvorum.client.aio.leases import AsyncLease
 from kvorum.client.aio.recipes.locks import AsyncLock
 from kvorum.client.aio.recipes.sessions import AsyncSession
 from kvorum.client.errors import ClosedError, KvorumError
@@ -100,15 +101,25 @@ class Holder:
         )
         self.claims.append(claim)
         ends_at = self._ends_at(session.ttl)
-        while lock.is_held and world.now < ends_at:
-            claim.until = max(claim.until, session.lives_until)
+
+        def look() -> bool:
+            """Return whether the lock is held; then it is relied on, now and until its end."""
+            is_held = lock.is_held
+            if is_held:
+                until = self.shell.process.world_moment(session._kept.lives_until)
+                claim.until = max(claim.until, world.now, until)
+            return is_held
+
+        self.shell.process.on_resume = look
+        while look() and world.now < ends_at:
             await self.shell.sleep(random.uniform(0.0, LOOK_SECONDS))
             self._check_lost(session._kept, session.id)
         if shared is None and lock.is_held and random.random() < 0.2:
             # It lives on until its time is over, and may be relied on as long.
-            claim.until = max(claim.until, session.lives_until)
+            look()
             session.orphan()
             return
+        self.shell.process.on_resume = None
         self._line("gives the lock back")
         claim.until = min(claim.until, world.now)
         await lock.release()
@@ -139,19 +150,36 @@ class Holder:
         put = await client.put(key, self._name, lease=lease.id)
         record = self.shell.last
         assert record is not None
-        claim = Claim(b"", self._name, key, put.revision, record, world.now, lease.lives_until)
+        until = self._lives_until(lease)
+        claim = Claim(b"", self._name, key, put.revision, record, world.now, until)
         self.claims.append(claim)
         ends_at = self._ends_at(lease.ttl)
-        while lease.lost is None and world.now < min(ends_at, lease.lives_until):
-            claim.until = max(claim.until, lease.lives_until)
+
+        def look() -> bool:
+            """Return whether the lease lives; then its key is relied on until its end."""
+            until = self._lives_until(lease)
+            lives = lease.lost is None and world.now < until
+            if lives:
+                claim.until = max(claim.until, until)
+            return lives
+
+        self.shell.process.on_resume = look
+        while look() and world.now < ends_at:
             await self.shell.sleep(random.uniform(0.0, LOOK_SECONDS))
             if lease._kept is not None:
                 self._check_lost(lease._kept, lease.id)
+        self.shell.process.on_resume = None
         if random.random() < 0.5:
             lease.release()
         else:
             claim.until = min(claim.until, world.now)
             await lease.revoke()
+
+    def _lives_until(self, lease: AsyncLease) -> float:
+        """Return until when a lease lives by what its client knows, as a moment of the world."""
+        kept = lease._kept
+        moment = lease.asked_at + lease.ttl if kept is None else kept.lives_until
+        return self.shell.process.world_moment(moment)
 
     def _ends_at(self, ttl: int) -> float:
         """Return until when something is held whose lease lives so long without a renewal.
@@ -170,7 +198,7 @@ class Holder:
         """Require that nobody is told that a lease has ended which must live."""
         if kept.error is not None and "has ended" in str(kept.error):
             lost_at = self._world.now
-            if lost_at < kept.lives_until:
+            if lost_at < self.shell.process.world_moment(kept.lives_until):
                 raise Violation(
                     LEASES,
                     f"{lease:x} was to live until {kept.lives_until:.3f}, and {self._name} knows "

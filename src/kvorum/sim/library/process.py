@@ -1,12 +1,17 @@
 """The process of a client: it stands still for a while, is deaf, cut off from members, or busy.
 
+Or its machine is suspended, which also stops the clock that its timers are set by.
+
 What arrives meanwhile waits, and is read late; where it stands still, timers run late, too. While
 the loop of its user is busy, what keeps leases alive goes on, because the loop does not do that.
 """
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from random import Random
 
+from kvorum.client.clocks import lasting_clock
+from kvorum.sim.library.suspensions import draw_seconds
 from kvorum.sim.world import World
 
 _PAUSE_SECONDS = (0.05, 0.5, 2.0)
@@ -17,6 +22,8 @@ _DEAF_SECONDS = (0.3, 1.0, 2.5)
 _READS_SECONDS = 0.001
 """How long a client reads what it was deaf for before it is cut off."""
 _COUNTED = ("clients paused", "clients deaf", "clients cut off", "loops of clients busy")
+_ROUNDING_SECONDS = 1e-9
+_SUSPENDED = "clients suspended"
 
 
 class Process:
@@ -26,13 +33,19 @@ class Process:
         "_random",
         "_world",
         "busy_until",
+        "clock",
         "counts",
         "cut_until",
         "deaf_until",
         "name",
+        "on_resume",
         "paused_until",
         "peace_at",
+        "stood",
+        "suspended_until",
     )
+
+    CLOCK_BOOTTIME = 7
 
     def __init__(self, world: World, name: str) -> None:
         self._world = world
@@ -43,7 +56,40 @@ class Process:
         self.cut_until = 0.0
         self.deaf_until = 0.0
         self.peace_at = 0.0
+        self.suspended_until = 0.0
+        self.stood = 0.0
+        """For how long the monotonic clock stood still so far."""
+        self.on_resume: Callable[[], object] | None = None
+        """Called before anything else runs after a suspension."""
+        self.clock: Callable[[], float] = lasting_clock(self)
+        """The clock that the library chooses of those that there are here."""
         self.counts = dict.fromkeys(_COUNTED, 0)
+
+    # Clocks and timers, as the module `time` has them and a loop sets them.
+
+    def monotonic(self) -> float:
+        """Return the time without that of suspensions."""
+        return self._world.now - self.stood
+
+    def clock_gettime(self, _: int) -> float:
+        """Return the time."""
+        return self._world.now
+
+    def world_moment(self, moment: float) -> float:
+        """Return when it is that moment by the clock that the library has chosen."""
+        behind = self._world.now - self.clock()
+        # Rounded up, as a loop does it: a timer is not early by that clock.
+        return moment + behind + _ROUNDING_SECONDS if behind else moment
+
+    def at(self, moment: float, call: Callable[..., None], *arguments: object) -> None:
+        """Do something at a moment of the world; later, if the process is suspended before."""
+        self._world.at(moment, self._due, self.stood, call, arguments)
+
+    def _due(self, stood: float, call: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        if self.stood > stood:
+            self._world.after(self.stood - stood, self._due, self.stood, call, arguments)
+        else:
+            call(*arguments)
 
     # When what is due now can be done.
 
@@ -88,7 +134,7 @@ class Process:
             self.busy_until = world.now + seconds
         elif choice < 0.4:
             self._note("clients paused", seconds)
-            self.paused_until = world.now + seconds
+            self.paused_until = max(world.now + seconds, self.suspended_until)
         elif choice < 0.6:
             seconds = cut
             self._cut(cut)
@@ -97,6 +143,33 @@ class Process:
             self.fall_silent(deaf, cut)
             seconds = deaf + cut
         world.after(seconds, self.disturb, until, gap)
+
+    def suspend(self, seconds: float) -> None:
+        """Let the machine sleep: nothing of the process runs, leaves or arrives."""
+        until = self._world.now + seconds
+        self.stood += max(0.0, until - max(self.suspended_until, self._world.now))
+        for name in ("suspended_until", "paused_until", "cut_until"):
+            setattr(self, name, max(until, getattr(self, name)))
+        self._world.at(until, self._resume)
+
+    def _resume(self) -> None:
+        if not self.later(self.user_runs_at, self._resume) and self.on_resume is not None:
+            before = RUNNING.set(self)
+            self.on_resume()
+            RUNNING.reset(before)
+
+    def suspend_often(self, random: Random, until: float, gap: float) -> None:
+        """Let the machine sleep now and then, up to a moment, with that time in between."""
+        wait = random.expovariate(1 / gap)
+        if self._world.now + wait < until:
+            self._world.after(wait, self._fall_asleep, random, until, gap)
+
+    def _fall_asleep(self, random: Random, until: float, gap: float) -> None:
+        seconds = min(draw_seconds(random), until - self._world.now)
+        self.counts.setdefault(_SUSPENDED, 0)
+        self._note(_SUSPENDED, seconds)
+        self.suspend(seconds)
+        self._world.after(seconds, self.suspend_often, random, until, gap)
 
     def fall_silent(self, deaf: float, cut: float) -> None:
         """Be deaf and then cut off: what it reads late is the last that it hears for a while."""
@@ -107,9 +180,13 @@ class Process:
 
     def _cut(self, seconds: float) -> None:
         self._note("clients cut off", seconds)
-        self.cut_until = self._world.now + seconds
+        self.cut_until = max(self._world.now + seconds, self.suspended_until)
 
     def _note(self, what: str, seconds: float) -> None:
         self.counts[what] += 1
         if self._world.trace is not None:
             self._world.trace.line(self._world.now, self.name, f"{what} for {seconds:.3f} s")
+
+
+RUNNING: ContextVar[Process] = ContextVar("process")
+"""The process whose coroutine runs."""

@@ -88,7 +88,7 @@ class Engine:
         self._woken_at = -1.0
 
     def __enter__(self) -> None:
-        self.core.now = self._world.now
+        self.core.now = self._process.clock()
 
     def __exit__(self, *_: object) -> None:
         self.settle()
@@ -103,16 +103,20 @@ class Engine:
         self._is_settling = False
         parts = (self.core, self.watching, self.keeping)
         moment = min(part.wake_at() for part in parts)
-        if not self.connections.is_closed and moment < self._wakes_at:
+        # As production's loop: a timer that a suspension made late is set again.
+        is_late = self._process.stood > 0 and self._wakes_at <= self.core.now
+        if not self.connections.is_closed and (moment < self._wakes_at or is_late):
             self._wakes_at = moment
-            self._world.at(max(moment, self._world.now), self._wake, moment)
+            if moment < FOREVER:
+                moment_there = max(self._process.world_moment(moment), self._world.now)
+                self._process.at(moment_there, self._wake, moment)
 
     def _wake(self, moment: float) -> None:
         if moment != self._wakes_at or self.connections.is_closed:
             return
         if self._process.later(self._runs_at, self._wake, moment):
             return
-        now, self._wakes_at = self._world.now, FOREVER
+        now, self._wakes_at = self._process.clock(), FOREVER
         self._wakes = self._wakes + 1 if self._woken_at == now else 0
         self._woken_at = now
         if self._wakes > WAKES_MAX:
@@ -127,7 +131,7 @@ class Engine:
 
     def close(self) -> None:
         """End everything."""
-        self.core.now = self._world.now
+        self.core.now = self._process.clock()
         self.core.close()
         self.watching.close()
         self.keeping.close()
@@ -198,7 +202,8 @@ class Shell:
     async def wait(self, waiter: Waiter, until: float = FOREVER) -> None:
         """Return when a waiter was woken, or at that moment."""
         if until < FOREVER:
-            self._world.at(max(until, self._world.now), waiter.wake)
+            moment = max(self.process.world_moment(until), self._world.now)
+            self.process.at(moment, waiter.wake)
         await waiter
 
     def start_reading(self) -> None:
@@ -254,7 +259,7 @@ class Shell:
 
     async def sleep(self, seconds: float) -> None:
         """Return after so long."""
-        await self.wait(Waiter(), self._world.now + seconds)
+        await self.wait(Waiter(), self.process.clock() + seconds)
 
     async def ask(self, asked: Asked, rpc: Rpc, seconds_max: float) -> Record:
         """Make a call; return its record, whatever it ended with."""
@@ -319,11 +324,12 @@ class SimulatedClient(AsyncClient):
         self._prefix = b""
 
 
-def clocks(world: World) -> dict[str, object]:
-    """Return a run's clock and chance, by the names that the client has for them."""
+def clocks(world: World, running: Callable[[], Process]) -> dict[str, object]:
+    """Return the clocks of the process that runs, and chance, by the client's names for them."""
     random = world.stream("library")
     return {
-        "clock": lambda: world.now,
+        "clock": lambda: running().clock(),
+        "monotonic": lambda: running().monotonic(),
         "random_id": lambda: random.getrandbits(62) + 1,
         "unix_nanoseconds": lambda: int(world.now * 1e9) + random.getrandbits(10),
     }

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from kvorum.sim.library.process import Process
+from kvorum.sim.library.process import RUNNING, Process
 from kvorum.sim.world import World
 
 
@@ -38,15 +38,24 @@ class Task:
     __slots__ = ("_coroutine", "_process", "_waiter", "_world", "is_done")
 
     def __init__(
-        self, world: World, process: Process, coroutine: Coroutine[Any, None, None]
+        self,
+        world: World,
+        process: Process,
+        coroutine: Coroutine[Any, None, None],
+        *,
+        at_once: bool = False,
     ) -> None:
+        """Begin it once everything of this moment is done, or at once."""
         self._world = world
         self._process = process
         self._coroutine = coroutine
         # What it waits for; None before it begins.
         self._waiter: Waiter | None = None
         self.is_done = False
-        world.after(0.0, self._go_on, None)
+        if at_once:
+            self._run(None)
+        else:
+            world.after(0.0, self._go_on, None)
 
     def cancel(self) -> None:
         """Let it get `Cancelled` where it waits, unless it is done."""
@@ -66,6 +75,7 @@ class Task:
 
     def _run(self, cancelled: Cancelled | None) -> None:
         """Let it go on until it waits again, or is done."""
+        before = RUNNING.set(self._process)
         try:
             if cancelled is not None:
                 waiter: Waiter = self._coroutine.throw(cancelled)
@@ -79,3 +89,5 @@ class Task:
         else:
             self._waiter = waiter
             waiter.resume = lambda: self._world.after(0.0, self._go_on, waiter)
+        finally:
+            RUNNING.reset(before)

@@ -18,8 +18,10 @@ from kvorum.sim.planted.calls import (
     renew_amid_a_transfer,
 )
 from kvorum.sim.planted.client import (
+    ask_a_clock_that_a_suspend_stops,
     count_a_renewal_from_its_answer,
     make_a_write_again,
+    rely_on_a_lease_until_a_timer_ends_it,
     resume_a_revision_too_late,
     tell_each_fragment_by_itself,
 )
@@ -118,6 +120,8 @@ PLANTED: dict[str, Planted] = {
         tell_each_fragment_by_itself,
         count_a_renewal_from_its_answer,
         make_a_write_again,
+        ask_a_clock_that_a_suspend_stops,
+        rely_on_a_lease_until_a_timer_ends_it,
         answer_from_the_cache_after_a_put,
         lose_an_event_where_watches_are_shared,
         renew_leases_of_clients_that_left,

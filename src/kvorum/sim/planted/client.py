@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 from kvorum.api.pb.etcdserverpb import WatchRequest, WatchResponse
 from kvorum.client import rpcs
-from kvorum.client.keeping import Keeping
+from kvorum.client.keeping import Keeping, Kept
 from kvorum.client.watching import Watch, Watching
+from kvorum.sim.library import process
 
 
 @contextmanager
@@ -54,6 +56,35 @@ def count_a_renewal_from_its_answer() -> Iterator[None]:
         original(keeping, message)
 
     with patch.object(Keeping, "_take_message", take_message):
+        yield
+
+
+@contextmanager
+def ask_a_clock_that_a_suspend_stops() -> Iterator[None]:
+    """Rely on a lease by `time.monotonic`, which stands still while the machine is suspended."""
+
+    def monotonic(clocks: Any) -> Any:
+        return clocks.monotonic
+
+    with patch.object(process, "lasting_clock", monotonic):
+        yield
+
+
+@contextmanager
+def rely_on_a_lease_until_a_timer_ends_it() -> Iterator[None]:
+    """Take a lease for lost once a timer has found that, without a look at the clock."""
+    original = Keeping.pass_time
+    look = Kept.lost
+
+    def pass_time(keeping: Keeping, now: float) -> None:
+        for kept in keeping._kept.values():
+            look(kept, now)
+        original(keeping, now)
+
+    with (
+        patch.object(Kept, "lost", lambda kept, _: kept.error),
+        patch.object(Keeping, "pass_time", pass_time),
+    ):
         yield
 
 

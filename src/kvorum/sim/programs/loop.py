@@ -60,7 +60,7 @@ class VirtualLoop(BaseEventLoop):
         """Let what is in no context belong to a program."""
         super().__init__()
         self._world = world
-        self._program = program
+        self.program = program
         self._named = 0
         # What is still to be called when the run is over; None before.
         self._last: deque[asyncio.Handle] | None = None
@@ -95,8 +95,8 @@ class VirtualLoop(BaseEventLoop):
     # What asyncio calls.
 
     def time(self) -> float:
-        """Return the virtual time."""
-        return self._world.now
+        """Return the virtual time, as the program that asks has it."""
+        return PROGRAM.get(self.program).process.monotonic()
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -108,7 +108,7 @@ class VirtualLoop(BaseEventLoop):
             self._last.append(handle)
         else:
             self._due[handle] = None
-            self._world.after(0.0, self._call, handle, context.get(PROGRAM, self._program))
+            self._world.after(0.0, self._call, handle, context.get(PROGRAM, self.program))
         return handle
 
     def call_soon_threadsafe(
@@ -128,8 +128,9 @@ class VirtualLoop(BaseEventLoop):
         context = copy_context() if context is None else context
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         if self._last is None:
-            moment = max(when, self._world.now)
-            self._world.at(moment, self._call, handle, context.get(PROGRAM, self._program))
+            program: Program = context.get(PROGRAM, self.program)
+            moment = max(when + program.process.stood, self._world.now)
+            program.process.at(moment, self._call, handle, program)
         return handle
 
     def _call(self, handle: asyncio.Handle, program: Program) -> None:

@@ -93,7 +93,8 @@ class ProgramShell(Shell):
     async def wait(self, waiter: Waiter, until: float = FOREVER) -> None:  # type: ignore[override]
         """Return when a waiter was woken, or at that moment."""
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(None if until == FOREVER else until):
+            stops = self.process.clock() - self.process.monotonic()
+            async with asyncio.timeout_at(None if until == FOREVER else until - stops):
                 await waiter.future
 
     def keep(self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]) -> Kept:

@@ -17,9 +17,11 @@ from typing import Any
 from unittest.mock import patch
 
 from kvorum.client.aio import client
+from kvorum.sim.library.process import Process
 from kvorum.sim.library.shell import client_names, clocks
 from kvorum.sim.machine import UNIX_SECONDS
 from kvorum.sim.programs.loop import VirtualLoop
+from kvorum.sim.programs.program import PROGRAM
 from kvorum.sim.programs.shell import ProgramShell
 from kvorum.sim.world import World
 
@@ -28,6 +30,10 @@ from kvorum.sim.world import World
 def surrounded(world: World, loop: VirtualLoop) -> Iterator[None]:
     """Let programs have clocks, chance and clients of a run in the block, and nothing else."""
     thread = threading.get_ident()
+
+    def process() -> Process:
+        return PROGRAM.get(loop.program).process
+
     chance = world.stream("programs")
     before = random.getstate()
 
@@ -51,10 +57,10 @@ def surrounded(world: World, loop: VirtualLoop) -> Iterator[None]:
         for each in (
             here(time, "time", lambda: UNIX_SECONDS + world.now),
             here(time, "time_ns", lambda: unix_seconds * 10**9 + int(world.now * 1e9)),
-            here(time, "monotonic", lambda: world.now),
-            here(time, "monotonic_ns", lambda: int(world.now * 1e9)),
-            here(time, "perf_counter", lambda: world.now),
-            here(time, "perf_counter_ns", lambda: int(world.now * 1e9)),
+            here(time, "monotonic", lambda: process().monotonic()),
+            here(time, "monotonic_ns", lambda: int(process().monotonic() * 1e9)),
+            here(time, "perf_counter", lambda: process().monotonic()),
+            here(time, "perf_counter_ns", lambda: int(process().monotonic() * 1e9)),
             here(os, "urandom", chance.randbytes),
             here(random, "_urandom", chance.randbytes),
             refused(time, "sleep", "time.sleep()"),
@@ -63,7 +69,7 @@ def surrounded(world: World, loop: VirtualLoop) -> Iterator[None]:
             refused(socket, "getaddrinfo", "socket.getaddrinfo()"),
             refused(subprocess.Popen, "__init__", "subprocess.Popen()"),
             patch.object(client, "Shell", ProgramShell),
-            client_names(clocks(world)),
+            client_names(clocks(world, process)),
         ):
             patches.enter_context(each)
         random.seed(f"{world.seed}/random")
