@@ -284,6 +284,7 @@ def test_what_is_taken_does_not_depend_on_how_it_is_cut(frames: list[bytes], siz
 
 def test_a_frame_and_a_header_block_have_a_longest() -> None:
     connection = Connection()
+    connection.receive(bytes(3) + b"\x04" + bytes(5))
     with pytest.raises(ProtocolError, match="frame of"):
         connection.receive(pack(">IBI", (FRAME_BYTES_MAX + 1) << 8, 0, 1))
     connection = Connection()

@@ -181,6 +181,8 @@ class Core:
         self._is_logging_in = False
         self._problems: dict[int, str] = {}
         """Why each endpoint could not be reached."""
+        self._unusable: set[int] = set()
+        """Those of them that it would be of no use to ask again, as they were given."""
         self._leaving: set[Endpoint] = set()
         """Those that were given up, and have calls to finish."""
         self._sync_at = 0.0 if settings.sync_seconds < float("inf") else float("inf")
@@ -314,13 +316,24 @@ class Core:
         self._problems.pop(number, None)
         self._serve_waiting()
 
-    def disconnected(self, number: int, reason: str) -> None:
-        """Note that an endpoint could not be reached, or was lost; its calls have ended."""
+    def disconnected(self, number: int, reason: str, *, is_unusable: bool = False) -> None:
+        """Note that an endpoint could not be reached, or was lost; its calls have ended.
+
+        One is unusable if it speaks something else, or if its TLS cannot work as it was given.
+        Calls then wait for it no longer.
+        """
         endpoint = self.endpoints.known[number]
         endpoint.is_connecting = endpoint.is_connected = False
         self._problems[number] = reason
+        if not is_unusable:
+            self._unusable.discard(number)
+        else:
+            self._unusable.add(number)
         self.endpoints.fails(endpoint, self.now)
         self._serve_waiting()
+        for call in [*self._waiting, *self._waiting_pinned] if is_unusable else ():
+            if self._is_hopeless(call):
+                self._finish(call, self._unreachable(call))
 
     def take_message(self, number: int, message: bytes) -> None:
         """Take a message of a call or a stream."""
@@ -492,10 +505,29 @@ class Core:
 
     def _again(self, call: Call) -> None:
         """Make a call again: at once at another endpoint, after a rest if all were tried."""
-        if call.pinned is None and call.attempts % len(self.endpoints.all):
+        if self._unusable and self._is_hopeless(call):
+            self._finish(call, self._unreachable(call))
+        elif call.pinned is None and call.attempts % len(self.endpoints.all):
             self._attempt(call)
         else:
             heappush(self._resting, (self.now + RETRY_SECONDS, call.number, call))
+
+    def _asked(self, call: Call) -> list[Endpoint]:
+        """Return the endpoints that a call may go to."""
+        return [*self.endpoints.all.values()] if call.pinned is None else [call.pinned]
+
+    def _is_hopeless(self, call: Call) -> bool:
+        """Return whether no endpoint can be used as it was given, however long a call waits."""
+        asked = self._asked(call)
+        return all(each.number in self._unusable and not each.is_connected for each in asked)
+
+    def _unreachable(self, call: Call) -> UnavailableError:
+        reasons = ", ".join(
+            f"{each.address.text}: {self._problems[each.number]}"
+            for each in self._asked(call)
+            if each.number in self._problems
+        )
+        return UnavailableError(f"no endpoint could be reached: {reasons}")
 
     def _finish_unknown(self, call: Call, error: KvorumError) -> None:
         if call.rpc.is_repeatable or not call.is_sent:
@@ -521,13 +553,7 @@ class Core:
             call.is_sent = True
             self._finish_unknown(call, late)
         elif not was_sent and call.problem is None and self._problems:
-            asked = self.endpoints.all.values() if call.pinned is None else [call.pinned]
-            reasons = ", ".join(
-                f"{each.address.text}: {self._problems[each.number]}"
-                for each in asked
-                if each.number in self._problems
-            )
-            self._finish(call, UnavailableError(f"no endpoint could be reached: {reasons}"))
+            self._finish(call, self._unreachable(call))
         else:
             self._finish(call, late)
 

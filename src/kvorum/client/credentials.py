@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvorum.client.endpoints import Address
+from kvorum.client.link import UnusableError
 
 if TYPE_CHECKING:
     import ssl
@@ -39,14 +40,53 @@ def contexts(options: TlsOptions) -> "Callable[[Address], ssl.SSLContext | None]
             return None
         import ssl
 
-        made = ssl.create_default_context(cafile=options.ca or None)
+        if options.ca:
+            _read("ca", options.ca)
+        try:
+            made = ssl.create_default_context(cafile=options.ca or None)
+        except ssl.SSLError:
+            raise UnusableError(f"ca={options.ca!r} holds no certificates in PEM") from None
         made.minimum_version = ssl.TLSVersion.TLSv1_2
         made.set_alpn_protocols(["h2"])
         if options.insecure:
             made.check_hostname = False
             made.verify_mode = ssl.CERT_NONE
         if options.cert:
-            made.load_cert_chain(options.cert, options.key)
+            _load(made, options.cert, options.key)
         return made
 
     return context
+
+
+def _read(name: str, path: str) -> bytes:
+    """Return what a file holds; raises UnusableError that names it."""
+    try:
+        # Not by pathlib, which takes long to load.
+        with open(path, "rb") as file:  # noqa: PTH123
+            return file.read()
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise UnusableError(f"{name}={path!r} cannot be read: {reason}") from None
+
+
+def _load(context: "ssl.SSLContext", cert: str, key: str) -> None:
+    """Let connections show a certificate; raises UnusableError that names the file at fault."""
+    import ssl
+
+    if b"-----BEGIN CERTIFICATE" not in _read("cert", cert):
+        raise UnusableError(f"cert={cert!r} holds no certificate in PEM")
+    if b"PRIVATE KEY-----" not in _read("key", key):
+        raise UnusableError(f"key={key!r} holds no private key in PEM")
+    try:
+        # Without a password, OpenSSL would ask the terminal for one.
+        context.load_cert_chain(cert, key, password="")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            reason = f"key={key!r} does not belong to the certificate in cert={cert!r}"
+        else:
+            told = (error.reason or str(error)).replace("_", " ").lower()
+            reason = (
+                f"cert={cert!r} and key={key!r} cannot be used: {told}; expected a certificate and "
+                "its key in PEM, without a password"
+            )
+        raise UnusableError(reason) from None

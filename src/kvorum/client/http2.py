@@ -100,6 +100,10 @@ class ProtocolError(Exception):
     """What the server sent is not HTTP/2 as the standard has it: the connection must end."""
 
 
+class ForeignError(ProtocolError):
+    """The other side speaks something else than HTTP/2, so it has looked at nothing."""
+
+
 class _Stream:
     __slots__ = ("ends", "is_held", "received", "room", "waiting")
 
@@ -268,6 +272,9 @@ class Connection:
     def receive(self, data: bytes | memoryview) -> list[Event]:
         """Take bytes of the server; return what happened by them. Raises ProtocolError."""
         rest = self._input
+        # Settings come first, whose length begins with a zero: nothing else does that is common.
+        if data and not self.has_settings and not rest and data[0]:
+            raise ForeignError(_foreign(bytes(data[:_SHOWN_BYTES])))
         if rest:
             rest += data
             if len(rest) < self._missing:
@@ -524,3 +531,21 @@ def _unpadded(payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise ProtocolError("more padding than there are bytes")
     return payload[1 : len(payload) - payload[0]]
+
+
+_SHOWN_BYTES: Final = 60
+
+
+def _foreign(data: bytes) -> str:
+    """Return what a port is, by the first that it has said."""
+    if data[:2] in (b"\x15\x03", b"\x16\x03"):
+        return (
+            "the port speaks TLS, and was asked without; write the endpoint with https://, and "
+            "give the authority that signed its certificate as ca="
+        )
+    answer = data.splitlines()[0].decode("latin-1")
+    what = "HTTP/1" if data.startswith(b"HTTP/") else "something else"
+    return (
+        f"the port does not speak gRPC but {what}: it answered {answer!r}; expected a port for "
+        "clients, for example localhost:2379"
+    )

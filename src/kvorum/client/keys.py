@@ -18,9 +18,23 @@ class KeyRange(NamedTuple):
     end: bytes
 
 
-def as_bytes(text: Text) -> bytes:
-    """Return a key or a value as bytes."""
-    return text.encode() if isinstance(text, str) else text
+def as_bytes(text: Text, name: str = "key") -> bytes:
+    """Return an argument of that name as bytes; raises TypeError if it is neither."""
+    if isinstance(text, str):
+        return text.encode()
+    if isinstance(text, bytes):
+        return text
+    if isinstance(text, bytearray | memoryview):
+        return bytes(text)
+    raise TypeError(f"{name} is {text!r}, of type {type(text).__name__}; expected bytes or str")
+
+
+def as_number(number: int, name: str) -> int:
+    """Return an argument of that name; raises TypeError if it is no whole number."""
+    if isinstance(number, int):
+        return number
+    hint = f"; expected its id: {name}.id" if hasattr(number, "id") else "; expected an int"
+    raise TypeError(f"{name} is {number!r}, of type {type(number).__name__}{hint}")
 
 
 def key_range(
@@ -39,12 +53,12 @@ def key_range(
     if end is not None and key is None:
         raise ValueError(f"an end was given with {given[0]}; it goes with key alone")
     if prefix is not None:
-        start = as_bytes(prefix)
+        start = as_bytes(prefix, "prefix")
         return KeyRange(start or ALL, prefix_end(start))
     if from_key is not None:
-        return KeyRange(as_bytes(from_key) or ALL, ALL)
+        return KeyRange(as_bytes(from_key, "from_key") or ALL, ALL)
     assert key is not None
-    return KeyRange(as_bytes(key), b"" if end is None else as_bytes(end))
+    return KeyRange(as_bytes(key), b"" if end is None else as_bytes(end, "end"))
 
 
 def _named(

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from kvorum.client.endpoints import Address
+from kvorum.client.http2 import ForeignError
 from kvorum.client.interface import Calls
 from kvorum.client.wire import Wire
 
@@ -27,6 +28,10 @@ class LinkError(Exception):
     """The connection cannot be used: the other side does not speak as it should."""
 
 
+class UnusableError(LinkError):
+    """The endpoint cannot be used as it was given, and it would be no better to ask again."""
+
+
 class Link:
     """The bytes of a connection: `receive` takes what came, `take_output` gives what to send."""
 
@@ -36,6 +41,7 @@ class Link:
         "_tls",
         "is_leaving",
         "is_open",
+        "is_unusable",
         "number",
         "opens_until",
         "wire",
@@ -57,6 +63,8 @@ class Link:
         """When the server was asked whether it is there, if nothing came since."""
         self.is_leaving: bool = False
         """Whether only calls that have begun are finished here."""
+        self.is_unusable: bool = False
+        """Whether the endpoint cannot be used as it was given; then it has looked at no call."""
         self._tls: Tls | None = None
         if context is not None:
             from kvorum.client import tls
@@ -66,6 +74,27 @@ class Link:
     def receive(self, data: bytes | memoryview) -> None:
         """Take bytes of the other side. Raises LinkError or ProtocolError."""
         self._silent_since = self._asked_at = None
+        try:
+            self._receive(data)
+        except (ForeignError, UnusableError):
+            self.is_unusable = True
+            raise
+
+    def end_reason(self) -> str:
+        """Return why the connection has ended, if the server has just closed it."""
+        closed = "the server closed the connection"
+        if not self.is_open:
+            return (
+                f"{closed} during the TLS handshake; if the port speaks no TLS, write the endpoint "
+                "with http://"
+            )
+        if self._tls is None and not self.wire.connection.has_settings:
+            return (
+                f"{closed} without a word; if the port speaks TLS, write the endpoint with https://"
+            )
+        return closed
+
+    def _receive(self, data: bytes | memoryview) -> None:
         if self._tls is None:
             self.wire.receive(data)
             return

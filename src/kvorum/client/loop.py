@@ -13,7 +13,7 @@ from kvorum.client.errors import ForkedError, KvorumError
 from kvorum.client.http2 import ProtocolError
 from kvorum.client.interface import Metadata
 from kvorum.client.keeping import Kept
-from kvorum.client.link import READ_BYTES, Link, LinkError
+from kvorum.client.link import READ_BYTES, Link, LinkError, UnusableError
 from kvorum.client.rpcs import Rpc
 from kvorum.client.threads import (
     FOREVER,
@@ -65,7 +65,7 @@ class _Protocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         reason = (isinstance(error, OSError) and error.strerror) or str(error or "")
-        self._client.lost(self, reason or "the server closed the connection")
+        self._client.lost(self, reason or self.link.end_reason())
 
 
 class Waiter:
@@ -163,12 +163,21 @@ class LoopClient:
         """Let somebody read even if no call waits: the loop does."""
 
     def enter(self) -> None:
-        """Begin to touch the core: it is the process that it was, and knows the time."""
+        """Begin to touch the core: process and loop are what they were, and it knows the time."""
         if os.getpid() != self._process:
             raise ForkedError(
                 "this client was made before the process forked; make one in the child"
             )
+        self._check_loop()
         self.core.now = clock()
+
+    def _check_loop(self) -> None:
+        if asyncio._get_running_loop() not in (self._loop, None):
+            state = "closed" if self._loop.is_closed() else "not the one that runs now"
+            raise RuntimeError(
+                f"this client belongs to the event loop in which it was made, which is {state}; "
+                "make an AsyncClient in each loop, or use Client, which needs none"
+            )
 
     def leave(self) -> None:
         """Stop to touch the core: what it wants to send is sent once the loop comes round.
@@ -181,6 +190,7 @@ class LoopClient:
 
     async def close(self) -> None:
         """End everything."""
+        self._check_loop()
         self.core.now = clock()
         self.core.close()
         self.watching.close()
@@ -305,8 +315,8 @@ class LoopClient:
         link = protocol.link
         if self._links.get(link.number) is protocol:
             del self._links[link.number]
-            self.core.disconnected(link.number, reason)
-        link.wire.lose(reason)
+            self.core.disconnected(link.number, reason, is_unusable=link.is_unusable)
+        link.wire.lose(reason, is_unprocessed=link.is_unusable)
         self.leave()
 
     def _drop(self, protocol: _Protocol) -> None:
@@ -333,7 +343,8 @@ class LoopClient:
         except (OSError, LinkError, ValueError) as error:
             problem = "no answer in time" if isinstance(error, TimeoutError) else str(error)
             self.core.now = clock()
-            self.core.disconnected(number, problem)
+            is_unusable = isinstance(error, UnusableError)
+            self.core.disconnected(number, problem, is_unusable=is_unusable)
             self.leave()
 
     # What the core asks for.

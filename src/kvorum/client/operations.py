@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from kvorum.api import writing
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import answers, rpcs
-from kvorum.client.keys import KeyRange, Text, as_bytes
+from kvorum.client.keys import KeyRange, Text, as_bytes, as_number
 from kvorum.client.rpcs import Rpc
 from kvorum.client.values import (
     ConditionalResult,
@@ -42,8 +42,8 @@ def put(
     """Return the request of a put."""
     return writing.put_request(
         as_bytes(key),
-        as_bytes(value),
-        lease,
+        as_bytes(value, "value"),
+        as_number(lease, "lease"),
         previous=previous,
         keep_value=keep_value,
         keep_lease=keep_lease,
@@ -79,7 +79,9 @@ def stream_operation(request: bytes, *, serializable: bool = False) -> Operation
 
 def get_operation(key: Text, revision: int, *, serializable: bool) -> Operation[KeyValue | None]:
     """Return the call that reads one key."""
-    request = writing.get_request(as_bytes(key), revision, serializable=serializable)
+    request = writing.get_request(
+        as_bytes(key), as_number(revision, "revision"), serializable=serializable
+    )
     rpc = rpcs.SERIALIZABLE_RANGE if serializable else rpcs.RANGE
     return Operation(rpc, request, _one)
 
@@ -96,7 +98,10 @@ def conditional_operation(
     """Return the call that changes a key if its mod revision is this one, or else reads it."""
     name = as_bytes(key)
     compare = pb.Compare(
-        key=name, target=pb.Compare.MOD, result=pb.Compare.EQUAL, mod_revision=revision
+        key=name,
+        target=pb.Compare.MOD,
+        result=pb.Compare.EQUAL,
+        mod_revision=as_number(revision, "revision"),
     )
     read = pb.RequestOp(request_range=pb.RangeRequest(key=name))
     failure = [read] if reads else []
@@ -113,7 +118,7 @@ def conditional_operation(
 
 def compact_operation(revision: int, *, physical: bool) -> Operation[int]:
     """Return the call of a compaction; it answers the store's revision."""
-    request = pb.CompactionRequest(revision=revision, physical=physical)
+    request = pb.CompactionRequest(revision=as_number(revision, "revision"), physical=physical)
     return Operation(rpcs.COMPACT, request.SerializeToString(), _revision(pb.CompactionResponse))
 
 
@@ -200,7 +205,7 @@ def grant_operation(lease: int, ttl: int) -> Operation[int]:
 
     The id is the client's choice: a grant that is made twice finds its own lease there.
     """
-    request = pb.LeaseGrantRequest(ID=lease, TTL=ttl)
+    request = pb.LeaseGrantRequest(ID=as_number(lease, "lease"), TTL=as_number(ttl, "ttl"))
 
     def decode(answer: bytes) -> int:
         granted: int = pb.LeaseGrantResponse.FromString(answer).TTL
@@ -211,14 +216,14 @@ def grant_operation(lease: int, ttl: int) -> Operation[int]:
 
 def revoke_operation(lease: int) -> Operation[int]:
     """Return the call that ends a lease and deletes its keys; it answers the revision."""
-    request = pb.LeaseRevokeRequest(ID=lease)
+    request = pb.LeaseRevokeRequest(ID=as_number(lease, "lease"))
     decode = _revision(pb.LeaseRevokeResponse)
     return Operation(rpcs.LEASE_REVOKE, request.SerializeToString(), decode)
 
 
 def time_to_live_operation(lease: int, *, keys: bool) -> Operation[LeaseStatus]:
     """Return the call that asks how long a lease lives."""
-    request = pb.LeaseTimeToLiveRequest(ID=lease, keys=keys)
+    request = pb.LeaseTimeToLiveRequest(ID=as_number(lease, "lease"), keys=keys)
 
     def decode(answer: bytes) -> LeaseStatus:
         found = pb.LeaseTimeToLiveResponse.FromString(answer)
@@ -259,8 +264,10 @@ def range_request(
         # They come in that order anyway, without the work of sorting.
         order = ""
     sort = (_ORDERS[order], _TARGETS[by])
+    limit, revision = as_number(limit, "limit"), as_number(revision, "revision")
     numbers = (limit, revision, *sort, serializable, keys_only, count_only)
-    revisions = (*mod_revisions, *create_revisions)
+    bounds = (("mod_revisions", mod_revisions), ("create_revisions", create_revisions))
+    revisions = tuple(as_number(each, name) for name, pair in bounds for each in pair)
     return writing.range_request(keys.key, keys.end, (*numbers, *revisions))
 
 
@@ -280,7 +287,7 @@ def watch_request(
     return pb.WatchCreateRequest(
         key=keys.key,
         range_end=keys.end,
-        start_revision=revision,
+        start_revision=as_number(revision, "revision"),
         progress_notify=progress,
         prev_kv=previous,
         filters=filters,

@@ -21,7 +21,7 @@ from kvorum.client.endpoints import Address
 from kvorum.client.errors import ForkedError, KvorumError
 from kvorum.client.http2 import ProtocolError
 from kvorum.client.interface import Metadata
-from kvorum.client.link import READ_BYTES, Link, LinkError
+from kvorum.client.link import READ_BYTES, Link, LinkError, UnusableError
 from kvorum.client.rpcs import Rpc
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class ThreadedClient:
         self._waiters: deque[Waiter] = deque()
         self._read_until = 0.0
         self._used_at = 0.0
-        self._arrived: deque[tuple[int, Link | None, socket.socket | None, str]] = deque()
+        self._arrived: deque[tuple[int, Link | None, socket.socket | None, str, bool]] = deque()
         """Connections that were made, or not, by other threads."""
         self._open_bell()
         self._thread: threading.Thread | None = None
@@ -354,7 +354,7 @@ class ThreadedClient:
             for connection, _ in self._sockets.values():
                 connection.close()
             self._sockets.clear()
-            for _, _, arrived, _ in self._arrived:
+            for _, _, arrived, _, _ in self._arrived:
                 if arrived is not None:
                     arrived.close()
             self._arrived.clear()
@@ -396,7 +396,7 @@ class ThreadedClient:
     def _connect(self, number: int, address: Address) -> None:
         connection: socket.socket | None = None
         link: Link | None = None
-        problem = ""
+        problem, is_unusable = "", False
         try:
             link = Link(number, address, self.core, self._context(address))
             link.opens_until = clock() + self._connect_seconds_max
@@ -417,9 +417,10 @@ class ThreadedClient:
             connection.setblocking(False)
         except (OSError, LinkError, ValueError) as error:
             problem = (isinstance(error, OSError) and error.strerror) or str(error)
+            is_unusable = isinstance(error, UnusableError)
         with self.lock:
             if not self._is_closed:
-                self._arrived.append((number, link, connection, problem))
+                self._arrived.append((number, link, connection, problem, is_unusable))
                 self._ring()
             elif connection is not None:
                 connection.close()
@@ -468,7 +469,7 @@ class ThreadedClient:
             connection, link = found
             try:
                 size = connection.recv_into(self._received)
-                problem = "" if size else "the server closed the connection"
+                problem = "" if size else link.end_reason()
                 if size:
                     self._receive(link, self._received[:size])
             except (BlockingIOError, InterruptedError):
@@ -493,11 +494,11 @@ class ThreadedClient:
 
     def _take_arrived(self) -> None:
         while self._arrived:
-            number, link, connection, problem = self._arrived.popleft()
+            number, link, connection, problem, is_unusable = self._arrived.popleft()
             if problem or link is None or connection is None or self._is_closed:
                 if connection is not None:
                     connection.close()
-                self.core.disconnected(number, problem)
+                self.core.disconnected(number, problem, is_unusable=is_unusable)
                 continue
             self._links[number] = link
             self._sockets[connection.fileno()] = (connection, link)
@@ -509,8 +510,8 @@ class ThreadedClient:
         self._drop(descriptor, connection)
         if self._links.get(link.number) is link:
             del self._links[link.number]
-            self.core.disconnected(link.number, problem)
-        link.wire.lose(problem)
+            self.core.disconnected(link.number, problem, is_unusable=link.is_unusable)
+        link.wire.lose(problem, is_unprocessed=link.is_unusable)
 
     def _drop(self, descriptor: int, connection: socket.socket) -> None:
         del self._sockets[descriptor]

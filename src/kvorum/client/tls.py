@@ -3,7 +3,11 @@
 import ssl
 from collections.abc import Iterator
 
-from kvorum.client.link import READ_BYTES, LinkError
+from kvorum.client.link import READ_BYTES, LinkError, UnusableError
+
+_PLAIN_REASONS: tuple[str, ...] = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+_PLAIN_REASONS += ("PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE", "BAD_RECORD_TYPE")
+"""What OpenSSL says to bytes that are no TLS."""
 
 
 class Tls:
@@ -44,14 +48,22 @@ class Tls:
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
-            raise LinkError(f"the TLS handshake failed: {_reason(error)}") from error
+            raise UnusableError(f"the TLS handshake failed: {_reason(error)}") from error
         if self._object.selected_alpn_protocol() not in ("h2", None):
-            raise LinkError("the server does not speak HTTP/2 over TLS")
+            raise UnusableError(
+                "the port does not speak gRPC: over TLS it speaks no HTTP/2; expected a port for "
+                "clients, for example localhost:2379"
+            )
         self.is_open = True
         return True
 
 
 def _reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the server's certificate is not accepted: {error.verify_message}"
+        # It is not known who signed it.
+        is_unknown = error.verify_code in (18, 19, 20, 21)
+        hint = "; give the authority that signed it as ca=" if is_unknown else ""
+        return f"the server's certificate is not accepted: {error.verify_message}{hint}"
+    if error.reason in _PLAIN_REASONS:
+        return "the port does not speak TLS; write the endpoint with http://"
     return (error.reason or str(error)).replace("_", " ").lower()

@@ -23,13 +23,13 @@ class Facet:
     def __init__(self, name: str, key: Text, end: Text | None) -> None:
         self._name = name
         self._key = as_bytes(key)
-        self._end = b"" if end is None else as_bytes(end)
+        self._end = b"" if end is None else as_bytes(end, "end")
 
     def _compare(self, result: "pb.Compare.CompareResult", value: int | Text) -> Condition:
         if self._name == "value":
             if isinstance(value, int):
                 raise TypeError(f"a value is compared with bytes or text, not with {value!r}")
-            value = as_bytes(value)
+            value = as_bytes(value, "value")
         elif not isinstance(value, int):
             raise TypeError(f"{self._name} is compared with a number, not with {value!r}")
         compared = pb.Compare(

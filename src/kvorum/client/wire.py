@@ -201,13 +201,13 @@ class Wire:
             # They would wait for those that go on, which may be for ever.
             self._refuse_waiting("the connection is closing")
 
-    def lose(self, reason: str, code: int = _UNAVAILABLE) -> None:
+    def lose(self, reason: str, code: int = _UNAVAILABLE, *, is_unprocessed: bool = False) -> None:
         """End all calls, because the connection is lost."""
         calls = list(self._streams)
         self._streams.clear()
         self._answers.clear()
         for call in calls:
-            self._calls.take_end(call, End(code, reason))
+            self._calls.take_end(call, End(code, reason, is_unprocessed))
         self._refuse_waiting(reason, code)
 
     def _refuse_waiting(self, reason: str, code: int = _UNAVAILABLE) -> None:

@@ -67,7 +67,12 @@ _ADVICE = (
         "--cacert names the authority to trust, and the endpoint a name that the certificate has",
     ),
     ("certificate required", "the server wants a certificate: --cert and --key name it"),
-    ("wrong version number", "the server does not speak TLS there: use http:// or no certificates"),
+    ("does not speak TLS", "use http://, or no --cacert, --cert, --key"),
+    ("the port speaks TLS", _IS_TLS),
+    ("does not speak gRPC", "--endpoints has to name ports for clients"),
+    (" cannot be read: ", "see --cacert, --cert and --key"),
+    (" in PEM", "see --cacert, --cert and --key"),
+    ("does not belong to the certificate", "see --cert and --key"),
     ("the server closed the connection", _IS_TLS),
     ("Connection reset by peer", _IS_TLS),
 )

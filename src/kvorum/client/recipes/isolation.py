@@ -77,7 +77,7 @@ class Attempt:
 
     def put(self, key: bytes, value: Text, lease: int) -> None:
         """Set a key, if the transaction commits."""
-        self._written[key] = as_bytes(value)
+        self._written[key] = as_bytes(value, "value")
         self._writes[key] = put(key, value, lease=lease)
 
     def delete(self, key: bytes) -> None:

@@ -23,7 +23,7 @@ class AsyncElection:
         self, client: "AsyncClient", name: Text, ttl: int, session: AsyncSession | None
     ) -> None:
         self._client = client
-        self._name = as_bytes(name)
+        self._name = as_bytes(name, "name")
         self._prefix = self._name + b"/"
         self._ttl = ttl
         self._shared = session
@@ -44,7 +44,7 @@ class AsyncElection:
         session.claim(key)
         self._session, self._key, self._revision = session, key, 0
         try:
-            await self._enter(session, as_bytes(value), patience)
+            await self._enter(session, as_bytes(value, "value"), patience)
             await patience.older_gone(self._prefix, self._revision)
             own = (await patience.read(key_range(key))).kvs
             if not own or own[0].create_revision != self._revision:

@@ -34,7 +34,7 @@ class AsyncHolder:
         timeout: float | None,
     ) -> None:
         self._client = client
-        self._name = as_bytes(name)
+        self._name = as_bytes(name, "name")
         self._ttl = ttl
         self._shared = session
         self._timeout = timeout

@@ -22,7 +22,7 @@ class Election:
 
     def __init__(self, client: "Client", name: Text, ttl: int, session: Session | None) -> None:
         self._client = client
-        self._name = as_bytes(name)
+        self._name = as_bytes(name, "name")
         self._prefix = self._name + b"/"
         self._ttl = ttl
         self._shared = session
@@ -43,7 +43,7 @@ class Election:
         session.claim(key)
         self._session, self._key, self._revision = session, key, 0
         try:
-            self._enter(session, as_bytes(value), patience)
+            self._enter(session, as_bytes(value, "value"), patience)
             patience.older_gone(self._prefix, self._revision)
             own = (patience.read(key_range(key))).kvs
             if not own or own[0].create_revision != self._revision:

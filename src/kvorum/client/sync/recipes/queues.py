@@ -20,7 +20,7 @@ class Items:
 
     def __init__(self, client: "Client", name: Text, by: str) -> None:
         self._client = client
-        self._name = as_bytes(name)
+        self._name = as_bytes(name, "name")
         self._by = by
         # With the slash: without it, a queue would take the items of every name that begins so.
         self._keys: KeyRange = key_range(prefix=self._name + b"/")
