@@ -255,7 +255,8 @@ class ThreadedClient:
             while not waiter.is_done and clock() < until:
                 with self.lock:
                     self._read_until = min(self._wake_at(), until)
-                    longest = LOOK_SECONDS if self.keeping.is_busy else SLEEP_SECONDS_MAX
+                    is_keeping = self._keeping is not None and self._keeping.is_busy
+                    longest = LOOK_SECONDS if is_keeping else SLEEP_SECONDS_MAX
                     seconds = min(max(self._read_until - clock(), 0.0), longest)
                 ready = self._sleep(seconds)
                 with self.lock:
