@@ -2,7 +2,13 @@
 
 import time
 
-from bench.abuse import call_attacks, frame_attacks, http_attacks, member_attacks
+from bench.abuse import (
+    call_attacks,
+    frame_attacks,
+    http_attacks,
+    member_attacks,
+    slow_call_attacks,
+)
 from bench.abuse.target import Attack, Seen, Target
 
 
@@ -18,5 +24,6 @@ ATTACKS = (
     *http_attacks.ATTACKS,
     *member_attacks.ATTACKS,
     *call_attacks.ATTACKS,
+    *slow_call_attacks.ATTACKS,
     *frame_attacks.ATTACKS,
 )

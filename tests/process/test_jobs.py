@@ -20,8 +20,8 @@ from kvorum.edge import open_edge
 from kvorum.files import Files, Opening
 from kvorum.files.real import RealFiles
 from kvorum.member.jobs import Job, JobLostError, Nothing, Place
-from kvorum.process.hands import PASSWORDS_NICENESS, ProcessHands
-from kvorum.process.helper import LENGTH, NICENESS_MAX, PACKAGES, START, Helper
+from kvorum.process.hands import IDLE_NICENESS, ProcessHands
+from kvorum.process.helper import LENGTH, PACKAGES, START, Helper
 from kvorum.server.jobs import Ended, JobOrder, Outcome
 from kvorum.telemetry.logs import Logger
 from kvorum.wal import AppendLog
@@ -338,7 +338,7 @@ def test_nothing_is_imported_from_the_working_directory(
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_a_helper_whose_server_was_killed_ends_without_a_word(is_cut: bool) -> None:
     reader, writer = os.pipe()
-    command = [sys.executable, "-P", "-c", START, str(PACKAGES)]
+    command = [sys.executable, "-P", "-c", START, str(PACKAGES), "0"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=writer, stderr=subprocess.PIPE
     ) as process:
@@ -350,12 +350,14 @@ def test_a_helper_whose_server_was_killed_ends_without_a_word(is_cut: bool) -> N
     assert (process.returncode, said) == (0 if is_cut else -signal.SIGPIPE, b"")
 
 
-def test_only_the_process_of_passwords_gives_way_to_others() -> None:
+def test_only_the_idle_process_of_passwords_gives_way_to_others() -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
+    password = CheckPassword(b"no hash", "anything")
 
     async def use(order: JobOrder, next_ended: Callable[[], Awaitable[Ended]]) -> None:
         for place, work in (
-            (Place.PASSWORDS, CheckPassword(b"no hash", "anything")),
+            (Place.PASSWORDS, password),
+            (Place.PASSWORDS_IDLE, password),
             (Place.HELPER, Nothing()),
         ):
             order.submit([Job(place, work)])
@@ -366,8 +368,11 @@ def test_only_the_process_of_passwords_gives_way_to_others() -> None:
         for place, helper in hands._helpers.items():
             assert helper._process is not None
             niceness[place] = os.getpriority(os.PRIO_PROCESS, helper._process.pid)
-        expected = min(NICENESS_MAX, before + PASSWORDS_NICENESS)
-        assert niceness == {Place.HELPER: before, Place.PASSWORDS: expected}
+        assert niceness == {
+            Place.HELPER: before,
+            Place.PASSWORDS: before,
+            Place.PASSWORDS_IDLE: min(19, before + IDLE_NICENESS),
+        }
 
     with_order(use)
     assert os.getpriority(os.PRIO_PROCESS, 0) == before

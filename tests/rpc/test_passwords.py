@@ -16,7 +16,8 @@ from kvorum.member import requests
 from kvorum.member.callers import Caller, Front
 from kvorum.member.jobs import JobLostError, Place
 from kvorum.member.member import Member
-from kvorum.rpc.auth import PASSWORDS_WAITING_MAX
+from kvorum.rpc import password_queue
+from kvorum.rpc.password_queue import PASSWORDS_WAITING_MAX
 from kvorum.rpc.table import NUMBERS
 from tests.member.harness import Cluster, Machine
 
@@ -326,3 +327,46 @@ def test_a_password_that_is_too_long_is_refused_before_all_else(name: str) -> No
         request = make(name="n", password=password)
         assert world.ask(name, request) == errors.USER_EMPTY
     assert world.jobs_run == 2
+
+
+# Several clients, and the process that gives way.
+
+
+def test_a_flood_on_one_connection_lets_others_log_in() -> None:
+    world = World()
+    world.hold()
+
+    def begin(peer: str) -> int:
+        call = world.cluster.next_call()
+        world.machine.edge.peers[call] = peer
+        payload = LOGIN.SerializeToString()
+        world.machine.requests.append((call, NUMBERS[AUTH + "Authenticate"], payload, None))
+        world.cluster.settle()
+        return call
+
+    flood = [begin("1.1.1.1:1") for _ in range(PASSWORDS_WAITING_MAX + 1)]
+    assert world.answer(begin("1.1.1.1:1")) == errors.REQUEST_TOO_MANY_REQUESTS
+    other = begin("2.2.2.2:2")
+    assert world.answer(flood[-1]) == errors.REQUEST_TOO_MANY_REQUESTS
+    for _ in range(3):
+        world.run_one()
+    assert is_token(world.answer(other))
+    assert sum(is_token(world.answer(call)) for call in flood) == 2
+    world.release()
+    assert all(is_token(world.answer(call)) for call in flood[:-1])
+
+
+def test_a_flood_is_hashed_by_the_process_that_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = CheckPassword(hashed("secret"), "secret").seconds
+    monkeypatch.setattr(password_queue, "PROMPT_SECONDS_MAX", 2.5 * one)
+    world = World()
+    calls = [world.begin("Authenticate", LOGIN) for _ in range(10)]
+    assert all(is_token(world.answer(call)) for call in calls)
+    places = [job.place for job in world.machine.jobs_run if isinstance(job.work, CheckPassword)]
+    assert places == 3 * [Place.PASSWORDS] + 7 * [Place.PASSWORDS_IDLE]
+    # While the idle process is busy the budget grows: a call that waits notices that by itself.
+    world.machine.held.add(Place.PASSWORDS_IDLE)
+    busy, waiting = (world.begin("Authenticate", LOGIN) for _ in range(2))
+    assert world.answer(busy) is None and world.answer(waiting) is None
+    world.cluster.pass_time(1)
+    assert world.answer(busy) is None and is_token(world.answer(waiting))

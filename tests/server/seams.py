@@ -30,6 +30,7 @@ class RecordingEdge:
     """Keeps what is sent and how calls end, by call."""
 
     def __init__(self) -> None:
+        self.peers: dict[int, str] = {}
         self.replies: dict[int, bytes | Status] = {}
         self.sent: dict[int, list[bytes]] = {}
         self.sends: list[tuple[int, bytes]] = []
@@ -86,7 +87,7 @@ class RecordingEdge:
         return True
 
     def peer(self, call: int) -> str:
-        return f"127.0.0.1:{call}"
+        return self.peers.get(call, f"127.0.0.1:{call}")
 
     def peer_certificate(self, call: int) -> bytes | None:
         del call

@@ -22,6 +22,8 @@ COST_MAX: Final = 31
 PASSWORD_BYTES_MAX: Final = 72
 """What bcrypt looks at; a longer password is refused, so that nobody relies on its end."""
 SALT_BYTES: Final = 16
+SECONDS_AT_COST_MIN: Final = 0.0008
+"""Roughly the processor time of a hash at the lowest cost; the next cost takes twice as long."""
 
 _ALPHABET: Final = b"./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _TO_BCRYPT: Final = bytes.maketrans(
@@ -31,6 +33,10 @@ _SALT_CHARACTERS: Final = 22
 _HASH_CHARACTERS: Final = 31
 _HASH_BYTES_MIN: Final = 59
 _NO_MINOR: Final = 3
+
+
+def _seconds(cost: int) -> float:
+    return SECONDS_AT_COST_MIN * (1 << (cost - COST_MIN))
 
 
 def draw_salt(random_below: Callable[[int], int]) -> bytes:
@@ -49,6 +55,11 @@ class HashPassword:
     cost: int
     salt: bytes
 
+    @property
+    def seconds(self) -> float:
+        """The processor time that it takes, roughly."""
+        return _seconds(self.cost)
+
     def run(self, _files: Files, _environments: Environments | None = None) -> bytes:
         """Return the hash; raises StatusError if the password is too long."""
         return _hash(self.password, self.cost, self.salt)
@@ -60,6 +71,12 @@ class CheckPassword:
 
     hash: bytes
     password: str
+
+    @property
+    def seconds(self) -> float:
+        """The processor time that it takes, roughly."""
+        stored = _canonical(self.hash)
+        return 0.0 if stored is None else _seconds(int(stored[4:6]))
 
     def run(self, _files: Files, _environments: Environments | None = None) -> bool:
         """Return whether it is the password; no password is that of a text that is no hash.

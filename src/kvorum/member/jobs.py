@@ -26,8 +26,10 @@ class Place(Enum):
     POOL = "pool"
     """Any thread, for calls that block or compute outside the interpreter."""
     PASSWORDS = "passwords"
-    """A separate process that gives way to all others, for what anybody may ask for and takes long.
+    """A separate process for hashes of passwords, which anybody may ask for and which take long.
     A thread would not do: when it needs the interpreter's lock, the loop waits for it."""
+    PASSWORDS_IDLE = "idle passwords"
+    """Another one, which gives way to everything else."""
 
 
 class JobLostError(Exception):
@@ -37,7 +39,7 @@ class JobLostError(Exception):
 Work = Any
 """What a job does: `run(files)` for the log and the pool, else `run(files, environments)`."""
 
-_WITH_ENVIRONMENTS = (Place.FLUSHER, Place.HELPER, Place.PASSWORDS)
+_WITH_ENVIRONMENTS = (Place.FLUSHER, Place.HELPER, Place.PASSWORDS, Place.PASSWORDS_IDLE)
 
 Done = Callable[[Any], None]
 Failed = Callable[[Exception], None]

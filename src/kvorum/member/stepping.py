@@ -29,6 +29,7 @@ from kvorum.member.waits import (
     Send,
     Signalled,
     Until,
+    Woken,
 )
 from kvorum.raft.messages import NONE
 
@@ -125,6 +126,12 @@ def _until(member: Member, procedure: Procedure, wait: Until) -> None:
     member.procedures.wait_until(procedure, wait.moment)
 
 
+def _woken(member: Member, procedure: Procedure, wait: Woken) -> None:
+    procedures, ticket = member.procedures, procedure.ticket
+    wait.by(lambda: procedures.resume_at(procedure, ticket, None))
+    procedures.wait_until(procedure, wait.moment)
+
+
 def _leader_known(member: Member, procedure: Procedure, wait: LeaderKnown) -> None:
     if member.leader != NONE:
         member.procedures.resume(procedure, member.leader)
@@ -197,6 +204,7 @@ _WAITS: Final[dict[type, Callable[[Member, Procedure, Any], None]]] = {
     KeysChanged: _keys_changed,
     RunJob: _run_job,
     Until: _until,
+    Woken: _woken,
     Send: _send,
     LeaderKnown: _leader_known,
     Ask: _ask,

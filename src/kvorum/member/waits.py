@@ -87,7 +87,6 @@ class Signal(Enum):
     HASHED = "a hash of all keys was computed"
     SENT = "a client's snapshot was sent, or given up"
     READ = "a piece of a client's snapshot was read"
-    LOGIN = "a job for a password has ended"
 
 
 @dataclass(slots=True, frozen=True)
@@ -99,6 +98,14 @@ class Signalled:
     """
 
     signal: Signal
+    moment: float = inf
+
+
+@dataclass(slots=True, frozen=True)
+class Woken:
+    """That the function which `by` is given is called, or a moment has come; resumed with None."""
+
+    by: Callable[[Callable[[], None]], None]
     moment: float = inf
 
 

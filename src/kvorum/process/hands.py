@@ -29,7 +29,7 @@ INLINE_SYNC_SECONDS_MAX = 0.002
 this saves, so a tighter limit, once exceeded, would never be met again."""
 SLOW_SYNC_SECONDS = 1.0
 POOL_THREADS = 2
-PASSWORDS_NICENESS = 13
+IDLE_NICENESS = 13
 """A flood of logins then takes a few hundredths of a processor from clients who are busy."""
 
 
@@ -66,7 +66,8 @@ class ProcessHands:
         }
         self._helpers = {
             Place.HELPER: Helper(loop, self._helped),
-            Place.PASSWORDS: Helper(loop, self._helped, PASSWORDS_NICENESS),
+            Place.PASSWORDS: Helper(loop, self._helped),
+            Place.PASSWORDS_IDLE: Helper(loop, self._helped, IDLE_NICENESS),
         }
         # Jobs at threads that were not reported.
         self._begun: dict[Job, Future[object]] = {}

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 LENGTH = Struct("<Q")
 READ_BYTES = 1 << 20
-NICENESS_MAX = 19
 PACKAGES = Path(__file__).parents[2]
 START = "import sys; sys.path.append(sys.argv[1]); from kvorum.process.helper import main; main()"
 """Appends the place of this package, so that the helper finds it, installed or not."""
@@ -63,7 +62,10 @@ class Helper:
         report: Callable[[Any, Outcome], None],
         niceness: int = 0,
     ) -> None:
-        """Make one that gives way to others by `niceness`, from the server's own priority."""
+        """Make one that gives way to others by `niceness`, from the server's own priority.
+
+        It does so from its first work on: otherwise its start would take seconds on a busy host.
+        """
         self._loop = loop
         self._niceness = niceness
         self._report = report
@@ -104,15 +106,11 @@ class Helper:
         # Without `-P` modules of the working directory would be found first. Wholly isolated (`-I`)
         # it would not find what is installed for one user, or by PYTHONPATH.
         isolation = "-I" if sys.flags.isolated else "-P"
-        command = [sys.executable, isolation, "-c", START, str(PACKAGES)]
+        command = [sys.executable, isolation, "-c", START, str(PACKAGES), str(self._niceness)]
         process = subprocess.Popen(  # noqa: S603
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         assert process.stdin is not None and process.stdout is not None
-        if self._niceness:
-            niceness = os.getpriority(os.PRIO_PROCESS, 0) + self._niceness
-            with suppress(ProcessLookupError):
-                os.setpriority(os.PRIO_PROCESS, process.pid, min(niceness, NICENESS_MAX))
         os.set_blocking(process.stdin.fileno(), False)
         os.set_blocking(process.stdout.fileno(), False)
         self._process = process
@@ -188,7 +186,7 @@ class Helper:
         self._end()
 
 
-def serve(source: BinaryIO, target: BinaryIO) -> None:
+def serve(source: BinaryIO, target: BinaryIO, niceness: int = 0) -> None:
     """Run jobs until there are no more: the helper's end of the pipes."""
     files, environments = RealFiles(), LmdbEnvironments(native_rows())
     while len(head := source.read(LENGTH.size)) == LENGTH.size:
@@ -197,6 +195,10 @@ def serve(source: BinaryIO, target: BinaryIO) -> None:
         if len(data) < length:
             return  # the server was killed
         work = pickle.loads(data)  # noqa: S301 (our parent)
+        if niceness:
+            # What the work needs was imported, which took longer than most work.
+            os.nice(niceness)
+            niceness = 0
         try:
             data = pickle.dumps((work.run(files, environments), None))
         except Exception as error:
@@ -221,4 +223,4 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # If the server was killed, nobody reads answers: SIGPIPE ends this process, without traceback.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    serve(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[2]))

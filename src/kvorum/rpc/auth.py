@@ -1,12 +1,13 @@
 """The Auth service: users, roles, and tokens for those who know a password.
 
 Changes are proposed like writes, and judged when they are applied. Questions are linearizable
-reads. Passwords are hashed, and compared with hashes, by jobs of low priority, one after the other:
-they take long, and anybody may ask for them. Only hashes go into the log.
+reads. Jobs hash passwords, and compare them with hashes, in the order of `PasswordQueue`. Only
+hashes go into the log.
 """
 
 import base64
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -45,17 +46,17 @@ from kvorum.auth.tokens import LETTERS, PREFIX_LETTERS
 from kvorum.member import requests
 from kvorum.member.callers import NOBODY, Caller
 from kvorum.member.identities import current
-from kvorum.member.jobs import Place, Work
+from kvorum.member.jobs import Place
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
 from kvorum.member.parts import Part, done
 from kvorum.member.permissions import admin_refusal
-from kvorum.member.waits import Propose, ReadIndex, Signal, Signalled, Steps
+from kvorum.member.waits import Propose, ReadIndex, Steps, Woken
 from kvorum.rpc.interface import Output, canonical
+from kvorum.rpc.password_queue import PasswordQueue
 
-PASSWORDS_WAITING_MAX: Final = 128
-"""How many passwords may wait for their job, each some 50 ms: as many as are done within the time
-for requests. More calls are refused."""
+LOOK_SECONDS = 0.5
+"""How often a call that waits looks whether the queue goes on."""
 
 
 class Auth:
@@ -64,9 +65,7 @@ class Auth:
     def __init__(self, member: Member, edge: Output) -> None:
         self._member = member
         self._edge = edge
-        # Passwords that wait, and whether a job has one. No job is begun for who has left.
-        self._waiting = 0
-        self._is_working = False
+        self._passwords = PasswordQueue()
 
     # Questions.
 
@@ -179,29 +178,31 @@ class Auth:
         if member.auth.is_enabled and (refusal := current(member, caller).refusal) is not None:
             return refusal
         self._edge.mark_waiting(call)
-        member.start(call, caller, self._hashed_and_proposed(kind, request))
+        member.start(call, caller, self._hashed_and_proposed(caller.remote(call), kind, request))
         return None
 
     def _hashed_and_proposed(
-        self, kind: int, request: AuthUserAddRequest | AuthUserChangePasswordRequest
+        self, client: str, kind: int, request: AuthUserAddRequest | AuthUserChangePasswordRequest
     ) -> Steps:
         member = self._member
         salt = draw_salt(member.seams.random_below)
         work = HashPassword(request.password, member.config.bcrypt_cost, salt)
-        hashed: bytes = yield from self._worked(work)
+        hashed: bytes = yield from self._worked(client, work)
         request.password = ""
         request.hashedPassword = base64.b64encode(hashed).decode()
         answer: Result = yield Propose(kind, canonical(request), request)
         return answer
 
-    def authenticate(self, call: int, _caller: Caller, payload: bytes) -> None:
+    def authenticate(self, call: int, caller: Caller, payload: bytes) -> None:
         """Give a token to whoever knows the password of a user."""
         request = parse_message(AuthenticateRequest, payload)
         # Who shows another token is nobody, too: the entry names no user.
         self._edge.mark_waiting(call)
-        self._member.start(call, NOBODY, self._authenticated(request.name, request.password))
+        self._member.start(
+            call, NOBODY, self._authenticated(caller.remote(call), request.name, request.password)
+        )
 
-    def _authenticated(self, name: str, password: str) -> Steps:
+    def _authenticated(self, client: str, name: str, password: str) -> Steps:
         member = self._member
         deadline = member.now + member.config.request_seconds_max
         while member.now < deadline:
@@ -209,7 +210,7 @@ class Auth:
             if refusal is not None:
                 return refusal
             revision = member.auth.revision
-            yield from self._password_checked(name, password)
+            yield from self._password_checked(client, name, password)
             prefix = "".join(
                 LETTERS[member.seams.random_below(len(LETTERS))] for _ in range(PREFIX_LETTERS)
             )
@@ -223,7 +224,7 @@ class Auth:
             mark("login begun anew")
         return errors.TIMEOUT
 
-    def _password_checked(self, name: str, password: str) -> Part[None]:
+    def _password_checked(self, client: str, name: str, password: str) -> Part[None]:
         """Compare a password with its hash; raises StatusError."""
         auth = self._member.auth
         if not auth.is_enabled:
@@ -233,7 +234,7 @@ class Auth:
             raise StatusError(errors.AUTH_FAILED)
         if user.options.no_password:
             raise StatusError(errors.NO_PASSWORD_USER)
-        is_right = yield from self._worked(CheckPassword(user.password, password))
+        is_right = yield from self._worked(client, CheckPassword(user.password, password))
         if not is_right:
             self._member.logger.info(f"invalid password for user {name!a}")
             raise StatusError(errors.AUTH_FAILED)
@@ -247,29 +248,34 @@ class Auth:
             response.token = yield from done(Place.POOL, making)
         return response.SerializeToString()
 
-    def _worked(self, work: Work) -> Part[Any]:
-        """Run a job for a password, after those that came before.
+    def _worked(self, client: str, work: HashPassword | CheckPassword) -> Part[Any]:
+        """Run a job for a password of a client, when it is its turn.
 
         Raises StatusError if too many wait, or if that takes too long.
         """
-        member = self._member
-        if self._waiting >= PASSWORDS_WAITING_MAX:
-            raise StatusError(errors.REQUEST_TOO_MANY_REQUESTS)
+        member, queue = self._member, self._passwords
         deadline = member.now + member.config.request_seconds_max
-        self._waiting += 1
+        turn = queue.join(client, work.seconds, member.now)
+        if turn is None:
+            raise StatusError(errors.REQUEST_TOO_MANY_REQUESTS)
+        is_begun = False
         try:
-            while self._is_working:
-                yield Signalled(Signal.LOGIN, deadline)
+            while turn.place is None:
                 if member.now >= deadline:
                     raise StatusError(errors.TIMEOUT)
+                yield Woken(turn.wake_by, min(deadline, member.now + LOOK_SECONDS))
+                if turn.is_refused:
+                    raise StatusError(errors.REQUEST_TOO_MANY_REQUESTS)
+                # The budget may have grown.
+                queue.advance(member.now)
+            is_begun = True
         finally:
-            self._waiting -= 1
-        self._is_working = True
-        return (yield from done(Place.PASSWORDS, work, self._worked_once))
+            if not is_begun:
+                queue.leave(turn, member.now)
+        return (yield from done(turn.place, work, partial(self._release, turn.place)))
 
-    def _worked_once(self) -> None:
-        self._is_working = False
-        self._member.procedures.signal(Signal.LOGIN)
+    def _release(self, place: Place) -> None:
+        self._passwords.release(place, self._member.now)
 
 
 def _status(member: Member, caller: Caller, _request: object) -> Result:

@@ -74,7 +74,9 @@ class JobOrder:
         # Jobs of the flusher and of the helpers that have not ended; of the latter, the first ones
         # are begun.
         self._flushing: deque[Job] = deque()
-        self._helping: dict[Place, deque[Job]] = {Place.HELPER: deque(), Place.PASSWORDS: deque()}
+        self._helping: dict[Place, deque[Job]] = {
+            place: deque() for place in (Place.HELPER, Place.PASSWORDS, Place.PASSWORDS_IDLE)
+        }
 
     def submit(self, jobs: Sequence[Job], inline_bytes_max: int = 0) -> None:
         """Take jobs. An append of at most so many bytes may be written here, if that is quick."""

@@ -34,6 +34,7 @@ _BEGUN_CHANCE = 0.67
 """The chance that what a hand is to do has at least begun when its process ends."""
 _POOL_THREADS = 2
 _PASSWORD_TIME = (0.0005, 0.02)
+_IDLE_PASSWORD_TIME = (0.01, 0.5)
 """How long a password takes: it needs no disk, and so is not slowed down by one."""
 _PAUSE_CHANCES = (0.0, 0.0, 0.0, 0.1, 0.3)
 """How often a job of the helper pauses at a call to the disk or a read of the database; each job
@@ -54,6 +55,7 @@ class Hand(Enum):
     HELPER = "helper"
     POOL = "pool"
     PASSWORDS = "passwords"
+    PASSWORDS_IDLE = "idle passwords"
 
 
 _HANDS = {
@@ -62,9 +64,11 @@ _HANDS = {
     Place.HELPER: Hand.HELPER,
     Place.POOL: Hand.POOL,
     Place.PASSWORDS: Hand.PASSWORDS,
+    Place.PASSWORDS_IDLE: Hand.PASSWORDS_IDLE,
 }
 
-WITH_A_DISK = tuple(hand for hand in Hand if hand is not Hand.PASSWORDS)
+_WITHOUT_A_DISK = (Hand.PASSWORDS, Hand.PASSWORDS_IDLE)
+WITH_A_DISK = tuple(hand for hand in Hand if hand not in _WITHOUT_A_DISK)
 """Those that a disk can fail."""
 
 
@@ -227,7 +231,7 @@ class SimulatedHands:
 
     def _start(self, hand: Hand, job: Job) -> None:
         seconds = self._random.uniform(*self._span(hand))
-        if hand is not Hand.PASSWORDS:
+        if hand not in _WITHOUT_A_DISK:
             seconds += self._machine.stalled_seconds
         self._world.after(seconds, self._come, self._machine.incarnation, hand, job)
 
@@ -235,8 +239,8 @@ class SimulatedHands:
         faults = self._machine.faults
         if hand in (Hand.WRITER, Hand.THREAD):
             return faults.log_time
-        if hand is Hand.PASSWORDS:
-            return _PASSWORD_TIME
+        if hand in _WITHOUT_A_DISK:
+            return _PASSWORD_TIME if hand is Hand.PASSWORDS else _IDLE_PASSWORD_TIME
         return faults.flush_time if hand is Hand.FLUSHER else faults.helper_time
 
     def _come(self, incarnation: int, hand: Hand, job: Job) -> None:
@@ -249,7 +253,7 @@ class SimulatedHands:
 
     def _do(self, hand: Hand, job: Job) -> None:
         chance = self._machine.faults.password_error_chance
-        if hand is Hand.PASSWORDS and chance and self._random.random() < chance:
+        if hand in _WITHOUT_A_DISK and chance and self._random.random() < chance:
             # It computes, and touches nothing: all that can fail is to have room for it.
             self._end(hand, job, (None, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))))
         elif hand is Hand.WRITER and self._has_writer_failed:

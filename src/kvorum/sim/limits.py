@@ -128,6 +128,7 @@ LIMITS = (
     Limit("server.server", "INLINE_BYTES_MAX", (0, 300, 64 * 1024)),
     Limit("peer.cluster.exchanges", "RUNNING_MAX", (1, 2)),
     Limit("rpc.kv", "PIECE_KEYS_FIRST", (1, 2, 3)),
+    Limit("rpc.password_queue", "PROMPT_SECONDS_MAX", (0.0, 0.0008, 0.002)),
 )
 """Everything that is drawn. Tests hold that each is in every module that uses it."""
 
