@@ -14,6 +14,7 @@ from kvorum.client.errors import (
 )
 
 DEADLINE = "context deadline exceeded"
+UNKNOWN = "it may have taken effect, or not: look before it is repeated"
 
 
 def failure_of(error: Exception) -> CommandError | None:
@@ -27,7 +28,7 @@ def failure_of(error: Exception) -> CommandError | None:
 def hint_of(error: BaseException) -> str:
     """Return what is behind a failure whose words do not say it, and what to do about it."""
     if isinstance(error, OutcomeUnknownError):
-        return "it may have taken effect, or not: look before it is repeated"
+        return UNKNOWN
     if not isinstance(error, UnavailableError | DeadlineError):
         return ""
     text = str(error)

@@ -9,12 +9,17 @@ from kvorum.cli.errors import BAD_ARGUMENTS, BAD_CONNECTION, BAD_FEATURE, Comman
 from kvorum.cli.output import Output, as_json
 from kvorum.cli.values import decimal, hexadecimal
 from kvorum.client import rpcs
-from kvorum.client.errors import KvorumError, LeaseExistsError, OutcomeUnknownError
+from kvorum.client.errors import (
+    DeadlineError,
+    KvorumError,
+    LeaseExistsError,
+    OutcomeUnknownError,
+)
 from kvorum.client.options import FOREVER
 from kvorum.client.rpcs import Rpc
 from kvorum.client.sync.client import Client
 from kvorum.client.threads import clock, random_id
-from kvorum.ctl.failures import error_text
+from kvorum.ctl.failures import UNKNOWN, error_text, hint_of
 from kvorum.ctl.invocation import Invocation
 
 if TYPE_CHECKING:
@@ -216,7 +221,10 @@ def _told(what: str, call: Callable[[], T]) -> T:
     except KvorumError as error:
         if error.is_of_login:
             raise
-        raise CommandError(f"{what} ({error_text(error)})") from error
+        hint = hint_of(error)
+        if isinstance(error, DeadlineError):
+            hint = f"{UNKNOWN}; {hint}"
+        raise CommandError(f"{what} ({error_text(error)})", hint=hint) from error
 
 
 def _asked(invocation: Invocation, client: Client, rpc: Rpc, request: Any, kind: "Kind[T]") -> T:
