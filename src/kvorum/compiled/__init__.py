@@ -49,6 +49,7 @@ MODULES = (
     "kvorum.member.alarms",
     "kvorum.member.apply",
     "kvorum.member.callers",
+    "kvorum.member.compares",
     "kvorum.member.duties",
     "kvorum.member.execution",
     "kvorum.member.figures",

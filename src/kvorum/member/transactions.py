@@ -11,7 +11,7 @@ megabytes. A pass is done in slices, which one meter measures through all levels
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kvorum.api import requests as api
 from kvorum.api.errors import (
@@ -39,11 +39,12 @@ from kvorum.api.responses import (
     txn_body_of_one_put,
 )
 from kvorum.backend.quota import PUT_BYTES
+from kvorum.member.compares import RangeCompares, compared, fulfils
 from kvorum.member.identities import current
 from kvorum.member.permissions import is_asked, still_current, txn_refusal
 from kvorum.member.ranges import is_plain, range_options
-from kvorum.mvcc.keyvalue import fields_of, lease_of, value_of
-from kvorum.mvcc.ranges import RangeOptions, field_parts, reply_parts, rows_in_slices
+from kvorum.mvcc.keyvalue import lease_of, value_of
+from kvorum.mvcc.ranges import field_parts, reply_parts, rows_in_slices
 from kvorum.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Meter, begun, freed
 
 if TYPE_CHECKING:
@@ -256,13 +257,28 @@ def choose(
     store: Store, request: Txn, meter: Meter, revision: int = 0
 ) -> Generator[None, None, Path]:
     """Evaluate the compares; return what is to run."""
+    return _choose(store, request, RangeCompares(store, request, revision), meter, revision)
+
+
+def _choose(
+    store: Store, request: Txn, ranges: RangeCompares, meter: Meter, revision: int
+) -> Generator[None, None, Path]:
     succeeded = True
     for compare in request.compares:
         meter.spent += OPERATION_BYTES
+        meter.reads += 1
         if meter.spent >= BYTES_PER_SLICE:
             meter.spent = 0
             yield
-        if not (yield from _holds(store, compare, meter, revision)):
+        if compare.range_end:
+            holds = yield from ranges.holds(compare, meter)
+        elif compare.target in (api.VALUE, api.LEASE) or revision:
+            kv = store.get(compare.key, revision)
+            meter.spent += 0 if kv is None else len(kv)
+            holds = compared(compare.result, compare.target, kv, compare.operand)
+        else:
+            holds = _key_holds(store, compare)
+        if not holds:
             succeeded = False
             break
     operations = request.success if succeeded else request.failure
@@ -273,38 +289,10 @@ def choose(
             if meter.spent >= BYTES_PER_SLICE:
                 meter.spent = 0
                 yield
-            nested.append((yield from choose(store, each, meter, revision)))
+            nested.append((yield from _choose(store, each, ranges, meter, revision)))
         else:
             nested.append(None)
     return Path(succeeded, operations, nested)
-
-
-def _holds(
-    store: Store, compare: Compare, meter: Meter, revision: int
-) -> Generator[None, None, bool]:
-    result, target, operand = compare.result, compare.target, compare.operand
-    meter.reads += 1
-    if not compare.range_end:
-        if target not in (api.VALUE, api.LEASE) and not revision:
-            return _key_holds(store, compare)
-        kv = store.get(compare.key, revision)
-        meter.spent += 0 if kv is None else len(kv)
-        return _compared(result, target, kv, operand)
-    options = RangeOptions(compare.key, compare.range_end, revision=revision)
-    found = yield from store.range_slices(options)
-    kvs = found.kvs
-    if not kvs:
-        return _compared(result, target, None, operand)
-    holds = True
-    # They are freed as they are looked at: all at once would outlast the turn.
-    while kvs:
-        kv = kvs.pop()
-        holds = holds and _compared(result, target, kv, operand)
-        meter.spent += OPERATION_BYTES + len(kv)
-        if meter.spent >= BYTES_PER_SLICE:
-            meter.spent = 0
-            yield
-    return holds
 
 
 def _key_holds(store: Store, compare: Compare) -> bool:
@@ -313,43 +301,14 @@ def _key_holds(store: Store, compare: Compare) -> bool:
     key = compare.key
     revision = store.revision_of(key)
     if not revision:
-        return _compared(result, target, None, operand)
+        return compared(result, target, None, operand)
     if target == api.MOD:
-        return _fulfils(result, revision >> 32, operand)
+        return fulfils(result, revision >> 32, operand)
     if target in (api.VERSION, api.CREATE):
         # The index knows them: no row is read or decoded.
         create, _, version = store.facts_of(key, revision)
-        return _fulfils(result, version if target == api.VERSION else create, operand)
-    return _compared(result, target, store.row(revision), operand)
-
-
-def _compared(result: int, target: int, kv: bytes | None, operand: int | bytes) -> bool:
-    """Compare a stored key-value, or the absence of one, with the operand."""
-    stored: Any
-    if target == api.VALUE:
-        if kv is None:
-            return False
-        stored = value_of(kv)
-    elif target > api.LEASE or target < 0:
-        stored = operand  # etcd takes what it does not know for equal
-    elif kv is None:
-        stored = 0
-    elif target == api.LEASE:
-        stored = lease_of(kv)
-    else:
-        fields = fields_of(kv)
-        stored = (fields.version, fields.create_revision, fields.mod_revision)[target]
-    return _fulfils(result, stored, operand)
-
-
-def _fulfils(result: int, stored: Any, operand: Any) -> bool:
-    if result == api.EQUAL:
-        return bool(stored == operand)
-    if result == api.GREATER:
-        return bool(stored > operand)
-    if result == api.LESS:
-        return bool(stored < operand)
-    return bool(stored != operand) if result == api.NOT_EQUAL else True
+        return fulfils(result, version if target == api.VERSION else create, operand)
+    return compared(result, target, store.row(revision), operand)
 
 
 def check_path(

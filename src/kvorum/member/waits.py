@@ -191,6 +191,7 @@ Wait = (
     | KeysChanged
     | RunJob
     | Until
+    | Woken
     | Send
     | LeaderKnown
     | Ask

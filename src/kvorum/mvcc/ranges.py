@@ -214,26 +214,39 @@ def _visible(
     while count < 0 or len(revisions) < min(enough, count):
         if looked_at:
             yield
-        if index.newest_revision <= latest:
-            want = KEYS_PER_SLICE if count < 0 else min(KEYS_PER_SLICE, enough - len(revisions))
-            run = visible = index.live.run(first, end, want)
-            found = index.newest_of(run)
-        else:
-            want = KEYS_PER_SLICE
-            run = index.run(first, end, want)
-            found = [index.at(key, latest) for key in run]
-            visible = [key for key, revision in zip(run, found, strict=True) if revision]
-            found = [revision for revision in found if revision]
-        looked_at += len(run)
+        want = KEYS_PER_SLICE
+        if count >= 0 and index.newest_revision <= latest:
+            want = min(want, enough - len(revisions))
+        visible, found, following = visible_run(index, first, end, latest, want)
+        looked_at += want
         counted += len(visible)
         if len(revisions) < enough:
             if with_keys:
                 keys += visible[: enough - len(revisions)]
             revisions += found[: enough - len(revisions)]
-        if len(run) < want:
+        if following is None:
             break
-        first = run[-1] + b"\0"
+        first = following
     return keys, revisions, counted if count < 0 else count
+
+
+def visible_run(
+    index: Index, first: bytes, end: bytes | None, latest: int, limit: int
+) -> tuple[list[bytes], list[int], bytes | None]:
+    """Look at the first keys of a range, at most `limit`.
+
+    Returns those that a read at a revision sees, their revisions, and where the rest of the range
+    begins; None if nothing is left.
+    """
+    if index.newest_revision <= latest:
+        run = visible = index.live.run(first, end, limit)
+        found = index.newest_of(run)
+    else:
+        run = index.run(first, end, limit)
+        found = [index.at(key, latest) for key in run]
+        visible = [key for key, revision in zip(run, found, strict=True) if revision]
+        found = [revision for revision in found if revision]
+    return visible, found, run[-1] + b"\0" if len(run) == limit else None
 
 
 def _filtered(
@@ -410,6 +423,16 @@ def rows_in_slices(backend: Backend, revisions: list[int]) -> Slices[list[bytes]
             yield
             rows = size = 0
     return kvs
+
+
+def portions_of_rows(backend: Backend, revisions: list[int]) -> Iterator[list[bytes]]:
+    """Yield rows in portions; each is a slice's worth at most, or has twice its bytes."""
+    at, want = 0, FIRST_READ_ROWS
+    while at < len(revisions):
+        found = backend.rows(revisions[at : at + min(want, KEYS_PER_SLICE)])
+        at += len(found)
+        want = 2 * want if 4 * sum(map(len, found)) < BYTES_PER_SLICE else max(1, want // 2)
+        yield found
 
 
 def _mapped(items: list[bytes], function: Callable[[bytes], bytes]) -> Slices[list[bytes]]:

@@ -21,8 +21,8 @@ from kvorum.mvcc.history import Facts, bound
 from kvorum.mvcc.index import Index
 from kvorum.mvcc.neighbours import Hub, Lessor
 from kvorum.mvcc.pins import Pins
-from kvorum.mvcc.ranges import RangeOptions, RangeResult, read_range
-from kvorum.mvcc.slices import Slices, run_to_end
+from kvorum.mvcc.ranges import RangeOptions, RangeResult, read_range, visible_run
+from kvorum.mvcc.slices import KEYS_PER_SLICE, Slices, run_to_end
 from kvorum.mvcc.transaction import WriteTransaction
 
 
@@ -158,6 +158,24 @@ class Store:
         finally:
             self._pins.release(main)
         return RangeResult(kvs, count, more, revision)
+
+    def visible(
+        self, first: bytes, end: bytes | None, main: int
+    ) -> tuple[list[bytes], list[int], bytes | None]:
+        """Look at a slice's worth of a range's keys at a main revision, which the caller holds.
+
+        Returns those that exist, their revision integers, and where the rest begins; None if
+        nothing is left.
+        """
+        return visible_run(self._index, first, end, bound(main), KEYS_PER_SLICE)
+
+    def hold(self, main: int) -> None:
+        """Keep what a read at this main revision sees, until `release`."""
+        self._pins.hold(main)
+
+    def release(self, main: int) -> None:
+        """Release what `hold` kept."""
+        self._pins.release(main)
 
     def readable(self, revision: int) -> int:
         """Return the main revision to read at, 0 and below meaning the current one.
