@@ -37,7 +37,9 @@ def _answered(target: Target, block: bytes, body: bytes, deadline: float) -> str
 
 
 def _urls(count: int) -> list[str]:
-    return [f"http://127.0.0.1:{number % 65_536}" for number in range(count)]
+    return [
+        f"http://127.0.{1 + number // 65_535}.9:{1 + number % 65_535}" for number in range(count)
+    ]
 
 
 def member_of_many_urls(target: Target, count: int, deadline: float) -> Seen:

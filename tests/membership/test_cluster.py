@@ -206,6 +206,32 @@ def test_rows_are_etcds() -> None:
     assert backend.get(META, b"storageVersion") == b"3.7.0"
 
 
+class CountedUrl(str):
+    """A URL that counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedUrl.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_each_of_many_urls_in_the_log_is_looked_up_once() -> None:
+    # etcd limits their number only by the size of a request.
+    cluster = Cluster(Database().backend, 5, 1)
+    for number in (1, 2):
+        urls = tuple(f"http://h{number}:{port}" for port in range(10_000))
+        assert cluster.apply(add(Member(number, urls))) is None
+    assert cluster.apply(update(1, *(f"http://h3:{port}" for port in range(10_000)))) is None
+    assert cluster.apply(update(1, "http://h3:1", "http://h2:9999")) == PEER_URL_EXIST
+    wanted = tuple(CountedUrl(f"http://h4:{port}") for port in range(10_000))
+    CountedUrl.compared = 0
+    assert not cluster._is_url_taken(1, wanted)
+    assert CountedUrl.compared < 10 * len(wanted)
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from kvorum.api import errors
-from kvorum.api.errors import Status
+from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3lockpb import LockRequest
 from kvorum.edge.interface import Metadata
+from kvorum.membership.urls import URL_CHARACTERS_MAX, URLS_MAX
 from tests.member.harness import Machine
 from tests.server.fronts import Fronts
 
@@ -202,6 +203,33 @@ def test_members_come_and_go(cluster: Fronts) -> None:
     remove = pb.MemberRemoveRequest(ID=added.member.ID)
     assert len(cluster.call(leader, "Cluster/MemberRemove", remove).members) == 3
     assert cluster.call(leader, "Cluster/MemberRemove", remove) == errors.MEMBER_NOT_FOUND
+
+
+def test_how_many_peer_urls_a_request_may_give(cluster: Fronts) -> None:
+    leader = cluster.leader()
+    connect(cluster)
+    longest = "http://m9:2380?" + "x" * (URL_CHARACTERS_MAX - 15)
+    limits = [[f"http://m9:{port}" for port in range(URLS_MAX)], [longest]]
+    excesses = [[*limits[0], "http://m9:0"], [longest + "x"]]
+    number = 0
+    for limit, excess in zip(limits, excesses, strict=True):
+        refused = cluster.call(
+            leader, "Cluster/MemberAdd", pb.MemberAddRequest(peerURLs=excess, isLearner=True)
+        )
+        assert refused.code is Code.INVALID_ARGUMENT
+        assert refused.text.startswith(errors.MEMBER_BAD_URLS.text)
+        expected = [str(URLS_MAX), str(URLS_MAX + 1)] if len(excess) > 1 else ["4096", "4097"]
+        assert all(each in refused.text for each in expected)
+        if not number:
+            request = pb.MemberAddRequest(peerURLs=limit, isLearner=True)
+            number = cluster.call(leader, "Cluster/MemberAdd", request).member.ID
+        update = pb.MemberUpdateRequest(ID=number, peerURLs=excess)
+        assert cluster.call(leader, "Cluster/MemberUpdate", update) == refused
+        update = pb.MemberUpdateRequest(ID=number, peerURLs=limit)
+        updated = cluster.call(leader, "Cluster/MemberUpdate", update)
+        assert [sorted(each.peerURLs) for each in updated.members if number == each.ID] == [
+            sorted(limit)
+        ]
 
 
 def connect(cluster: Fronts) -> None:

@@ -222,6 +222,11 @@ def defragmentation_failed(reason: str) -> Status:
     return Status(Code.UNKNOWN, f"defragmentation failed: {reason}")
 
 
+def excessive_urls(excess: str) -> Status:
+    """Say that a request gives a member more than one can use, and how much may be given."""
+    return Status(MEMBER_BAD_URLS.code, f"{MEMBER_BAD_URLS.text}: {excess}")
+
+
 def unparsable_request(reason: str) -> Status:
     """Say that the request's bytes are not a message of the expected type."""
     return Status(Code.INTERNAL, f"grpc: error unmarshalling request: {reason}")

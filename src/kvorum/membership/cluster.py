@@ -250,8 +250,12 @@ class Cluster:
         return MEMBER_NOT_ENOUGH_STARTED if self.voters == [known] else None
 
     def _is_url_taken(self, node: int, urls: tuple[str, ...]) -> bool:
-        others = (member for member in self._members.values() if member.id != node)
-        return any(url in other.peer_urls for other in others for url in urls)
+        wanted = set(urls)
+        return any(
+            not wanted.isdisjoint(member.peer_urls)
+            for member in self._members.values()
+            if member.id != node
+        )
 
 
 def _row(member_id: int) -> bytes:

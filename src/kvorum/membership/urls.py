@@ -9,8 +9,14 @@ ASCII, as etcd does.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 from urllib.parse import SplitResult, quote, urlsplit
+
+URLS_MAX: Final = 100
+"""How many peer URLs a request may give a member; entries of the log may have more."""
+URL_CHARACTERS_MAX: Final = 4096
+"""How long each of them may be."""
 
 _TCP = {"http", "https"}
 _SOCKET_FILE = {"unix", "unixs"}
@@ -22,6 +28,9 @@ _BRACKETED = re.compile(
     r"\[(?:[0-9a-zA-Z._~!$&'()*+,;=:<>\"-]|%[89a-fA-F][0-9a-fA-F])*(?:%25(?:[^%]|%[0-9a-fA-F]{2})+)?\]",
     re.ASCII,
 )
+# Accepted as it is: nearly every URL, and quickly, for the log may hold many.
+_USUAL = re.compile(r"https?://[0-9a-zA-Z.-]+:[0-9]+", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNSEEN = re.compile(r"[^!-~]+")
 _USER = re.compile(r"(?:[0-9a-zA-Z._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})*", re.ASCII)
 
@@ -33,7 +42,9 @@ class UrlError(ValueError):
 def checked_url(text: str) -> str:
     """Return the URL as it is kept; raises UrlError."""
     text = text.strip()
-    if any(character < " " or character == "\x7f" for character in text):
+    if _USUAL.fullmatch(text):
+        return text
+    if _CONTROL.search(text):
         raise UrlError(f"invalid control character in URL: {text!r}")
     try:
         parts = urlsplit(text)
@@ -55,6 +66,16 @@ def checked_urls(texts: Iterable[str]) -> tuple[str, ...]:
     if not urls:
         raise UrlError("no valid URLs given")
     return urls
+
+
+def excess_of(texts: Sequence[str]) -> str | None:
+    """Return what there is too much of in the URLs of a request, in words; None if nothing is."""
+    if len(texts) > URLS_MAX:
+        return f"a member may have {URLS_MAX} peer URLs, and {len(texts)} were given"
+    longest = max(map(len, texts), default=0)
+    if longest > URL_CHARACTERS_MAX:
+        return f"a peer URL may have {URL_CHARACTERS_MAX} characters, and one has {longest}"
+    return None
 
 
 def encoded(text: str) -> str:

@@ -28,7 +28,7 @@ from kvorum.member.questions import PROMOTE_PREFIX, credentials
 from kvorum.member.waits import AskLeader, LeaderKnown, ProposeChange, Steps, Until
 from kvorum.membership import documents, reconfiguration
 from kvorum.membership.identity import member_id
-from kvorum.membership.urls import UrlError, encoded, kept_urls
+from kvorum.membership.urls import UrlError, encoded, excess_of, kept_urls
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.rpc.interface import Output
 
@@ -51,6 +51,8 @@ class ClusterCalls:
         """Add a voter or a learner."""
         request = parse_message(MemberAddRequest, payload)
         member = self._member
+        if (excess := excess_of(request.peerURLs)) is not None:
+            return errors.excessive_urls(excess)
         try:
             urls = kept_urls(request.peerURLs)
         except UrlError:
@@ -88,6 +90,8 @@ class ClusterCalls:
     def update(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Change the peer URLs of a member."""
         request = parse_message(MemberUpdateRequest, payload)
+        if (excess := excess_of(request.peerURLs)) is not None:
+            return errors.excessive_urls(excess)
         urls = tuple(encoded(text.strip()) for text in request.peerURLs)
         updated = documents.Member(request.ID, urls)
         change = ConfChange(ChangeType.UPDATE_NODE, updated.id, documents.encode_member(updated))
