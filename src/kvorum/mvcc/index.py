@@ -117,6 +117,32 @@ class Index:
         entry = self.entries.get(key)
         return None if entry is None else history.facts(entry, limit)
 
+    def create_revisions_of(self, keys: list[bytes], limit: int) -> list[int]:
+        """Return the create revisions of keys that are live at a revision."""
+        of_many = self._create_revision
+        return [
+            entry >> 32 if isinstance(entry, int) else of_many(entry, limit)
+            for entry in map(self.entries.__getitem__, keys)
+        ]
+
+    def versions_of(self, keys: list[bytes], limit: int) -> list[int]:
+        """Return the versions of keys that are live at a revision."""
+        of_many = self._version
+        return [
+            1 if isinstance(entry, int) else of_many(entry, limit)
+            for entry in map(self.entries.__getitem__, keys)
+        ]
+
+    def _create_revision(self, entry: Entry, limit: int) -> int:
+        facts = history.facts(entry, limit)
+        assert facts is not None, f"a key vanished at revision {limit >> 32}"
+        return facts.create_revision
+
+    def _version(self, entry: Entry, limit: int) -> int:
+        facts = history.facts(entry, limit)
+        assert facts is not None, f"a key vanished at revision {limit >> 32}"
+        return facts.version
+
     def count_at(self, first: bytes, end: bytes | None, limit: int) -> Slices[int]:
         """Return how many keys of a range are live at a revision; -1 if a look at each is better.
 

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from heapq import merge
-from itertools import islice
+from itertools import compress, islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kvorum.api.codec import field_head, key_value
 from kvorum.api.responses import RANGE_KVS, range_totals, repeated
 from kvorum.backend import Backend
-from kvorum.mvcc.history import Facts, bound
+from kvorum.mvcc.history import bound
 from kvorum.mvcc.index import Index, range_end
 from kvorum.mvcc.keyvalue import value_of, without_value
 from kvorum.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Slices
@@ -34,6 +34,7 @@ FIRST_READ_ROWS = 8
 """Reads of rows grow, so that large rows are noticed before many of them were read."""
 Measured = tuple[Any, bytes, int]
 """What an item is ordered by, a key or the bytes of a KeyValue, and its revision."""
+Measure = Callable[[list[bytes], list[int]], list[Any]]
 Item = TypeVar("Item")
 
 
@@ -79,16 +80,6 @@ class RangeOptions(NamedTuple):
             or self.max_mod_revision
             or self.min_create_revision
             or self.max_create_revision
-        )
-
-    def passes(self, facts: Facts) -> bool:
-        """Return whether a key passes the filters."""
-        mod, create = facts.revision >> 32, facts.create_revision
-        return not (
-            (self.max_mod_revision and mod > self.max_mod_revision)
-            or (self.min_mod_revision and mod < self.min_mod_revision)
-            or (self.max_create_revision and create > self.max_create_revision)
-            or (self.min_create_revision and create < self.min_create_revision)
         )
 
 
@@ -252,15 +243,24 @@ def visible_run(
 def _filtered(
     index: Index, options: RangeOptions, keys: list[bytes], revisions: list[int], main: int
 ) -> Slices[tuple[list[bytes], list[int]]]:
+    """Return the keys that pass the filters, and their revisions."""
     latest = bound(main)
-    passed_keys, passed_revisions = [], []
+    min_mod, max_mod = options.min_mod_revision, options.max_mod_revision or UNLIMITED
+    min_create, max_create = options.min_create_revision, options.max_create_revision or UNLIMITED
+    needs_creates = bool(options.min_create_revision or options.max_create_revision)
+    passed_keys: list[bytes] = []
+    passed_revisions: list[int] = []
     for some_keys, some_revisions in zip(_parts(keys), _parts(revisions), strict=True):
-        for key, revision in zip(some_keys, some_revisions, strict=True):
-            facts = index.facts(key, latest)
-            assert facts is not None, f"{key!r} vanished at revision {main}"
-            if options.passes(facts):
-                passed_keys.append(key)
-                passed_revisions.append(revision)
+        mods = [revision >> 32 for revision in some_revisions]
+        passing = [min_mod <= mod <= max_mod for mod in mods]
+        if needs_creates:
+            creates = index.create_revisions_of(some_keys, latest)
+            passing = [
+                passes and min_create <= create <= max_create
+                for passes, create in zip(passing, creates, strict=True)
+            ]
+        passed_keys += compress(some_keys, passing)
+        passed_revisions += compress(some_revisions, passing)
         if keys:
             yield
     return passed_keys, passed_revisions
@@ -271,8 +271,8 @@ def _by_value(
 ) -> Slices[tuple[list[bytes], int, bool]]:
     kvs = yield from rows_in_slices(backend, revisions[:])
 
-    def measure(kv: bytes, _: int) -> bytes:
-        return value_of(kv)
+    def measure(kvs: list[bytes], _: list[int]) -> list[Any]:
+        return list(map(value_of, kvs))
 
     kvs, _ = yield from _ordered(kvs, revisions, measure, options, limit + 1)
     more = len(kvs) > limit
@@ -283,18 +283,18 @@ def _by_value(
     return kvs, count, more
 
 
-def _measure(index: Index, target: int, main: int) -> Callable[[bytes, int], Any]:
-    """Return what a key with its revision is ordered by."""
-    if target == SortTarget.KEY:
-        return lambda key, _: key
-    if target == SortTarget.MOD:
-        return lambda _, revision: revision >> 32
+def _measure(index: Index, target: int, main: int) -> Measure:
+    """Return what keys with their revisions are ordered by."""
     latest = bound(main)
 
-    def measure(key: bytes, _: int) -> int:
-        facts = index.facts(key, latest)
-        assert facts is not None, f"{key!r} vanished at revision {main}"
-        return facts.version if target == SortTarget.VERSION else facts.create_revision
+    def measure(keys: list[bytes], revisions: list[int]) -> list[Any]:
+        if target == SortTarget.KEY:
+            return keys
+        if target == SortTarget.MOD:
+            return [revision >> 32 for revision in revisions]
+        if target == SortTarget.VERSION:
+            return index.versions_of(keys, latest)
+        return index.create_revisions_of(keys, latest)
 
     return measure
 
@@ -302,7 +302,7 @@ def _measure(index: Index, target: int, main: int) -> Callable[[bytes, int], Any
 def _ordered(
     items: list[bytes],
     revisions: list[int],
-    measure: Callable[[bytes, int], Any],
+    measure: Measure,
     options: RangeOptions,
     enough: int,
 ) -> Slices[tuple[list[bytes], list[int]]]:
@@ -315,12 +315,13 @@ def _ordered(
             yield
         some_revisions = revisions[: -len(some_items) - 1 : -1]
         del revisions[-len(some_items) :]
-        run = [
-            (measure(item, revision), item, revision)
-            for item, revision in zip(some_items, some_revisions, strict=True)
-        ]
+        measured = measure(some_items, some_revisions)
+        run = list(zip(measured, some_items, some_revisions, strict=True))
+        if runs and enough <= KEYS_PER_SLICE:
+            # Few are wanted, as by those who queue for a lock: only these are kept.
+            run = runs.pop() + run
         run.sort(key=itemgetter(0), reverse=is_reverse)
-        runs.append(run)
+        runs.append(run[:enough])
     while len(runs) > RUNS_PER_MERGE:
         # Few at a time, because the beginning of a merge looks at each of its runs.
         longer = []
