@@ -359,3 +359,33 @@ def test_an_entry_that_is_applied_for_long_is_told(seconds: float, is_told: bool
     found = lines(machine.logger.lines, "apply request took too long")
     assert [fields["took"] for fields in found] == (["150.000ms"] if is_told else [])
     assert machine.server.figures.slow_applies == is_told
+
+
+class CountedCalls(tuple[int, ...]):
+    """The calls of other members, which counts how often it is searched."""
+
+    searched = 0
+
+    def __contains__(self, call: object) -> bool:
+        CountedCalls.searched += 1
+        return super().__contains__(call)
+
+
+def test_events_that_wait_are_searched_for_other_members_once(
+    noting: Noting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NotedPeers, "open", CountedCalls([LINK]))
+    noting.harness.looks_max = 1
+    count = 30
+    gone: list[Event] = [(EventKind.ENDED, call, None) for call in range(100, 100 + count)]
+    CountedCalls.searched = 0
+    # There is no time for the second message: it comes first in the next turn.
+    assert noting.turn([], [*gone, said("a"), said("b")]) == ["a", "peers"]
+    assert noting.turn([], []) == ["b", "peers"]
+    turns = 2
+    while noting.server.waiting:
+        assert noting.turn([], []) == ["peers"]
+        turns += 1
+    assert turns >= count
+    # By the two turns above, and a few times when each is served; not by every turn.
+    assert CountedCalls.searched <= 6 * count

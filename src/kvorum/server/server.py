@@ -116,6 +116,8 @@ class Server:
         # What arrived and is not served yet, in its order.
         self._requests: Sequence[Request] = ()
         self._events: list[Event] = []
+        # Whether events of other members may be among them.
+        self._has_unseen = False
         self._edge = edge
         self._logger = logger
         self._on_tick = on_tick
@@ -213,12 +215,13 @@ class Server:
             self.calls.receive(requests, now, member.started)
             self._requests = requests
         deadline = now + self.turn_seconds
+        seen = 0 if self._has_unseen else len(self._events)
         self._events += events
         if self.phase is Phase.FLUSHING:
             # These come from clients that did not learn of the end in time, or from other members.
             self.forget_waiting()
-        if self._events:
-            self._serve_peers(now, deadline)
+        if len(self._events) > seen:
+            self._serve_peers(now, deadline, seen)
         if now >= self._next_tick:
             self._tick(now)
         self._peers_at = peers.pass_time(now)
@@ -304,12 +307,17 @@ class Server:
             else:
                 member.failed(job, error)
 
-    def _serve_peers(self, now: float, deadline: float) -> None:
-        """Serve events of other members, until the deadline; the rest stays in its order."""
+    def _serve_peers(self, now: float, deadline: float, seen: int) -> None:
+        """Serve events of other members, until the deadline; the rest stays in its order.
+
+        The first `seen` events are of clients. They may be many, and wait for many turns.
+        """
         peers, listeners, clock = self.peers, self.peer_listeners, self._clock
         open_calls = peers.open
         rest: list[Event] = []
-        for position, event in enumerate(self._events):
+        self._has_unseen = False
+        for position in range(seen, len(self._events)):
+            event = self._events[position]
             kind, call, detail = event
             if call in open_calls:
                 peers.handle(kind, call, detail, now)
@@ -321,8 +329,9 @@ class Server:
                 continue
             if clock() >= deadline:
                 rest += self._events[position + 1 :]
+                self._has_unseen = True
                 break
-        self._events = rest
+        self._events[seen:] = rest
 
     def _serve_events(self, deadline: float) -> None:
         """Serve events of clients, until the deadline; the rest stays in its order."""
