@@ -321,6 +321,9 @@ class NoLeases:
     def reattach(self, *_: Any, **__: Any) -> bool:
         raise AssertionError
 
+    def detach_all(self, keys: list[bytes]) -> None:
+        pass
+
     def lease_of(self, key: bytes) -> int:  # noqa: ARG002
         return 0
 

@@ -124,6 +124,13 @@ class Backend:
         if previous:
             active.superseded.append(previous)
 
+    def put_rows(self, revisions: range, values: list[bytes], previous: list[int]) -> None:
+        """Write many rows, each as `put_row` does; each has a previous one."""
+        active = self._active
+        active.rows.update(zip(revisions, values, strict=True))
+        active.row_bytes += sum(map(len, values))
+        active.superseded.extend(previous)
+
     def delete_row(self, revision: int) -> None:
         """Remove a row, wherever it is."""
         active = self._active

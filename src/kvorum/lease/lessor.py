@@ -11,7 +11,7 @@ renewal brings it back. Time is passed in, as seconds of a clock that never goes
 """
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from enum import Enum
 from math import ceil, inf
 from typing import Any, NamedTuple
@@ -214,6 +214,16 @@ class Lessor:
         if self._lease_of.get(key) == lease_id:
             del self._lease_of[key]
             self._leases[lease_id].drop(key)
+
+    def detach_all(self, keys: Iterable[bytes]) -> None:
+        """Take keys from whatever leases they are attached to."""
+        lease_of, leases = self._lease_of, self._leases
+        if not lease_of:
+            return
+        for key in keys:
+            held = lease_of.pop(key, 0)
+            if held:
+                leases[held].drop(key)
 
     # What anyone may ask.
 

@@ -33,5 +33,8 @@ class Lessor(Protocol):
     def detach(self, lease: int, key: bytes) -> None:
         """Note that a key no longer belongs to a lease."""
 
+    def detach_all(self, keys: list[bytes]) -> None:
+        """Note that these keys no longer belong to any lease."""
+
     def lease_of(self, key: bytes) -> int:
         """Return the lease of a key, 0 for none."""

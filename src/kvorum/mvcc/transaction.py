@@ -160,16 +160,17 @@ class WriteTransaction:
         self._store.deletes += len(keys)
         revision = self._next | 1
         before = self._index.delete_run(keys, revision)
-        put_row, lease_of = self._backend.put_row, self._lessor.lease_of
-        for key, previous in zip(keys, before, strict=True):
-            kv = tombstone(key)
-            put_row(revision, kv, previous)
-            held = lease_of(key)
-            if held:
-                self._lessor.detach(held, key)
-            self._note(key, revision, kv, previous)
-            revision += 2
-        self._next = revision - 1
+        kvs = list(map(tombstone, keys))
+        revisions = range(revision, revision + 2 * len(keys), 2)
+        self._backend.put_rows(revisions, kvs, before)
+        self._lessor.detach_all(keys)
+        if max(before) >> 32 < self._main:
+            self._changes += zip(keys, revisions, kvs, before, strict=True)
+        else:
+            # Some were put by this transaction.
+            for key, revision, kv, previous in zip(keys, revisions, kvs, before, strict=True):
+                self._note(key, revision, kv, previous)
+        self._next = revisions[-1] + 1
         return before
 
     def _note(self, key: bytes, revision: int, kv: bytes, previous: int) -> None:
