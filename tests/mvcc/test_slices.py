@@ -170,3 +170,31 @@ def test_no_cycles_are_left_behind() -> None:
         gc.garbage.clear()
         gc.enable()
         database.close()
+
+
+@pytest.mark.parametrize("target", range(5))
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_small_limit_of_a_sorted_range_is_the_beginning_of_all(target: int, order: int) -> None:
+    database = Database()
+    store = filled(database)
+    whole = WHOLE._replace(
+        sort_target=target, sort_order=order, max_create_revision=KEYS - 5, min_mod_revision=3
+    )
+    every = store.range(whole).kvs
+    assert KEYS_PER_SLICE < len(every) < KEYS
+    for limit in (1, 7, KEYS_PER_SLICE - 1, KEYS_PER_SLICE, len(every) - 1, len(every)):
+        found = store.range(whole._replace(limit=limit))
+        assert (found.kvs, found.more) == (every[:limit], limit < len(every))
+        assert found.count == KEYS
+    database.close()
+
+
+def test_a_sorted_range_with_a_small_limit_keeps_no_more_than_that() -> None:
+    database = Database()
+    store = filled(database)
+    for number in range(10 * KEYS_PER_SLICE - KEYS):
+        store.put(b"kk%04d" % number, b"", 0)
+    options = WHOLE._replace(sort_target=2, sort_order=2, limit=1, max_create_revision=100_000)
+    # Keys are found, filtered and ordered, ten slices each; nothing is left to be freed after that.
+    assert slices_of(store.range_slices(options)) <= 3 * 10 + 3
+    database.close()
