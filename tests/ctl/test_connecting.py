@@ -29,9 +29,9 @@ OURS = (sys.executable, "-m", "kvorum.ctl.main")
 QUICKLY = "--command-timeout=100ms"
 
 
-def hint(*words: str, stdin: bytes = b"") -> str:
+def hint(*words: str) -> str:
     """Return the hint of a command line that fails; a busy machine needs time to shake hands."""
-    outcome = run_here([*words, "--command-timeout=1s"], stdin)
+    outcome = run_here([*words, "--command-timeout=1s"])
     assert (outcome.out, outcome.code) == (b"", 1)
     first, *rest = outcome.err.decode().splitlines()
     (error,) = rest
@@ -113,12 +113,9 @@ def test_a_server_that_stands_still(tmp_path: Path) -> None:
             for words in (
                 ("put", "a", "1"),
                 ("user", "add", "a:b"),
-                ("user", "passwd", "a", "--interactive=false"),
-                ("role", "add", "a"),
                 ("lease", "grant", "5"),
-                ("lease", "revoke", "5"),
             ):
-                assert "it may have taken effect, or not" in hint(*words, address, stdin=b"p\n")
+                assert "it may have taken effect, or not" in hint(*words, address)
             assert "was not answered in time" in hint("get", "a", address)
         finally:
             running.process.send_signal(signal.SIGCONT)
