@@ -1,23 +1,23 @@
-//! The part of DER that certificates need: serial numbers, a common name, a revocation list.
+//! The part of DER that certificates need: values, serial numbers, a common name, a revocation list.
 //!
-//! Nothing here decides whether a certificate is genuine; rustls has done that before.
+//! Nothing here decides whether a certificate is genuine; `chains.rs` does.
 
-const INTEGER: u8 = 0x02;
-const OBJECT_IDENTIFIER: u8 = 0x06;
-const UTC_TIME: u8 = 0x17;
-const GENERALIZED_TIME: u8 = 0x18;
-const SEQUENCE: u8 = 0x30;
-const EXPLICIT_VERSION: u8 = 0xA0;
+pub const INTEGER: u8 = 0x02;
+pub const OBJECT_IDENTIFIER: u8 = 0x06;
+pub const UTC_TIME: u8 = 0x17;
+pub const GENERALIZED_TIME: u8 = 0x18;
+pub const SEQUENCE: u8 = 0x30;
+pub const EXPLICIT_VERSION: u8 = 0xA0;
 
 /// 2.5.4.3, the attribute "common name".
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
 /// The values that follow each other in a piece of DER.
 #[derive(Clone, Copy)]
-struct Values<'a>(&'a [u8]);
+pub struct Values<'a>(pub &'a [u8]);
 
 impl<'a> Values<'a> {
-    fn next(&mut self) -> Option<(u8, &'a [u8])> {
+    pub fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
         let (&first, rest) = rest.split_first()?;
         let (length, rest) = match first {
@@ -34,13 +34,20 @@ impl<'a> Values<'a> {
     }
 
     /// Takes the next value if it has this tag.
-    fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
+    pub fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
         let mut ahead = *self;
         let (found, value) = ahead.next()?;
         (found == tag).then(|| {
             *self = ahead;
             value
         })
+    }
+
+    /// Takes the next value if it has this tag; returns it with its tag and length.
+    pub fn take_whole(&mut self, tag: u8) -> Option<&'a [u8]> {
+        let before = self.0;
+        self.take(tag)?;
+        Some(&before[..before.len() - self.0.len()])
     }
 }
 

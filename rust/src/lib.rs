@@ -10,6 +10,8 @@
 mod arrivals;
 mod authority;
 mod backlog;
+mod certificate;
+mod chains;
 mod connection;
 #[cfg(feature = "python")]
 mod copies;

@@ -3,6 +3,8 @@
 //! Files are checked before every handshake. While changed files cannot be used, because only one
 //! of certificate and key is replaced yet, say, the old ones stay in use.
 
+use crate::certificate::Certificate;
+use crate::chains::{Authorities, Purpose};
 use crate::der;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::verify_server_name;
@@ -12,11 +14,12 @@ use rustls::pki_types::{
     CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime,
 };
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, ProtocolVersion,
-    RootCertStore, ServerConfig, SignatureScheme, SupportedProtocolVersion,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, InconsistentKeys,
+    ProtocolVersion, ServerConfig, SignatureScheme, SupportedProtocolVersion,
 };
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -120,11 +123,32 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     }
 }
 
+/// Reads the certificate to show, and its key.
+pub fn identity(
+    cert_file: &Path,
+    key_file: &Path,
+    provider: &CryptoProvider,
+) -> Result<Arc<SingleCertAndKey>, String> {
+    let chain = certificates(cert_file)?;
+    let (cert, key) = (cert_file.display(), key_file.display());
+    let secret = PrivateKeyDer::from_pem_slice(&read(key_file)?)
+        .map_err(|error| format!("{key}: {error}"))?;
+    let own = Certificate::parse(&chain[0])
+        .ok_or_else(|| format!("{cert} with {key}: the certificate cannot be read"))?;
+    let secret = provider
+        .key_provider
+        .load_private_key(secret)
+        .map_err(|_| format!("{cert} with {key}: the key is none of {KEYS}"))?;
+    if secret.public_key().is_some_and(|public| *public != *own.key_info) {
+        let error = Error::from(InconsistentKeys::KeyMismatch);
+        return Err(format!("{cert} with {key}: {error}"));
+    }
+    Ok(Arc::new(CertifiedKey::new(chain, secret).into()))
+}
+
 fn load(settings: &TlsSettings) -> Result<Arc<ServerConfig>, String> {
     let provider = Arc::new(provider(settings)?);
-    let chain = certificates(&settings.cert_file)?;
-    let key = PrivateKeyDer::from_pem_slice(&read(&settings.key_file)?)
-        .map_err(|error| format!("{}: {error}", settings.key_file.display()))?;
+    let identity = identity(&settings.cert_file, &settings.key_file, &provider)?;
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&settings.versions())
         .map_err(|error| format!("TLS versions: {error}"))?;
@@ -132,13 +156,7 @@ fn load(settings: &TlsSettings) -> Result<Arc<ServerConfig>, String> {
         Some(clients) => builder.with_client_cert_verifier(Arc::new(clients)),
         None => builder.with_no_client_auth(),
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(|error| {
-        let (cert, key) = (settings.cert_file.display(), settings.key_file.display());
-        match error {
-            Error::General(_) => format!("{cert} with {key}: the key is none of {KEYS}"),
-            error => format!("{cert} with {key}: {error}"),
-        }
-    })?;
+    let mut config = builder.with_cert_resolver(identity);
     if !settings.http1_only {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     }
@@ -171,7 +189,7 @@ fn provider(settings: &TlsSettings) -> Result<CryptoProvider, String> {
 /// Which clients may connect.
 #[derive(Debug)]
 struct Clients {
-    chains: Arc<dyn ClientCertVerifier>,
+    authorities: Authorities,
     revoked: HashSet<Vec<u8>>,
     names: Vec<String>,
     hostnames: Vec<ServerName<'static>>,
@@ -183,11 +201,7 @@ impl Clients {
         provider: Arc<CryptoProvider>,
     ) -> Result<Option<Clients>, String> {
         let Some(path) = &settings.client_ca_file else { return Ok(None) };
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(certificates(path)?);
-        let chains = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-            .build()
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+        let authorities = Authorities::load(path, provider)?;
         let mut revoked = HashSet::new();
         if let Some(path) = &settings.client_crl_file {
             let data = read(path)?;
@@ -205,7 +219,7 @@ impl Clients {
             .map(|name| ServerName::try_from(name.clone()).map_err(|_| format!("{name}: no name")))
             .collect::<Result<_, _>>()?;
         let names = settings.allowed_names.clone();
-        Ok(Some(Clients { chains, revoked, names, hostnames }))
+        Ok(Some(Clients { authorities, revoked, names, hostnames }))
     }
 
     fn is_allowed(&self, certificate: &CertificateDer<'_>) -> bool {
@@ -222,7 +236,7 @@ impl Clients {
 
 impl ClientCertVerifier for Clients {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.chains.root_hint_subjects()
+        self.authorities.names()
     }
 
     fn verify_client_cert(
@@ -231,7 +245,7 @@ impl ClientCertVerifier for Clients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.chains.verify_client_cert(end_entity, intermediates, now)?;
+        self.authorities.verify(end_entity, intermediates, Purpose::Client, now)?;
         let is_revoked = |certificate: &CertificateDer<'_>| {
             der::serial_number(certificate).is_none_or(|number| self.revoked.contains(number))
         };
@@ -243,7 +257,7 @@ impl ClientCertVerifier for Clients {
         if !self.is_allowed(end_entity) {
             return Err(CertificateError::NotValidForName.into());
         }
-        Ok(verified)
+        Ok(ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -252,7 +266,7 @@ impl ClientCertVerifier for Clients {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.chains.verify_tls12_signature(message, cert, signed)
+        self.authorities.verify_tls12(message, cert, signed)
     }
 
     fn verify_tls13_signature(
@@ -261,10 +275,10 @@ impl ClientCertVerifier for Clients {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.chains.verify_tls13_signature(message, cert, signed)
+        self.authorities.verify_tls13(message, cert, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.chains.supported_verify_schemes()
+        self.authorities.schemes()
     }
 }

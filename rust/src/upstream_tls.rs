@@ -1,11 +1,13 @@
 //! TLS towards a server: its certificate is checked for its name, ours is shown if it asks.
 
-use crate::tls::{KEYS, certificates, read};
+use crate::chains::{Authorities, Purpose};
+use crate::tls::identity;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_name;
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,24 +38,16 @@ pub fn load(settings: &TlsSettings) -> Result<(Arc<ClientConfig>, ServerName<'st
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|error| format!("TLS versions: {error}"))?;
-    let builder = if settings.verify {
-        builder.with_root_certificates(roots(settings)?)
+    let verifier: Arc<dyn ServerCertVerifier> = if settings.verify {
+        Arc::new(Verified(authorities(settings, provider.clone())?))
     } else {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(provider)))
+        Arc::new(Unverified(provider.clone()))
     };
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
     let mut config = match (&settings.cert_file, &settings.key_file) {
         (None, None) => builder.with_no_client_auth(),
         (Some(cert_file), Some(key_file)) => {
-            let chain = certificates(cert_file)?;
-            let key = PrivateKeyDer::from_pem_slice(&read(key_file)?)
-                .map_err(|error| format!("{}: {error}", key_file.display()))?;
-            builder.with_client_auth_cert(chain, key).map_err(|error| {
-                let (cert, key) = (cert_file.display(), key_file.display());
-                match error {
-                    Error::General(_) => format!("{cert} with {key}: the key is none of {KEYS}"),
-                    error => format!("{cert} with {key}: {error}"),
-                }
-            })?
+            builder.with_client_cert_resolver(identity(cert_file, key_file, &provider)?)
         }
         (Some(file), None) => return Err(format!("{}: its key is missing", file.display())),
         (None, Some(file)) => {
@@ -64,8 +58,10 @@ pub fn load(settings: &TlsSettings) -> Result<(Arc<ClientConfig>, ServerName<'st
     Ok((Arc::new(config), name))
 }
 
-fn roots(settings: &TlsSettings) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
+fn authorities(
+    settings: &TlsSettings,
+    provider: Arc<CryptoProvider>,
+) -> Result<Authorities, String> {
     let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     let file = match settings.ca_file.clone().or(named) {
         Some(file) => file,
@@ -76,8 +72,48 @@ fn roots(settings: &TlsSettings) -> Result<RootCertStore, String> {
             .ok_or("the system's authorities were not found: name a file of them")?
             .to_owned(),
     };
-    roots.add_parsable_certificates(certificates(&file)?);
-    Ok(roots)
+    Authorities::load(&file, provider)
+}
+
+/// Accepts the certificates that authorities have issued for the server's name.
+#[derive(Debug)]
+struct Verified(Authorities);
+
+impl ServerCertVerifier for Verified {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.0.verify(end_entity, intermediates, Purpose::Server, now)?;
+        verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12(message, cert, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13(message, cert, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.schemes()
+    }
 }
 
 /// Accepts whatever certificate a server shows, if it has the key of it.

@@ -21,6 +21,7 @@ from tests.edge.client import connect as connect_client
 from tests.edge.conftest import OpenService
 from tests.edge.service import ECHO, HELD, HELD_STREAM, METHODS, OK, Service
 from tests.edge.wire import Wire, connect, message
+from tests.home_made import make
 
 
 class Place:
@@ -202,6 +203,39 @@ def test_a_client_with_the_name_of_its_authority(
     for client in refused:
         assert refusal(service.address, context(place, client)) != "closed"
     assert count(service, "tls_handshakes_failed") == len(refused)
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+def test_clients_with_home_made_certificates(
+    open_service: OpenService, place: Place, tmp_path: Path, version: str
+) -> None:
+    """What `openssl req -x509` makes, what an old `openssl x509 -req` makes; see test_tls_kinds."""
+    own, root = make("own", ca=True, key="rsa2048", country="USA"), make("root", ca=True)
+    late = make("late", ca=True, days=(-9, -1))
+    believed = [own, root, late]
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes(b"".join(one.pem for one in believed))
+    service = open_service(tls=changed(place.plain, client_ca_file=str(bundle)))
+    shown = {
+        own: True,
+        make("old", root, version=1): True,
+        make("authority", root, ca=True): True,
+        make("root", root, signs=False, has_key_identifier=True): True,
+        make("stranger", ca=True): False,
+        late: False,
+        make("of late", late): False,
+    }
+    for client, is_let_in in shown.items():
+        files = tmp_path / "client.pem", tmp_path / "client.key"
+        files[0].write_bytes(client.pem)
+        files[1].write_bytes(client.key_pem)
+        tls = context(place)
+        tls.maximum_version = ssl.TLSVersion[version]
+        tls.load_cert_chain(*files)
+        if is_let_in:
+            assert asked(service.address, tls) == message(b"hello")
+        else:
+            assert refusal(service.address, tls) != "closed"
 
 
 @pytest.mark.parametrize("pem", [False, True])

@@ -38,15 +38,17 @@ def contexts(options: TlsOptions) -> "Callable[[Address], ssl.SSLContext | None]
         is_secure = options.is_given if address.is_secure is None else address.is_secure
         if not is_secure:
             return None
+        # Imported late: most clients speak no TLS.
         import ssl
+
+        from kvorum.client.trust import server_context
 
         if options.ca:
             _read("ca", options.ca)
         try:
-            made = ssl.create_default_context(cafile=options.ca or None)
+            made = server_context(options.ca)
         except ssl.SSLError:
             raise UnusableError(f"ca={options.ca!r} holds no certificates in PEM") from None
-        made.minimum_version = ssl.TLSVersion.TLSv1_2
         made.set_alpn_protocols(["h2"])
         if options.insecure:
             made.check_hostname = False

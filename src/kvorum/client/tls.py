@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Iterator
 
 from kvorum.client.link import READ_BYTES, LinkError, UnusableError
+from kvorum.client.namesakes import forget_namesakes
 
 _PLAIN_REASONS: tuple[str, ...] = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 _PLAIN_REASONS += ("PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE", "BAD_RECORD_TYPE")
@@ -55,6 +56,7 @@ class Tls:
                 "clients, for example localhost:2379"
             )
         self.is_open = True
+        forget_namesakes(self._object.context)
         return True
 
 

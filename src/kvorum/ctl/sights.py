@@ -10,6 +10,7 @@ from typing import NamedTuple
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from kvorum.client.errors import KvorumError
+from kvorum.client.namesakes import allow_odd_names
 from kvorum.client.sync.client import Client
 from kvorum.client.values import Alarm, AlarmKind, Member, StoreHash
 from kvorum.ctl.connecting import endpoints_of
@@ -139,6 +140,7 @@ def read_certificate(data: bytes) -> Certificate | None:
     # Imported late: it takes a while, and is needed with TLS only.
     from cryptography import x509
 
+    allow_odd_names()
     try:
         found = x509.load_der_x509_certificate(data)
     except ValueError:

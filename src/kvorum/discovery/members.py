@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kvorum.client.trust import server_context
 from kvorum.discovery.srv import LookupFailedError, Names, Record
 from kvorum.telemetry.logs import Logger
 
@@ -89,7 +90,7 @@ def _look_up(domain: str, service: str, names: Names) -> list[Found]:
 
 
 def _checked(found: Sequence[Found], domain: str, trust: Trust, logger: Logger) -> list[Found]:
-    context = ssl.create_default_context(cafile=trust.ca_file or None)
+    context = server_context(trust.ca_file)
     context.set_alpn_protocols(["h2", "http/1.1"])
     if trust.cert_file:
         context.load_cert_chain(trust.cert_file, trust.key_file or None)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kvorum.client.namesakes import allow_odd_names
 from kvorum.doctor.findings import Certainty, Evidence, Finding, command_line
 from kvorum.doctor.resources import certificate_findings
 from kvorum.doctor.sights import Certificate
@@ -108,5 +109,6 @@ def _read(path: str) -> Iterator[Certificate]:
     except (OSError, ValueError):
         # A mistake of the file, which is found by its own check.
         return
+    allow_odd_names()
     for each in found:
         yield Certificate(each.subject.rfc4514_string(), each.not_valid_after_utc.timestamp())

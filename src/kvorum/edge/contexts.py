@@ -4,6 +4,9 @@ import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
+from kvorum.client import trust
+from kvorum.client.trust import believe_like_go
+
 SELF_SIGNED = 18
 """OpenSSL's number for a certificate that looks self-signed."""
 
@@ -76,9 +79,9 @@ def load_identity(context: ssl.SSLContext, cert_file: str, key_file: str) -> Non
 
 def load_authorities(context: ssl.SSLContext, path: str) -> None:
     """Load the authorities to believe; raise OSError or ValueError with the file's name."""
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    believe_like_go(context)
     try:
-        context.load_verify_locations(path)
+        trust.load_authorities(context, path)
     except ssl.SSLError as error:
         raise ValueError(f"{path}: {reason(error)}") from None
     except OSError as error:

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kvorum.client.namesakes import believe_namesakes
 from kvorum.edge.contexts import (
     SELF_SIGNED,
     Stamp,
@@ -17,7 +18,6 @@ from kvorum.edge.contexts import (
     new_context,
     stamp,
 )
-from kvorum.edge.namesakes import believe_namesakes
 from kvorum.edge.subject import is_for, subject_of
 
 REFUSED = "client certificate authentication failed"
@@ -84,7 +84,7 @@ class Credentials:
         if not is_self_signed or not self.settings.ca_file:
             return None
         first, second = self.context(), _load(self.settings)
-        believe_namesakes(second, self.settings.ca_file, [first])
+        believe_namesakes(second, [first])
         return second
 
     def refusal(self, certificate: bytes | None) -> str:

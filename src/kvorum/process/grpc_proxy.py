@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kvorum.cli.invocation import Invocation
 from kvorum.client.endpoints import Address, parse_endpoint
+from kvorum.client.namesakes import allow_odd_names
 from kvorum.edge import Edge, Limits, ListenerKind, TlsSettings, edge_name, make_upstream, open_edge
 from kvorum.edge.upstream import UpstreamSettings, UpstreamTls
 from kvorum.gateway.http import READ_HEADERS
@@ -204,6 +205,7 @@ def _upstream_tls(invocation: Invocation) -> UpstreamTls | None:
         from cryptography import x509
         from cryptography.x509.oid import NameOID
 
+        allow_odd_names()
         data = Path(cert).read_bytes()
         try:
             own = x509.load_pem_x509_certificates(data)[0]

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable, Sequence
 
 from kvorum.client.endpoints import Address
+from kvorum.client.trust import server_context
 from kvorum.edge.upstream import UpstreamTls
 from kvorum.process.errands import Errands
 
@@ -55,7 +56,7 @@ class Pages:
         if not is_secure:
             return http.client.HTTPConnection(host, port, timeout=PAGE_SECONDS_MAX)
         tls = self._tls or UpstreamTls(server_name="")
-        context = ssl.create_default_context(cafile=tls.ca_file or None)
+        context = server_context(tls.ca_file)
         if tls.cert_file:
             context.load_cert_chain(tls.cert_file, tls.key_file)
         if not tls.verify:

@@ -19,6 +19,7 @@ from kvorum.client.http2 import ProtocolError
 from kvorum.client.interface import Calls
 from kvorum.client.link import READ_BYTES, LinkError
 from kvorum.client.tls import Tls
+from kvorum.client.trust import server_context
 from kvorum.client.wire import Wire
 from kvorum.edge.contexts import load_identity
 from kvorum.edge.upstream import UpstreamSettings, UpstreamTls
@@ -346,13 +347,9 @@ class Dialed:
 
 def _context_of(tls: UpstreamTls) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=tls.ca_file or None)
+        context = server_context(tls.ca_file)
     except OSError as error:
         raise DialError(f"{tls.ca_file}: {error.strerror or error}") from None
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.hostname_checks_common_name = False
-    # Certificates that others accept may lack what only newer standards ask for.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.set_alpn_protocols(["h2"])
     if not tls.verify:
         context.check_hostname = False

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cryptography import x509
 
+from kvorum.client.namesakes import believe_namesakes
 from kvorum.edge.contexts import (
     Stamp,
     failure,
@@ -19,7 +20,6 @@ from kvorum.edge.contexts import (
     stamp,
 )
 from kvorum.edge.interface import TlsSettings
-from kvorum.edge.namesakes import believe_namesakes
 from kvorum.edge.subject import is_for, subject_of
 
 HANDSHAKE = 0x16
@@ -85,7 +85,7 @@ class Tls:
         if settings.client_ca_file:
             context.verify_mode = ssl.CERT_REQUIRED
             load_authorities(context, settings.client_ca_file)
-            believe_namesakes(context, settings.client_ca_file)
+            believe_namesakes(context)
             if settings.client_crl_file:
                 revoked = _revocation_list(settings.client_crl_file)
         return context, revoked

@@ -1,0 +1,64 @@
+"""TLS contexts that judge certificates as etcd does, as far as OpenSSL lets them.
+
+OpenSSL believes more than Go in two ways that are closed here: a common name that is a host's, and
+an authority that does not say that it is one. It believes less where a certificate is named without
+its authority, and under Python 3.13 where an authority made at home lacks what RFC 5280 asks for.
+"""
+
+import re
+import ssl
+from pathlib import Path
+
+from kvorum.client.namesakes import believe_namesakes
+
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_BASIC_CONSTRAINTS = b"\x06\x03\x55\x1d\x13"
+_KEY_USAGE = re.compile(rb"\x06\x03\x55\x1d\x0f(?:\x01\x01\xff)?\x04.\x03.(.)(.)", re.DOTALL)
+_KEY_CERT_SIGN = 0x04
+
+
+def server_context(ca_file: str) -> ssl.SSLContext:
+    """Return a context that believes servers of these authorities; empty: of the system's."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    believe_like_go(context)
+    if ca_file:
+        load_authorities(context, ca_file)
+    else:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    believe_namesakes(context)
+    return context
+
+
+def believe_like_go(context: ssl.SSLContext) -> None:
+    """Set what a context asks of certificates."""
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if context.check_hostname:
+        context.hostname_checks_common_name = False
+
+
+def load_authorities(context: ssl.SSLContext, path: str) -> None:
+    """Load a bundle, but for certificates that only OpenSSL takes for authorities.
+
+    Raises OSError, which ssl.SSLError is, too.
+    """
+    data = Path(path).read_bytes()
+    blocks: list[bytes] = _PEM.findall(data)
+    believed = [block for block in blocks if not _is_silent(block)]
+    if len(believed) == len(blocks):
+        context.load_verify_locations(path)
+    elif believed:
+        context.load_verify_locations(cadata=b"\n".join(believed).decode("ascii"))
+
+
+def _is_silent(pem: bytes) -> bool:
+    """Return whether a certificate may sign others but does not say that it is an authority."""
+    try:
+        der = ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))
+    except ValueError:
+        # The library says what is wrong with it.
+        return False
+    usage = _KEY_USAGE.search(der)
+    signs = usage is not None and usage[2][0] & _KEY_CERT_SIGN != 0
+    return signs and _BASIC_CONSTRAINTS not in der
