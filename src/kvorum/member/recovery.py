@@ -158,6 +158,7 @@ def _restart(
         mark("first batch lost")
         # The power failed before the first batch was whole: nothing was promised to anyone.
         return _bootstrapped(config, seams, member_id, log, state)
+    _compare_members(seams, state)
     storage = _Storage(state.conf_state())
     if snapshot is not None:
         storage.apply_snapshot(snapshot)
@@ -181,6 +182,26 @@ def _restart(
     lines.recovered_members(member)
     snapshots.after_start(member)
     return member
+
+
+def _compare_members(seams: Seams, state: State) -> None:
+    """Make the stored members those that Raft counts, or tell the operator where they differ.
+
+    The member starts all the same: Raft's own record is what counts, and others may be alike.
+    """
+    conf_state = state.conf_state()
+    if not conf_state.voters:
+        return
+    corrected, rest = state.cluster.correct(conf_state)
+    for each in corrected:
+        seams.logger.warning(
+            f"member {each.id:x} was stored as a learner although it votes: it is a voter now"
+        )
+    if rest:
+        seams.logger.warning(
+            f"the stored members are not those of raft: {rest}. Remove those that are not wanted, "
+            "add anew those that are missing"
+        )
 
 
 def _force(

@@ -27,6 +27,7 @@ from kvorum.backend.buckets import (
     META,
     STORAGE_VERSION,
 )
+from kvorum.membership.agreement import difference, promoted
 from kvorum.membership.documents import (
     ChangeContext,
     DocumentError,
@@ -40,6 +41,7 @@ from kvorum.membership.documents import (
 from kvorum.membership.urls import UrlError, checked_urls
 from kvorum.membership.versions import Version, decide_storage_version, parse_version
 from kvorum.raft.changes import ChangeType, ConfChange
+from kvorum.raft.messages import ConfState
 
 LEARNERS_MAX = 1
 _REMOVED = b"removed"
@@ -149,6 +151,13 @@ class Cluster:
         else:
             self._store(member)
         return None
+
+    def correct(self, conf_state: ConfState) -> tuple[list[Member], str]:
+        """Make voters of stored learners that vote; return them, and what else differs."""
+        corrected = promoted(self.members, conf_state)
+        for member in corrected:
+            self._store(member)
+        return corrected, difference(self.members, conf_state)
 
     # What members and leaders publish to the cluster.
 

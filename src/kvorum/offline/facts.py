@@ -20,8 +20,9 @@ from kvorum.backend.buckets import (
     TERM,
 )
 from kvorum.backend.images import Content, SealedContent
+from kvorum.membership.agreement import difference, promoted
 from kvorum.membership.cluster import Cluster
-from kvorum.membership.documents import decode_conf_state, encode_conf_state
+from kvorum.membership.documents import decode_conf_state, encode_conf_state, encode_member
 from kvorum.membership.v2_store import snapshot_data
 from kvorum.offline.progress import ImageContent
 from kvorum.raft.messages import NO_MEMBERS, ConfState
@@ -71,6 +72,16 @@ class Facts:
         cluster = Cluster(cast("Backend", self), ids.ClusterID, ids.NodeID)
         cluster.restore()
         return cluster
+
+    def correct_members(self, metadata: bytes, conf_state: ConfState) -> str:
+        """Make voters of stored learners that vote; return what else differs from Raft's members.
+
+        The difference is "" if there is none.
+        """
+        members = self.cluster(metadata).members
+        for each in promoted(members, conf_state):
+            self.buckets[MEMBERS][b"%x" % each.id] = encode_member(each)
+        return difference(members, conf_state)
 
     def document(self, metadata: bytes) -> bytes:
         """Return the membership as snapshots carry it."""

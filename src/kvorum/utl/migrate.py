@@ -220,6 +220,13 @@ def _behind(log: LogContent, snapshot: Snapshot | None, facts: Facts) -> History
             "the database says neither who votes nor who the members are: it is not that of a "
             "member which has ever been part of a cluster"
         )
+    if problem := facts.correct_members(log.metadata, conf_state):
+        raise CommandError(
+            f"the members of the database are not those that vote: {problem}. If the server was "
+            "killed, start it once more, stop it with SIGTERM, and migrate then. If they differ "
+            "still, migrate another member, or restore a snapshot as a new cluster: "
+            "'etcdutl snapshot restore' or 'kvorumutl snapshot restore' make the members anew"
+        )
     facts.set_applied(index, term, conf_state)
     state = log.state._replace(term=max(log.state.term, term), commit=max(log.state.commit, index))
     begin = Snapshot(index, term, conf_state, facts.document(log.metadata))
