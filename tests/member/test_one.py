@@ -21,8 +21,11 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
     TxnResponse,
 )
+from kvorum.api.pb.membershippb import ClusterVersionSetRequest
+from kvorum.backend.buckets import META, STORAGE_VERSION
 from kvorum.files.memory import Call
 from kvorum.member import requests
+from kvorum.member.callers import MEMBER
 from kvorum.member.errors import MemberStopped, StartRefused
 from kvorum.member.jobs import Place
 from kvorum.wal import AppendLog
@@ -233,6 +236,28 @@ def test_an_entry_that_nobody_understands_stops_the_member() -> None:
     machine.running.node.propose(b"\xff\xff\xff")
     with pytest.raises(MemberStopped, match="newer member"):
         cluster.settle()
+
+
+def test_an_entry_of_an_older_member_names_the_older_one() -> None:
+    """As etcd 3.5 writes it at every start; tests/utl/test_migrate.py has those of a real one."""
+    cluster = Cluster(1)
+    machine = cluster.leader()
+    machine.running.node.propose(b"\x08\x01\x12\x03PUT\x1a\x0a/0/version\x22\x053.5.0")
+    with pytest.raises(MemberStopped, match=r"etcd 3\.5 and older.* upgrade all of them to 3\.6"):
+        cluster.settle()
+
+
+def test_the_storage_follows_a_cluster_that_is_lowered_to_3_5_and_back() -> None:
+    """What etcd reports of a storage without a version, beside members of 3.6 on their way back."""
+    cluster = Cluster(1)
+    machine = cluster.leader()
+    for version, stored in (("3.6.0", b"3.6.0"), ("3.5.0", None), ("3.6.0", b"3.6.0")):
+        body = ClusterVersionSetRequest(ver=version).SerializeToString()
+        machine.running.propose(None, MEMBER, requests.CLUSTER_VERSION_SET, body)
+        cluster.settle()
+        assert str(machine.running.cluster.storage_version) == version
+        assert machine.running.backend.get(META, STORAGE_VERSION) == stored
+        assert machine.running.backend.applied_index == machine.running.applied
 
 
 def test_a_log_without_its_backend_is_replayed_and_a_backend_without_its_log_refused() -> None:

@@ -155,7 +155,8 @@ class ClusterMachine(RuleBasedStateMachine):
         self.cluster.set_storage_version(version)
         self.versions = {
             "version": version,
-            "storage_version": version,
+            # A storage of 3.5 and older carries no version.
+            "storage_version": max(version, Version(3, 5)) if version < (3, 6) else version,
             "downgrade_target": downgrade,
         }
 

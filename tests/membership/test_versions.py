@@ -77,6 +77,12 @@ def test_the_leader_decides(
         (V36, V37, V37),
         (V37, V37, None),
         (V37, V36, V36),
+        (V36, V35, V35),
+        (V37, V35, V35),
+        (V35, V35, None),
+        (V35, V36, V36),
+        (V36, Version(3, 4), V35),
+        (V36, Version(3, 0), None),
     ],
 )
 def test_the_storage_follows_the_cluster(

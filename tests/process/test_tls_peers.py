@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,7 +24,8 @@ from kvorum.telemetry.logs import Logger
 from tests.certificates import Authority, Pair
 from tests.edge.service import WAIT_SECONDS
 from tests.etcd import is_target, running_etcd
-from tests.kvorum import running_kvorum
+from tests.home_made import make
+from tests.kvorum import READY, command, running_kvorum
 from tests.net.dialing import RESPONDED, Dialing
 from tests.ports import held_port
 
@@ -132,6 +134,91 @@ def test_certificates_that_members_make(tmp_path: Path) -> None:
         assert not is_served(url, DialSettings())
         made = tmp_path / "fixtures" / "peer" / "cert.pem"
         assert is_served(url, DialSettings(ca_file=str(made)))
+
+
+@pytest.mark.long
+def test_members_with_the_name_of_their_authority_dial_from_their_own_address(
+    tmp_path: Path,
+) -> None:
+    """One dials from an address that its certificate is not for, so two are left to serve.
+
+    The certificates are as people make them with Go: each has the name of the authority, whose
+    country has three letters.
+    """
+    authority = make("etcd", ca=True, signs=True, country="USA", key="rsa2048")
+    (tmp_path / "ca.pem").write_bytes(authority.pem)
+    hosts = ["127.0.0.1", own_address(), own_address()]
+    with ExitStack() as stack:
+        ports = [stack.enter_context(held_port()) for _ in hosts]
+        places = list(zip(hosts, ports, strict=True))
+        urls = [f"https://{host}:{port}" for host, port in places]
+        members = ",".join(f"m{number}={url}" for number, url in enumerate(urls))
+        processes = []
+        for number, (host, url) in enumerate(zip(hosts, urls, strict=True)):
+            own = make(
+                *("etcd", authority),
+                hosts=[host],
+                signs=False,
+                country="USA",
+                key="rsa2048",  # type: ignore[arg-type]
+                has_key_identifier=True,
+            )
+            cert, key = tmp_path / f"{number}.pem", tmp_path / f"{number}.key"
+            cert.write_bytes(own.pem)
+            key.write_bytes(own.key_pem)
+            flags = [
+                f"--name=m{number}",
+                f"--listen-peer-urls={url}",
+                f"--initial-advertise-peer-urls={url}",
+                f"--initial-cluster={members}",
+                f"--peer-cert-file={cert}",
+                f"--peer-key-file={key}",
+                f"--peer-trusted-ca-file={tmp_path / 'ca.pem'}",
+                "--peer-client-cert-auth",
+            ]
+            if number:
+                flags.append("--feature-gates=SetMemberLocalAddr=true")
+            clients = f"127.0.0.1:{stack.enter_context(held_port())}"
+            processes.append(
+                subprocess.Popen(
+                    command(tmp_path / f"data{number}", clients, *flags),
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            stack.callback(ended, processes[-1])
+        said = [until_said(processes[0], READY)]
+        reason = f"x509: certificate is valid for 127.0.0.1, not {own_address()}"
+        said += [until_said(process, reason) for process in processes[1:]]
+        assert "UserWarning" not in "".join(said)
+
+
+def own_address() -> str:
+    """Return an address of this machine that is not a loopback one: only such are dialed from."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
+        try:
+            unsent.connect(("192.0.2.200", 9))
+        except OSError:
+            pytest.skip("this machine has no address beside loopback ones")
+        return str(unsent.getsockname()[0])
+
+
+def ended(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+def until_said(process: subprocess.Popen[str], awaited: str) -> str:
+    """Return what a server logs until a line has some words."""
+    lines = []
+    assert process.stderr is not None
+    for line in process.stderr:
+        lines.append(line)
+        if awaited in line:
+            return "".join(lines)
+    raise AssertionError(f"{awaited!r} was never said:\n{''.join(lines)}")
 
 
 # What the flags mean.

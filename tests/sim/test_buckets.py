@@ -96,7 +96,7 @@ def test_storage_versions_that_differ_are_noticed(stage: Stage) -> None:
     check(stage)  # the others have not found time for it yet
     other = stage.machine(1).member
     assert other is not None
-    other.cluster.set_storage_version(Version(3, 5, 0))
+    other.cluster.set_storage_version(Version(3, 7, 0))
     with pytest.raises(Violation, match=GUARANTEE):
         check(stage)
 

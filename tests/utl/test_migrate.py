@@ -16,8 +16,9 @@ from kvorum.api.pb.etcdserverpb import (
     RangeRequest,
 )
 from kvorum.files.real import RealFiles
+from kvorum.member.foreign import describe_foreign, is_v2_request
 from kvorum.raft.entries import EntryType
-from kvorum.utl.v2_requests import is_v2_request, translated
+from kvorum.utl.v2_requests import translated
 from kvorum.wal import SnapshotRecord, read_log
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
@@ -200,3 +201,6 @@ def test_requests_of_version_2_get_the_form_of_version_3(tmp_path: Path) -> None
     others = [entry for entry in entries if entry not in old]
     assert any(entry.type == EntryType.CONF_CHANGE for entry in others)
     assert [translated(entry) for entry in others] == others
+    for entry in old:
+        said = describe_foreign(entry.data, ValueError())
+        assert "etcd 3.5 and older" in said and "newer member" not in said

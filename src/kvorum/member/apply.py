@@ -22,6 +22,7 @@ from kvorum.member import changes, leases, requests, snapshots
 from kvorum.member.callers import NOBODY
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import APPLIERS, DECODERS, long_txn
+from kvorum.member.foreign import describe_foreign
 from kvorum.member.permissions import plain_put_refusal
 from kvorum.member.requests import parts_of_users, put_of_nobody, user_of
 from kvorum.raft.entries import Entry, EntryType
@@ -347,8 +348,7 @@ def _execute(
                 request = DECODERS[kind](body)
         except (ValueError, KeyError) as error:
             raise MemberStopped(
-                f"entry {entry.index} of term {entry.term} holds no request that this version "
-                f"understands ({error!r}); is a newer member in the cluster?"
+                f"entry {entry.index} of term {entry.term} {describe_foreign(entry.data, error)}"
             ) from error
     waiter: Waiter = None
     started: object = None

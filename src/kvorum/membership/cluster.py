@@ -39,7 +39,13 @@ from kvorum.membership.documents import (
     encode_member,
 )
 from kvorum.membership.urls import UrlError, checked_urls
-from kvorum.membership.versions import Version, decide_storage_version, parse_version
+from kvorum.membership.versions import (
+    STORAGE_VERSION_MIN,
+    STORED_VERSION_MIN,
+    Version,
+    decide_storage_version,
+    parse_version,
+)
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import ConfState
 
@@ -196,16 +202,22 @@ class Cluster:
     @property
     def storage_version(self) -> Version | None:
         """The version of this member's storage; None if it is not known."""
+        if self._storage_version is None and self._version is not None:
+            return STORAGE_VERSION_MIN
         return self._storage_version
 
     def set_storage_version(self, version: Version) -> None:
-        """Take the version of this member's storage."""
+        """Take the version of this member's storage; before 3.6 it is not stored."""
+        if version < STORED_VERSION_MIN:
+            self._storage_version = None
+            self._backend.delete(META, STORAGE_VERSION)
+            return
         self._storage_version = version
         self._backend.put(META, STORAGE_VERSION, str(version).encode())
 
     def adjust_storage_version(self) -> None:
         """Let the version of this member's storage follow the one the cluster agreed on."""
-        storage = decide_storage_version(self._storage_version, self._version)
+        storage = decide_storage_version(self.storage_version, self._version)
         if storage is not None:
             self.set_storage_version(storage)
 

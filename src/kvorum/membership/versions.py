@@ -29,8 +29,10 @@ class Version(NamedTuple):
 
 
 CLUSTER_VERSION_MIN = Version(3, 0)
-# Storage carries its version from here on.
-_STORAGE_VERSION_MIN = Version(3, 6)
+STORAGE_VERSION_MIN = Version(3, 5)
+"""The version of a storage that carries none, as etcd reports it."""
+STORED_VERSION_MIN = Version(3, 6)
+"""The first version that a storage carries."""
 
 
 def parse_version(text: str) -> Version:
@@ -68,9 +70,10 @@ def decide_cluster_version(
 
 def decide_storage_version(storage: Version | None, cluster: Version | None) -> Version | None:
     """Return the version that this member's storage should get; None to leave it."""
-    if cluster is None or cluster < _STORAGE_VERSION_MIN:
+    if cluster is None or cluster.level == CLUSTER_VERSION_MIN:
         return None
-    return None if storage == cluster.level else cluster.level
+    wanted = max(cluster.level, STORAGE_VERSION_MIN)
+    return None if (storage or STORAGE_VERSION_MIN) == wanted else wanted
 
 
 def _lowest(servers: Iterable[Version | None]) -> Version | None:

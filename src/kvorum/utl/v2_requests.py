@@ -10,9 +10,10 @@ import re
 
 from kvorum.api.codec import read_varint
 from kvorum.api.pb.etcdserverpb import InternalRaftRequest
+from kvorum.member.foreign import V2_METHOD, is_v2_request
 from kvorum.raft.entries import Entry, EntryType
 
-_ID, _METHOD, _PATH, _VALUE = 0x08, 0x12, 0x1A, 0x22
+_PATH, _VALUE = 0x1A, 0x22
 _ATTRIBUTES = re.compile(r"/0/members/([0-9a-f]{1,16})/attributes")
 _VERSION = "/0/version"
 
@@ -25,19 +26,11 @@ def translated(entry: Entry) -> Entry:
     return Entry(entry.type, entry.term, entry.index, _translate(data))
 
 
-def is_v2_request(data: bytes) -> bool:
-    """Recognise a request of version 2 by its beginning: an id, then the method as field 2."""
-    try:
-        return data[0] == _ID and data[read_varint(data, 1)[1]] == _METHOD
-    except (IndexError, ValueError):
-        return False
-
-
 def _translate(data: bytes) -> bytes:
     number, offset = read_varint(data, 1)
     texts = {}
     # Method, path and value come first, in the order of their numbers.
-    for tag in (_METHOD, _PATH, _VALUE):
+    for tag in (V2_METHOD, _PATH, _VALUE):
         if offset < len(data) and data[offset] == tag:
             length, start = read_varint(data, offset + 1)
             offset = start + length
@@ -45,7 +38,7 @@ def _translate(data: bytes) -> bytes:
     path, value = texts.get(_PATH, ""), texts.get(_VALUE, "")
     request = InternalRaftRequest()
     request.header.ID = number
-    if texts.get(_METHOD) != "PUT":
+    if texts.get(V2_METHOD) != "PUT":
         return b""
     if path == _VERSION:
         request.cluster_version_set.ver = value
