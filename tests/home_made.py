@@ -53,7 +53,7 @@ def new_key(kind: str) -> Any:
         return rsa.generate_private_key(65_537, int(kind[3:]))
     if kind == "ed25519":
         return ed25519.Ed25519PrivateKey.generate()
-    curves = {"p256": ec.SECP256R1, "p384": ec.SECP384R1, "p521": ec.SECP521R1}
+    curves: dict[str, Any] = {"p256": ec.SECP256R1, "p384": ec.SECP384R1, "p521": ec.SECP521R1}
     return ec.generate_private_key(curves[kind]())
 
 
@@ -323,7 +323,7 @@ def kinds() -> dict[str, Kind]:
     found["believed itself, its authority is not"] = Kind(end.shown[:1], end.shown[:1])
     found["a stranger"] = Kind(_issued("stranger", {}, {}).shown, [])
     found["a self-signed stranger"] = Kind([make("odd", ca=True, hosts=HERE)], [])
-    for name, given in {
+    namesakes: dict[str, dict[str, Any]] = {
         "with the authority's name": {},
         "with the authority's name, no authority": {"ca": False},
         "with the authority's name, not for signing": {"signs": False},
@@ -334,9 +334,10 @@ def kinds() -> dict[str, Kind]:
         "with the authority's name, for mail": {"purposes": ["mail"]},
         "with the authority's name, expired": {"days": (-9, -1)},
         "with the authority's name, broken": {"is_genuine": False},
-    }.items():
+    }
+    for name, given in namesakes.items():
         authority = make(name, ca=True, signs=True, country="USA")
-        leaf = make(name, authority, **{"hosts": HERE, **given}, country="USA")  # type: ignore[arg-type]
+        leaf = make(name, authority, **{"hosts": HERE, **given}, country="USA")
         found[name] = Kind([leaf], [authority])
     # Issued by what was believed just now: nothing that was believed may make others believed.
     for name, first in {

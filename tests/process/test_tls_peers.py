@@ -160,7 +160,7 @@ def test_members_with_the_name_of_their_authority_dial_from_their_own_address(
                 hosts=[host],
                 signs=False,
                 country="USA",
-                key="rsa2048",  # type: ignore[arg-type]
+                key="rsa2048",
                 has_key_identifier=True,
             )
             cert, key = tmp_path / f"{number}.pem", tmp_path / f"{number}.key"

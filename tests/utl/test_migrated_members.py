@@ -6,6 +6,7 @@ Etcd 3.5 could leave a promoted learner a learner, bring a removed member back, 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,8 +28,8 @@ from kvorum.raft.messages import ConfState
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 from tests.utl.commands import done, refusal
+from tests.utl.facts import change_database
 from tests.utl.history import ask, connected
-from tests.utl.test_releases import change_database
 
 OTHER = Member(0xBAD, ("http://127.0.0.1:3",), name="other")
 
@@ -59,7 +60,7 @@ def reappeared_learner(facts: Facts) -> None:
     store(facts, replace(OTHER, is_learner=True))
 
 
-def with_conf_state(facts: Facts, **change: tuple[int, ...]) -> None:
+def with_conf_state(facts: Facts, **change: Any) -> None:
     document = facts.buckets[META][CONF_STATE]
     conf_state = decode_conf_state(document)._replace(**change)
     facts.buckets[META][CONF_STATE] = encode_conf_state(conf_state)

@@ -4,7 +4,6 @@ They are made from a real etcd's by taking away, or changing, what tells the rel
 3.5 a database does not name voters and term, and 3.8 writes no `.snap` files.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from kvorum.api.pb.etcdserverpb import (
     AuthUserListRequest,
     MemberListRequest,
 )
-from kvorum.backend.bbolt import open_image, write_image
 from kvorum.backend.buckets import (
     CLUSTER,
     CLUSTER_VERSION,
@@ -27,17 +25,13 @@ from kvorum.backend.buckets import (
     STORAGE_VERSION,
     TERM,
 )
-from kvorum.backend.images import checked_content
-from kvorum.files import Opening
-from kvorum.files.real import RealFiles
 from kvorum.offline.facts import Facts
 from tests.etcd import is_target, running_etcd
 from tests.kvorum import running_kvorum
 from tests.rpc.oracle import Oracle
 from tests.utl.commands import done, refusal
+from tests.utl.facts import Change, change_database
 from tests.utl.history import Sight, ask, connected, perform, random_calls
-
-Change = Callable[[Facts], None]
 
 
 class Everything:
@@ -70,21 +64,6 @@ def fill(client: Oracle) -> None:
         "Maintenance/Alarm",
         AlarmRequest(action=AlarmRequest.ACTIVATE, memberID=7, alarm="NOSPACE"),
     )
-
-
-def change_database(data: Path, change: Change) -> None:
-    """Write the database of a stopped etcd anew, with other facts."""
-    files, database = RealFiles(), data / "member" / "snap" / "db"
-    image = open_image(files, str(database))
-    facts = Facts(image)
-    image.close()
-    change(facts)
-    image = open_image(files, str(database))
-    descriptor = files.open(f"{database}.new", Opening.CREATE)
-    write_image(files, descriptor, facts.content(checked_content(image)))
-    files.close(descriptor)
-    image.close()
-    Path(f"{database}.new").rename(database)
 
 
 def of_34(facts: Facts) -> None:

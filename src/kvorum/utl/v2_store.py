@@ -11,10 +11,11 @@ from pathlib import Path
 from kvorum.cli.errors import CommandError
 from kvorum.cli.invocation import Invocation
 from kvorum.files.real import RealFiles
+from kvorum.member.foreign import is_v2_request
 from kvorum.offline.directories import DataDirectory
 from kvorum.offline.histories import read_history
 from kvorum.raft.entries import Entry, EntryType
-from kvorum.utl.v2_requests import is_v2_request, translated
+from kvorum.utl.v2_requests import translated
 from kvorum.wal import exists as log_exists
 
 _OF_THE_CLUSTER = "0"
