@@ -9,7 +9,6 @@ from kvorum.backend.bbolt import open_image, write_image
 from kvorum.backend.buckets import BUCKETS, KEY
 from kvorum.backend.encoding import parse_row_key
 from kvorum.backend.images import checked_content
-from kvorum.backup.archive import rotate
 from kvorum.backup.content import with_log
 from kvorum.backup.moments import stamp_of
 from kvorum.backup.names import SegmentName
@@ -17,7 +16,7 @@ from kvorum.backup.points import Point
 from kvorum.backup.recording import Place, Recorder
 from kvorum.backup.segments import Row, rows_of
 from kvorum.backup.stores import Store, write_verified
-from kvorum.backup.taking import keep_snapshot
+from kvorum.backup.taking import count_snapshot, keep_snapshot
 from kvorum.client.saving import DIGEST_BYTES
 from kvorum.client.values import Changes, Event, EventKind, KeyValue
 from kvorum.files import Opening
@@ -113,9 +112,8 @@ class Scribe:
             spool.add(self._source.snapshot())
             spool.sync()
             origin = (CLUSTER, self.now, "3.7.0")
-            name, _ = keep_snapshot(self._store, spool, self.history, origin, 1)
-        rotate(self._store, keep, self.history)
-        return name.revision
+            received = keep_snapshot(self._store, spool, self.history, origin, 1)
+        return count_snapshot(self._store, received, keep, has_log=True).name.revision
 
 
 def rows_at(store: Store, point: Point) -> list[Row]:

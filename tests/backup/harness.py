@@ -38,6 +38,7 @@ class Told:
         self.taken: list[Taken] = []
         self.segments: list[SegmentName] = []
         self.failures: list[str] = []
+        self.warnings: list[str] = []
 
     def _add(self, where: list[object], what: object) -> None:
         with self._changed:
@@ -60,6 +61,9 @@ class Told:
 
     def failed(self, what: str, error: Exception) -> None:
         self._add(self.failures, f"{what}: {error!r}")  # type: ignore[arg-type]
+
+    def warned(self, text: str) -> None:
+        self._add(self.warnings, text)  # type: ignore[arg-type]
 
     def wait(self, is_so: Callable[[], bool]) -> None:
         """Wait until something that is reported is so."""

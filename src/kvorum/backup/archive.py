@@ -32,6 +32,8 @@ class Manifest(NamedTuple):
     version: str
     """Of the storage; empty before etcd 3.6."""
     facts: Facts
+    has_log: bool | None = None
+    """Whether the log of the history reaches it, as far as its run recorded one; None: unknown."""
 
     def encoded(self) -> bytes:
         """Return it as its object has it."""
@@ -40,6 +42,7 @@ class Manifest(NamedTuple):
             "cluster_id": f"{self.cluster_id:x}",
             "time": text_of(self.taken),
             "version": self.version,
+            "log": self.has_log,
             **self.facts._asdict(),
         }
         return json.dumps(document, indent=2).encode() + b"\n"
@@ -60,6 +63,7 @@ def read_manifest(store: Store, snapshot: SnapshotName) -> Manifest:
             parse_text(document["time"]),
             document["version"],
             facts,
+            document.get("log"),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ArchiveError(f"{name} is damaged: {error!r}") from error
@@ -156,12 +160,18 @@ class Archive:
         """All snapshots that count, the newest last."""
         return [each for history in self.histories for each in history.snapshots]
 
-    def superfluous(self, keep: int, current: str = "") -> Iterator[str]:
+    def superfluous(
+        self, keep: int, current: str = "", taken: SnapshotName | None = None
+    ) -> Iterator[str]:
         """Yield the objects that nobody needs who wants the newest snapshots, in a safe order.
 
-        What belongs to the current history stays, as it will have a snapshot.
+        The snapshot just taken and the current history's last one stay in any case. What else
+        belongs to the current history stays, too, as it will have a snapshot.
         """
-        kept = self.snapshots[-keep:]
+        snapshots = self.snapshots
+        last = [each for each in snapshots if each.history == current][-1:]
+        wanted = {*snapshots[-keep:], *last, *([taken] if taken else ())}
+        kept = [each for each in snapshots if each in wanted]
         if not kept:
             return
         oldest = {each.history: each for each in reversed(kept)}
@@ -170,8 +180,8 @@ class Archive:
                 if snapshot not in kept:
                     yield f"{snapshot}{MANIFEST_ENDING}"
                     yield str(snapshot)
-            # Younger ones may be under way.
-            yield from (str(each) for each in history.unverified if each.stamp < kept[0].stamp)
+            # Newer ones may be under way.
+            yield from (str(each) for each in history.unverified if str(each) < str(kept[0]))
             base = oldest.get(history.name)
             if base is not None:
                 yield from (str(each) for each in history.segments if each.last <= base.revision)
@@ -179,9 +189,11 @@ class Archive:
                 yield from map(str, (*history.segments, *history.watched))
 
 
-def rotate(store: Store, keep: int, current: str = "") -> list[str]:
+def rotate(
+    store: Store, keep: int, current: str = "", taken: SnapshotName | None = None
+) -> list[str]:
     """Remove what is superfluous; return the names."""
-    removed = list(Archive(store).superfluous(keep, current))
+    removed = list(Archive(store).superfluous(keep, current, taken))
     for name in removed:
         store.delete(name)
     return removed

@@ -62,6 +62,10 @@ class _Lines:
         """Tell what failed."""
         self._write("failed", what=what, error=str(error))
 
+    def warned(self, text: str) -> None:
+        """Tell what somebody should look at."""
+        self._write("warned", text=text)
+
 
 def main() -> None:
     """Make backups until the input ends."""

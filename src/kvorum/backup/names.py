@@ -2,11 +2,14 @@
 
 A *history* is a sequence of revisions without a gap, as one cluster made it: a restored store has
 another one, and so has whatever follows changes that nobody recorded. Its snapshots and its log
-begin with its name, which begins with the time at which it was begun.
+begin with its name, which begins with the time at which it was begun. The order of histories is
+that of their names, so a new name follows all others of the archive, whatever the clock shows.
 """
 
 import re
 from typing import NamedTuple
+
+from kvorum.backup.moments import parse_stamp, stamp_of
 
 _HISTORY = r"(?P<history>\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{8})"
 _STAMP = r"(?P<stamp>\d{8}T\d{6}\.\d{3}Z)"
@@ -55,6 +58,19 @@ class WatchedName(NamedTuple):
 
 
 Name = SnapshotName | SegmentName | WatchedName
+
+
+def history_name(now: float, newest: str, token: str) -> str:
+    """Return the name of a history that begins now, after the newest one of the archive."""
+    stamp = stamp_of(now)
+    if newest:
+        stamp = max(stamp, stamp_of(stamp_in(newest) + 0.001))
+    return f"{stamp}-{token}"
+
+
+def stamp_in(history: str) -> float:
+    """Return the moment that a history's name begins with."""
+    return parse_stamp(history.partition("-")[0])
 
 
 def parse_name(name: str) -> Name | None:

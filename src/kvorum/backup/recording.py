@@ -1,16 +1,59 @@
 """From the changes that a watch tells to segments: nothing is left out, or the history ends.
 
 Every revision of a store changes something, so that a revision which is not the next one means that
-changes were missed, or that this is another store. Neither may go into the same history.
+changes were missed, or that this is another store. Neither may go into the same history. Whenever a
+watch is opened, the last recorded revisions come again and are compared before anything is added.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from kvorum.backup.errors import HistoryEndedError
-from kvorum.backup.segments import SegmentWriter, digest_of, rows_of
+from kvorum.backup.segments import Row, SegmentWriter, digest_of, rows_of
 from kvorum.client.values import Changes, Event
+
+COMPARED_REVISIONS_MAX = 100
+COMPARED_BYTES_MAX = 1 << 20
+"""How much is compared when a watch is opened, beside the last revision, which is compared whatever
+its size. One revision alone may look the same in two stores: the removal of a key does."""
+
+
+class Known(NamedTuple):
+    """A recorded revision."""
+
+    revision: int
+    digest: str
+    """Of its rows."""
+
+
+class Tail:
+    """The newest recorded revisions, as many as are compared when a watch is opened."""
+
+    def __init__(self, known: Sequence[Known] = ()) -> None:
+        self._known = deque((each, 0) for each in known)
+        self._bytes = 0
+
+    def __iter__(self) -> Iterator[Known]:
+        return (each for each, _ in self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def add(self, known: Known, size: int) -> None:
+        """Add the next revision, whose rows have this size."""
+        self._known.append((known, size))
+        self._bytes += size
+        while len(self._known) > 1 and (
+            len(self._known) > COMPARED_REVISIONS_MAX or self._bytes > COMPARED_BYTES_MAX
+        ):
+            self._bytes -= self._known.popleft()[1]
+
+
+def size_of(rows: Sequence[Row]) -> int:
+    """Return the size of the rows of a revision."""
+    return sum(len(key) + len(value) for key, value in rows)
 
 
 class Place(NamedTuple):
@@ -19,12 +62,21 @@ class Place(NamedTuple):
     revision: int
     digest: str
     """Of the revision's rows; empty if they are not known, and need not be."""
+    before: Sequence[Known] = ()
+    """The revisions before it that are to be compared as well, in their order."""
 
 
 class Recorder:
     """Records one history, from a place on, in segments."""
 
-    def __init__(self, history: str, cluster_id: int, place: Place) -> None:
+    def __init__(
+        self,
+        history: str,
+        cluster_id: int,
+        place: Place,
+        expected: Mapping[int, str] | None = None,
+    ) -> None:
+        """Make one; `expected` has the digests of later revisions that snapshots have."""
         self.history = history
         self.last = place.revision
         """The newest revision that was told."""
@@ -32,9 +84,11 @@ class Recorder:
         """The newest revision that is in a segment which was taken out."""
         self._cluster_id = cluster_id
         self._term = 0
-        self._awaited = ""
-        """The digest that the rows of the last revision are to have when they come again."""
-        self._digest = place.digest
+        last = [Known(place.revision, place.digest)] if place.digest else []
+        self._tail = Tail([*place.before, *last])
+        self._awaited: deque[Known] = deque()
+        """What has to come again before anything else is added."""
+        self._expected = expected or {}
         self._writer = SegmentWriter(history, self.last + 1)
         self.leases: set[int] = set()
         """Leases that keys of this segment have."""
@@ -42,7 +96,8 @@ class Recorder:
     @property
     def place(self) -> Place:
         """Where it is."""
-        return Place(self.last, self._digest)
+        *before, last = self._tail or [Known(self.last, "")]
+        return Place(last.revision, last.digest, before)
 
     @property
     def size(self) -> int:
@@ -54,13 +109,19 @@ class Recorder:
         """Whether it is known that the store continues what was recorded."""
         return not self._awaited
 
-    def resume(self) -> int:
-        """Return the revision to watch from: the last one, so that it is seen to be the same.
+    def digest_at(self, revision: int) -> str:
+        """Return the digest of a recorded revision; empty if it is not known any more."""
+        return next((each.digest for each in self._tail if each.revision == revision), "")
 
-        A server also tells no progress to those who wait for a revision that is yet to come.
+    def resume(self, revision_min: int = 0) -> int:
+        """Return the revision to watch from, so that what was recorded is seen to be the same.
+
+        What the store has compacted cannot be compared: the revisions begin at the least that it
+        still tells, or at the last one that was recorded. A server also tells no progress to a
+        watch of a revision that is yet to come.
         """
-        self._awaited = self._digest
-        return self.last
+        self._awaited = deque(each for each in self._tail if each.revision >= revision_min)
+        return self._awaited[0].revision if self._awaited else self.last
 
     def add(self, changes: Changes, known: float) -> None:
         """Take changes; raises HistoryEndedError if they do not belong to this history."""
@@ -81,20 +142,23 @@ class Recorder:
 
     def _add_revision(self, number: int, events: Sequence[Event], known: float) -> None:
         rows = rows_of(number, events)
-        digest = digest_of(rows)
+        known_rows = Known(number, digest_of(rows))
         if self._awaited:
-            if number != self.last or digest != self._awaited:
+            if known_rows != self._awaited.popleft():
                 raise HistoryEndedError(
                     f"the store does not continue what was recorded up to revision {self.last}"
                 )
-            self._awaited = ""
             return
         if number <= self.last:
+            if number == self.last and not self._tail:
+                self._tail.add(known_rows, size_of(rows))
             return
         if number != self.last + 1:
             raise HistoryEndedError(f"revisions {self.last + 1} to {number - 1} were not told of")
+        if self._expected.get(number, known_rows.digest) != known_rows.digest:
+            raise HistoryEndedError(f"revision {number} is not the one that its snapshot has")
         self._writer.add(number, known, events)
-        self._digest = digest
+        self._tail.add(known_rows, size_of(rows))
         self.last = number
         self.leases |= {event.kv.lease for event in events if event.kv.lease}
 

@@ -1,8 +1,9 @@
 """A backup that goes on: every change is recorded, and every now and then a snapshot is taken.
 
 What fails begins anew from what the archive holds, so that a killed run and a failed one are
-continued alike. A history is continued as long as nothing is missing from it; otherwise another one
-begins with a snapshot of its own.
+continued alike. A history is continued at the end of its log, as long as the store still tells what
+follows; otherwise another one begins with a snapshot of its own. A snapshot is no place to go on
+from while its history has an older one: what is between them would be lost.
 """
 
 import time
@@ -13,12 +14,29 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from kvorum.backup.archive import Archive, History, read_manifest
-from kvorum.backup.errors import ArchiveError, HistoryEndedError
-from kvorum.backup.moments import stamp_of
-from kvorum.backup.recording import Place, Recorder
-from kvorum.backup.segments import digest_of, read_segment
-from kvorum.backup.session import RETRY_SECONDS, TURN_SECONDS, Options, Report, Session
-from kvorum.backup.stores import Store, read_whole
+from kvorum.backup.errors import ArchiveError, HistoryEndedError, StoreError
+from kvorum.backup.moments import text_of
+from kvorum.backup.names import SegmentName, history_name, stamp_in
+from kvorum.backup.points import segment_of
+from kvorum.backup.recording import (
+    COMPARED_BYTES_MAX,
+    COMPARED_REVISIONS_MAX,
+    Known,
+    Place,
+    Recorder,
+    Tail,
+    size_of,
+)
+from kvorum.backup.segments import digest_of
+from kvorum.backup.session import (
+    AHEAD_SECONDS_MAX,
+    RETRY_SECONDS,
+    TURN_SECONDS,
+    Options,
+    Report,
+    Session,
+)
+from kvorum.backup.stores import Store
 from kvorum.backup.taking import header_of
 from kvorum.client.errors import KvorumError, RevisionWentBackError, WatchCompactedError
 from kvorum.client.sync.client import Client
@@ -87,7 +105,8 @@ class Backup:
         """Record a history, until it ends or the session does; return whether that was it."""
         header = header_of(self._client)
         history, place, due = self._begin(header)
-        recorder = Recorder(history.name, header.cluster_id, place)
+        expected = self._digests_beyond(history, place.revision)
+        recorder = Recorder(history.name, header.cluster_id, place, expected)
         session = self._session = Session(
             self._client, self._store, self._options, self._report, recorder, self._run_name
         )
@@ -95,9 +114,7 @@ class Backup:
             return False
         least = history.snapshots[0].revision if history.snapshots else place.revision
         try:
-            session.run(
-                (least, header.revision), 0.0 if is_once else due, self._is_my_turn, is_once=is_once
-            )
+            session.run((least, header.revision), due, self._is_my_turn, is_once=is_once)
         except (HistoryEndedError, WatchCompactedError, RevisionWentBackError) as error:
             self._ended, self._reason = history.name, str(error)
             return False
@@ -105,28 +122,83 @@ class Backup:
 
     def _begin(self, header: "ResponseHeader") -> tuple[History, Place, float]:
         """Return the history to record, where to go on, and when it needs a snapshot."""
-        recorded = [each for each in Archive(self._store).histories if each.snapshots]
+        archive = Archive(self._store)
+        recorded = [each for each in archive.histories if each.snapshots]
         if recorded and recorded[-1].name != self._ended:
             history = recorded[-1]
-            with suppress(ArchiveError):
+            try:
                 manifest = read_manifest(self._store, history.snapshots[-1])
                 place = self._place(history)
-                is_same = manifest.cluster_id == header.cluster_id
-                # An empty store has no rows that could be other ones.
-                is_known = place.digest or place.revision == EMPTY_REVISION
-                if is_same and is_known and place.revision <= header.revision:
+            except StoreError:
+                raise
+            except ArchiveError as error:
+                self._reason = str(error)
+            else:
+                if self._is_continued(history, place, header, manifest.cluster_id):
                     return history, place, manifest.taken + self._options.every_seconds
-        history = History(f"{stamp_of(time.time())}-{token_hex(4)}")
+        now, newest = time.time(), archive.histories[-1].name if archive.histories else ""
+        history = History(history_name(now, newest, token_hex(4)))
+        if newest and stamp_in(newest) > now + AHEAD_SECONDS_MAX:
+            self._report.warned(
+                f"the newest history began at {text_of(stamp_in(newest))}, and it is "
+                f"{text_of(now)}: a clock was or is wrong; the next history follows it all the same"
+            )
         self._report.began(history.name, self._reason)
         return history, Place(header.revision, ""), 0.0
 
+    def _is_continued(
+        self, history: History, place: Place, header: "ResponseHeader", cluster_id: int
+    ) -> bool:
+        """Return whether a history can go on, as far as is known before the store is watched."""
+        # Snapshots alone stand for themselves, but they would be holes in a log.
+        is_kind = bool(self._options.log_seconds) or not history.segments
+        # An empty store has no rows that could be other ones.
+        is_known = place.digest or place.revision == EMPTY_REVISION
+        is_same = cluster_id == header.cluster_id and place.revision <= header.revision
+        return bool(is_kind and is_known and is_same)
+
     def _place(self, history: History) -> Place:
-        """Return how far a history is recorded."""
-        newest = history.snapshots[-1]
-        chain = history.chain(history.snapshots[0].revision)
-        if chain and chain[-1].last >= newest.revision:
-            name = str(chain[-1])
-            last = read_segment(name, read_whole(self._store, name)).revisions[-1]
-            return Place(last.number, digest_of(last.rows))
-        facts = read_manifest(self._store, newest).facts
+        """Return the end of a history's log, with what is compared when it goes on.
+
+        A damaged segment ends the log; the revisions from there on are recorded again.
+        """
+        damaged: list[SegmentName] = []
+        while chain := history.chain(history.snapshots[0].revision, damaged):
+            if tail := self._tail(chain, damaged):
+                *before, last = tail
+                return Place(last.revision, last.digest, before)
+        facts = read_manifest(self._store, history.snapshots[0]).facts
         return Place(facts.revision, facts.rows_digest)
+
+    def _tail(self, chain: list[SegmentName], damaged: list[SegmentName]) -> list[Known]:
+        """Return the newest revisions of a chain; none, and what is damaged, if something is."""
+        found: dict[Known, int] = {}
+        for name in reversed(chain):
+            try:
+                revisions = segment_of(self._store, name).revisions
+            except StoreError:
+                raise
+            except ArchiveError:
+                damaged.append(name)
+                return []
+            # Segments of two programs may overlap.
+            found |= {
+                Known(each.number, digest_of(each.rows)): size_of(each.rows) for each in revisions
+            }
+            if len(found) >= COMPARED_REVISIONS_MAX or sum(found.values()) >= COMPARED_BYTES_MAX:
+                break
+        tail = Tail()
+        for known in sorted(found):
+            tail.add(known, found[known])
+        return list(tail)
+
+    def _digests_beyond(self, history: History, revision: int) -> dict[int, str]:
+        """Return the digests of the snapshots that the log has not reached."""
+        found = {}
+        for each in history.snapshots:
+            if each.revision > revision:
+                with suppress(ArchiveError):
+                    digest = read_manifest(self._store, each).facts.rows_digest
+                    if digest:
+                        found[each.revision] = digest
+        return found

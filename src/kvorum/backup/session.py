@@ -1,25 +1,37 @@
 """One history, recorded for as long as it lasts: a watch of all keys, and snapshots beside it.
 
-The watch is begun before the first snapshot is taken, so that the log goes on from any snapshot.
-While nothing changes, the server is asked how far it is: an archive that tells of no change for an
-hour has to know that there was none.
+The watch is begun before the first snapshot is taken, so that the log goes on from any snapshot; a
+snapshot counts once the log has reached it. A watch that loses its stream is opened anew from here,
+because the recorder has to compare what the next server tells with what the last one told. While
+nothing changes, the server is asked how far it is: an archive that tells of no change for an hour
+has to know that there was none.
+
+The wall clock dates what is recorded. It may jump, so that no wait depends on it alone.
 """
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from threading import Event, Thread
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from kvorum.backup.archive import Watched
-from kvorum.backup.errors import ArchiveError
-from kvorum.backup.moments import rounded, stamp_of
+from kvorum.backup.errors import ArchiveError, HistoryEndedError
+from kvorum.backup.moments import rounded, stamp_of, text_of
 from kvorum.backup.names import SegmentName, WatchedName
 from kvorum.backup.recording import Recorder
 from kvorum.backup.stores import Store, write_verified
-from kvorum.backup.taking import ANSWER_SECONDS_MAX, StoppedError, Taken, take_snapshot
-from kvorum.client.errors import KvorumError
+from kvorum.backup.taking import (
+    ANSWER_SECONDS_MAX,
+    Received,
+    StoppedError,
+    Taken,
+    count_snapshot,
+    receive_snapshot,
+)
+from kvorum.client.errors import KvorumError, WatchCompactedError, WatchLostError
 from kvorum.client.operations import time_to_live_operation
 from kvorum.client.sync.client import Client, Watch
 
@@ -28,6 +40,15 @@ TURN_SECONDS = 1.0
 """How often is looked whether this program is still the one that makes the backup."""
 RETRY_SECONDS = 5.0
 UNANSWERED_SECONDS_MAX = 60.0
+AHEAD_SECONDS_MAX = 1.0
+"""How far in the future a snapshot may be dated: clocks of machines differ a little. One that is
+further ahead says nothing about when the next snapshot is due."""
+LEASE_SECONDS = 3600
+"""What a lease gets that could not be asked about: its holders have time to come back, and the keys
+of those that are gone do not stay for ever."""
+LAST_LEASES_SECONDS_MAX = 2.0
+"""How long leases are asked about in a session that ends; the server may have ended before."""
+T = TypeVar("T")
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -58,22 +79,25 @@ class Report(Protocol):
     def failed(self, what: str, error: Exception) -> None:
         """Take what failed, and will be tried again."""
 
+    def warned(self, text: str) -> None:
+        """Take what somebody should look at, although the backup goes on."""
 
-class _Taking:
-    """A snapshot that is taken in a thread of its own."""
+
+class _Work(Generic[T]):
+    """A part of taking a snapshot, in a thread of its own."""
 
     def __init__(
         self,
-        take: Callable[[Callable[[int, int], None]], Taken],
+        work: Callable[[Callable[[int, int], None]], T],
         progress: Callable[[int, int], None],
         done: Callable[[], None],
     ) -> None:
-        self._take = take
+        self._work = work
         self._progress = progress
         self._done = done
         self._stopped = Event()
         self._ended = Event()
-        self._taken: Taken | None = None
+        self._result: T | None = None
         self._error: Exception | None = None
         self._thread = Thread(target=self._run, name="snapshot", daemon=True)
         self._thread.start()
@@ -83,13 +107,13 @@ class _Taking:
         """Whether it has ended."""
         return self._ended.is_set()
 
-    def result(self) -> Taken:
-        """Return the snapshot once it has ended; raises what failed."""
+    def result(self) -> T:
+        """Return what it made once it has ended; raises what failed."""
         self._thread.join()
         if self._error is not None:
             raise self._error
-        assert self._taken is not None
-        return self._taken
+        assert self._result is not None
+        return self._result
 
     def stop(self) -> None:
         """Give it up, and wait until nothing of it is left."""
@@ -98,7 +122,7 @@ class _Taking:
 
     def _run(self) -> None:
         try:
-            self._taken = self._take(self._count)
+            self._result = self._work(self._count)
         except Exception as error:
             self._error = error
         self._ended.set()
@@ -131,10 +155,15 @@ class Session:
         self._bell = Event()
         self._is_stopped = False
         self._watch: Watch | None = None
-        self._taking: _Taking | None = None
+        self._receiving: _Work[Received] | None = None
+        self._received: Received | None = None
+        """A snapshot that the log has to reach."""
+        self._counting: _Work[Taken] | None = None
         self._taken: Taken | None = None
         self._due = 0.0
         """When the next snapshot is to be taken, by the wall clock."""
+        self._retry_at = 0.0
+        """Before which it is not tried again, by the clock that never jumps."""
         self._flush_at = 0.0
         self._since: float | None = None
         """From when on every change was heard of at once."""
@@ -142,10 +171,14 @@ class Session:
         """When something was heard last."""
         self._asked = 0.0
         """When the server was asked how far it is; 0 if it has answered, or was not asked."""
+        self._answer_at = 0.0
+        """Until when it is to answer, by the clock that never jumps."""
         self._watched = 0.0
         """Until when there was nothing but what was heard, for sure."""
         self._told = 0.0
         """What of that is in the archive."""
+        self._granted: dict[int, int] = {}
+        """For how many seconds the leases of the last segment are granted."""
 
     def stop(self) -> None:
         """Let `run` return soon, with everything that is known in the archive."""
@@ -174,69 +207,138 @@ class Session:
         self._due = due
         log_seconds = self._options.log_seconds
         if log_seconds:
-            self._watch = self._begin_watch(revisions[1])
+            self._watch = self._open_watch(self._recorder.resume(), revisions[1])
             if self._recorder.is_settled:
                 self._since = rounded(time.time())
             self._flush_at = time.monotonic() + log_seconds
         turn_at = time.monotonic() + TURN_SECONDS
         try:
             while not self._is_stopped:
-                if self._taking is None and self._taken is None and time.time() >= self._due:
-                    self._taking = self._take(revisions[0])
+                if self._is_due(is_once=is_once):
+                    self._receive(revisions[0])
                 self._listen(turn_at, revisions[1])
-                self._end_taking(is_once=is_once)
+                self._go_on_taking(is_once=is_once)
                 if self._taken is not None:
-                    if not is_once:
-                        self._taken = None
-                    elif not log_seconds or self._recorder.last >= self._taken.name.revision:
+                    if is_once:
                         break
+                    self._taken = None
                 if log_seconds and time.monotonic() >= self._flush_at:
                     self._flush()
                 if time.monotonic() >= turn_at:
                     if not is_my_turn():
                         break
                     turn_at = time.monotonic() + TURN_SECONDS
-            if log_seconds:
-                self._flush()
+        except (KvorumError, HistoryEndedError):
+            # What was recorded before it failed is good.
+            with suppress(ArchiveError):
+                self._write(LAST_LEASES_SECONDS_MAX)
+            raise
+        else:
+            self._write(LAST_LEASES_SECONDS_MAX if self._is_stopped else ANSWER_SECONDS_MAX)
         finally:
-            if self._taking is not None:
-                self._taking.stop()
-            if self._watch is not None:
-                self._watch.close()
+            self._give_up()
 
     # Snapshots.
 
-    def _take(self, revision_min: int) -> _Taking:
-        client, store, keep = self._client, self._store, self._options.keep
-        history = self._recorder.history
+    def _is_due(self, *, is_once: bool) -> bool:
+        """Return whether a snapshot is to be begun; once: whenever the last one was taken."""
+        is_busy = self._receiving or self._received or self._counting or self._taken
+        if is_busy or time.monotonic() < self._retry_at:
+            return False
+        now = time.time()
+        taken = self._due - self._options.every_seconds
+        if taken > now + AHEAD_SECONDS_MAX:
+            self._report.warned(
+                f"the newest snapshot is dated {text_of(taken)}, and it is {text_of(now)}: a clock "
+                "was or is wrong; another snapshot is taken now"
+            )
+            self._due = 0.0
+        return is_once or now >= self._due
 
-        def take(progress: Callable[[int, int], None]) -> Taken:
-            return take_snapshot(client, store, history, revision_min, keep, progress)
+    def _receive(self, revision_min: int) -> None:
+        client, store, history = self._client, self._store, self._recorder.history
 
-        return _Taking(take, self._report.progress, self.wake)
+        def receive(progress: Callable[[int, int], None]) -> Received:
+            return receive_snapshot(client, store, history, revision_min, progress)
 
-    def _end_taking(self, *, is_once: bool) -> None:
-        taking = self._taking
-        if taking is None or not taking.is_done:
-            return
-        self._taking = None
+        self._receiving = _Work(receive, self._report.progress, self.wake)
+
+    def _go_on_taking(self, *, is_once: bool) -> None:
+        """Do what can be done by now for the snapshot that is under way."""
+        if self._received is not None and self._counting is None:
+            self._count(self._received)
         try:
-            self._taken = taking.result()
+            if self._receiving is not None and self._receiving.is_done:
+                receiving, self._receiving = self._receiving, None
+                self._received = receiving.result()
+            if self._counting is not None and self._counting.is_done:
+                counting, self._counting = self._counting, None
+                self._taken = counting.result()
+                self._received = None
+                self._due = self._taken.manifest.taken + self._options.every_seconds
+                self._report.took(self._taken)
         except (KvorumError, ArchiveError, OSError) as error:
+            self._remove_received()
             if is_once:
                 raise
             self._report.failed("snapshot", error)
-            self._due = time.time() + RETRY_SECONDS
-        else:
-            self._due = self._taken.manifest.taken + self._options.every_seconds
-            self._report.took(self._taken)
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+
+    def _count(self, received: Received) -> None:
+        """Let a snapshot count if the log has reached it."""
+        store, keep, has_log = self._store, self._options.keep, bool(self._options.log_seconds)
+        if has_log:
+            recorder, facts = self._recorder, received.manifest.facts
+            if not recorder.is_settled or recorder.last < facts.revision:
+                return
+            known = recorder.digest_at(facts.revision)
+            if known and facts.rows_digest and known != facts.rows_digest:
+                raise HistoryEndedError(
+                    f"the snapshot of revision {facts.revision} is another store's"
+                )
+            self._write(ANSWER_SECONDS_MAX)
+
+        def count(_: Callable[[int, int], None]) -> Taken:
+            return count_snapshot(store, received, keep, has_log=has_log)
+
+        self._counting = _Work(count, self._report.progress, self.wake)
+
+    def _give_up(self) -> None:
+        """End what is under way, and leave nothing of it."""
+        if self._receiving is not None:
+            self._receiving.stop()
+            with suppress(KvorumError, ArchiveError, OSError, StoppedError):
+                self._received = self._receiving.result()
+        if self._counting is not None:
+            self._counting.stop()
+            with suppress(KvorumError, ArchiveError, OSError, HistoryEndedError):
+                self._report.took(self._counting.result())
+                self._received = None
+        self._remove_received()
+        if self._watch is not None:
+            self._watch.close()
+
+    def _remove_received(self) -> None:
+        """Remove a snapshot that will not count."""
+        received, self._received = self._received, None
+        if received is not None:
+            with suppress(ArchiveError):
+                self._store.delete(str(received.name))
 
     # Changes.
 
-    def _begin_watch(self, revision_now: int) -> Watch:
-        watch = self._client.watch(from_key=b"\0", revision=self._recorder.resume())
+    def _open_watch(self, revision: int, revision_now: int) -> Watch:
+        watch = self._client.watch(from_key=b"\0", revision=revision, resume=False)
         watch.knows(revision_now)
+        self._asked = 0.0
         return watch
+
+    def _open_watch_again(self, revision_min: int) -> None:
+        """Open the watch anew; everything that it tells is compared first."""
+        assert self._watch is not None
+        self._watch.close()
+        recorder = self._recorder
+        self._watch = self._open_watch(recorder.resume(revision_min), recorder.last)
 
     def _listen(self, moment: float, revision_now: int) -> None:
         """Take the changes that come next; wait for them until a moment."""
@@ -244,28 +346,45 @@ class Session:
             self._bell.wait(max(0.0, moment - time.monotonic()))
             self._bell.clear()
             return
-        changes = self._watch.changes_until(min(moment, self._flush_at))
+        recorder = self._recorder
+        try:
+            changes = self._watch.changes_until(min(moment, self._flush_at))
+        except WatchLostError:
+            self._open_watch_again(0)
+            return
+        except WatchCompactedError as error:
+            oldest = min(error.compacted + 1, recorder.last)
+            if error.compacted > recorder.last or error.revision >= oldest:
+                raise
+            self._open_watch_again(oldest)
+            return
         if changes is None:
             return
         now = rounded(time.time())
-        recorder = self._recorder
         recorder.add(changes, now)
-        if self._since is None and recorder.last >= revision_now:
-            # What was missed has come; from now on changes are heard of as they happen.
-            self._since = now
+        if recorder.last >= revision_now and (self._since is None or now < self._since):
+            # What was missed has come; from now on changes are heard of as they happen. So they are
+            # if the clock has gone back.
+            self._since, self._watched, self._told = now, 0.0, 0.0
         if changes.events:
             self._until = now
         elif self._asked:
-            self._watched, self._asked = self._asked, 0.0
+            self._watched, self._asked = min(self._asked, now), 0.0
         if recorder.size >= SEGMENT_BYTES_MAX:
             self._flush()
 
     def _flush(self) -> None:
+        """Bring into the archive what was heard, and ask whether there is more."""
+        self._flush_at = time.monotonic() + self._options.log_seconds
+        self._write(ANSWER_SECONDS_MAX)
+        self._ask_progress()
+
+    def _write(self, leases_seconds_max: float) -> None:
         """Bring into the archive what was heard."""
         recorder, store = self._recorder, self._store
-        self._flush_at = time.monotonic() + self._options.log_seconds
         if recorder.last > recorder.written:
-            first, last, data = recorder.take(self._since, self._until, self._leases())
+            leases = self._leases(leases_seconds_max)
+            first, last, data = recorder.take(self._since, self._until, leases)
             name = SegmentName(recorder.history, first, last, stamp_of(self._until))
             write_verified(store, str(name), data)
             self._report.recorded(name, len(data))
@@ -273,34 +392,42 @@ class Session:
             watched = Watched(self._since, self._watched, recorder.last)
             store.write(str(WatchedName(recorder.history, self._run_name)), watched.encoded())
             self._told = self._watched
-        self._ask_progress()
 
     def _ask_progress(self) -> None:
         """Ask how far the server is; one that has not answered for long may never do.
 
         A watch that was resumed after the last change is told nothing before the next one.
         """
-        assert self._watch is not None
         if not self._recorder.is_settled:
             return
-        now = rounded(time.time())
-        if self._asked and now - self._asked < UNANSWERED_SECONDS_MAX:
+        if self._asked and time.monotonic() < self._answer_at:
             return
         if self._asked:
-            self._watch.close()
-            self._watch = self._begin_watch(self._recorder.last)
-        self._asked = now
+            self._open_watch_again(0)
+            return
+        self._asked = rounded(time.time())
+        self._answer_at = time.monotonic() + UNANSWERED_SECONDS_MAX
         with self._client.shell.turn():
             self._client.shell.watching.request_progress()
 
-    def _leases(self) -> dict[int, int]:
+    def _leases(self, seconds_max: float) -> dict[int, int]:
         """Return the leases of the segment's keys, and for how long they are granted.
 
-        One that is gone by now lived shorter than it takes to write a segment.
+        One that is gone by now lived shorter than it takes to write a segment. The segment does not
+        wait for a server that does not answer: without it revisions would be lost.
         """
-        found = {}
-        for lease in self._recorder.leases:
+        until = time.monotonic() + seconds_max
+        granted = {each: self._granted.get(each, LEASE_SECONDS) for each in self._recorder.leases}
+        for lease in granted:
             operation = time_to_live_operation(lease, keys=False)
-            granted = self._client.run(operation, ANSWER_SECONDS_MAX).ttl
-            found[lease] = granted or ceil(self._options.log_seconds)
-        return found
+            try:
+                found = self._client.run(operation, max(until - time.monotonic(), 0.01))
+            except KvorumError as error:
+                self._report.warned(
+                    f"the server does not tell for how long leases are granted: those it was not "
+                    f"asked about before get {LEASE_SECONDS} seconds ({error})"
+                )
+                break
+            granted[lease] = found.ttl or ceil(self._options.log_seconds)
+        self._granted = granted
+        return granted

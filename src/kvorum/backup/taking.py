@@ -1,6 +1,8 @@
 """Snapshots of a running store, taken into an archive: received, read, kept, read back.
 
-A snapshot counts when its manifest is written, and older ones go only after that.
+A snapshot counts when its manifest is written, and older ones go only after that. Where changes are
+recorded that is not before the log of the history has reached it, so that no history has a hole
+before a snapshot, whenever a run is killed.
 """
 
 import time
@@ -9,11 +11,13 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.backup.archive import Manifest, rotate
-from kvorum.backup.errors import ArchiveError, StoreError
+from kvorum.backup.archive import Archive, History, Manifest, read_manifest, rotate
+from kvorum.backup.errors import ArchiveError, HistoryEndedError, StoreError
 from kvorum.backup.images import examine
 from kvorum.backup.moments import stamp_of
 from kvorum.backup.names import MANIFEST_ENDING, SnapshotName
+from kvorum.backup.points import segment_of
+from kvorum.backup.segments import digest_of
 from kvorum.backup.stores import Spool, Store, write_verified
 from kvorum.client import administration, rpcs
 from kvorum.client.operations import Operation
@@ -26,6 +30,13 @@ ANSWER_SECONDS_MAX = 30.0
 
 class StoppedError(Exception):
     """Somebody wants the backup to end."""
+
+
+class Received(NamedTuple):
+    """A snapshot that is in the archive, and does not count yet."""
+
+    name: SnapshotName
+    manifest: Manifest
 
 
 class Taken(NamedTuple):
@@ -48,25 +59,21 @@ def header_of(client: Client) -> "pb.ResponseHeader":
     return client.run(operation, ANSWER_SECONDS_MAX)
 
 
-def take_snapshot(
+def receive_snapshot(
     client: Client,
     store: Store,
     history: str,
     revision_min: int,
-    keep: int,
     progress: Callable[[int, int], None],
-) -> Taken:
-    """Take a snapshot of this revision or a later one, and keep so many.
+) -> Received:
+    """Bring a snapshot of this revision or a later one into the archive, where it does not count.
 
     `progress` is told the bytes that came, and those that are to come; it may raise.
     """
     with store.spool() as spool:
         taken, version = _receive(client, spool, progress)
         cluster_id = header_of(client).cluster_id
-        name, manifest = keep_snapshot(
-            store, spool, history, (cluster_id, taken, version), revision_min
-        )
-    return Taken(name, manifest, rotate(store, keep, history))
+        return keep_snapshot(store, spool, history, (cluster_id, taken, version), revision_min)
 
 
 def keep_snapshot(
@@ -75,8 +82,8 @@ def keep_snapshot(
     history: str,
     origin: tuple[int, float, str],
     revision_min: int,
-) -> tuple[SnapshotName, Manifest]:
-    """Check a file, and make it a snapshot that counts.
+) -> Received:
+    """Check a file, and make it a snapshot, which does not count yet.
 
     Its origin is the cluster's id, when it was taken, and the version of its storage.
     """
@@ -97,9 +104,40 @@ def keep_snapshot(
     if digest.hexdigest() != facts.sha256:
         store.delete(str(name))
         raise StoreError(f"{name} was read back, and is not what was written")
-    manifest = Manifest(cluster_id, taken, version, facts)
+    return Received(name, Manifest(cluster_id, taken, version, facts))
+
+
+def count_snapshot(store: Store, received: Received, keep: int, *, has_log: bool) -> Taken:
+    """Let a snapshot count, and keep so many; raises HistoryEndedError if it is another store's.
+
+    With a log, that has reached the snapshot's revision.
+    """
+    name, manifest = received
+    archive = Archive(store)
+    if str(name) not in archive.sizes:
+        raise ArchiveError(f"{name} was removed before it counted")
+    for history in archive.histories:
+        if history.name == name.history:
+            _check_same(store, history, received)
+    manifest = manifest._replace(has_log=has_log)
     write_verified(store, f"{name}{MANIFEST_ENDING}", manifest.encoded())
-    return name, manifest
+    return Taken(name, manifest, rotate(store, keep, name.history, name))
+
+
+def _check_same(store: Store, history: History, received: Received) -> None:
+    """Compare the revision of a snapshot with what the history has of it."""
+    revision, digest = received.manifest.facts.revision, received.manifest.facts.rows_digest
+    found = [
+        digest_of(segment_of(store, each).revisions[revision - each.first].rows)
+        for each in history.segments
+        if each.first <= revision <= each.last
+    ] + [
+        read_manifest(store, each).facts.rows_digest
+        for each in history.snapshots
+        if each.revision == revision
+    ]
+    if digest and any(each and each != digest for each in found):
+        raise HistoryEndedError(f"the snapshot of revision {revision} is another store's")
 
 
 def _receive(

@@ -1,8 +1,9 @@
 """All of an archive, read: what is damaged, and what is missing."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
-from kvorum.backup.archive import Archive, History, read_watched
+from kvorum.backup.archive import Archive, History, read_manifest, read_watched
 from kvorum.backup.errors import ArchiveError
 from kvorum.backup.names import MANIFEST_ENDING, SnapshotName, parse_name
 from kvorum.backup.points import check_snapshot, segment_of
@@ -40,16 +41,22 @@ def _damaged(archive: Archive, history: History, progress: Callable[[int], None]
 
 
 def _missing(archive: Archive, history: History) -> list[str]:
+    """Return the holes of a history: what nothing restores after its first snapshot."""
     if not history.snapshots:
         return []
     found: list[str] = []
-    linked = {each for start in history.snapshots for each in history.chain(start.revision)}
-    reach = max(map(history.reach, history.snapshots))
-    first = history.snapshots[0].revision
-    for segment in history.segments:
-        is_spare = any(each.first <= segment.first and segment.last <= each.last for each in linked)
-        if segment.last > first and not is_spare:
-            found.append(f"{segment} follows changes that are missing")
+    reach = history.snapshots[0].revision
+    for snapshot in history.snapshots:
+        if snapshot.revision > reach + 1 and _has_log(archive, history, snapshot):
+            found.append(f"history {history.name} {_lacks(reach + 1, snapshot.revision - 1)}")
+        if snapshot.revision > reach or snapshot == history.snapshots[0]:
+            reach = max(reach, history.reach(snapshot))
+    found += [
+        f"{segment} follows changes that are missing: "
+        f"the history {_lacks(reach + 1, segment.first - 1)}"
+        for segment in history.segments
+        if segment.last > reach
+    ]
     for name in history.watched:
         try:
             watched = read_watched(archive.store, name)
@@ -62,3 +69,16 @@ def _missing(archive: Archive, history: History) -> list[str]:
                 f"up to {watched.revision}"
             )
     return found
+
+
+def _lacks(first: int, last: int) -> str:
+    return f"lacks revisions {first} to {last}, which cannot be restored"
+
+
+def _has_log(archive: Archive, history: History, snapshot: SnapshotName) -> bool:
+    """Return whether the log was to reach a snapshot; older versions did not note it."""
+    with suppress(ArchiveError):
+        has_log = read_manifest(archive.store, snapshot).has_log
+        if has_log is not None:
+            return has_log
+    return bool(history.segments or history.watched)

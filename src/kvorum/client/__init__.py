@@ -88,6 +88,7 @@ from kvorum.client.errors import (
     ValueGivenError,
     WatchCanceledError,
     WatchCompactedError,
+    WatchLostError,
 )
 from kvorum.client.keys import Text
 from kvorum.client.values import (
@@ -333,6 +334,7 @@ __all__ = [
     "Watch",
     "WatchCanceledError",
     "WatchCompactedError",
+    "WatchLostError",
     "WriteLock",
     "create_revision",
     "delete",

@@ -81,6 +81,10 @@ class WatchCanceledError(KvorumError):
     """The server has ended the watch, for the reason given."""
 
 
+class WatchLostError(KvorumError):
+    """The watch lost its stream, and was not to be resumed on another one."""
+
+
 class LeaseLostError(KvorumError):
     """The lease is not kept alive any more; whatever it held may be another's now."""
 

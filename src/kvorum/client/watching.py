@@ -2,7 +2,8 @@
 
 Rules: * A watch from now on reads a revision first and begins with the one after it, so that
 nothing falls between a lost stream and the next. * All events of a revision are told together; what
-came of a revision in pieces is forgotten with its stream, and comes again whole. * A watch whose
+came of a revision in pieces is forgotten with its stream, and comes again whole. * A watch that is
+not to be resumed ends with its stream, as the next stream may show another store. * A watch whose
 events are not taken is ended at the server once it has kept its share, and begun again where it was
 when they are taken: it holds nobody back and loses nothing. * Every end has its reason.
 """
@@ -26,6 +27,7 @@ from kvorum.client.errors import (
     RevisionWentBackError,
     WatchCanceledError,
     WatchCompactedError,
+    WatchLostError,
     error_of,
 )
 from kvorum.client.values import Changes, event
@@ -37,6 +39,7 @@ BACK_OFF_SECONDS: Final = 0.01
 BACK_OFF_SECONDS_MAX: Final = 1.0
 QUESTION_SECONDS_MAX: Final = 5.0
 """How long a question for the revision may take before it is asked again."""
+_LOST: Final = "the stream of the watch was lost, and the watch was not to be resumed on another"
 
 
 class Standing(Enum):
@@ -64,9 +67,11 @@ class Watch:
         "parts",
         "ready",
         "refusal",
+        "resumes",
         "revision",
         "seen",
         "standing",
+        "was_created",
     )
 
     def __init__(
@@ -89,6 +94,10 @@ class Watch:
         """What the server ended it with, if it did."""
         self.is_plain: bool = False
         """Whether it begins with what its member knows, and ends if that knows no leader."""
+        self.resumes: bool = True
+        """Whether another stream continues it when its own is lost."""
+        self.was_created: bool = False
+        """Whether a server has ever said that it watches."""
         self.parts: list[pb.WatchResponse] = []
         """What came of a revision so far."""
         self.kept_events: int = 0
@@ -123,12 +132,14 @@ class Watching:
         seen: int = 0,
         *,
         is_plain: bool = False,
+        resumes: bool = True,
     ) -> Watch:
         """Begin a watch; from now on, if the options name no revision.
 
         `seen` is a revision that the store is known to have had: one that is older now has gone
         back, and the watch ends with that. A plain one asks nobody for the revision: it begins when
-        its member hears of it.
+        its member hears of it. One that is not resumed ends with WatchLostError when the stream
+        that created it is lost.
         """
         number = self._next_number
         self._next_number += 1
@@ -138,6 +149,7 @@ class Watching:
         watch = Watch(number, options, ready)
         watch.seen = seen
         watch.is_plain = is_plain
+        watch.resumes = resumes
         if self._core.closed is not None:
             watch.standing, watch.error = Standing.ENDED, self._core.closed
             return watch
@@ -300,7 +312,7 @@ class Watching:
             self._tell(found, response)
 
     def _created(self, watch: Watch, response: "pb.WatchResponse") -> None:
-        watch.is_created = True
+        watch.is_created = watch.was_created = True
         if not watch.revision:
             watch.seen = response.header.revision
             watch.revision = watch.seen + 1
@@ -377,11 +389,16 @@ class Watching:
     def _take_end(self, error: KvorumError | None) -> None:
         self._stream = None
         for watch in list(self._watches.values()):
+            if watch.standing is Standing.PARKED and not watch.resumes:
+                self._end(watch, WatchLostError(_LOST))
             if watch.standing is not Standing.OPEN:
                 continue
             watch.parts.clear()
             if error is None or self._is_passing(error, watch):
-                watch.standing = Standing.LOST
+                if watch.resumes or not watch.was_created:
+                    watch.standing = Standing.LOST
+                else:
+                    self._end(watch, WatchLostError(_LOST))
             else:
                 self._end(watch, error)
         if self._needs_stream():

@@ -82,6 +82,10 @@ class _Lines:
         text = error_text(error) if isinstance(error, KvorumError) else str(error)
         tell(f"{what} failed, and will be tried again: {text}")
 
+    def warned(self, text: str) -> None:
+        """Print what somebody should look at."""
+        tell(text)
+
 
 def backup(invocation: Invocation) -> None:
     """Make backups until a signal, or once."""

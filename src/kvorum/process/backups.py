@@ -170,6 +170,8 @@ class Backups:
         figures, kind = self._figures, told.pop("kind")
         if kind == "failed":
             self._failed(told["what"], told["error"])
+        elif kind == "warned":
+            self._logger.warning("a backup goes on, but somebody should look at it", **told)
         elif kind == "began":
             self._logger.info("a history of backups begins", **told)
         elif kind == "took":

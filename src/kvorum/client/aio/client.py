@@ -510,8 +510,13 @@ class AsyncClient(AsyncRecipes):
         progress: bool = False,
         puts: bool = True,
         deletes: bool = True,
+        resume: bool = True,
     ) -> "AsyncWatch":
-        """Watch keys: from now on, or from a revision."""
+        """Watch keys: from now on, or from a revision.
+
+        With `resume=False` the watch raises WatchLostError when its stream is lost, in place of
+        continuing on another stream: for programs that have to compare before they go on.
+        """
         keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
         request = operations.watch_request(
             keys, revision, previous=previous, progress=progress, puts=puts, deletes=deletes
@@ -521,7 +526,7 @@ class AsyncClient(AsyncRecipes):
 
             request.key = self._prefix + request.key
             request.range_end = end_into(self._prefix, request.range_end)
-        return AsyncWatch(self.shell, request, self._prefix)
+        return AsyncWatch(self.shell, request, self._prefix, resumes=resume)
 
 
 class AsyncWatch:
@@ -534,6 +539,7 @@ class AsyncWatch:
         prefix: bytes = b"",
         *,
         is_plain: bool = False,
+        resumes: bool = True,
     ) -> None:
         self._shell = shell
         self._prefix = prefix
@@ -541,7 +547,9 @@ class AsyncWatch:
         self._is_woken = False
         self._events: list[Event] = []
         with shell.turn():
-            self._watch = shell.watching.begin(request, self._ready, is_plain=is_plain)
+            self._watch = shell.watching.begin(
+                request, self._ready, is_plain=is_plain, resumes=resumes
+            )
             shell.start_reading()
 
     async def __aenter__(self) -> Self:

@@ -507,8 +507,13 @@ class Client(Recipes):
         progress: bool = False,
         puts: bool = True,
         deletes: bool = True,
+        resume: bool = True,
     ) -> "Watch":
-        """Watch keys: from now on, or from a revision."""
+        """Watch keys: from now on, or from a revision.
+
+        With `resume=False` the watch raises WatchLostError when its stream is lost, in place of
+        continuing on another stream: for programs that have to compare before they go on.
+        """
         keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
         request = operations.watch_request(
             keys, revision, previous=previous, progress=progress, puts=puts, deletes=deletes
@@ -518,7 +523,7 @@ class Client(Recipes):
 
             request.key = self._prefix + request.key
             request.range_end = end_into(self._prefix, request.range_end)
-        return Watch(self.shell, request, self._prefix)
+        return Watch(self.shell, request, self._prefix, resumes=resume)
 
 
 class Watch:
@@ -531,6 +536,7 @@ class Watch:
         prefix: bytes = b"",
         *,
         is_plain: bool = False,
+        resumes: bool = True,
     ) -> None:
         self._shell = shell
         self._prefix = prefix
@@ -538,7 +544,9 @@ class Watch:
         self._is_woken = False
         self._events: list[Event] = []
         with shell.turn():
-            self._watch = shell.watching.begin(request, self._ready, is_plain=is_plain)
+            self._watch = shell.watching.begin(
+                request, self._ready, is_plain=is_plain, resumes=resumes
+            )
             shell.start_reading()
 
     def __enter__(self) -> Self:
