@@ -32,6 +32,7 @@ from kvorum.client.errors import (
     RevisionWentBackError,
     WatchCanceledError,
     WatchCompactedError,
+    WatchLostError,
 )
 from kvorum.client.interface import End, Metadata
 from kvorum.client.watching import Standing, Watch, Watching
@@ -180,7 +181,8 @@ class Store:
             response = WatchResponse(header=self.header(), watch_id=watch)
             response.fragment = at + piece < len(found)
             response.events.extend(
-                Event(kv=KeyValue(key=key, mod_revision=revision, version=1))
+                # The version tells which stream it came on.
+                Event(kv=KeyValue(key=key, mod_revision=revision, version=number))
                 for revision, key in found[at : at + piece]
             )
             watcher.fragments.append(response)
@@ -204,6 +206,8 @@ class Seen:
         self.asked_at = asked_at
         self.first = revision
         self.told: list[Told] = []
+        self.streams: set[int] = set()
+        """The streams that told it."""
         self.told_until = 0
         self.watch: Watch
         self.is_ready = False
@@ -237,13 +241,17 @@ class Watches(RuleBasedStateMachine):
     # What users do.
 
     @precondition(lambda self: len(self.seen) < 4)
-    @rule(key=st.sampled_from(KEYS), back=st.sampled_from([None, 0, 1, 3, -2]))
-    def watch(self, key: bytes, back: int | None) -> None:
+    @rule(
+        key=st.sampled_from(KEYS),
+        back=st.sampled_from([None, 0, 1, 3, -2]),
+        resumes=st.booleans(),
+    )
+    def watch(self, key: bytes, back: int | None, resumes: bool) -> None:
         now = self.store.revision
         revision = 0 if back is None else max(1, now + 1 - back)
         seen = Seen(key, now, revision)
         seen.watch = self.watching.begin(
-            WatchCreateRequest(key=key, start_revision=revision), seen.ready
+            WatchCreateRequest(key=key, start_revision=revision), seen.ready, resumes=resumes
         )
         self.seen.append(seen)
 
@@ -259,9 +267,12 @@ class Watches(RuleBasedStateMachine):
         if changes is None:
             return False
         told = [(each.kv.mod_revision, each.kv.key) for each in changes.events]
-        assert changes.revision > seen.told_until, "what was told is told again"
+        # Two answers about progress may tell of the same revision.
+        assert changes.revision >= seen.told_until + bool(told), "what was told is told again"
         assert seen.first, "what is told of a watch that has not begun"
         seen.told += told
+        seen.streams |= {each.kv.version for each in changes.events}
+        assert seen.watch.resumes or len(seen.streams) <= 1, "one stream continues another"
         seen.told_until = changes.revision
         return True
 
@@ -399,7 +410,8 @@ class Watches(RuleBasedStateMachine):
         self._settle()
         for seen in self.seen:
             error = seen.watch.error
-            assert error is None or isinstance(error, WatchCompactedError), error
+            passing = WatchCompactedError if seen.watch.resumes else WatchLostError
+            assert error is None or isinstance(error, WatchCompactedError | passing), error
             if error is None:
                 assert seen.watch.standing is Standing.OPEN
                 expected = self.store.expected(seen.key, seen.first, self.store.revision)
@@ -531,3 +543,60 @@ def test_a_reason_that_nobody_knows_is_told_as_it_is() -> None:
     one.store.tell(number, response)
     assert isinstance(one.watch.error, WatchCanceledError)
     assert "tired" in str(one.watch.error)
+
+
+def test_a_watch_that_is_not_resumed_ends_with_its_stream() -> None:
+    one = One(revisions=3, start=1)
+    lasting = one.watch
+    single = one.watching.begin(
+        WatchCreateRequest(key=b"a", start_revision=1), one._ready, resumes=False
+    )
+    one.read()
+    (number,) = one.store.streams
+    for watch in (lasting, single):
+        one.store.push(number, watch.number, 100, 100)
+    one.core.disconnected(0, "lost")
+    one.store.disconnect(0)
+    assert isinstance(single.error, WatchLostError) and lasting.error is None
+    # What came before is told.
+    changes = one.watching.take(single)
+    assert changes is not None and changes.revision == 3
+    one.reopen()
+    assert lasting.standing is Standing.OPEN and single.standing is Standing.ENDED
+
+
+def test_a_watch_that_is_not_resumed_waits_for_its_first_stream() -> None:
+    one = One(revisions=3, start=4)
+    one.core.disconnected(0, "lost")
+    one.store.disconnect(0)
+    single = one.watching.begin(
+        WatchCreateRequest(key=b"a", start_revision=1), one._ready, resumes=False
+    )
+    assert single.standing is Standing.LOST
+    one.reopen()
+    assert single.standing is Standing.OPEN
+
+
+def test_a_watch_that_is_not_resumed_and_keeps_its_share_ends_with_its_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watching, "KEPT_EVENTS_MAX", 2)
+    one = One(revisions=3, start=4)
+    single = one.watching.begin(
+        WatchCreateRequest(key=b"a", start_revision=1), one._ready, resumes=False
+    )
+    one.read()
+    (number,) = one.store.streams
+    one.store.push(number, single.number, 2, 100)
+    assert single.standing is Standing.PARKED
+    # On the same stream it goes on when what it kept is taken.
+    assert one.watching.take(single) is not None and single.standing is Standing.OPEN
+    one.read()
+    one.store.push(number, single.number, 100, 100)
+    one.store.revisions.append([b"a"])
+    one.store.push(number, single.number, 100, 100)
+    assert single.standing is Standing.PARKED
+    one.core.disconnected(0, "lost")
+    one.store.disconnect(0)
+    assert one.watching.take(single) is not None
+    assert isinstance(single.error, WatchLostError)
