@@ -1,6 +1,8 @@
 """A snapshot that was received, read as whoever restores it reads it: all of it."""
 
+from collections import deque
 from hashlib import sha256
+from itertools import chain, groupby
 from typing import NamedTuple
 
 from kvorum.backend.bbolt import ImageError, open_image
@@ -13,7 +15,13 @@ from kvorum.backend.buckets import (
 from kvorum.backend.encoding import CHECKSUM_BYTES, parse_row_key
 from kvorum.backend.images import sealed_content
 from kvorum.backup.errors import ArchiveError
-from kvorum.backup.segments import Row, digest_of
+from kvorum.backup.segments import (
+    COMPARED_BYTES_MAX,
+    COMPARED_REVISIONS_MAX,
+    Known,
+    Row,
+    digest_of,
+)
 from kvorum.client.saving import DIGEST_BYTES, PAGE_BYTES
 from kvorum.edge import native_rows
 from kvorum.files import Files, Opening
@@ -35,40 +43,77 @@ class Facts(NamedTuple):
     """Of the rows of that revision; empty if there are none."""
 
 
-def examine(files: Files, path: str, name: str) -> Facts:
+class Examined(NamedTuple):
+    """A snapshot that was read."""
+
+    facts: Facts
+    known: list[Known]
+    """Its newest revisions, as far as they are compared."""
+
+
+def examine(files: Files, path: str, name: str) -> Examined:
     """Read a snapshot, and check everything that can be; raises ArchiveError."""
     size, digest = _check_digest(files, path, name)
     try:
         image = open_image(files, path, size - DIGEST_BYTES)
         try:
-            newest, compacted = 0, 0
-            rows: list[Row] = []
+            newest, compacted = _Newest(), 0
             for bucket, pieces in sealed_content(image, _NATIVE):
                 for piece in pieces:
                     if bucket == KEY and piece:
-                        newest = parse_row_key(piece[-1][0]) >> 32
-                        rows = _newest(rows, piece, newest)
+                        newest.add(piece)
                     elif bucket == META:
                         compacted = max(compacted, *map(_compaction, piece), 0)
         finally:
             image.close()
     except ImageError as error:
         raise ArchiveError(f"{name}: {error}") from error
-    revision = max(1, newest, compacted)
-    plain = [(key, sealed[:-CHECKSUM_BYTES]) for key, sealed in rows]
-    # A row without a value marks a raised revision: no watch tells of it.
-    known = digest_of(plain) if revision == newest and all(value for _, value in plain) else ""
-    return Facts(size, digest, revision, known)
+    revision = max(1, newest.revision, compacted)
+    # Of compacted revisions some rows are gone.
+    known = [
+        each for each in newest.known() if each.revision > compacted or each.revision == revision
+    ]
+    has_last = bool(known) and known[-1].revision == revision
+    return Examined(Facts(size, digest, revision, known[-1].digest if has_last else ""), known)
 
 
-def _newest(rows: list[Row], piece: list[Row], newest: int) -> list[Row]:
-    """Return the rows of the newest revision, some of which may have come with pieces before."""
-    start = len(piece)
-    while start > 0 and parse_row_key(piece[start - 1][0]) >> 32 == newest:
-        start -= 1
-    if start == 0 and rows and parse_row_key(rows[0][0]) >> 32 == newest:
-        return rows + piece
-    return piece[start:]
+class _Newest:
+    """The rows of the newest revisions, gathered from pieces that come in order."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self._pieces: deque[tuple[list[Row], int]] = deque()
+        self._bytes = 0
+        self._is_cut = False
+
+    def add(self, piece: list[Row]) -> None:
+        """Take the next piece, and forget the first ones if that is more than enough."""
+        self.revision = _revision(piece[-1])
+        size = sum(len(value) for _, value in piece)
+        self._pieces.append((piece, size))
+        self._bytes += size
+        while (
+            self._bytes - self._pieces[0][1] > COMPARED_BYTES_MAX
+            and _revision(self._pieces[0][0][-1]) < self.revision
+        ):
+            self._bytes -= self._pieces.popleft()[1]
+            self._is_cut = True
+
+    def known(self) -> list[Known]:
+        """Return the newest revisions whose rows are all there, in their order."""
+        rows = chain.from_iterable(piece for piece, _ in self._pieces)
+        found: list[Known] = []
+        for number, (revision, group) in enumerate(groupby(rows, _revision)):
+            plain = [(key, sealed[:-CHECKSUM_BYTES]) for key, sealed in group]
+            # Rows of the first revision may have come before what is kept. A row without a value
+            # marks a raised revision: no watch tells of it.
+            if (number or not self._is_cut) and all(value for _, value in plain):
+                found.append(Known(revision, digest_of(plain)))
+        return found[-COMPARED_REVISIONS_MAX:]
+
+
+def _revision(row: Row) -> int:
+    return parse_row_key(row[0]) >> 32
 
 
 def _compaction(entry: tuple[bytes, bytes]) -> int:

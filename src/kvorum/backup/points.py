@@ -197,7 +197,7 @@ def check_snapshot(store: Store, snapshot: SnapshotName) -> None:
     """Read all of a snapshot; raises ArchiveError if it is not what its manifest says."""
     manifest = read_manifest(store, snapshot)
     with store.local(str(snapshot)) as (files, path):
-        if examine(files, path, str(snapshot)) != manifest.facts:
+        if examine(files, path, str(snapshot)).facts != manifest.facts:
             raise ArchiveError(f"{snapshot} is not what its manifest says")
 
 

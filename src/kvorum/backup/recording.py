@@ -11,21 +11,16 @@ from itertools import groupby
 from typing import NamedTuple
 
 from kvorum.backup.errors import HistoryEndedError
-from kvorum.backup.segments import Row, SegmentWriter, digest_of, rows_of
+from kvorum.backup.segments import (
+    COMPARED_BYTES_MAX,
+    COMPARED_REVISIONS_MAX,
+    Known,
+    Row,
+    SegmentWriter,
+    digest_of,
+    rows_of,
+)
 from kvorum.client.values import Changes, Event
-
-COMPARED_REVISIONS_MAX = 100
-COMPARED_BYTES_MAX = 1 << 20
-"""How much is compared when a watch is opened, beside the last revision, which is compared whatever
-its size. One revision alone may look the same in two stores: the removal of a key does."""
-
-
-class Known(NamedTuple):
-    """A recorded revision."""
-
-    revision: int
-    digest: str
-    """Of its rows."""
 
 
 class Tail:
@@ -109,9 +104,10 @@ class Recorder:
         """Whether it is known that the store continues what was recorded."""
         return not self._awaited
 
-    def digest_at(self, revision: int) -> str:
-        """Return the digest of a recorded revision; empty if it is not known any more."""
-        return next((each.digest for each in self._tail if each.revision == revision), "")
+    def contradicts(self, known: Sequence[Known]) -> bool:
+        """Return whether one of these revisions was recorded with other rows."""
+        recorded = dict(self._tail)
+        return any(recorded.get(each.revision, each.digest) != each.digest for each in known)
 
     def resume(self, revision_min: int = 0) -> int:
         """Return the revision to watch from, so that what was recorded is seen to be the same.

@@ -18,16 +18,13 @@ from kvorum.backup.errors import ArchiveError, HistoryEndedError, StoreError
 from kvorum.backup.moments import text_of
 from kvorum.backup.names import SegmentName, history_name, stamp_in
 from kvorum.backup.points import segment_of
-from kvorum.backup.recording import (
+from kvorum.backup.recording import Place, Recorder, Tail, size_of
+from kvorum.backup.segments import (
     COMPARED_BYTES_MAX,
     COMPARED_REVISIONS_MAX,
     Known,
-    Place,
-    Recorder,
-    Tail,
-    size_of,
+    digest_of,
 )
-from kvorum.backup.segments import digest_of
 from kvorum.backup.session import (
     AHEAD_SECONDS_MAX,
     RETRY_SECONDS,

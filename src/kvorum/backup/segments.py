@@ -19,7 +19,20 @@ from kvorum.client.values import Event
 
 FORMAT = 1
 
+COMPARED_REVISIONS_MAX = 100
+COMPARED_BYTES_MAX = 1 << 20
+"""How much is compared to tell two histories apart, beside the last revision, which is compared
+whatever its size. One revision alone may look the same in two stores: the removal of a key does."""
+
 Row = tuple[bytes, bytes]
+
+
+class Known(NamedTuple):
+    """A revision, as far as it takes to tell it from that of another store."""
+
+    revision: int
+    digest: str
+    """Of its rows."""
 
 
 class Revision(NamedTuple):

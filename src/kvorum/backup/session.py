@@ -98,7 +98,7 @@ class _Work(Generic[T]):
         self._stopped = Event()
         self._ended = Event()
         self._result: T | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._thread = Thread(target=self._run, name="snapshot", daemon=True)
         self._thread.start()
 
@@ -123,7 +123,8 @@ class _Work(Generic[T]):
     def _run(self) -> None:
         try:
             self._result = self._work(self._count)
-        except Exception as error:
+        except BaseException as error:
+            # Whatever it was, the session must not wait for ever.
             self._error = error
         self._ended.set()
         self._done()
@@ -291,8 +292,7 @@ class Session:
             recorder, facts = self._recorder, received.manifest.facts
             if not recorder.is_settled or recorder.last < facts.revision:
                 return
-            known = recorder.digest_at(facts.revision)
-            if known and facts.rows_digest and known != facts.rows_digest:
+            if recorder.contradicts(received.known):
                 raise HistoryEndedError(
                     f"the snapshot of revision {facts.revision} is another store's"
                 )

@@ -6,7 +6,7 @@ before a snapshot, whenever a run is killed.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from kvorum.backup.images import examine
 from kvorum.backup.moments import stamp_of
 from kvorum.backup.names import MANIFEST_ENDING, SnapshotName
 from kvorum.backup.points import segment_of
-from kvorum.backup.segments import digest_of
+from kvorum.backup.segments import Known, digest_of
 from kvorum.backup.stores import Spool, Store, write_verified
 from kvorum.client import administration, rpcs
 from kvorum.client.operations import Operation
@@ -37,6 +37,8 @@ class Received(NamedTuple):
 
     name: SnapshotName
     manifest: Manifest
+    known: list[Known]
+    """Its newest revisions, by which it is told from a snapshot of another store."""
 
 
 class Taken(NamedTuple):
@@ -89,7 +91,7 @@ def keep_snapshot(
     """
     cluster_id, taken, version = origin
     try:
-        facts = examine(spool.files, spool.path, "the snapshot that was received")
+        facts, known = examine(spool.files, spool.path, "the snapshot that was received")
     except OSError as error:
         raise StoreError(str(error)) from error
     if facts.revision < revision_min:
@@ -104,7 +106,7 @@ def keep_snapshot(
     if digest.hexdigest() != facts.sha256:
         store.delete(str(name))
         raise StoreError(f"{name} was read back, and is not what was written")
-    return Received(name, Manifest(cluster_id, taken, version, facts))
+    return Received(name, Manifest(cluster_id, taken, version, facts), known)
 
 
 def count_snapshot(store: Store, received: Received, keep: int, *, has_log: bool) -> Taken:
@@ -112,32 +114,41 @@ def count_snapshot(store: Store, received: Received, keep: int, *, has_log: bool
 
     With a log, that has reached the snapshot's revision.
     """
-    name, manifest = received
+    name, manifest, known = received
     archive = Archive(store)
     if str(name) not in archive.sizes:
         raise ArchiveError(f"{name} was removed before it counted")
     for history in archive.histories:
         if history.name == name.history:
-            _check_same(store, history, received)
+            _check_same(store, history, known)
+        elif history.name > name.history and history.snapshots:
+            raise HistoryEndedError(f"another program has begun the newer history {history.name}")
     manifest = manifest._replace(has_log=has_log)
     write_verified(store, f"{name}{MANIFEST_ENDING}", manifest.encoded())
     return Taken(name, manifest, rotate(store, keep, name.history, name))
 
 
-def _check_same(store: Store, history: History, received: Received) -> None:
-    """Compare the revision of a snapshot with what the history has of it."""
-    revision, digest = received.manifest.facts.revision, received.manifest.facts.rows_digest
+def _check_same(store: Store, history: History, known: Sequence[Known]) -> None:
+    """Compare the newest revisions of a snapshot with what the history has of them."""
+    expected = dict(known)
     found = [
-        digest_of(segment_of(store, each).revisions[revision - each.first].rows)
-        for each in history.segments
-        if each.first <= revision <= each.last
-    ] + [
-        read_manifest(store, each).facts.rows_digest
+        Known(each.revision, read_manifest(store, each).facts.rows_digest)
         for each in history.snapshots
-        if each.revision == revision
+        if each.revision in expected
     ]
-    if digest and any(each and each != digest for each in found):
-        raise HistoryEndedError(f"the snapshot of revision {revision} is another store's")
+    for segment in history.segments:
+        if expected and segment.first <= known[-1].revision and segment.last >= known[0].revision:
+            found += [
+                Known(each.number, digest_of(each.rows))
+                for each in segment_of(store, segment).revisions
+                if each.number in expected
+            ]
+    for each in found:
+        if each.digest and each.digest != expected[each.revision]:
+            raise HistoryEndedError(
+                f"the snapshot of revision {known[-1].revision} is another store's: "
+                f"its revision {each.revision} is not the one that was recorded"
+            )
 
 
 def _receive(
