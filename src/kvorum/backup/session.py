@@ -266,8 +266,6 @@ class Session:
 
     def _go_on_taking(self, *, is_once: bool) -> None:
         """Do what can be done by now for the snapshot that is under way."""
-        if self._received is not None and self._counting is None:
-            self._count(self._received)
         try:
             if self._receiving is not None and self._receiving.is_done:
                 receiving, self._receiving = self._receiving, None
@@ -284,6 +282,8 @@ class Session:
                 raise
             self._report.failed("snapshot", error)
             self._retry_at = time.monotonic() + RETRY_SECONDS
+        if self._received is not None and self._counting is None:
+            self._count(self._received)
 
     def _count(self, received: Received) -> None:
         """Let a snapshot count if the log has reached it."""

@@ -1,0 +1,110 @@
+"""Whenever a backup is killed: nothing between two points is lost, and nothing is mixed up."""
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kvorum.backup.archive import Archive
+from kvorum.backup.points import find_point, spans_of
+from kvorum.backup.running import Backup
+from kvorum.backup.session import Options
+from kvorum.backup.stores import DirectoryStore
+from kvorum.backup.verifying import problems_of
+from kvorum.client import Client
+from kvorum.files.memory import Call, MemoryFiles
+from tests.backup.archives import rows_at
+from tests.backup.harness import OPTIONS, WAIT_SECONDS_MAX, Told
+from tests.kvorum import running_kvorum
+
+PLACE = "/archive"
+
+
+class Killed(BaseException):
+    """The program is gone."""
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """Return a client of a store in which nothing was written yet."""
+    with (
+        running_kvorum(tmp_path_factory.mktemp("server") / "data") as server,
+        Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+    ):
+        yield client
+
+
+def store_of(files: MemoryFiles) -> DirectoryStore:
+    return DirectoryStore(files, PLACE)
+
+
+def run_once(client: Client, files: MemoryFiles, options: Options = OPTIONS) -> Told:
+    told = Told()
+    Backup(client, store_of(files), options, told).run_once()
+    return told
+
+
+def fail(text: str) -> None:
+    raise AssertionError(text)
+
+
+def nothing(_: int) -> None:
+    pass
+
+
+@settings(max_examples=12)
+@given(
+    seed=st.integers(0, 2**32),
+    kills=st.lists(st.integers(0, 25), min_size=1, max_size=3),
+    keep=st.integers(1, 3),
+    log_seconds=st.sampled_from([0.001, 3600.0]),
+    is_power_cut=st.booleans(),
+)
+# Between the snapshot and the log.
+@example(seed=0, kills=[12], keep=3, log_seconds=3600.0, is_power_cut=False)
+def test_a_backup_that_is_killed_at_any_step_leaves_no_hole(
+    client: Client,
+    seed: int,
+    kills: list[int],
+    keep: int,
+    log_seconds: float,
+    is_power_cut: bool,
+) -> None:
+    chance = random.Random(seed)
+    options = Options(every_seconds=3600.0, keep=keep, log_seconds=log_seconds)
+    reference, files = MemoryFiles(), MemoryFiles()
+    run_once(client, reference)
+    run_once(client, files, options)
+    for calls in kills:
+        for _ in range(chance.randint(1, 4)):
+            client.put(f"key{chance.randrange(3)}", chance.randbytes(10))
+        client.delete("key0")
+        left = [calls]
+
+        def before(_: Call, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+
+        files.before = before
+        with suppress(Killed):
+            run_once(client, files, options)
+        files.before = None
+        files.kill()
+        if is_power_cut:
+            files = files.after_power_cut(lambda: chance.random() < 0.5)
+    client.put("key1", "last")
+    told = run_once(client, files, options)
+    run_once(client, reference)
+    assert told.histories == [], told.reasons
+    archive = Archive(store_of(files))
+    assert problems_of(archive, nothing) == []
+    (span,) = spans_of(archive)
+    whole = Archive(store_of(reference))
+    for revision in range(span.first, span.last + 1):
+        expected = rows_at(whole.store, find_point(whole, revision, None, fail))
+        assert rows_at(archive.store, find_point(archive, revision, None, fail)) == expected
+    assert len(archive.snapshots) <= keep
