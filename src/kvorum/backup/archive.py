@@ -168,7 +168,10 @@ class Archive:
         The snapshot just taken and the current history's last one stay in any case. What else
         belongs to the current history stays, too, as it will have a snapshot.
         """
-        snapshots = self.snapshots
+        # Of two of the same revision the one just taken is the newer one, whatever the clock says.
+        snapshots = sorted(
+            self.snapshots, key=lambda each: (each.history, each.revision, each == taken)
+        )
         last = [each for each in snapshots if each.history == current][-1:]
         wanted = {*snapshots[-keep:], *last, *([taken] if taken else ())}
         kept = [each for each in snapshots if each in wanted]

@@ -64,13 +64,8 @@ def history_name(now: float, newest: str, token: str) -> str:
     """Return the name of a history that begins now, after the newest one of the archive."""
     stamp = stamp_of(now)
     if newest:
-        stamp = max(stamp, stamp_of(stamp_in(newest) + 0.001))
+        stamp = max(stamp, stamp_of(parse_stamp(newest.partition("-")[0]) + 0.001))
     return f"{stamp}-{token}"
-
-
-def stamp_in(history: str) -> float:
-    """Return the moment that a history's name begins with."""
-    return parse_stamp(history.partition("-")[0])
 
 
 def parse_name(name: str) -> Name | None:

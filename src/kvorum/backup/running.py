@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from kvorum.backup.archive import Archive, History, read_manifest
 from kvorum.backup.errors import ArchiveError, HistoryEndedError, StoreError
-from kvorum.backup.moments import text_of
-from kvorum.backup.names import SegmentName, history_name, stamp_in
+from kvorum.backup.moments import parse_stamp, text_of
+from kvorum.backup.names import SegmentName, history_name
 from kvorum.backup.points import segment_of
 from kvorum.backup.recording import Place, Recorder, Tail, size_of
 from kvorum.backup.segments import (
@@ -123,6 +123,7 @@ class Backup:
         recorded = [each for each in archive.histories if each.snapshots]
         if recorded and recorded[-1].name != self._ended:
             history = recorded[-1]
+            due = self._due(history)
             try:
                 manifest = read_manifest(self._store, history.snapshots[-1])
                 place = self._place(history)
@@ -132,16 +133,23 @@ class Backup:
                 self._reason = str(error)
             else:
                 if self._is_continued(history, place, header, manifest.cluster_id):
-                    return history, place, manifest.taken + self._options.every_seconds
-        now, newest = time.time(), archive.histories[-1].name if archive.histories else ""
-        history = History(history_name(now, newest, token_hex(4)))
-        if newest and stamp_in(newest) > now + AHEAD_SECONDS_MAX:
-            self._report.warned(
-                f"the newest history began at {text_of(stamp_in(newest))}, and it is "
-                f"{text_of(now)}: a clock was or is wrong; the next history follows it all the same"
-            )
+                    return history, place, due
+        newest = archive.histories[-1].name if archive.histories else ""
+        history = History(history_name(time.time(), newest, token_hex(4)))
         self._report.began(history.name, self._reason)
         return history, Place(header.revision, ""), 0.0
+
+    def _due(self, history: History) -> float:
+        """Return when a history needs a snapshot, by those that the clock has come to."""
+        now = time.time()
+        taken = [parse_stamp(each.stamp) for each in history.snapshots]
+        if max(taken) > now + AHEAD_SECONDS_MAX:
+            self._report.warned(
+                f"a snapshot of history {history.name} is dated {text_of(max(taken))}, and it is "
+                f"{text_of(now)}: a clock was or is wrong"
+            )
+        past = [each for each in taken if each <= now + AHEAD_SECONDS_MAX]
+        return max(past) + self._options.every_seconds if past else 0.0
 
     def _is_continued(
         self, history: History, place: Place, header: "ResponseHeader", cluster_id: int

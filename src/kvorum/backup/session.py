@@ -250,8 +250,8 @@ class Session:
         taken = self._due - self._options.every_seconds
         if taken > now + AHEAD_SECONDS_MAX:
             self._report.warned(
-                f"the newest snapshot is dated {text_of(taken)}, and it is {text_of(now)}: a clock "
-                "was or is wrong; another snapshot is taken now"
+                f"a snapshot was taken at {text_of(taken)}, and now it is {text_of(now)}: "
+                "the clock went back"
             )
             self._due = 0.0
         return is_once or now >= self._due
