@@ -154,6 +154,13 @@ class Archive:
             else:
                 history.unverified.append(parsed)
         self.histories = [found[name] for name in sorted(found)]
+        self.orphans = [
+            name
+            for name in self.sizes
+            if isinstance(parse_name(name.removesuffix(MANIFEST_ENDING)), SnapshotName)
+            and name.removesuffix(MANIFEST_ENDING) not in self.sizes
+        ]
+        """Manifests whose snapshots are missing."""
 
     @property
     def snapshots(self) -> list[SnapshotName]:
@@ -177,14 +184,17 @@ class Archive:
         kept = [each for each in snapshots if each in wanted]
         if not kept:
             return
+        yield from self.orphans
         oldest = {each.history: each for each in reversed(kept)}
         for history in self.histories:
             for snapshot in history.snapshots:
                 if snapshot not in kept:
                     yield f"{snapshot}{MANIFEST_ENDING}"
                     yield str(snapshot)
-            # Newer ones may be under way.
-            yield from (str(each) for each in history.unverified if str(each) < str(kept[0]))
+            # Newer ones may be under way, and an older one may just have begun to count.
+            for each in history.unverified:
+                if str(each) < str(kept[0]):
+                    yield from (f"{each}{MANIFEST_ENDING}", str(each))
             base = oldest.get(history.name)
             if base is not None:
                 yield from (str(each) for each in history.segments if each.last <= base.revision)

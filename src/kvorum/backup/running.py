@@ -100,8 +100,7 @@ class Backup:
 
     def _record(self, *, is_once: bool) -> bool:
         """Record a history, until it ends or the session does; return whether that was it."""
-        header = header_of(self._client)
-        history, place, due = self._begin(header)
+        header, history, place, due = self._begin()
         expected = self._digests_beyond(history, place.revision)
         recorder = Recorder(history.name, header.cluster_id, place, expected)
         session = self._session = Session(
@@ -109,7 +108,10 @@ class Backup:
         )
         if self._stopped.is_set():
             return False
-        least = history.snapshots[0].revision if history.snapshots else place.revision
+        least = place.revision
+        if history.snapshots:
+            # Without a log nothing else tells that a store went back.
+            least = history.snapshots[0 if self._options.log_seconds else -1].revision
         try:
             session.run((least, header.revision), due, self._is_my_turn, is_once=is_once)
         except (HistoryEndedError, WatchCompactedError, RevisionWentBackError) as error:
@@ -117,9 +119,10 @@ class Backup:
             return False
         return True
 
-    def _begin(self, header: "ResponseHeader") -> tuple[History, Place, float]:
-        """Return the history to record, where to go on, and when it needs a snapshot."""
+    def _begin(self) -> tuple["ResponseHeader", History, Place, float]:
+        """Return the store, the history to record, where to go on, and when it needs a snapshot."""
         archive = Archive(self._store)
+        header: ResponseHeader | None = None
         recorded = [each for each in archive.histories if each.snapshots]
         if recorded and recorded[-1].name != self._ended:
             history = recorded[-1]
@@ -132,12 +135,15 @@ class Backup:
             except ArchiveError as error:
                 self._reason = str(error)
             else:
+                # Asked after the archive was read: another program may be recording.
+                header = header_of(self._client)
                 if self._is_continued(history, place, header, manifest.cluster_id):
-                    return history, place, due
+                    return header, history, place, due
+        header = header or header_of(self._client)
         newest = archive.histories[-1].name if archive.histories else ""
         history = History(history_name(time.time(), newest, token_hex(4)))
         self._report.began(history.name, self._reason)
-        return history, Place(header.revision, ""), 0.0
+        return header, history, Place(header.revision, ""), 0.0
 
     def _due(self, history: History) -> float:
         """Return when a history needs a snapshot, by those that the clock has come to."""

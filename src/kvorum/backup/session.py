@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 from kvorum.backup.archive import Watched
 from kvorum.backup.errors import ArchiveError, HistoryEndedError
 from kvorum.backup.moments import rounded, stamp_of, text_of
-from kvorum.backup.names import SegmentName, WatchedName
+from kvorum.backup.names import MANIFEST_ENDING, SegmentName, WatchedName
 from kvorum.backup.recording import Recorder
 from kvorum.backup.stores import Store, write_verified
 from kvorum.backup.taking import (
@@ -161,6 +161,8 @@ class Session:
         """A snapshot that the log has to reach."""
         self._counting: _Work[Taken] | None = None
         self._taken: Taken | None = None
+        self._least = 0
+        """The revision that a snapshot must have at least."""
         self._due = 0.0
         """When the next snapshot is to be taken, by the wall clock."""
         self._retry_at = 0.0
@@ -205,7 +207,7 @@ class Session:
         The revisions are the least that snapshots may have, and that of the store now. The first
         snapshot is due at a moment. Once: until one was taken, and what is before it is recorded.
         """
-        self._due = due
+        self._least, self._due = revisions[0], due
         log_seconds = self._options.log_seconds
         if log_seconds:
             self._watch = self._open_watch(self._recorder.resume(), revisions[1])
@@ -216,7 +218,7 @@ class Session:
         try:
             while not self._is_stopped:
                 if self._is_due(is_once=is_once):
-                    self._receive(revisions[0])
+                    self._receive()
                 self._listen(turn_at, revisions[1])
                 self._go_on_taking(is_once=is_once)
                 if self._taken is not None:
@@ -256,8 +258,9 @@ class Session:
             self._due = 0.0
         return is_once or now >= self._due
 
-    def _receive(self, revision_min: int) -> None:
+    def _receive(self) -> None:
         client, store, history = self._client, self._store, self._recorder.history
+        revision_min = self._least
 
         def receive(progress: Callable[[int, int], None]) -> Received:
             return receive_snapshot(client, store, history, revision_min, progress)
@@ -275,7 +278,14 @@ class Session:
                 self._taken = counting.result()
                 self._received = None
                 self._due = self._taken.manifest.taken + self._options.every_seconds
+                if not self._options.log_seconds:
+                    # Nothing else tells that the store went back.
+                    self._least = self._taken.name.revision
                 self._report.took(self._taken)
+                if self._taken.problem is not None:
+                    if is_once:
+                        raise self._taken.problem
+                    self._report.failed("the removal of older snapshots", self._taken.problem)
         except (KvorumError, ArchiveError, OSError) as error:
             self._remove_received()
             if is_once:
@@ -323,6 +333,9 @@ class Session:
         received, self._received = self._received, None
         if received is not None:
             with suppress(ArchiveError):
+                # A manifest may be there although its writing failed. It goes first: if that fails,
+                # too, the snapshot stays, and counts.
+                self._store.delete(f"{received.name}{MANIFEST_ENDING}")
                 self._store.delete(str(received.name))
 
     # Changes.

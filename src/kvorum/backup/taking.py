@@ -48,6 +48,8 @@ class Taken(NamedTuple):
     manifest: Manifest
     removed: list[str]
     """What was rotated away for it."""
+    problem: ArchiveError | None = None
+    """Why older ones could not be rotated away; the snapshot counts all the same."""
 
 
 def header_of(client: Client) -> "pb.ResponseHeader":
@@ -74,8 +76,14 @@ def receive_snapshot(
     """
     with store.spool() as spool:
         taken, version = _receive(client, spool, progress)
-        cluster_id = header_of(client).cluster_id
-        return keep_snapshot(store, spool, history, (cluster_id, taken, version), revision_min)
+        header = header_of(client)
+        if header.revision < revision_min:
+            raise HistoryEndedError(
+                f"the store went back: it is at revision {header.revision}, and was at "
+                f"{revision_min}"
+            )
+        origin = header.cluster_id, taken, version
+        return keep_snapshot(store, spool, history, origin, revision_min)
 
 
 def keep_snapshot(
@@ -125,7 +133,14 @@ def count_snapshot(store: Store, received: Received, keep: int, *, has_log: bool
             raise HistoryEndedError(f"another program has begun the newer history {history.name}")
     manifest = manifest._replace(has_log=has_log)
     write_verified(store, f"{name}{MANIFEST_ENDING}", manifest.encoded())
-    return Taken(name, manifest, rotate(store, keep, name.history, name))
+    if str(name) not in store.sizes():
+        # Another program took it for one that was given up.
+        store.delete(f"{name}{MANIFEST_ENDING}")
+        raise ArchiveError(f"{name} was removed while it began to count")
+    try:
+        return Taken(name, manifest, rotate(store, keep, name.history, name))
+    except ArchiveError as error:
+        return Taken(name, manifest, [], error)
 
 
 def _check_same(store: Store, history: History, known: Sequence[Known]) -> None:

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from kvorum.backup.archive import Archive, History, read_manifest, read_watched
 from kvorum.backup.errors import ArchiveError
-from kvorum.backup.names import MANIFEST_ENDING, SnapshotName, parse_name
+from kvorum.backup.names import MANIFEST_ENDING, SnapshotName
 from kvorum.backup.points import check_snapshot, segment_of
 
 
@@ -13,9 +13,7 @@ def problems_of(archive: Archive, progress: Callable[[int], None]) -> list[str]:
     """Read everything that counts and return what is wrong; `progress` is told of the bytes."""
     found = [
         f"{name.removesuffix(MANIFEST_ENDING)} is missing, but its manifest is there"
-        for name in archive.sizes
-        if isinstance(parse_name(name.removesuffix(MANIFEST_ENDING)), SnapshotName)
-        and name.removesuffix(MANIFEST_ENDING) not in archive.sizes
+        for name in archive.orphans
     ]
     for history in archive.histories:
         found += _damaged(archive, history, progress)
