@@ -1,23 +1,27 @@
 """Whenever a backup is killed: nothing between two points is lost, and nothing is mixed up."""
 
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvorum.backup.archive import Archive
-from kvorum.backup.points import find_point, spans_of
+from kvorum.backup.points import find_point, segment_of, spans_of
 from kvorum.backup.running import Backup
-from kvorum.backup.session import Options
+from kvorum.backup.session import LEASE_SECONDS, Options
 from kvorum.backup.stores import DirectoryStore
 from kvorum.backup.verifying import problems_of
 from kvorum.client import Client
 from kvorum.files.memory import Call, MemoryFiles
+from kvorum.files.real import RealFiles
 from tests.backup.archives import rows_at
 from tests.backup.harness import OPTIONS, WAIT_SECONDS_MAX, Told
+from tests.cluster.members import until
 from tests.kvorum import running_kvorum
 
 PLACE = "/archive"
@@ -108,3 +112,31 @@ def test_a_backup_that_is_killed_at_any_step_leaves_no_hole(
         expected = rows_at(whole.store, find_point(whole, revision, None, fail))
         assert rows_at(archive.store, find_point(archive, revision, None, fail)) == expected
     assert len(archive.snapshots) <= keep
+
+
+def test_what_was_heard_of_a_killed_server_is_written_without_its_leases(tmp_path: Path) -> None:
+    store = DirectoryStore(RealFiles(), f"{tmp_path}/archive")
+    told = Told()
+    with running_kvorum(tmp_path / "data") as server:
+        client = Client(server.address, timeout=WAIT_SECONDS_MAX)
+        options = Options(every_seconds=3600.0, keep=3, log_seconds=3600.0)
+        made = Backup(client, store, options, told)
+        thread = threading.Thread(target=made.run)
+        thread.start()
+        try:
+            told.wait(lambda: bool(told.taken))
+            lease = client.lease(5000)
+            last = client.put("a", "1", lease=lease.id).revision
+            until("the backup has heard of it", lambda: made._session._recorder.last >= last)  # type: ignore[union-attr]
+            server.process.kill()
+            server.process.wait()
+        finally:
+            made.stop()
+            thread.join(WAIT_SECONDS_MAX)
+            client.close()
+    assert not thread.is_alive()
+    (name,) = told.segments
+    assert name.last == last
+    assert segment_of(store, name).leases == {lease.id: LEASE_SECONDS}
+    assert any(f"get {LEASE_SECONDS} seconds" in each for each in told.warnings)
+    assert problems_of(Archive(store), nothing) == []

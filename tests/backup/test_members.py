@@ -47,6 +47,33 @@ def test_whoever_leads_makes_the_backup(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_killed_leader_leaves_no_hole(tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    store = DirectoryStore(RealFiles(), str(place))
+    # Leaders are killed between a snapshot and the log behind it.
+    flags = (f"--backup-to={place}", "--backup-log-interval=1h", "--backup-every=1s")
+    with running_cluster(tmp_path, "kvorum", 3, *flags) as cluster:
+        first = cluster.settle().put(b"key").header.revision
+        until("there is a snapshot", lambda: Archive(store).snapshots)
+        for _ in range(2):
+            leader = cluster.settle()
+            known = len(Archive(store).snapshots)
+            for number in range(10):
+                last = leader.put(b"key", b"%d" % number).header.revision
+            until("there is another", lambda known=known: len(Archive(store).snapshots) > known)
+            leader.put(b"key", b"last")
+            leader.kill()
+            leader.start()
+        last = cluster.settle().put(b"key", b"end").header.revision
+        until("everything is recorded", lambda: has_recorded(store, last))
+    archive = Archive(store)
+    assert problems_of(archive, lambda _: None) == []
+    assert len(archive.histories) == 1
+    covered = spans_of(archive)[0]
+    assert covered.first <= first + 1 and covered.last >= last
+
+
+@pytest.mark.long
 def test_a_member_takes_snapshots_from_time_to_time(tmp_path: Path) -> None:
     place = tmp_path / "archive"
     store = DirectoryStore(RealFiles(), str(place))
