@@ -1,20 +1,30 @@
 """Archives, whatever happens to them: what they restore is what was, or nothing."""
 
+import json
 import random
+import re
+import time
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvorum.backup.archive import Archive
+from kvorum.backup.archive import Archive, rotate
 from kvorum.backup.errors import ArchiveError, HistoryEndedError, StoreError
 from kvorum.backup.moments import parse_stamp, parse_text, stamp_of, text_of
-from kvorum.backup.names import SegmentName, SnapshotName, WatchedName, parse_name
+from kvorum.backup.names import (
+    MANIFEST_ENDING,
+    SegmentName,
+    SnapshotName,
+    WatchedName,
+    history_name,
+    parse_name,
+)
 from kvorum.backup.points import find_point, spans_of
 from kvorum.backup.recording import Place, Recorder
 from kvorum.backup.segments import read_segment
-from kvorum.backup.stores import DirectoryStore
+from kvorum.backup.stores import DirectoryStore, read_whole
 from kvorum.backup.verifying import problems_of
 from kvorum.files.memory import Call, MemoryFiles
 from tests.backup.archives import CLUSTER, Scribe, Source, rows_at
@@ -194,6 +204,111 @@ def test_a_part_of_the_log_that_is_gone_is_missed() -> None:
     names = [scribe.record(3) for _ in range(3)]
     store_of(files).delete(str(names[1]))
     assert any(str(names[2]) in each for each in problems_of(Archive(store_of(files)), nothing))
+
+
+@settings(max_examples=20)
+@given(seed=SEEDS, data=st.data(), is_old=st.booleans())
+def test_every_hole_inside_a_history_is_told(seed: int, data: st.DataObject, is_old: bool) -> None:
+    files = MemoryFiles()
+    written(files, seed, 12, 100)
+    store = store_of(files)
+    segments = Archive(store).histories[0].segments
+    gone = data.draw(st.lists(st.sampled_from(segments), unique=True)) if segments else []
+    for each in gone:
+        store.delete(str(each))
+    if is_old:
+        forget_logs(store)
+    archive = Archive(store)
+    (history,) = archive.histories
+    newest = max([each.revision for each in history.snapshots] + [s.last for s in history.segments])
+    has_hole = set(range(history.snapshots[0].revision, newest + 1)) != set(covered(store))
+    # Older versions do not tell a log that is lost as a whole from snapshots without one.
+    is_unknown = is_old and not history.segments
+    problems = [each for each in problems_of(archive, nothing) if "a clock" not in each]
+    assert bool(problems) == (has_hole and not is_unknown)
+    for text in problems:
+        first, last = map(int, re.findall(r"lacks revisions (\d+) to (\d+),", text)[0])
+        assert not set(range(first, last + 1)) & set(covered(store))
+
+
+def forget_logs(store: DirectoryStore) -> None:
+    """Let an archive be as versions wrote it that did not note what has a log."""
+    for name in store.sizes():
+        if name.endswith(".db.json"):
+            document = json.loads(read_whole(store, name))
+            document.pop("log", None)
+            store.write(name, json.dumps(document).encode())
+
+
+def test_older_archives_in_a_wrong_order_are_told() -> None:
+    files = MemoryFiles()
+    store = store_of(files)
+    source = Source(1)
+    later = Scribe(store, source, "20270115T090000.000Z-00000000")
+    ahead = Scribe(store, source, "20270115T100000.000Z-00000000")
+    later.now, ahead.now = 1_700_003_600.0, 1_700_000_000.0
+    later.snapshot(9)
+    later.record(2)
+    ahead.snapshot(9)
+    assert problems_of(Archive(store), nothing) == []
+    forget_logs(store)
+    (problem,) = problems_of(Archive(store), nothing)
+    assert f"history {later.history} has a later snapshot" in problem
+    # They are restored all the same.
+    for revision in (1, source.revision):
+        point = find_point(Archive(store), revision, None, fail)
+        assert rows_at(store, point) == source.rows_to(revision)
+    ahead.now = time.time() + 3600
+    ahead.snapshot(9)
+    forget_logs(store)
+    (problem,) = problems_of(Archive(store), nothing)
+    assert "is in the future" in problem
+
+
+@given(
+    names=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(2, 5), st.integers(0, 9), st.booleans()),
+        min_size=1,
+        unique_by=lambda each: each[:3],
+    ),
+    keep=st.integers(1, 3),
+    data=st.data(),
+)
+def test_neither_the_snapshot_just_taken_nor_the_last_one_is_rotated_away(
+    names: list[tuple[int, int, int, bool]], keep: int, data: st.DataObject
+) -> None:
+    """Whatever the clocks showed that dated them."""
+    store = store_of(MemoryFiles())
+    all_of_them = []
+    for history, revision, moment, counts in names:
+        name = SnapshotName(f"20261117T00000{history}.000Z-00000000", revision, stamp_of(moment))
+        store.write(str(name), b"")
+        if counts:
+            store.write(f"{name}{MANIFEST_ENDING}", b"")
+            all_of_them.append(name)
+    if not all_of_them:
+        return
+    taken = data.draw(st.sampled_from(all_of_them))
+    before = Archive(store)
+    last = next(each for each in before.histories if each.name == taken.history).snapshots[-1]
+    rotate(store, keep, taken.history, taken)
+    left = Archive(store).snapshots
+    assert taken in left
+    assert last in left or taken.revision == last.revision
+    assert len(left) <= keep + 2
+    if taken.history == before.histories[-1].name and taken.revision == last.revision:
+        assert len(left) == min(keep, len(all_of_them))
+    assert rotate(store, keep, taken.history, taken) == []
+
+
+@given(st.integers(0, 2**33), st.lists(st.integers(0, 2**33)))
+def test_a_new_history_follows_all_others_whatever_the_clock_shows(
+    now: int, others: list[int]
+) -> None:
+    names = sorted(history_name(each, "", "ffffffff") for each in others)
+    name = history_name(now, names[-1] if names else "", "00000000")
+    assert sorted([*names, name])[-1] == name
+    assert parse_name(f"{name}.watched.00000000.json") == WatchedName(name, "00000000")
 
 
 def test_failures_of_the_disk_are_told_and_leave_no_object() -> None:

@@ -6,6 +6,9 @@ by the clock of its machine.
 
 from datetime import UTC, datetime
 
+AHEAD_SECONDS_MAX = 1.0
+"""How far in the future a snapshot may be dated: clocks of machines differ a little. One that is
+further ahead says nothing about when the next snapshot is due."""
 _STAMP = "%Y%m%dT%H%M%S"
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvorum.backup.archive import Archive, History, read_manifest
 from kvorum.backup.errors import ArchiveError, HistoryEndedError, StoreError
-from kvorum.backup.moments import parse_stamp, text_of
+from kvorum.backup.moments import AHEAD_SECONDS_MAX, parse_stamp, text_of
 from kvorum.backup.names import SegmentName, history_name
 from kvorum.backup.points import segment_of
 from kvorum.backup.recording import Place, Recorder, Tail, size_of
@@ -26,7 +26,6 @@ from kvorum.backup.segments import (
     digest_of,
 )
 from kvorum.backup.session import (
-    AHEAD_SECONDS_MAX,
     RETRY_SECONDS,
     TURN_SECONDS,
     Options,

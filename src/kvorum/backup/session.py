@@ -19,7 +19,7 @@ from typing import Generic, Protocol, TypeVar
 
 from kvorum.backup.archive import Watched
 from kvorum.backup.errors import ArchiveError, HistoryEndedError
-from kvorum.backup.moments import rounded, stamp_of, text_of
+from kvorum.backup.moments import AHEAD_SECONDS_MAX, rounded, stamp_of, text_of
 from kvorum.backup.names import MANIFEST_ENDING, SegmentName, WatchedName
 from kvorum.backup.recording import Recorder
 from kvorum.backup.stores import Store, write_verified
@@ -40,9 +40,6 @@ TURN_SECONDS = 1.0
 """How often is looked whether this program is still the one that makes the backup."""
 RETRY_SECONDS = 5.0
 UNANSWERED_SECONDS_MAX = 60.0
-AHEAD_SECONDS_MAX = 1.0
-"""How far in the future a snapshot may be dated: clocks of machines differ a little. One that is
-further ahead says nothing about when the next snapshot is due."""
 LEASE_SECONDS = 3600
 """What a lease gets that could not be asked about: its holders have time to come back, and the keys
 of those that are gone do not stay for ever."""

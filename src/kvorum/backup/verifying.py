@@ -1,10 +1,12 @@
 """All of an archive, read: what is damaged, and what is missing."""
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from kvorum.backup.archive import Archive, History, read_manifest, read_watched
 from kvorum.backup.errors import ArchiveError
+from kvorum.backup.moments import AHEAD_SECONDS_MAX, stamp_of
 from kvorum.backup.names import MANIFEST_ENDING, SnapshotName
 from kvorum.backup.points import check_snapshot, segment_of
 
@@ -18,7 +20,7 @@ def problems_of(archive: Archive, progress: Callable[[int], None]) -> list[str]:
     for history in archive.histories:
         found += _damaged(archive, history, progress)
         found += _missing(archive, history)
-    return found
+    return found + _misordered(archive)
 
 
 def _damaged(archive: Archive, history: History, progress: Callable[[int], None]) -> list[str]:
@@ -80,3 +82,30 @@ def _has_log(archive: Archive, history: History, snapshot: SnapshotName) -> bool
         if has_log is not None:
             return has_log
     return bool(history.segments or history.watched)
+
+
+def _misordered(archive: Archive) -> list[str]:
+    """Return why the newest history may not be the newest one.
+
+    Versions that did not note whether a snapshot has a log named histories by the clock alone.
+    """
+    recorded = [each for each in archive.histories if each.snapshots]
+    if not recorded:
+        return []
+    *others, newest = recorded
+    with suppress(ArchiveError):
+        if read_manifest(archive.store, newest.snapshots[-1]).has_log is not None:
+            return []
+    last = max(each.stamp for each in (*newest.snapshots, *newest.segments))
+    if last > stamp_of(time.time() + AHEAD_SECONDS_MAX):
+        found = f"it has objects of {last}, which is in the future"
+    elif later := [
+        each.name for each in others if max(snapshot.stamp for snapshot in each.snapshots) > last
+    ]:
+        found = f"history {later[-1]} has a later snapshot"
+    else:
+        return []
+    return [
+        f"history {newest.name} is named as the newest one, but {found}: a clock was wrong, and a "
+        "restore without a point may give an older state; name a revision or a time"
+    ]
