@@ -41,13 +41,12 @@ def command(directory: Path, address: str, *flags: str, scheme: str = "http") ->
 @contextmanager
 def running_kvorum(directory: Path, *flags: str, scheme: str = "http") -> Iterator[Kvorum]:
     """Run a member on a data directory for as long as the block takes."""
-    with held_port() as port, serving(directory, port, *flags, scheme=scheme) as server:
+    with held_port() as port, _running(directory, port, *flags, scheme=scheme) as server:
         yield server
 
 
 @contextmanager
-def serving(directory: Path, port: int, *flags: str, scheme: str = "http") -> Iterator[Kvorum]:
-    """Run a member at a port for as long as the block takes."""
+def _running(directory: Path, port: int, *flags: str, scheme: str) -> Iterator[Kvorum]:
     address = f"127.0.0.1:{port}"
     process = subprocess.Popen(
         command(directory, address, *flags, scheme=scheme), stderr=subprocess.PIPE, text=True

@@ -22,7 +22,7 @@ from tests.backup.harness import (
     state_in,
     state_of,
 )
-from tests.kvorum import serving
+from tests.kvorum import _running
 from tests.ports import held_port
 
 
@@ -41,7 +41,7 @@ def test_a_survivor_that_went_back_begins_another_history(tmp_path: Path, is_ali
     store = DirectoryStore(RealFiles(), f"{tmp_path}/archive")
     told = Told()
     with held_port() as port, held_port() as elsewhere:
-        with serving(data, port) as server, Client(server.address) as client:
+        with _running(data, port, scheme="http") as server, Client(server.address) as client:
             client.put("b", "early")
         # What a member had that did not hear of what follows.
         shutil.copytree(data, old)
@@ -49,7 +49,7 @@ def test_a_survivor_that_went_back_begins_another_history(tmp_path: Path, is_ali
         made = Backup(backed_up, store, OPTIONS, told)
         thread = threading.Thread(target=made.run)
         states = {}
-        with serving(data, port) as server, Client(server.address) as client:
+        with _running(data, port, scheme="http") as server, Client(server.address) as client:
             thread.start()
             told.wait(lambda: bool(told.taken))
             for number in range(4):
@@ -60,14 +60,14 @@ def test_a_survivor_that_went_back_begins_another_history(tmp_path: Path, is_ali
             told.wait_recorded(last)
         new = {}
         # The backup comes back when the store has passed what was recorded.
-        with serving(old, elsewhere) as server, Client(server.address) as client:
+        with _running(old, elsewhere, scheme="http") as server, Client(server.address) as client:
             for number in range(4):
                 client.put("a", f"new {number}")
             assert (client.delete("b") if is_alike else client.put("b", "new")).revision == last
             for number in range(2):
                 revision = client.put("a", f"later {number}").revision
                 new[revision] = state_of(client, revision)
-        with serving(old, port):
+        with _running(old, port, scheme="http"):
             told.wait(lambda: len(told.histories) == 2)
             told.wait(lambda: len(told.taken) == 2)
             made.stop()

@@ -3,6 +3,7 @@
 import re
 import signal
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,10 @@ from tests.kvorum import running_kvorum
 def has_recorded(store: DirectoryStore, revision: int) -> bool:
     """Return whether a revision can be restored."""
     return any(each.first <= revision <= each.last for each in spans_of(Archive(store)))
+
+
+def has_more_snapshots(store: DirectoryStore, known: int) -> bool:
+    return len(Archive(store).snapshots) > known
 
 
 @pytest.mark.long
@@ -60,7 +65,7 @@ def test_a_killed_leader_leaves_no_hole(tmp_path: Path) -> None:
             known = len(Archive(store).snapshots)
             for number in range(10):
                 last = leader.put(b"key", b"%d" % number).header.revision
-            until("there is another", lambda known=known: len(Archive(store).snapshots) > known)
+            until("there is another", partial(has_more_snapshots, store, known))
             leader.put(b"key", b"last")
             leader.kill()
             leader.start()

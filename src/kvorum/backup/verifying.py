@@ -96,7 +96,8 @@ def _misordered(archive: Archive) -> list[str]:
     with suppress(ArchiveError):
         if read_manifest(archive.store, newest.snapshots[-1]).has_log is not None:
             return []
-    last = max(each.stamp for each in (*newest.snapshots, *newest.segments))
+    stamps = [each.stamp for each in newest.snapshots] + [each.stamp for each in newest.segments]
+    last = max(stamps)
     if last > stamp_of(time.time() + AHEAD_SECONDS_MAX):
         found = f"it has objects of {last}, which is in the future"
     elif later := [
