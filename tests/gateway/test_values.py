@@ -136,10 +136,23 @@ documents = st.lists(texts(), max_size=3).map(lambda parts: " ".join(parts).enco
 any_documents = st.one_of(documents, documents.flatmap(edited))
 
 
-def fed(pieces: list[bytes]) -> tuple[list[bytes], bool, int]:
+def feed(values: Values, piece: bytes, bytes_max: int = 1 << 20) -> list[bytes]:
+    """Feed a piece, and read all of it, so many bytes at a time."""
+    values.feed(piece)
+    found = []
+    while values.unread_bytes:
+        unread = values.unread_bytes
+        value = values.take(bytes_max)
+        assert unread - bytes_max <= values.unread_bytes or values.is_broken
+        if value is not None:
+            found.append(value)
+    return found
+
+
+def fed(pieces: list[bytes], bytes_max: int = 1 << 20) -> tuple[list[bytes], bool, int]:
     values = Values()
-    found = [value for piece in pieces for value in values.feed(piece)]
-    return found, values.is_broken, values.pending_bytes
+    found = [value for piece in pieces for value in feed(values, piece, bytes_max)]
+    return found, values.is_broken, values.held_bytes
 
 
 @given(any_documents)
@@ -155,37 +168,42 @@ def test_pieces_make_no_difference(text: bytes, data: st.DataObject) -> None:
     assert fed([text[place : place + 1] for place in range(len(text))]) == fed([text])
 
 
+@given(any_documents, st.integers(1, 20))
+def test_slices_make_no_difference(text: bytes, bytes_max: int) -> None:
+    assert fed([text], bytes_max) == fed([text])
+
+
 @pytest.mark.parametrize("text", [b"{}", b"[]", b'""', b"true", b"null", b'{"a":[1,"]}"]}'])
 def test_a_value_is_returned_with_its_last_byte(text: bytes) -> None:
     values = Values()
-    assert values.feed(text[:-1]) == []
-    assert values.pending_bytes == len(text) - 1
-    assert values.feed(text[-1:]) == [text]
-    assert values.pending_bytes == 0
+    assert feed(values, text[:-1]) == []
+    assert values.held_bytes == len(text) - 1
+    assert feed(values, text[-1:]) == [text]
+    assert values.held_bytes == 0
 
 
 def test_a_number_ends_with_the_byte_after_it() -> None:
     values = Values()
-    assert values.feed(b"-12") == []
-    assert values.feed(b"3.5e1") == []
-    assert values.feed(b"\n") == [b"-123.5e1"]
-    assert values.feed(b"0") == []
-    assert values.feed(b"0") == [b"0"]
-    assert values.pending_bytes == 1
+    assert feed(values, b"-12") == []
+    assert feed(values, b"3.5e1") == []
+    assert feed(values, b"\n") == [b"-123.5e1"]
+    assert feed(values, b"0") == []
+    assert feed(values, b"0") == [b"0"]
+    assert values.held_bytes == 1
 
 
 def test_blanks_are_not_held() -> None:
     values = Values()
-    assert values.feed(b" \n" * 1000) == []
-    assert values.pending_bytes == 0
+    assert feed(values, b" \n" * 1000) == []
+    assert values.held_bytes == 0
 
 
 def test_after_what_is_broken_nothing_comes() -> None:
     values = Values()
-    assert values.feed(b'{} {"a" 1} {}') == [b"{}"]
+    assert feed(values, b'{} {"a" 1} {}') == [b"{}"]
     assert values.is_broken
-    assert values.pending_bytes == 0
-    assert values.feed(b"{}") == []
+    assert values.held_bytes == 0
+    assert feed(values, b"{}") == []
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
@@ -196,4 +214,4 @@ def test_the_depth_has_a_limit(opening: bytes) -> None:
     found, is_broken, _ = fed([opening * DEPTH_MAX + opening[:1]])
     assert (found, is_broken) == ([], True)
     with pytest.raises(Malformed, match="exceeded max depth"):
-        Scanner(1).scan(deepest, 0)
+        Scanner(1).scan(deepest, 0, len(deepest))

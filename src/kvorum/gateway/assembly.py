@@ -101,8 +101,10 @@ class Assembly:
         # Which fields came, and which oneofs are set, as bits.
         self.seen = 0
         self.oneofs = 0
-        # Messages of the list that is being read, with their heads.
+        # Messages of the list that is being read, with their heads. Small ones are put together
+        # as they come: a million of them would take more memory than time.
         self.items: list[object] = []
+        self.small_items = bytearray()
 
     def content(self) -> bytes:
         """Return the bytes of the message."""
@@ -121,17 +123,26 @@ class Assembly:
         self.length += len(head) + inner.length
         is_small = inner.length < _PART_BYTES_MAX
         part: object = head + inner.content() if is_small else [head, inner.parts]
-        if field.is_repeated:
-            self.items.append(part)
-        else:
+        if not field.is_repeated:
             self.parts[field.index] = part
+        elif isinstance(part, bytes):
+            self.small_items += part
+        else:
+            self._end_small_items()
+            self.items.append(part)
 
     def end_list(self, field: Field) -> None:
         """Set a field to the messages of its list."""
+        self._end_small_items()
         items = self.items
         is_small = self.length < _PART_BYTES_MAX
         self.parts[field.index] = b"".join(items) if is_small else items  # type: ignore[arg-type]
         self.items = []
+
+    def _end_small_items(self) -> None:
+        if self.small_items:
+            self.items.append(bytes(self.small_items))
+            self.small_items = bytearray()
 
 
 def _joined(parts: list[object]) -> bytes:

@@ -8,16 +8,23 @@ edge as it is. So there is no handler for any route, and a call has the same lif
 A unary call, and one with a stream of answers, begins when the request's body has ended; over a
 WebSocket, where it ends only with the connection, with the first whole JSON value. A call with
 streams both ways begins at once, and each value of the body is a message as soon as it is whole.
+
+A body is read in slices. Most are no longer than one, which is read when it arrives. The rest of a
+longer one waits for `work`, which the server calls when it has served what arrived; meanwhile the
+edge reads no more of that call. Nothing is read behind a call's first message before the services
+have seen that message, because they may refuse the caller.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kvorum.api import errors
 from kvorum.api.errors import Code, Status
 from kvorum.edge.interface import Event, EventKind, Headers, Metadata, Request
+from kvorum.gateway.bodies import Body
 from kvorum.gateway.decoding import Malformed
 from kvorum.gateway.encoding import error_body, error_line
 from kvorum.gateway.handshake import READ_HEADERS as SOCKET_HEADERS
@@ -28,7 +35,6 @@ from kvorum.gateway.handshake import (
     metadata_headers,
 )
 from kvorum.gateway.http import JSON, Endpoint, HttpFront, HttpRequest
-from kvorum.gateway.json_values import Values
 from kvorum.gateway.metadata import READ_HEADERS as CALL_HEADERS
 from kvorum.gateway.metadata import Refused, metadata_of, seconds_allowed
 from kvorum.gateway.openapi import document_bytes
@@ -88,6 +94,16 @@ HTTP_STATUS: Final[dict[Code, int]] = {
 }
 
 
+class GatewayOutput(Output, Protocol):
+    """The part of the edge that answers go to, and that can stop reading a call."""
+
+    def pause(self, call: int) -> None:
+        """As `Edge.pause`."""
+
+    def resume(self, call: int) -> None:
+        """As `Edge.resume`."""
+
+
 class GatewayCall:
     """One HTTP request that is an RPC, from its head to its answer."""
 
@@ -97,25 +113,28 @@ class GatewayCall:
         "has_begun",
         "has_response",
         "held_bytes",
+        "is_busy",
+        "is_heard",
+        "is_paused",
         "is_told_of_end",
         "metadata",
         "route",
         "socket",
-        "values",
     )
 
     def __init__(self, route: Route, metadata: Metadata, socket: "WebSocket | None") -> None:
         self.route = route
         self.metadata = metadata
         self.socket = socket
-        self.body: bytes | bytearray = b""
-        """What has come of a body that is taken as a whole."""
-        self.values: Values | None = None
-        """Splits a body that is taken value by value; None once nothing more is taken of it."""
-        if socket is not None or route.kind is Kind.BOTH_WAYS:
-            self.values = Values()
+        self.body = Body(route, socket)
         self.held_bytes = 0
-        """How much of that was counted last."""
+        """How much of the body was kept when that was counted last."""
+        self.is_busy = False
+        """Whether there is more of the body to read than a slice."""
+        self.is_paused = False
+        """Whether the edge was asked to read no more of the body."""
+        self.is_heard = False
+        """Whether the services have seen its first message."""
         self.has_begun = False
         """Whether the services know the call."""
         self.has_response = False
@@ -124,22 +143,13 @@ class GatewayCall:
         """Whether its service is told if the client goes away, as over gRPC: others go on."""
         self.deadline = inf
 
-    @property
-    def kept_bytes(self) -> int:
-        """How much of a body is kept here until there is more of it."""
-        kept = len(self.body)
-        if self.values is not None:
-            kept += self.values.pending_bytes
-        if self.socket is not None:
-            kept += self.socket.pending_bytes
-        return kept
-
 
 class Gateway:
     """The calls of one server that come as JSON; the services' way to the edge."""
 
     __slots__ = (
         "_body_bytes_max",
+        "_busy",
         "_certificates_count",
         "_clients",
         "_deadlines",
@@ -153,7 +163,9 @@ class Gateway:
         "_left",
         "_member",
         "_message_bytes_max",
+        "_undecided",
         "events",
+        "is_undecided",
         "open",
         "requests",
     )
@@ -161,7 +173,7 @@ class Gateway:
     def __init__(
         self,
         member: Member,
-        edge: Output,
+        edge: GatewayOutput,
         front: HttpFront,
         clients: Clients,
         *,
@@ -181,6 +193,11 @@ class Gateway:
         self.requests: list[Request] = []
         self.events: list[Event] = []
         """What arrived for the services, requests first; the server takes both."""
+        self.is_undecided: Callable[[int], bool] = _never
+        """Tells of a call whether its caller is not known yet."""
+        # Calls with more to read, in turn; calls whose callers are not known yet.
+        self._busy: deque[int] = deque()
+        self._undecided: list[int] = []
         # Unary calls that go on without their clients: their answers are for nobody.
         self._left: set[int] = set()
         self._held_bytes = 0
@@ -246,21 +263,53 @@ class Gateway:
         try:
             if kind == EventKind.MESSAGE:
                 assert detail is not None
-                if found.socket is None:
-                    self._received(call, found, detail)
-                else:
-                    self._received_frames(call, found, found.socket, detail)
+                found.body.feed(detail)
+                self._arrived(call, found)
             elif kind == EventKind.HALF_CLOSED:
-                self._half_closed(call, found)
+                # The end of a handshake's body is not that of the WebSocket.
+                if found.socket is None:
+                    found.body.end()
+                    self._arrived(call, found)
             elif kind == EventKind.WRITABLE:
                 self.events.append((kind, call, None))
             elif kind == EventKind.ENDED:
                 self._cancel(call, found)
-        except Refused as refused:
-            self._refuse(call, found, refused.status)
         except Exception as error:
-            self._member.boundary.take(error, "http", f"gateway call {call}", detail or b"")
-            self._refuse(call, found, errors.INTERNAL)
+            self._failed(call, found, error, detail or b"")
+
+    @property
+    def waiting(self) -> int:
+        """How many calls have more to read than a slice."""
+        return len(self._busy) + len(self._undecided)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `work` has something to do."""
+        return bool(self._busy) or any(not self.is_undecided(call) for call in self._undecided)
+
+    def work(self) -> None:
+        """Read one slice of the body whose turn it is.
+
+        A body keeps its turn until the message that it is within is whole, so that only one at a
+        time takes memory for what was decoded of it.
+        """
+        if self._undecided:
+            calls, self._undecided = self._undecided, []
+            self._busy.extend(calls)
+        while self._busy:
+            call = self._busy.popleft()
+            found = self.open.get(call)
+            if found is None:
+                continue
+            if self.is_undecided(call):
+                self._undecided.append(call)
+                continue
+            found.is_busy = False
+            try:
+                self._read_slice(call, found)
+            except Exception as error:
+                self._failed(call, found, error, b"")
+            return
 
     def pass_time(self, now: float) -> None:
         """End the calls whose deadline has passed."""
@@ -278,80 +327,102 @@ class Gateway:
         """Answer nobody any more, not even when a deadline passes: the server ends."""
         self._deadlines.clear()
         self._deadlines_passed_over = 0
+        self._busy.clear()
+        self._undecided.clear()
 
     @property
     def wake_at(self) -> float:
         """When `pass_time` has something to do."""
         return self._deadlines[0][0] if self._deadlines else inf
 
-    def _received(self, call: int, found: GatewayCall, piece: bytes) -> None:
-        """Take a piece of a body."""
-        if found.values is not None:
-            self._received_values(call, found, found.values, piece)
-        elif not found.has_begun:
-            if not found.body:
-                found.body = piece
-            else:
-                if isinstance(found.body, bytes):
-                    found.body = bytearray(found.body)
-                found.body += piece
-            self._hold(found)
-
-    def _received_values(self, call: int, found: GatewayCall, values: Values, piece: bytes) -> None:
-        for value in values.feed(piece):
-            if found.route.kind is not Kind.BOTH_WAYS:
-                found.values = None
-                self._begin(call, found, value)
-                return
-            try:
-                message = self._decoded(found.route, value)
-            except Malformed:
-                self._take_no_more(call, found)
-                return
-            self.events.append((EventKind.MESSAGE, call, message))
-        if not values.is_broken:
-            self._hold(found)
-        elif found.route.kind is Kind.BOTH_WAYS:
-            self._take_no_more(call, found)
+    def _failed(self, call: int, found: GatewayCall, error: Exception, sent: bytes) -> None:
+        """End a call that is refused, or that an unforeseen error befell."""
+        if isinstance(error, Refused):
+            self._refuse(call, found, error.status)
         else:
-            raise Refused(NOT_JSON)
+            self._member.boundary.take(error, "http", f"gateway call {call}", sent)
+            self._refuse(call, found, errors.INTERNAL)
 
-    def _received_frames(
-        self, call: int, found: GatewayCall, socket: "WebSocket", data: bytes
-    ) -> None:
-        messages, answers = socket.receive(data)
-        # Somebody who pings and reads nothing gets no more answers.
+    def _arrived(self, call: int, found: GatewayCall) -> None:
+        """Read a slice of what arrived, unless there is more to be read before."""
+        if found.is_busy:
+            self._hold(found)
+        else:
+            self._read_slice(call, found)
+
+    def _read_slice(self, call: int, found: GatewayCall) -> None:
+        """Read a slice of a body; put the call into the queue if there is more."""
+        body = found.body
+        body.begin_slice()
+        while True:
+            try:
+                message = body.take()
+            except Malformed as error:
+                if found.route.kind is not Kind.BOTH_WAYS:
+                    raise Refused(Status(Code.INVALID_ARGUMENT, str(error))) from None
+                self._take_no_more(call, found)
+                break
+            if message is not None:
+                self._take_message(call, found, message)
+                if not found.is_heard:
+                    found.is_heard = True
+                    break
+            elif body.is_broken:
+                if found.route.kind is not Kind.BOTH_WAYS:
+                    raise Refused(NOT_JSON)
+                self._take_no_more(call, found)
+                break
+            elif not self._read_frames(call, found):
+                break
+        if not body.has_more:
+            if found.socket is not None and not found.socket.is_open:
+                self._cancel(call, found)
+                self._edge.finish(call, OK)
+                return
+            if body.has_ended and not body.is_closed:
+                self._take_no_more(call, found)
+        self._hold(found)
+        self._schedule(call, found)
+
+    def _schedule(self, call: int, found: GatewayCall) -> None:
+        """Queue a call that has more to read, and have the edge read no more of it meanwhile."""
+        body = found.body
+        if body.has_more:
+            found.is_busy = True
+            if body.is_within_value:
+                self._busy.appendleft(call)
+            else:
+                self._busy.append(call)
+            if not found.is_paused and not body.has_ended:
+                found.is_paused = True
+                self._edge.pause(call)
+        elif found.is_paused:
+            found.is_paused = False
+            self._edge.resume(call)
+
+    def _read_frames(self, call: int, found: GatewayCall) -> bool:
+        """Read some frames of a WebSocket; return whether there was something to read."""
+        answers = found.body.take_frames()
+        # A client that pings and reads nothing gets no more answers.
         if answers and (
-            not socket.is_open or self._edge.pending_bytes(call) < STREAM_PENDING_BYTES_MAX
+            (found.socket is not None and not found.socket.is_open)
+            or self._edge.pending_bytes(call) < STREAM_PENDING_BYTES_MAX
         ):
             self._edge.send([(call, answers)])
-        for message in messages:
-            self._received(call, found, message + b"\n")
-        if socket.is_open:
-            self._hold(found)
-        else:
-            self._cancel(call, found)
-            self._edge.finish(call, OK)
+        return answers is not None
 
-    def _half_closed(self, call: int, found: GatewayCall) -> None:
-        """Note that nothing more comes of the body; a handshake has none."""
-        if found.socket is not None:
-            return
-        if found.route.kind is not Kind.BOTH_WAYS:
-            self._begin(call, found, bytes(found.body))
-        elif found.values is not None:
-            self._take_no_more(call, found)
-
-    def _begin(self, call: int, found: GatewayCall, body: bytes) -> None:
-        """Hand a call with one request to the services."""
+    def _take_message(self, call: int, found: GatewayCall, message: bytes) -> None:
+        """Hand a message to the services; a call with one request begins with it."""
+        if len(message) > self._message_bytes_max:
+            sizes = f"{len(message)} vs. {self._message_bytes_max}"
+            text = f"grpc: received message larger than max ({sizes})"
+            raise Refused(Status(Code.RESOURCE_EXHAUSTED, text))
         route, metadata = found.route, found.metadata
-        try:
-            message = self._decoded(route, body)
-        except Malformed as error:
-            raise Refused(Status(Code.INVALID_ARGUMENT, str(error))) from None
+        if route.kind is Kind.BOTH_WAYS:
+            self.events.append((EventKind.MESSAGE, call, message))
+            return
         found.has_begun = True
-        found.body = b""
-        self._hold(found)
+        found.body.close()
         if route.kind is Kind.UNARY:
             self.requests.append((call, route.number, message, metadata))
         else:
@@ -361,24 +432,15 @@ class Gateway:
 
     def _take_no_more(self, call: int, found: GatewayCall) -> None:
         """Half-close a call with streams both ways: its body has ended, or is broken."""
-        found.values = None
-        self._hold(found)
+        found.body.close()
         self.events.append((EventKind.HALF_CLOSED, call, None))
-
-    def _decoded(self, route: Route, value: bytes) -> bytes:
-        message = route.decoder.decode(value)
-        if len(message) > self._message_bytes_max:
-            sizes = f"{len(message)} vs. {self._message_bytes_max}"
-            text = f"grpc: received message larger than max ({sizes})"
-            raise Refused(Status(Code.RESOURCE_EXHAUSTED, text))
-        return message
 
     def _hold(self, found: GatewayCall) -> None:
         """Count what is kept of a body; refuse it if that is too much."""
-        held_bytes = found.kept_bytes
+        held_bytes = found.body.kept_bytes
         self._held_bytes += held_bytes - found.held_bytes
         found.held_bytes = held_bytes
-        if held_bytes > self._body_bytes_max:
+        if found.body.incomplete_bytes > self._body_bytes_max:
             sizes = f"more than {self._body_bytes_max} bytes of JSON"
             raise Refused(Status(Code.RESOURCE_EXHAUSTED, f"the request is too large: {sizes}"))
         if held_bytes and self._held_bytes > BODIES_BYTES_MAX:
@@ -540,6 +602,10 @@ class Gateway:
         """Send a last message, and close."""
         self._edge.send([(call, socket.text(last) + socket.close())])
         self._edge.finish(call, OK)
+
+
+def _never(_call: int) -> bool:
+    return False
 
 
 def _route(request: HttpRequest, *, is_socket: bool) -> Route:

@@ -61,80 +61,137 @@ class Decoder:
     def __init__(self, message: Descriptor) -> None:
         self._message = MessageType.of(message)
 
+    def begin(self, body: bytes) -> "Reading":
+        """Return the reading of a body, which its caller advances."""
+        return Reading(self._message, body)
+
     def decode(self, body: bytes) -> bytes:
         """Return the message that the first JSON value of a body stands for, as canonical bytes.
 
         A body without a value is an empty message. Raises Malformed.
         """
-        start = 0 if body[:1] == b"{" else skip_blanks(body, 0)
-        if start == len(body):
-            return b""
-        reading = _Reading(body, start)
-        try:
-            return reading.message(self._message)
-        except IndexError:
-            problem = "unexpected EOF"
-        except Malformed as error:
-            problem = str(error)
-        _check_syntax(body, start)
-        raise Malformed(problem)
+        reading = Reading(self._message, body)
+        while not reading.advance(len(body)):
+            pass
+        return reading.message
 
 
-def _check_syntax(body: bytes, start: int) -> None:
-    """Raise Malformed if what begins here is not a JSON value."""
-    scanner = Scanner()
-    if scanner.scan(body, start) < 0 and not scanner.may_end():
-        raise Malformed("unexpected EOF")
+class Reading:
+    """One reading of a text, in slices that the caller chooses; the next byte is at `offset`.
 
-
-class _Reading:
-    """One reading of a text; the next byte is read at `offset`.
-
-    Errors of syntax are raised as IndexError, or as Malformed without words.
+    In the methods below, errors of syntax are raised as IndexError, or as Malformed without words.
     """
 
-    def __init__(self, text: bytes, start: int) -> None:
+    def __init__(self, message: MessageType, text: bytes) -> None:
+        start = 0 if text[:1] == b"{" else skip_blanks(text, 0, len(text))
+        self.message = b""
+        """The message, once it is whole."""
         self.text = text
         self.start = start
         self.offset = start
         self.depth = 0
+        self._type = message
+        # The innermost message that is being read, those around it, and the byte that is next.
+        self._frame: Assembly | None = None
+        self._stack: list[Assembly] = []
+        self._byte = 0
+        # The field whose list of scalars is being read, and what was read of it.
+        self._list_field: Field | None = None
+        self._scalars = bytearray()
+        # Follows a value of which nothing is wanted, from where it begins.
+        self._skipping: Scanner | None = None
+        self._skip_start = 0
+        # What is wrong, and what looks for an error of syntax, which would be told instead.
+        self._problem = ""
+        self._checking: Scanner | None = None
 
-    def message(self, message: MessageType) -> bytes:
-        """Read an object as a message, and everything in it."""
-        frame = Assembly(message, None)
-        stack: list[Assembly] = []
-        byte = self._open_object()
-        while True:
-            if byte == _QUOTE:
+    def advance(self, bytes_max: int) -> bool:
+        """Read about so many bytes; return whether the message is whole. Raises Malformed.
+
+        A string or a number is read at once, however long it is.
+        """
+        if self._checking is None:
+            try:
+                return self._read(self.offset + bytes_max)
+            except IndexError:
+                self._problem = "unexpected EOF"
+            except Malformed as error:
+                self._problem = str(error)
+            self._checking = Scanner()
+            self.offset = self.start
+        self._check_syntax(self._checking, self.offset + bytes_max)
+        return False
+
+    def _check_syntax(self, scanner: Scanner, limit: int) -> None:
+        """Go on to look for an error of syntax; raise what is wrong once that is known."""
+        end = len(self.text)
+        if scanner.scan(self.text, self.offset, min(limit, end)) < 0:
+            if limit < end:
+                self.offset = limit
+                return
+            if not scanner.may_end():
+                raise Malformed("unexpected EOF")
+        raise Malformed(self._problem)
+
+    def _read(self, limit: int) -> bool:
+        """Read an object as a message, and everything in it, up to a limit."""
+        frame = self._frame
+        stack = self._stack
+        if frame is None:
+            if self.start == len(self.text):
+                return True
+            frame = Assembly(self._type, None)
+            byte = self._open_object()
+        else:
+            byte = self._byte
+        while self.offset < limit:
+            if self._list_field is not None:
+                if not self._read_scalars(self._list_field, frame, limit):
+                    break
+                byte = self._after_member()
+            elif self._skipping is not None:
+                if not self._skip(self._skipping, limit):
+                    break
+                byte = self._after_member()
+            elif byte == _QUOTE:
                 field = self._name(frame)
-                if field is not None:
-                    if field.message is None:
-                        is_list = field.is_repeated
-                        frame.put(field, self._list(field) if is_list else self._scalar(field))
-                    elif not field.is_repeated or self._open_list():
+                if field is None:
+                    if self._skipping is not None:
+                        continue
+                elif field.message is not None:
+                    if not field.is_repeated or self._open_list():
                         stack.append(frame)
                         frame = Assembly(field.message, field)
                         byte = self._open_object()
                         continue
-                byte = self._after_member()
-                continue
-            self.offset += 1
-            self.depth -= 1
-            field = frame.field
-            if field is None:
-                self._check_characters()
-                return frame.content()
-            ended, frame = frame, stack.pop()
-            frame.take(ended, field)
-            if field.is_repeated:
-                if self._has_item():
-                    stack.append(frame)
-                    assert field.message is not None
-                    frame = Assembly(field.message, field)
-                    byte = self._open_object()
+                elif not field.is_repeated:
+                    frame.put(field, self._scalar(field))
+                elif self._open_list():
+                    self._list_field = field
                     continue
-                frame.end_list(field)
-            byte = self._after_member()
+                byte = self._after_member()
+            else:
+                self.offset += 1
+                self.depth -= 1
+                field = frame.field
+                if field is None:
+                    self._check_characters()
+                    self.message = frame.content()
+                    return True
+                ended, frame = frame, stack.pop()
+                frame.take(ended, field)
+                if field.is_repeated:
+                    if self._has_item():
+                        stack.append(frame)
+                        assert field.message is not None
+                        frame = Assembly(field.message, field)
+                        byte = self._open_object()
+                        continue
+                    frame.end_list(field)
+                byte = self._after_member()
+        self._frame = frame
+        self._byte = byte
+        return False
 
     def _next(self) -> int:
         """Skip blanks, and return the byte after them."""
@@ -197,7 +254,10 @@ class _Reading:
             raise Malformed
 
     def _name(self, frame: Assembly) -> Field | None:
-        """Read a name, and go to its value; past it, and return None, if nothing is to be set."""
+        """Read a name, and go to its value; return None if nothing is to be set.
+
+        The value is then `null`, which is read, or is to be skipped.
+        """
         text = self.text
         start = self.offset
         end = self._quote(start + 1)
@@ -212,7 +272,8 @@ class _Reading:
         self.offset += 1
         byte = self._next()
         if field is None:
-            self._skip()
+            self._skipping = Scanner(self.depth)
+            self._skip_start = self.offset
             return None
         if frame.seen & field.bit:
             raise self._error(start, f"duplicate field {self._token(start)}")
@@ -229,29 +290,38 @@ class _Reading:
             frame.oneofs |= field.oneof
         return field
 
-    def _skip(self) -> None:
-        """Go past a value of which nothing is wanted."""
-        end = Scanner(self.depth).scan(self.text, self.offset)
+    def _skip(self, scanner: Scanner, limit: int) -> bool:
+        """Go on past a value of which nothing is wanted; return whether it has ended."""
+        text, length = self.text, len(self.text)
+        end = scanner.scan(text, self.offset, min(limit, length))
         if end < 0:
-            raise IndexError
-        lone = first_lone_surrogate(self.text[self.offset : end])
+            if limit >= length:
+                raise IndexError
+            self.offset = limit
+            return False
+        lone = first_lone_surrogate(text, self._skip_start, end)
         if lone >= 0:
-            raise self._syntax_error(self.offset + lone, "invalid escape code in string")
+            raise self._syntax_error(lone, "invalid escape code in string")
         self.offset = end
+        self._skipping = None
+        return True
 
-    def _list(self, field: Field) -> bytes:
-        """Read an array of values that are no messages, and encode the field."""
-        items: list[bytes] = []
-        if self._open_list():
-            items.append(self._scalar(field))
-            while self._has_item():
-                items.append(self._scalar(field))
-        content = b"".join(items)
-        return (
-            field_head(field.tag, len(content)) + content
-            if field.is_packed and content
-            else content
-        )
+    def _read_scalars(self, field: Field, frame: Assembly, limit: int) -> bool:
+        """Go on with an array of values that are no messages; return whether it has ended."""
+        scalars = self._scalars
+        while True:
+            scalars += self._scalar(field)
+            if not self._has_item():
+                break
+            if self.offset >= limit:
+                return False
+        content = bytes(scalars)
+        if field.is_packed and content:
+            content = field_head(field.tag, len(content)) + content
+        frame.put(field, content)
+        self._scalars = bytearray()
+        self._list_field = None
+        return True
 
     def _scalar(self, field: Field) -> bytes:
         """Read a value that is no message, and encode the field, or an item of its list."""

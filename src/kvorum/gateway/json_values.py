@@ -6,6 +6,7 @@ on in a string (whether they are UTF-8 is not asked here), and a limited depth.
 """
 
 import re
+from collections import deque
 from typing import Final
 
 DEPTH_MAX: Final = 10_000
@@ -142,11 +143,12 @@ _STEPS: Final = _steps()
 # Most of a large value is the inside of strings.
 _PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]*+')
 _BLANK: Final = re.compile(rb"[ \t\r\n]*+")
+_JOINED_BYTES: Final = 1024
 
 
-def skip_blanks(text: bytes, offset: int) -> int:
-    """Return the offset of the first byte from here on that is no blank, or the text's length."""
-    match = _BLANK.match(text, offset)
+def skip_blanks(text: bytes, offset: int, end: int) -> int:
+    """Return the offset of the first byte from here on that is no blank, or the end."""
+    match = _BLANK.match(text, offset, end)
     assert match is not None
     return match.end()
 
@@ -161,17 +163,16 @@ class Scanner:
         self._objects: list[bool] = []
         self._is_name = False
 
-    def scan(self, text: bytes, offset: int) -> int:
-        """Go on at an offset; return that after the value's last byte, -1 if more is needed.
+    def scan(self, text: bytes, offset: int, limit: int) -> int:
+        """Go on from an offset to a limit; return where the value ends, -1 if not before the limit.
 
         A number ends only with the byte after it. Raises Malformed if this cannot be a value.
         """
         state = self._state
-        length = len(text)
-        while offset < length:
+        while offset < limit:
             step = _STEPS[state << 8 | text[offset]]
             if step == state == _STRING:
-                match = _PLAIN.match(text, offset)
+                match = _PLAIN.match(text, offset, limit)
                 assert match is not None
                 offset = match.end()
                 continue
@@ -239,45 +240,73 @@ def _quoted(byte: int) -> str:
 
 
 class Values:
-    """Takes a text in pieces that holds one value after the other, blanks between them or not.
+    """Divides a text, which comes in pieces, into one JSON value after the other.
 
-    The work is in proportion to the bytes, whatever the pieces.
+    Blanks may stand between values. The reader says how much is read at a time; the work is in
+    proportion to the bytes, whatever the pieces.
     """
 
     def __init__(self) -> None:
         self.is_broken = False
-        """What came cannot be JSON any more: there will be no further values."""
+        """What was read cannot be JSON any more: there will be no further values."""
+        self.held_bytes = 0
+        """How much was read of a value that is not complete."""
+        self.unread_bytes = 0
+        """How much was fed and not read."""
         self._scanner = Scanner()
         self._held = bytearray()
+        # The first one is read from the offset on.
+        self._pieces: deque[bytes] = deque()
+        self._offset = 0
 
-    @property
-    def pending_bytes(self) -> int:
-        """Return how much is held of a value that is not complete."""
-        return len(self._held)
+    def feed(self, piece: bytes) -> None:
+        """Add to the text."""
+        if not piece or self.is_broken:
+            return
+        self.unread_bytes += len(piece)
+        if self._pieces and len(self._pieces[-1]) < _JOINED_BYTES:
+            # A piece of one byte would take fifty.
+            self._pieces[-1] += piece
+        else:
+            self._pieces.append(piece)
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the values that are complete with this piece, without blanks around them.
+    def take(self, bytes_max: int) -> bytes | None:
+        """Read so many bytes at most; return the value that ends with them, without blanks.
 
         A number ends only with the byte after it; all others with their last byte.
         """
-        values: list[bytes] = []
-        if self.is_broken:
-            return values
-        offset = 0
-        while True:
-            if not self._held:
-                offset = skip_blanks(data, offset)
-            if offset == len(data):
-                return values
+        while bytes_max > 0 and self._pieces:
+            piece = self._pieces[0]
+            offset = self._offset
+            limit = min(len(piece), offset + bytes_max)
+            start = offset if self._held else skip_blanks(piece, offset, limit)
             try:
-                end = self._scanner.scan(data, offset)
+                end = self._scanner.scan(piece, start, limit)
             except Malformed:
-                self.is_broken = True
-                self._held.clear()
-                return values
+                self._break()
+                return None
+            read = limit if end < 0 else end
+            self._offset = read
+            self.unread_bytes -= read - offset
+            bytes_max -= read - offset
+            if read == len(piece):
+                self._pieces.popleft()
+                self._offset = 0
+            part = piece[start:read]
             if end < 0:
-                self._held += data[offset:]
-                return values
-            values.append(bytes(self._held) + data[offset:end])
-            self._held.clear()
-            offset = end
+                self._held += part
+                self.held_bytes += len(part)
+            elif self._held:
+                value = bytes(self._held) + part
+                self._held.clear()
+                self.held_bytes = 0
+                return value
+            else:
+                return part
+        return None
+
+    def _break(self) -> None:
+        self.is_broken = True
+        self._pieces.clear()
+        self._held.clear()
+        self.held_bytes = self.unread_bytes = 0

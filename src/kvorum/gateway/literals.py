@@ -8,9 +8,9 @@ import re
 from binascii import a2b_base64
 from typing import Final
 
-# A surrogate escape that is not half of a pair, after all other escapes up to it.
-_ESCAPES: Final = re.compile(
-    rb"\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F])|(\\)", re.DOTALL
+# What may precede a surrogate escape that is not half of a pair.
+_WHOLE: Final = re.compile(
+    rb"(?:[^\\]++|\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F]))*+", re.DOTALL
 )
 _URL_ALPHABET: Final = bytes.maketrans(b"-_", b"+/")
 # A number in quotes may be followed by whatever could not go on with it; even `1e,` is one.
@@ -35,16 +35,16 @@ def unescape(literal: bytes) -> bytes | None:
         return None
 
 
-def first_lone_surrogate(text: bytes) -> int:
+def first_lone_surrogate(text: bytes, start: int, end: int) -> int:
     """Return the offset of the first escape that is half a character, -1 if there is none.
 
-    The text must be JSON.
+    What lies between the offsets must be JSON.
     """
-    if b"\\u" in text:
-        for match in _ESCAPES.finditer(text):
-            if match.lastindex is not None:
-                return match.start()
-    return -1
+    if text.find(b"\\u", start, end) < 0:
+        return -1
+    match = _WHOLE.match(text, start, end)
+    assert match is not None
+    return -1 if match.end() == end else match.end()
 
 
 def plain_base64(text: bytes) -> bytes | None:

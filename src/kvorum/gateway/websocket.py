@@ -13,13 +13,14 @@ from wsproto.utilities import LocalProtocolError
 class WebSocket:
     """One open WebSocket, without its connection: bytes go in and out."""
 
-    __slots__ = ("_bytes_max", "_connection", "_message")
+    __slots__ = ("_bytes_max", "_connection", "_message", "_unread")
 
     def __init__(self, bytes_max: int) -> None:
         """Take messages of at most so many bytes."""
         self._connection = Connection(ConnectionType.SERVER)
         self._bytes_max = bytes_max
         self._message = bytearray()
+        self._unread = bytearray()
 
     @property
     def is_open(self) -> bool:
@@ -31,12 +32,22 @@ class WebSocket:
         """How much is kept of a message that is not whole."""
         return len(self._message)
 
-    def receive(self, data: bytes) -> tuple[list[bytes], bytes]:
-        """Take bytes of the client; return whole messages, and bytes to be sent to it."""
+    @property
+    def unread_bytes(self) -> int:
+        """How much the client sent that was not read."""
+        return len(self._unread)
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes of the client, unless the WebSocket has ended."""
+        if self.is_open:
+            self._unread += data
+
+    def receive(self, bytes_max: int) -> tuple[list[bytes], bytes]:
+        """Read so many bytes; return whole messages, and bytes to be sent to the client."""
         messages: list[bytes] = []
         answers = b""
-        if not self.is_open:
-            return messages, answers
+        data = bytes(self._unread[:bytes_max])
+        del self._unread[:bytes_max]
         self._connection.receive_data(data)
         for event in self._connection.events():
             if isinstance(event, TextMessage | BytesMessage):

@@ -156,6 +156,10 @@ class Services:
             for call, status in ends:
                 self._edge.finish(call, status)
 
+    def is_undecided(self, call: int) -> bool:
+        """Return whether a call's token cannot be judged yet."""
+        return call in self._undecided
+
     @property
     def has_decided(self) -> bool:
         """Whether `serve_decided` has calls to serve."""

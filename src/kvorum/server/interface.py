@@ -4,13 +4,13 @@ from collections.abc import Container, Iterable
 from typing import Protocol
 
 from kvorum.edge.interface import Headers
+from kvorum.gateway.calls import GatewayOutput
 from kvorum.gateway.http import Output as HttpOutput
 from kvorum.net.interface import DialEvent
 from kvorum.rpc.interface import Connections
-from kvorum.rpc.interface import Output as CallOutput
 
 
-class ServerEdge(CallOutput, HttpOutput, Connections, Protocol):
+class ServerEdge(GatewayOutput, HttpOutput, Connections, Protocol):
     """The part of `kvorum.edge.interface.Edge` that a server uses; it never polls."""
 
     def has_room(self, call: int, is_long: bool = False) -> bool:

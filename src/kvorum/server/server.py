@@ -7,7 +7,8 @@ has no clock but the member's, which only decides where long work is interrupted
 A turn takes what arrived, lets the member work for `turn_seconds`, and sends the answers. Messages
 of other members and the ticks come first, so that long work never silences a leader. Clients are
 served for as long as the member works; what a turn has no time for waits for the next ones in its
-order, and nothing more is taken from the edge meanwhile.
+order, and nothing more is taken from the edge meanwhile. Long bodies of the JSON gateway come last,
+in slices: they wait for everything else that arrived, and nothing else waits for them.
 """
 
 from collections.abc import Callable, Sequence
@@ -97,6 +98,7 @@ class Server:
             certificates_count=settings.certificates_count,
             stops_for_defragmentation=settings.stops_for_defragmentation,
         )
+        self.gateway.is_undecided = self.services.is_undecided
         self.figures = ServerFigures()
         self.phase = Phase.SERVING
         """How far it is on its way to its end; `ending` leads it there."""
@@ -155,7 +157,7 @@ class Server:
     @property
     def waiting(self) -> int:
         """How many requests and events arrived and are not served yet."""
-        return len(self._requests) + len(self._events)
+        return len(self._requests) + len(self._events) + self.gateway.waiting
 
     def forget_waiting(self) -> None:
         """Forget what arrived and is not served yet: nobody is answered any more."""
@@ -231,14 +233,16 @@ class Server:
         if now >= self.gateway.wake_at:
             self.gateway.pass_time(now)
             self._serve_gateway(deadline)
-        if self._requests or self._events:
+        if self._requests or self._events or self.gateway.has_work:
             self._is_idle = False
             if self._requests:
                 served = self.services.serve(self._requests, deadline)
                 self._requests = self._requests[served:]
             if self._events and not self._requests:
                 self._serve_events(deadline)
-            if self._requests or self._events:
+            if self.gateway.has_work:
+                self._work_for_gateway(deadline)
+            if self._requests or self._events or self.gateway.has_work:
                 # Clients used up their time; the member has its own.
                 deadline = self._clock() + self.turn_seconds
         is_busy = member.turn(now, deadline)
@@ -280,6 +284,7 @@ class Server:
         if self.calls.access is not None and now >= self.calls.access.wake_at:
             self.calls.access.flush()
         is_waiting = bool(self._requests or self._events) or self.services.has_decided
+        is_waiting = is_waiting or self.gateway.has_work
         self.is_busy = is_busy or is_waiting
         if self.phase is not Phase.SERVING:
             self.ending.advance(now)
@@ -371,6 +376,14 @@ class Server:
             self.calls.note(kind, call, detail, self.member.now, self.member.started)
             services.take_event(kind, call, detail)
         services.end_batch()
+
+    def _work_for_gateway(self, deadline: float) -> None:
+        """Read bodies that are too long to be read as they arrive, at least one slice."""
+        while self.gateway.has_work:
+            self.gateway.work()
+            self._serve_gateway(deadline)
+            if self._clock() >= deadline:
+                return
 
     # Ticks.
 

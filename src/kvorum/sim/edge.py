@@ -279,6 +279,12 @@ class SimulatedEdge:
         else:
             self._host.arrivals.ended_before(call)
 
+    def pause(self, call: int) -> None:
+        """Do nothing: a client of the simulator sends little."""
+
+    def resume(self, call: int) -> None:
+        """Do nothing."""
+
     def has_room(self, call: int, is_long: bool = False) -> bool:  # noqa: ARG002
         """Take every answer."""
         return True

@@ -54,14 +54,15 @@ def check_gateway(
 def _check_kept(name: str, server: Server, gateway: Gateway) -> None:
     held = 0
     for call, found in gateway.open.items():
-        kept = len(found.body) if found.values is None else found.values.pending_bytes
-        kept += 0 if found.socket is None else found.socket.pending_bytes
+        kept = found.body.kept_bytes
         if found.held_bytes != kept:
             raise Violation(
                 GUARANTEE,
                 f"{name} counts {found.held_bytes} bytes of call {call}, and keeps {kept}",
             )
         held += kept
+        if found.body.has_more and not (server.is_busy or gateway.is_undecided(call)):
+            raise Violation(GUARANTEE, f"{name} sleeps with more of call {call} to read")
     if gateway._held_bytes != held:
         raise Violation(GUARANTEE, f"{name} counts {gateway._held_bytes} bytes, and keeps {held}")
     if gateway.requests or gateway.events:
