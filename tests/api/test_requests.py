@@ -1,5 +1,6 @@
 """The parsers of canonical bytes read what protobuf reads, and nothing that it does not."""
 
+import tracemalloc
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
@@ -229,3 +230,29 @@ def test_a_txn_in_slices_is_the_same_txn(message: TxnRequest) -> None:
     data = message.SerializeToString()
     assert held(KINDS["txn in slices"].parse(data)) == held(requests.parse_txn(data))
     assert held(KINDS["txn in slices"].of(message)) == held(requests.txn_of(message))
+
+
+@pytest.mark.parametrize("levels", [90, 190])
+def test_a_nested_transaction_is_read_without_a_copy_for_every_level(levels: int) -> None:
+    put = RequestOp(request_put=PutRequest(key=b"a", value=b"v" * 1_000_000))
+    data = TxnRequest(success=[put]).SerializeToString()
+    for _ in range(levels):
+        operation = b"\x22" + varint(len(data)) + data
+        data = b"\x12" + varint(len(operation)) + operation
+    tracemalloc.start()
+    parsed = run_to_end(requests.parse_txn_slices(data))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    for _ in range(levels):
+        assert parsed is not None
+        (parsed,) = parsed.success
+    assert len(parsed.success[0].value) == 1_000_000
+    assert peak_bytes < 6 * len(data)
+
+
+def run_to_end(slices: Generator[None, None, Any]) -> Any:
+    try:
+        while True:
+            next(slices)
+    except StopIteration as end:
+        return end.value

@@ -42,8 +42,8 @@ def base64(text: str) -> str:
 class Client:
     """Makes HTTP requests to a server without a network."""
 
-    def __init__(self, **options: Any) -> None:
-        self.harness = Harness(**options)
+    def __init__(self, harness: Harness | None = None, **options: Any) -> None:
+        self.harness = harness or Harness(**options)
         self.gateway = self.harness.server.gateway
         self.edge = self.harness.edge
         self._call = 1_000_000

@@ -5,6 +5,7 @@ import functools
 import json
 import random
 import re
+import tracemalloc
 from decimal import Decimal
 from typing import Any
 
@@ -35,6 +36,14 @@ decoder = functools.cache(Decoder)
 
 def decode(message: type[Message], text: str | bytes) -> bytes:
     return decoder(message.DESCRIPTOR).decode(text if isinstance(text, bytes) else text.encode())
+
+
+def decode_slices(message: type[Message], text: bytes, bytes_max: int) -> bytes:
+    """Decode as `decode` does, so many bytes at a time."""
+    reading = decoder(message.DESCRIPTOR).begin(text)
+    while not reading.advance(bytes_max):
+        pass
+    return reading.message
 
 
 def is_refused(message: type[Message], text: str | bytes) -> bool:
@@ -249,3 +258,68 @@ def test_deep_strangers(opening: str, closing: str) -> None:
     for depth, is_deeper in ((9999, False), (10_000, True), (100_000, True)):
         text = f'{{"x":{opening * depth}1{closing * depth}}}'
         assert is_refused(etcdserverpb.TxnRequest, text) == is_deeper
+
+
+# Slices.
+
+
+@given(
+    any_messages.flatmap(lambda message: st.tuples(st.just(message), in_json(message))), st.data()
+)
+def test_slices_make_no_difference(written: tuple[Message, str], data: st.DataObject) -> None:
+    message, text = written
+    body = data.draw(edited(text.encode()) | st.just(text.encode()))
+    bytes_max = data.draw(st.integers(1, 30))
+    try:
+        expected: bytes | str = decode(type(message), body)
+    except Malformed as error:
+        expected = str(error)
+    try:
+        found: bytes | str = decode_slices(type(message), body, bytes_max)
+    except Malformed as error:
+        found = str(error)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "head", "item", "tail"),
+    [
+        (etcdserverpb.TxnRequest, '{"compare":[', "{}", "]}"),
+        (etcdserverpb.TxnRequest, '{"compare":[', "{}", "}}"),
+        (etcdserverpb.TxnRequest, '{"compare":[', "{}", '],"compare":[]}'),
+        (etcdserverpb.TxnRequest, '{"success":[', '{"requestPut":{"key":"YQ=="}}', "]}"),
+        (etcdserverpb.WatchCreateRequest, '{"filters":[', "0", "]}"),
+        (etcdserverpb.WatchCreateRequest, '{"filters":[', '"NOPUT"', "]}"),
+        (etcdserverpb.WatchCreateRequest, '{"stranger":[', "{}", "]}"),
+        (etcdserverpb.WatchCreateRequest, "{", '"":0', "}"),
+        (etcdserverpb.WatchCreateRequest, "[", "[]", "]"),
+        (etcdserverpb.MemberAddRequest, '{"peerURLs":[', '""', "]}"),
+    ],
+)
+def test_no_slice_is_longer_than_its_caller_allows(
+    message: type[Message], head: str, item: str, tail: str
+) -> None:
+    """But for one token: whatever a long text consists of, it takes many slices."""
+    text = (head + ",".join([item] * 3000) + tail).encode()
+    reading = decoder(message.DESCRIPTOR).begin(text)
+    slices, is_whole = 0, False
+    try:
+        while not is_whole:
+            before = reading.offset
+            is_whole = reading.advance(100)
+            # An error begins the text anew, to look for what is told rather.
+            assert reading.offset - before < 200 or not before
+            slices += 1
+    except Malformed:
+        pass
+    assert text[0:1] == b"[" or slices > len(text) / 200
+
+
+def test_small_messages_of_a_long_list_take_little_memory() -> None:
+    text = b'{"compare":[' + b",".join([b"{}"] * 100_000) + b"]}"
+    tracemalloc.start()
+    content = decode(etcdserverpb.TxnRequest, text)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert content == b"\x0a\x00" * 100_000
+    assert peak_bytes < 6 * len(content)

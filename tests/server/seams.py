@@ -42,6 +42,8 @@ class RecordingEdge:
         """Status and body of the answers to HTTP requests."""
         self.waiting: set[int] = set()
         self.pending: dict[int, int] = {}
+        self.paused: set[int] = set()
+        """HTTP calls of whose bodies no more is read."""
         self.is_draining = False
         self.confirms = True
         """Whether clients confirm that they know of the end."""
@@ -94,10 +96,11 @@ class RecordingEdge:
         return self.certificate
 
     def pause(self, call: int) -> None:
-        pass
+        assert call not in self.paused, f"call {call} is paused twice"
+        self.paused.add(call)
 
     def resume(self, call: int) -> None:
-        pass
+        self.paused.remove(call)
 
     def drain(self) -> None:
         assert not self.is_draining

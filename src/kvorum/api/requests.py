@@ -327,21 +327,24 @@ def parse_txn(data: bytes, nesting_max: int = NESTING_MAX) -> Txn | None:
 
 
 def parse_txn_slices(
-    data: bytes, nesting_max: int = NESTING_MAX
+    data: bytes, nesting_max: int = NESTING_MAX, at: int = 0, size: int = -1
 ) -> Generator[None, None, Txn | None]:
     """Read a canonical TxnRequest as `parse_txn` does, in slices.
 
     Any run of a message's fields is a message, too, so neighbours are parsed together; a nested
-    transaction that is long is divided by itself.
+    transaction that is long is divided by itself. It lies between two offsets of the same data:
+    with a copy for every level, two megabytes would take hundreds.
     """
-    if len(data) <= LONG_BYTES:
-        return parse_txn(data, nesting_max)
+    if size < 0:
+        size = len(data)
+    if size - at <= LONG_BYTES:
+        return parse_txn(data[at:size], nesting_max)
     compares: list[Compare] = []
     success: list[Operation] = []
     failure: list[Operation] = []
     whole = Txn(compares, success, failure)
-    at, size, last = 0, len(data), 0
-    start = 0  # of what is not parsed yet
+    last = 0
+    start = at  # of what is not parsed yet
     try:
         while at < size:
             tag = data[at]
@@ -361,7 +364,7 @@ def parse_txn_slices(
                         length, inner = _length(data, body + 1)
                     if inner + length != end or tag not in (0x12, 0x1A):
                         return None
-                    nested = yield from parse_txn_slices(data[inner:end], nesting_max - 1)
+                    nested = yield from parse_txn_slices(data, nesting_max - 1, inner, end)
                     if nested is None:
                         return None
                     (success if tag == 0x12 else failure).append(nested)
@@ -369,7 +372,7 @@ def parse_txn_slices(
             at = end
     except (IndexError, ValueError):
         return None
-    return whole if _append_fields(whole, data[start:], nesting_max) else None
+    return whole if _append_fields(whole, data[start:size], nesting_max) else None
 
 
 def _append_fields(whole: Txn, data: bytes, nesting_max: int) -> bool:

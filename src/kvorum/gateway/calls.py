@@ -347,6 +347,9 @@ class Gateway:
         """Read a slice of what arrived, unless there is more to be read before."""
         if found.is_busy:
             self._hold(found)
+        elif found.body.has_more and self.is_undecided(call):
+            self._hold(found)
+            self._schedule(call, found)
         else:
             self._read_slice(call, found)
 
