@@ -536,6 +536,7 @@ impl Driver {
             }
             Command::MarkWaiting { .. } => stream.waiting = true,
             Command::Release { bytes, .. } => return stream.release(bytes),
+            Command::Hold { is_held, .. } => return stream.hold(is_held),
             _ => return,
         }
         if !mem::replace(&mut stream.is_addressed, true) {

@@ -68,6 +68,10 @@ pub struct Stream {
     answer: Answer,
     /// Received bytes that were not yet given back to the client's window.
     owed: usize,
+    /// The loop wants no more of the body for now.
+    is_held: bool,
+    /// Bytes that the loop took meanwhile, which the client may not send again yet.
+    withheld: usize,
     /// What is to be sent before the stream ends, and its length.
     pieces: VecDeque<Bytes>,
     pieces_bytes: usize,
@@ -175,6 +179,8 @@ impl Stream {
             reader,
             answer: Answer::Unopened(respond),
             owed: 0,
+            is_held: false,
+            withheld: 0,
             pieces: VecDeque::new(),
             pieces_bytes: 0,
             ending: None,
@@ -303,8 +309,19 @@ impl Stream {
     }
 
     /// Lets the client send so many bytes more.
+    /// Keeps the client's window as it is, or gives back what it lost since.
+    pub fn hold(&mut self, is_held: bool) {
+        self.is_held = is_held;
+        if !is_held {
+            let withheld = std::mem::take(&mut self.withheld);
+            self.release(withheld);
+        }
+    }
+
     pub fn release(&mut self, bytes: usize) {
-        if let Some(body) = &mut self.body {
+        if self.is_held {
+            self.withheld += bytes;
+        } else if let Some(body) = &mut self.body {
             let _ = body.flow_control().release_capacity(bytes);
         }
     }

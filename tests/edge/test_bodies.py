@@ -83,6 +83,51 @@ def test_a_paused_body_is_held_back(service: Service) -> None:
         assert client.reply().body == b"done"
 
 
+def test_a_paused_body_of_http2_is_held_back_alone(service: Service) -> None:
+    sent = Limits().stream_queued_bytes_max - 1024
+    with Wire(service.address) as wire:
+        wire.ping()  # its settings, which allow so much at once, have arrived
+        stream = wire.open(HTTP2)
+        call = opened(service)[0]
+        service.remote.pause(call)
+        wire.data(stream, bytes(sent))
+        received = 0
+        while received < sent:
+            received += len(service.next_event(EventKind.MESSAGE, call).detail)
+        # The answer to another call leaves after all that was said about this one.
+        assert wire.unary(ECHO, b"x").status == (0, "")
+        assert not wire.windows.get(stream)
+        service.remote.resume(call)
+        while wire.windows.get(stream, 0) < sent // 2:
+            wire.pump()
+        wire.data(stream, b"more", end=True)
+        assert body(service, call) == b"more"
+        service.remote.respond(call, 200, [], b"done")
+        assert wire.answer(stream).data == b"done"
+
+
+def test_a_call_that_ends_while_it_is_paused_keeps_nothing_of_its_connection(
+    service: Service,
+) -> None:
+    """What its window lost goes back to the connection, however often that happens."""
+    size = Limits().stream_queued_bytes_max - 1024
+    with Wire(service.address) as wire:
+        wire.ping()  # its settings, which allow so much at once, have arrived
+        for _ in range(2 * Limits().connection_queued_bytes_max // size):
+            stream = wire.open(HTTP2)
+            call = opened(service)[0]
+            service.remote.pause(call)
+            wire.data(stream, bytes(size))
+            received = 0
+            while received < size:
+                received += len(service.next_event(EventKind.MESSAGE, call).detail)
+            service.remote.respond(call, 200, [], b"done")
+            assert wire.answer(stream).data == b"done"
+            wire.reset(stream)
+        while wire.windows.get(0, 0) < Limits().connection_queued_bytes_max:
+            wire.pump()
+
+
 # Answers before the body has ended.
 
 

@@ -309,9 +309,10 @@ class Edge(Protocol):
         """Return how many bytes were sent on a call and have not yet left."""
 
     def pause(self, call: int) -> None:
-        """Read no more of an HTTP/1.1 request's body until `resume`; poll what has arrived.
+        """Read no more of a plain HTTP request's body until `resume`; poll what has arrived.
 
-        HTTP/2 calls are not paused: their windows bound what arrives.
+        Over HTTP/1.1 the connection is not read. Over HTTP/2 its other calls go on, and the window
+        of this one bounds what still arrives. Calls of gRPC are not paused.
         """
 
     def resume(self, call: int) -> None:

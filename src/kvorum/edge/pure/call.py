@@ -26,6 +26,7 @@ class Call:
         "finished",
         "half_closed",
         "head_only",
+        "is_paused",
         "kind",
         "metadata",
         "method",
@@ -66,8 +67,11 @@ class Call:
         """Messages that wait for `poll`."""
         self.half_closed = False
         """Whether the client has half-closed, but a compressed message still waits before that."""
+        self.is_paused = False
+        """Whether the loop wants no more of a plain HTTP request's body for now."""
         self.unacknowledged = 0
-        """Bytes of an incomplete message that were not yet given back to the client's window."""
+        """Bytes of an incomplete message, or of a paused body, that were not yet given back to the
+        client's window."""
         self.credit = 0
         """Bytes of queued messages that were given back before they were polled."""
 

@@ -408,7 +408,10 @@ class Http2(Dialect):
             call.unacknowledged = 0
 
     def polled(self, call: Call, wire_bytes: int) -> None:
-        """Give the bytes of a polled message back to the client's window."""
+        """Give the bytes of a polled message back to the client's window, unless it is paused."""
+        if call.is_paused:
+            call.unacknowledged += wire_bytes
+            return
         early = min(call.credit, wire_bytes)
         call.credit -= early
         self._acknowledge(call.stream, wire_bytes - early)
@@ -446,10 +449,15 @@ class Http2(Dialect):
         self._cut_short(call, grpc.status_trailers(status))
 
     def pause(self, call: Call) -> None:
-        """Do nothing: the windows bound what arrives."""
+        """Leave the window of a plain HTTP request as it is."""
+        call.is_paused = call.kind == CallKind.HTTP
 
     def resume(self, call: Call) -> None:
-        """Do nothing."""
+        """Give back what the window has lost."""
+        if call.is_paused:
+            call.is_paused = False
+            self._acknowledge(call.stream, call.unacknowledged)
+            call.unacknowledged = 0
 
     def expire(self, call: Call) -> None:
         """Answer DEADLINE_EXCEEDED; break an answer off that is not out.
