@@ -6,6 +6,7 @@ from bench.abuse import (
     call_attacks,
     frame_attacks,
     http_attacks,
+    json_attacks,
     member_attacks,
     slow_call_attacks,
 )
@@ -26,4 +27,5 @@ ATTACKS = (
     *call_attacks.ATTACKS,
     *slow_call_attacks.ATTACKS,
     *frame_attacks.ATTACKS,
+    *json_attacks.ATTACKS,
 )
