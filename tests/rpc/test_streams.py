@@ -5,10 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.api import errors
+from kvorum.api.codec import varint
 from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
+from kvorum.api.pb.mvccpb import Event as Put
 from kvorum.edge.interface import Event, EventKind
 from kvorum.rpc.keepalives import UNTAKEN_BYTES_MAX, WAITING_MAX
+from kvorum.rpc.watch import FILTERS_MAX
 from tests.rpc.harness import Harness, Stream
 
 
@@ -253,3 +256,27 @@ def test_the_end_of_the_server_ends_streams(harness: Harness) -> None:
     harness.end()
     assert [stream.status for stream in streams] == [errors.STOPPED] * 4
     assert harness.member.hub.streams_open == 0
+
+
+@pytest.mark.parametrize("encoding", ["packed", "one by one"])
+def test_the_filters_of_a_watch_are_limited(harness: Harness, encoding: str) -> None:
+    """A million of them would take longer to look at than a million bytes."""
+
+    def create(count: int) -> bytes:
+        values = b"\x2a" + varint(count) + b"\x01" * count if encoding == "packed" else b""
+        inner = b"\x0a\x01a" + (values or b"\x28\x01" * count)
+        return b"\x0a" + varint(len(inner)) + inner
+
+    stream = harness.open("Watch/Watch")
+    stream.send(create(FILTERS_MAX))
+    stream.send(create(FILTERS_MAX + 1))
+    created, refused = stream.received()
+    assert (created.created, created.canceled) == (True, False)
+    assert (refused.created, refused.canceled, refused.watch_id) == (True, True, -1)
+    assert str(FILTERS_MAX + 1) in refused.cancel_reason
+    # The first one filters: its client hears of puts, and of no deletions.
+    harness.ask("KV/Put", pb.PutRequest(key=b"a"))
+    harness.ask("KV/DeleteRange", pb.DeleteRangeRequest(key=b"a"))
+    (response,) = stream.received()
+    assert [event.type for event in response.events] == [Put.PUT]
+    assert stream.status is None

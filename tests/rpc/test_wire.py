@@ -1,11 +1,13 @@
 """Messages with numbers of any length: refused where a real etcd refuses them, in its words."""
 
+import tracemalloc
+
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvorum.api import wire
+from kvorum.api import errors, wire
 from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from tests.etcd import is_target
@@ -136,3 +138,44 @@ def test_the_walk_through_a_message_ends() -> None:
     assert wire.parse_message(pb.RangeRequest, payload).key == b""
     with pytest.raises(DecodeError):
         wire.parse_message(pb.RangeRequest, payload[3:])
+
+
+@given(
+    st.lists(st.binary(max_size=6).map(lambda data: b"\x0a" + encoded(len(data)) + data))
+    .map(b"".join)
+    .flatmap(lambda data: st.just(data) | fields((1, 2, 3), st.binary(max_size=9))),
+    st.integers(1, 30),
+)
+def test_runs_of_fields_are_the_message(data: bytes, run_bytes: int) -> None:
+    runs = list(wire.field_runs(data, run_bytes))
+    assert b"".join(runs) == data
+    try:
+        expected = wire.parse_message(pb.TxnRequest, data)
+    except DecodeError:
+        with pytest.raises(DecodeError):
+            [wire.parse_message(pb.TxnRequest, run) for run in runs]
+        return
+    merged = pb.TxnRequest()
+    for run in runs:
+        merged.MergeFrom(wire.parse_message(pb.TxnRequest, run))
+    assert merged == expected
+
+
+def test_a_long_message_of_small_fields_is_divided() -> None:
+    data = b"\x0a\x00" * 10_000
+    assert [len(run) for run in wire.field_runs(data, 1000)] == [1000] * 20
+
+
+def test_a_transaction_of_a_million_compares_is_never_held_as_a_whole(ours: Harness) -> None:
+    """Beyond what may be there, compares are read and forgotten; the answer is that of fewer."""
+    data = b"\x0a\x00" * 300_000
+    tracemalloc.start()
+    answer = ours.ask_bytes("/etcdserverpb.KV/Txn", data)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert answer == ours.ask_bytes("/etcdserverpb.KV/Txn", b"\x0a\x00" * 129)
+    assert answer == errors.TOO_MANY_OPS
+    assert peak_bytes < 3 * len(data)
+    last_is_malformed = ours.ask_bytes("/etcdserverpb.KV/Txn", data + b"\x0a")
+    assert isinstance(last_is_malformed, Status)
+    assert last_is_malformed.text.startswith(REFUSED)

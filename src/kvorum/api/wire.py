@@ -6,6 +6,7 @@ message walked, field by field.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -39,12 +40,43 @@ def parse_message(kind: type[_Message], data: bytes) -> _Message:
         message = kind.FromString(data)
     except DecodeError as error:
         raise DecodeError(NOT_UTF8 if "UTF-8" in str(error) else MALFORMED) from error
-    if _SUSPECT.search(data) is not None:
+    if not data.isascii() and _SUSPECT.search(data) is not None:
         try:
             _walk(kind.DESCRIPTOR, data, 0, len(data), FIELDS_WALKED_MAX)
         except ValueError as error:
             raise DecodeError(MALFORMED) from error
     return message
+
+
+def field_runs(data: bytes, run_bytes: int) -> Iterator[bytes]:
+    """Divide the bytes of a message into runs of whole fields, each about so long.
+
+    Each run is a message by itself, and all of them merged are the message. What cannot be divided,
+    because it is malformed or a group, is the last run.
+    """
+    start = at = 0
+    try:
+        while at < len(data):
+            if at - start >= run_bytes:
+                yield data[start:at]
+                start = at
+            tag, at = read_varint(data, at)
+            wire_type = tag & 7
+            if wire_type == _LENGTH:
+                length, at = read_varint(data, at)
+                at += length
+            elif wire_type == _VARINT:
+                _, at = read_varint(data, at)
+            elif wire_type == _FIXED64:
+                at += 8
+            elif wire_type == _FIXED32:
+                at += 4
+            else:
+                break
+    except (IndexError, ValueError):
+        pass
+    if start < len(data):
+        yield data[start:]
 
 
 def _walk(descriptor: Any, data: bytes, at: int, end: int, fields_left: int) -> int:

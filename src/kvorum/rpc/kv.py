@@ -31,7 +31,7 @@ from kvorum.api.requests import (
     txn_of_slices,
 )
 from kvorum.api.responses import RANGE_KVS, range_stream_response, repeated
-from kvorum.api.wire import parse_message
+from kvorum.api.wire import field_runs, parse_message
 from kvorum.backend.quota import PUT_BYTES
 from kvorum.member.callers import Caller
 from kvorum.member.figures import PIECE
@@ -127,12 +127,15 @@ class KeyValues:
         """Read and check a transaction in slices, and then run it like any other."""
         size = len(payload)
         try:
+            message: TxnRequest | None = None
             txn = yield from parse_txn_slices(payload)
             if txn is None:
-                message = parse_message(TxnRequest, payload)
-                yield None
-                payload = canonical(message)
-                yield None
+                message = TxnRequest()
+                for run in field_runs(payload, LONG_BYTES):
+                    message.MergeFrom(parse_message(TxnRequest, run))
+                    # With one more than may be there it is refused, however many there are.
+                    del message.compare[self._operations_max + 1 :]
+                    yield None
                 txn = yield from txn_of_slices(message)
             cost = put_cost(txn)
             if cost and (status := self._member.check_quota(cost)) is not None:
@@ -143,6 +146,8 @@ class KeyValues:
         finally:
             self.waiting_bytes -= size
         if status is None:
+            # Written anew only now: that takes long if there are a million operations.
+            payload = payload if message is None else canonical(message)
             self._begin_txn(call, caller, payload, txn, cost)
         return status
 

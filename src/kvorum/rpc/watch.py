@@ -18,6 +18,9 @@ from kvorum.mvcc.watch.stream import WatchStream
 FIRST_KEY = b"\0"
 """What an empty key stands for."""
 
+FILTERS_MAX = 1_000
+"""How many filters a watch may name; etcd knows two, and takes any number of them."""
+
 _TOLD = (errors.INVALID_AUTH_TOKEN, errors.AUTH_OLD_REVISION, errors.USER_EMPTY)
 """The refusals that a client is told; of any other it only hears that it has no permission."""
 
@@ -40,7 +43,7 @@ class Watches:
         kind = message.WhichOneof("request_union")
         if kind == "create_request":
             create = message.create_request
-            refusal = self._refusal(caller, create)
+            refusal = self._refusal(caller, create) or _filters_refusal(create)
             if refusal is not None:
                 stream.refuse(refusal)
                 return
@@ -84,3 +87,11 @@ class Watches:
     def full(self, call: int) -> None:
         """Send a stream no more events until it is writable."""
         self._streams[call].pause()
+
+
+def _filters_refusal(create: WatchCreateRequest) -> str | None:
+    """Return why a watcher is refused for how many filters it names."""
+    count = len(create.filters)
+    if count <= FILTERS_MAX:
+        return None
+    return f"a watch may name {FILTERS_MAX} filters, and this one names {count}: name each once"

@@ -104,8 +104,7 @@ class WatchStream:
             watch_id = self._next_id
             self._next_id += 1
         selection = PREV_KV if prev_kv else 0
-        # A request may name a million filters.
-        for kind in set(filters):
+        for kind in filters:
             selection |= _FILTERS.get(kind, 0)
         watcher = Watcher(self, watch_id, where, start_revision, selection, fragment)
         self._watchers[watch_id] = watcher
