@@ -23,6 +23,7 @@ use http::header::InvalidHeaderName;
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use rustc_hash::FxHashMap;
 use std::collections::HashSet;
@@ -40,6 +41,10 @@ const HALF_CLOSED: u8 = 3;
 const ENDED: u8 = 4;
 const HTTP_OPENED: u8 = 5;
 const WRITABLE: u8 = 6;
+
+/// A longer answer is sent from where Python keeps it: copying it would take the loop's time and
+/// as much memory again.
+const LENT_BYTES_MIN: usize = 256 * 1024;
 
 /// The largest window HTTP/2 knows.
 const HTTP2_WINDOW_MAX: u32 = (1 << 31) - 1;
@@ -204,11 +209,17 @@ impl NativeEdge {
         for item in batch.try_iter()? {
             let item = item?.cast_into::<PyTuple>()?;
             let answer = item.get_borrowed_item(1)?;
+            let mut head = None;
             let result = match answer.cast::<PyBytes>() {
+                Ok(message) if message.as_bytes().len() >= LENT_BYTES_MIN => {
+                    head = Some(Bytes::copy_from_slice(&grpc::prefix(message.as_bytes().len())));
+                    Ok(Bytes::from_owner(PyBackedBytes::from(message.to_owned())))
+                }
                 Ok(message) => Ok(grpc::frame(message.as_bytes())),
                 Err(_) => Err(answer.extract::<(i32, String)>()?),
             };
-            commands.push(Command::Reply { call: item.get_borrowed_item(0)?.extract()?, result });
+            let call = item.get_borrowed_item(0)?.extract()?;
+            commands.push(Command::Reply { call, head, result });
         }
         self.hand_over(commands);
         Ok(())

@@ -174,11 +174,17 @@ fn parse_timeout(value: &[u8]) -> Result<Duration, String> {
     Ok(Duration::from_nanos(number.saturating_mul(nanoseconds)))
 }
 
+/// Returns the prefix of an uncompressed message.
+pub fn prefix(length: usize) -> [u8; PREFIX_BYTES] {
+    let mut prefix = [0; PREFIX_BYTES];
+    prefix[1..].copy_from_slice(&(length as u32).to_be_bytes());
+    prefix
+}
+
 /// Puts the prefix of an uncompressed message before its bytes.
 pub fn frame(payload: &[u8]) -> Bytes {
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + payload.len());
-    framed.put_u8(0);
-    framed.put_u32(payload.len() as u32);
+    framed.put_slice(&prefix(payload.len()));
     framed.put_slice(payload);
     framed.freeze()
 }

@@ -514,11 +514,11 @@ impl Driver {
             return;
         };
         match command {
-            Command::Reply { result: Ok(message), .. } => {
+            Command::Reply { head, result: Ok(message), .. } => {
                 count(&self.shared.counters.messages_sent, 1);
                 self.resets.answered();
                 let (hurry, length) = (self.backlog.has_room(), message.len());
-                if stream.reply(message, hurry) {
+                if stream.reply(head, message, hurry) {
                     self.backlog.add(id, length);
                     return self.remove(id);
                 }

@@ -250,7 +250,7 @@ impl Network {
     /// Answers a call that the loop has not seen.
     pub fn answer(&self, call: Call, result: Result<Bytes, (i32, String)>) {
         let number = connection_of(call);
-        let command = Command::Reply { call, result };
+        let command = Command::Reply { call, head: None, result };
         if let Some(connection) = self.connections.borrow().get(&number) {
             self.shared.room.give(&connection.shared.account, command.load());
         }

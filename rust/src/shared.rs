@@ -199,6 +199,8 @@ impl Pending {
 pub enum Command {
     Reply {
         call: Call,
+        /// What precedes a long message, which is sent from where Python keeps it.
+        head: Option<Bytes>,
         result: Result<Bytes, (i32, String)>,
     },
     Send {

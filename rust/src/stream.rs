@@ -330,9 +330,11 @@ impl Stream {
     ///
     /// With `hurry`, a small answer goes to h2 at once, even if its window is closed: asking would
     /// cost more.
-    pub fn reply(&mut self, message: Bytes, hurry: bool) -> bool {
+    pub fn reply(&mut self, head: Option<Bytes>, message: Bytes, hurry: bool) -> bool {
         self.start(&[]);
-        if let Answer::Open(send) = &mut self.answer
+        if let Some(head) = head {
+            self.send(head);
+        } else if let Answer::Open(send) = &mut self.answer
             && hurry
             && self.pieces.is_empty()
             && message.len() <= PIECE_BYTES_MAX

@@ -11,7 +11,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.files.real import RealFiles
 from kvorum.rpc.snapshot import IMAGES_MAX, WAITING_MAX
-from kvorum.rpc.streams import TAKING_SECONDS_MAX
+from kvorum.rpc.streams import AWAITED_SECONDS_MAX, TAKING_SECONDS_MAX
 from tests.rpc.harness import Harness, Stream
 
 
@@ -51,11 +51,35 @@ def test_who_takes_nothing_makes_room_for_the_next(harness: Harness) -> None:
     harness.pass_time(0.2)
     assert len(images(harness)) == IMAGES_MAX
     assert [stream.status for stream in (*stuck, next_one)] == [None] * 3
-    leap(harness, TAKING_SECONDS_MAX)
+    leap(harness, AWAITED_SECONDS_MAX)
     assert [stream.status for stream in stuck] == [errors.TIMEOUT] * 2
     harness.until(lambda: next_one.status is not None)
     assert next_one.status is not None and next_one.status.code == Code.OK
     assert not images(harness)
+
+
+def test_who_takes_nothing_is_left_alone_for_longer_while_nobody_waits(harness: Harness) -> None:
+    stuck = begin(harness, takes=False)
+    harness.until(lambda: bool(stuck.received()))
+    leap(harness, AWAITED_SECONDS_MAX)
+    leap(harness, TAKING_SECONDS_MAX - 3 * AWAITED_SECONDS_MAX)
+    assert stuck.status is None
+    leap(harness, 3 * AWAITED_SECONDS_MAX)
+    assert stuck.status == errors.TIMEOUT
+
+
+def test_who_takes_something_is_not_ended_although_another_waits(harness: Harness) -> None:
+    slow = [begin(harness, takes=False) for _ in range(IMAGES_MAX)]
+    next_one = begin(harness, takes=True)
+    harness.until(lambda: all(stream.received() for stream in slow))
+    while next_one.status is None:
+        leap(harness, AWAITED_SECONDS_MAX / 2)
+        for stream in slow:
+            if stream.status is None:
+                harness.edge.pending[stream.call] = 0
+                stream.writable()
+    codes = {stream.status.code for stream in (*slow, next_one) if stream.status is not None}
+    assert codes == {Code.OK}
 
 
 def test_who_takes_slowly_is_not_ended(harness: Harness) -> None:

@@ -13,7 +13,7 @@ from kvorum.api.errors import StatusError
 from kvorum.api.responses import range_body_of_one
 from kvorum.member.permissions import still_current
 from kvorum.mvcc.ranges import RangeOptions, reply_parts
-from kvorum.mvcc.slices import begun
+from kvorum.mvcc.slices import begun, joined
 
 if TYPE_CHECKING:
     from kvorum.api.requests import Range
@@ -88,4 +88,5 @@ def range_answer(member: Member, options: RangeOptions) -> Slices:
         parts = yield from reply_parts(result)
     except StatusError as error:
         return error.status
-    return b"".join([member.header.field(result.revision), *parts])
+    parts.insert(0, member.header.field(result.revision))
+    return (yield from joined(parts))

@@ -6,6 +6,7 @@ operation says what may change meanwhile. A slice is at most `KEYS_PER_SLICE` ke
 """
 
 from collections.abc import Generator
+from io import BytesIO
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -59,3 +60,25 @@ def freed(items: list[Any]) -> Slices[None]:
         del items[-FREED_PER_SLICE:]
         yield
     items.clear()
+
+
+def joined(parts: list[bytes]) -> Slices[bytes]:
+    """Join parts in slices; empties the list, so that no more than a part is there twice."""
+    if sum(map(len, parts)) <= BYTES_PER_SLICE:
+        whole = b"".join(parts)
+        parts.clear()
+        return whole
+    parts.reverse()
+    # Its buffer grows where it is and becomes the result, without a copy.
+    buffer = BytesIO()
+    written = 0
+    while parts:
+        part = parts.pop()
+        buffer.write(part)
+        written += len(part)
+        if written >= BYTES_PER_SLICE:
+            written = 0
+            # A suspended generator would keep it.
+            part = b""
+            yield
+    return buffer.getvalue()

@@ -30,7 +30,8 @@ PIECE_BYTES = 4 * BLOB_BYTES
 IMAGES_MAX = 2
 """How many images may exist at a time: each takes as much of the disk as the database."""
 WAITING_MAX = 16
-"""How many calls may wait for their turn; more are refused."""
+"""How many calls may wait for their turn; more are refused. While one waits, a client that takes
+nothing for `AWAITED_SECONDS_MAX` is ended."""
 PROGRESS_SECONDS = 5.0
 """How often the progress of a snapshot is logged."""
 
@@ -43,6 +44,11 @@ class Snapshots:
         self._count = 0
         self._waiting = 0
         self._under_way = 0
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a call waits until another snapshot was sent."""
+        return self._waiting > 0
 
     def begin(self, _caller: Caller, payload: bytes) -> Steps | Status:
         """Return the procedure that sends an image."""

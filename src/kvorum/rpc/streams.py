@@ -2,7 +2,8 @@
 
 The request is the stream's only message. The procedure is held while the client does not take
 what was sent; when it ends, which the member reports like a reply, the stream ends. A stream that
-holds what others need, as a snapshot holds room on the disk, may be held only so long.
+holds what others need, as a snapshot holds room on the disk, may be held only so long, and for
+seconds only while one of the others waits.
 """
 
 from collections.abc import Callable
@@ -17,18 +18,33 @@ from kvorum.member.waits import Steps
 TAKING_SECONDS_MAX = 60.0
 """Time for a client to take what it was sent, where its stream holds what others need."""
 
+AWAITED_SECONDS_MAX = 5.0
+"""The same while another call waits for what such a stream holds."""
+
 Begin = Callable[[Caller, bytes], Steps | Status]
 """Checks a caller's payload and returns the procedure that serves it; may raise DecodeError."""
+
+
+def _never() -> bool:
+    return False
 
 
 class Answers:
     """All streams of one method whose client sends one request."""
 
-    def __init__(self, member: Member, begin: Begin, held_seconds_max: float = inf) -> None:
+    def __init__(
+        self,
+        member: Member,
+        begin: Begin,
+        held_seconds_max: float = inf,
+        is_awaited: Callable[[], bool] = _never,
+    ) -> None:
+        """Let no stream be held for longer than a time, or a shorter one if others wait for it."""
         self._member = member
         self._begin = begin
         self._begun: dict[int, bool] = {}
         self._held_seconds_max = held_seconds_max
+        self._is_awaited = is_awaited
         self._held_since: dict[int, float] = {}
 
     def opened(self, call: int) -> None:
@@ -68,5 +84,8 @@ class Answers:
 
     def overdue(self, now: float) -> list[int]:
         """Return the streams whose clients have not taken what they were sent in time."""
-        since = now - self._held_seconds_max
+        seconds = self._held_seconds_max
+        if self._held_since and self._is_awaited():
+            seconds = min(seconds, AWAITED_SECONDS_MAX)
+        since = now - seconds
         return [call for call, held in self._held_since.items() if held <= since]

@@ -161,6 +161,10 @@ def _unary(
     return Rpc(path, Kind.UNARY, permission, checked, learner, waits_for_others, unary=handler)
 
 
+def _never(_handlers: Handlers) -> bool:
+    return False
+
+
 def _server_stream(
     path: str,
     begin: Callable[[Handlers], Begin],
@@ -169,11 +173,12 @@ def _server_stream(
     *,
     learner: Learner = Learner.REFUSES,
     held_seconds_max: float = inf,
+    is_awaited: Callable[[Handlers], bool] = _never,
 ) -> Rpc:
     """Make the row of a stream with one request; see `Answers` for how long it may be held."""
 
     def streams(handlers: Handlers, member: Member) -> Streams:
-        return Answers(member, begin(handlers), held_seconds_max)
+        return Answers(member, begin(handlers), held_seconds_max, lambda: is_awaited(handlers))
 
     return Rpc(path, Kind.SERVER_STREAM, permission, checked, learner, streams=streams)
 
@@ -241,6 +246,7 @@ RPCS: Final[tuple[Rpc, ...]] = (
         _FIRST,
         learner=Learner.SERVES,
         held_seconds_max=TAKING_SECONDS_MAX,
+        is_awaited=lambda handlers: handlers.snapshots.is_awaited,
     ),
     _unary(_MAINTENANCE + "MoveLeader", lambda of: of.maintenance.move_leader, _P.ADMIN, _FIRST),
     _unary(_MAINTENANCE + "Downgrade", lambda of: of.maintenance.downgrade, _P.ADMIN, _FIRST),
