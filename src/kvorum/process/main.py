@@ -129,10 +129,25 @@ def _ask(flags: dict[str, object]) -> Asked:
     return Asked(content.given, ignored(flags, os.environ, content.unknown), path)
 
 
+def _return_large_blocks() -> None:
+    """Have the C library give large blocks back to the system as soon as they are free.
+
+    glibc stops doing so once a block of their size was freed. The parts of a long answer, which are
+    freed one by one while they are joined, would then stay resident beside the whole.
+    """
+    # Imported late, so that a mistyped flag is answered quickly.
+    import ctypes
+
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+
+
 def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
     # Full collections would examine every key and every imported module again and again; the loop
     # collects young objects.
     gc.disable()
+    _return_large_blocks()
     # Imported late, so that a mistyped flag is answered quickly.
     import uvloop
 
