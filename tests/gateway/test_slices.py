@@ -15,7 +15,7 @@ from kvorum.api.pb.etcdserverpb import PutRequest, RangeRequest
 from kvorum.edge.interface import EventKind
 from kvorum.gateway.bodies import FRAMES_BYTES, FRAMES_FACTOR, SLICE_BYTES, VALUE_BYTES
 from kvorum.rpc.table import NUMBERS
-from tests.gateway.test_calls import KEEP_ALIVE, PUT, WATCH, Client, Socket, base64
+from tests.gateway.clients import KEEP_ALIVE, PUT, WATCH, Client, Socket, base64
 from tests.rpc.guarded import Guarded
 
 pytestmark = pytest.mark.compiled

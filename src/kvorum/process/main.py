@@ -28,6 +28,10 @@ from kvorum.settings.help import USAGE, flags_text, version_text
 from kvorum.settings.suggestions import ignored, suggestions
 from kvorum.telemetry.logs import Logger, open_logger, plain_logger
 
+LARGE_BLOCK_BYTES = 256 * 1024
+"""Memory in blocks of this size and more goes back to the system when it is freed."""
+_M_MMAP_THRESHOLD = -3
+
 
 def main() -> None:
     """Run the command."""
