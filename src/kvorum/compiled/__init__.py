@@ -38,6 +38,7 @@ MODULES = (
     "kvorum.backend.transfer",
     "kvorum.backend.view",
     "kvorum.gateway.assembly",
+    "kvorum.gateway.bodies",
     "kvorum.gateway.calls",
     "kvorum.gateway.decoding",
     "kvorum.gateway.encoding",
