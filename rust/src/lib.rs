@@ -13,8 +13,6 @@ mod backlog;
 mod certificate;
 mod chains;
 mod connection;
-#[cfg(feature = "python")]
-mod copies;
 mod der;
 mod direct;
 #[cfg(feature = "python")]
@@ -37,6 +35,8 @@ mod log_writer;
 mod network;
 #[cfg(feature = "python")]
 mod newest;
+#[cfg(feature = "python")]
+mod pages;
 mod policy;
 mod ready;
 mod relay;
@@ -70,9 +70,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::copies::check_copy;
-
-    #[pymodule_export]
     use crate::edge::NativeEdge;
 
     #[pymodule_export]
@@ -83,6 +80,9 @@ mod _native {
 
     #[pymodule_export]
     use crate::newest::NewestRows;
+
+    #[pymodule_export]
+    use crate::pages::check_pages;
 
     #[pymodule_export]
     use crate::row_pages::RowPages;

@@ -128,16 +128,22 @@ class Environments(Protocol):
     def native(self) -> NativeRows | None:
         """Compiled functions over rows, if there are any."""
 
-    def open(self, path: str, map_bytes: int, *, is_synced: bool = True) -> Environment:
+    def open(
+        self, path: str, map_bytes: int, *, is_synced: bool = True, checks: bool = False
+    ) -> Environment:
         """Open a file to read and write; make it, with its buckets, if there is none.
 
         `map_bytes` is the room reserved, which the file can never outgrow. If not `is_synced`, for
         a file that does not count yet, commits are durable once it was closed and a descriptor of
-        it was synced.
+        it was synced. With `checks`, a file that this process has not had open before is checked
+        page by page; raises CorruptionError if it is damaged.
         """
 
-    def open_reader(self, path: str) -> Environment:
-        """Open an existing file to read; if this process has it open already, share that."""
+    def open_reader(self, path: str, *, checks: bool = False) -> Environment:
+        """Open an existing file to read; if this process has it open already, share that.
+
+        `checks` means the same as for `open`.
+        """
 
     def copy(self, source: Environment, path: str, descriptor: int) -> None:
         """Write the newest commit, without free pages, to a new, empty file of `Files`.

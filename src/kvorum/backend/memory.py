@@ -298,6 +298,7 @@ class MemoryEnvironments:
         map_bytes: int,  # noqa: ARG002
         *,
         is_synced: bool = True,
+        checks: bool = False,  # noqa: ARG002
     ) -> Environment:
         """Open a file to read and write; make it, with its buckets, if there is none."""
         assert path not in self._open, f"{path} is open already"
@@ -312,7 +313,12 @@ class MemoryEnvironments:
         self._open[path] = environment
         return environment
 
-    def open_reader(self, path: str) -> Environment:
+    def open_reader(
+        self,
+        path: str,
+        *,
+        checks: bool = False,  # noqa: ARG002
+    ) -> Environment:
         """Open an existing file to read; if it is open already, share that."""
         environment = self._open.get(path)
         if environment is not None:

@@ -1,6 +1,7 @@
 """What compiled code does in place of Python, for many rows a call.
 
-The functions are those of the native edge (`rust/src/rows.rs`, `row_pages.rs`, `newest.rs`),
+The functions are those of the native edge (`rust/src/rows.rs`, `row_pages.rs`, `newest.rs`,
+`pages.rs`),
 reached through `Environments`; where there are none, Python does everything. They handle rows in
 their usual form. For anything else, damage above all, they report failure and have changed nothing;
 the Python code that they replace then decides what is wrong and reports it.
@@ -103,8 +104,18 @@ class NativeRows(Protocol):
         them: unless these are the last rows, some are left that do not fill a leaf.
         """
 
-    def check_copy(self, descriptor: int, buckets: list[bytes], /) -> str | None:
-        """Check a copy of a database as `kvorum.backend.copies` does; return what is wrong."""
+    def check_pages(
+        self,
+        descriptor: int,
+        page_bytes: int,
+        page_count: int,
+        free: bytes,
+        main: bytes,
+        buckets: list[bytes],
+        is_copy: bool,
+        /,
+    ) -> str | None:
+        """Check a commit as `kvorum.backend.pages` does; return what is wrong."""
 
     def note_rows(
         self,

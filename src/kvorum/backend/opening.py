@@ -24,11 +24,13 @@ def open_backend(
     *,
     quota_bytes: int = 0,
     limits: Limits | None = None,
+    checks: bool = True,
 ) -> Backend:
     """Open the database in a directory, which exists; make it if there is none.
 
     One process at a time can. What a crash left over is removed, and a database of an older
-    format is converted. Room is reserved for `quota_bytes`, which is negative for none.
+    format is converted. Room is reserved for `quota_bytes`, which is negative for none. A damaged
+    file is a CorruptionError; without `checks`, this process has had it made a moment ago.
     """
     map_bytes = reserved_bytes(quota_bytes)
     with ExitStack() as undo:
@@ -43,7 +45,7 @@ def open_backend(
             while current.version < directories.FORMAT_VERSION:
                 current = _convert(files, environments, directory, current, map_bytes)
         number = current.number if current is not None else 1
-        environment = environments.open(database_path(directory, number), map_bytes)
+        environment = environments.open(database_path(directory, number), map_bytes, checks=checks)
         undo.callback(environment.close)
         if current is None:
             write_current(files, directory, Current(number))
@@ -67,9 +69,14 @@ def rewrite(backend: Backend, files: Files, environments: Environments) -> None:
 
 
 @contextmanager
-def open_view(files: Files, environments: Environments, directory: str) -> Iterator[View]:
-    """Read what the newest commit left in a directory, from any process."""
-    environment, view = begin_view(files, environments, directory)
+def open_view(
+    files: Files, environments: Environments, directory: str, *, checks: bool = True
+) -> Iterator[View]:
+    """Read what the newest commit left in a directory, from any process.
+
+    Without `checks`, the process belongs to a member, which has checked the file at its start.
+    """
+    environment, view = begin_view(files, environments, directory, checks=checks)
     try:
         try:
             yield view
@@ -80,14 +87,14 @@ def open_view(files: Files, environments: Environments, directory: str) -> Itera
 
 
 def begin_view(
-    files: Files, environments: Environments, directory: str
+    files: Files, environments: Environments, directory: str, *, checks: bool = True
 ) -> tuple[Environment, View]:
     """Do what `open_view` does; the caller ends the view, and then closes the environment."""
     current = read_current(files, directory)
     while True:
         path = database_path(directory, current.number if current else 1)
         try:
-            environment = environments.open_reader(path)
+            environment = environments.open_reader(path, checks=checks)
             break
         except BackendError:
             # Another database may have replaced it a moment ago.

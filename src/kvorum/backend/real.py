@@ -17,8 +17,10 @@ from kvorum.backend.buckets import BUCKETS
 from kvorum.backend.environment import Environment, ReadTransaction, Sizes
 from kvorum.backend.errors import BackendError, CorruptionError
 from kvorum.backend.native import NativeRows, RowPages
-from kvorum.files import Files
+from kvorum.backend.pages import PageError, check_pages, read_commits
+from kvorum.files import Files, Opening
 from kvorum.files.interface import copy_file
+from kvorum.files.real import RealFiles
 
 _Databases: TypeAlias = dict[bytes, "lmdb._Database"]
 # The two pages in which LMDB notes the newest commits.
@@ -27,6 +29,8 @@ _META_PAGES = 2
 # many more than etcd's database a small one has at any time. They count for nothing, so that a
 # small quota holds as much.
 _UNCOUNTED_PAGES = 9
+_COMMITS_MISSED_MAX = 100
+"""So often a member may commit twice between two looks at the file."""
 # The LMDB that py-lmdb brings along can copy what an older view sees.
 _IS_PATCHED = lmdb.version(subpatch=True)[3:] > (0,)
 
@@ -206,6 +210,7 @@ class LmdbEnvironment:
         map_bytes: int,
         *,
         readonly: bool,
+        checks: bool,
         sync: bool = True,
     ) -> None:
         self._environments = environments
@@ -231,6 +236,8 @@ class LmdbEnvironment:
             raise _error(path, "opening", error) from error
         try:
             self.databases: _Databases = {}
+            if checks:
+                self._check()
             if readonly:
                 self._open_buckets(None)
             else:
@@ -239,6 +246,28 @@ class LmdbEnvironment:
         except lmdb.Error as error:
             self.lmdb.close()
             raise _error(path, "opening its buckets", error) from error
+        except PageError as error:
+            self.lmdb.close()
+            raise CorruptionError(path, "checking its pages", str(error)) from None
+
+    def _check(self) -> None:
+        """Raise PageError unless the newest commit is whole, before LMDB reads any of its pages.
+
+        A transaction keeps the commit in place, because a member may be writing to the file.
+        """
+        files = RealFiles()
+        descriptor = files.open(self.path, Opening.READ)
+        try:
+            for _ in range(_COMMITS_MISSED_MAX):
+                with self.lmdb.begin() as transaction:
+                    number = transaction.id()
+                    for commit in read_commits(files, descriptor):
+                        if commit.number == number:
+                            check_pages(files, descriptor, commit, self.native)
+                            return
+            raise PageError(f"no meta page is of the commit {number}")
+        finally:
+            files.close(descriptor)
 
     def _open_buckets(self, transaction: "lmdb.Transaction[bytes] | None") -> None:
         for bucket in BUCKETS:
@@ -294,7 +323,7 @@ class LmdbEnvironment:
 class LmdbEnvironments:
     """The database files that this process has open."""
 
-    __slots__ = ("_lock_file", "_open", "_syncs", "native")
+    __slots__ = ("_known", "_lock_file", "_open", "_syncs", "native")
 
     def __init__(
         self,
@@ -311,13 +340,21 @@ class LmdbEnvironments:
         self._lock_file = lock_file
         self._syncs = syncs
         self._open: dict[str, LmdbEnvironment] = {}
+        self._known: set[str] = set()
+        """Files that this process has checked or made."""
 
-    def open(self, path: str, map_bytes: int, *, is_synced: bool = True) -> Environment:
+    def open(
+        self, path: str, map_bytes: int, *, is_synced: bool = True, checks: bool = False
+    ) -> Environment:
         """Open a file to read and write; make it, with its buckets, if there is none."""
         assert path not in self._open, f"{path} is open already"
         sync = is_synced and self._syncs
-        environment = LmdbEnvironment(self, path, map_bytes, readonly=False, sync=sync)
+        checks = checks and self._is_unknown(path)
+        environment = LmdbEnvironment(
+            self, path, map_bytes, readonly=False, checks=checks, sync=sync
+        )
         self._open[path] = environment
+        self._known.add(path)
         if self._lock_file is not None and is_synced:
             self._lock(environment, self._lock_file)
         return environment
@@ -334,15 +371,36 @@ class LmdbEnvironments:
             environment.close()
             raise
 
-    def open_reader(self, path: str) -> Environment:
+    def _is_unknown(self, path: str) -> bool:
+        """Check the beginning of a file, and return whether its pages have to be checked.
+
+        This process has checked what it has opened before. Without a beginning, LMDB would make a
+        new database of the file.
+        """
+        files = RealFiles()
+        if path in self._known or not files.exists(path):
+            return False
+        descriptor = files.open(path, Opening.READ)
+        try:
+            read_commits(files, descriptor)
+        except PageError as error:
+            raise CorruptionError(path, "checking its pages", str(error)) from None
+        finally:
+            files.close(descriptor)
+        return True
+
+    def open_reader(self, path: str, *, checks: bool = False) -> Environment:
         """Open an existing file to read; if this process has it open already, share that."""
         environment = self._open.get(path)
         if environment is not None:
             environment.users += 1
         else:
+            checks = checks and self._is_unknown(path)
             # Given no map size, LMDB takes it from the file.
-            environment = LmdbEnvironment(self, path, 0, readonly=True)
+            environment = LmdbEnvironment(self, path, 0, readonly=True, checks=checks)
             self._open[path] = environment
+            if checks:
+                self._known.add(path)
         return environment
 
     @property

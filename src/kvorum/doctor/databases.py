@@ -19,6 +19,7 @@ from kvorum.backend.bbolt import ImageError, open_image
 from kvorum.backend.buckets import ALARM
 from kvorum.backend.images import checked_content
 from kvorum.backend.real import LmdbEnvironments
+from kvorum.edge import native_rows
 from kvorum.files.real import RealFiles
 from kvorum.offline.facts import Facts
 
@@ -82,7 +83,7 @@ def _alarm(name: bytes) -> str:
 
 @contextmanager
 def _opened(directory: Path) -> Iterator[View]:
-    with open_view(RealFiles(), LmdbEnvironments(), str(directory)) as view:
+    with open_view(RealFiles(), LmdbEnvironments(native_rows()), str(directory)) as view:
         yield view
 
 

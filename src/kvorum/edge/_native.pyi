@@ -29,7 +29,16 @@ def rows_of_leaves(
 def leaves_of_rows(
     rows: list[tuple[bytes, bytes]], number: int, is_last: bool, /
 ) -> tuple[bytes, list[tuple[bytes, int]], int] | None: ...
-def check_copy(descriptor: int, buckets: list[bytes], /) -> str | None: ...
+def check_pages(
+    descriptor: int,
+    page_bytes: int,
+    page_count: int,
+    free: bytes,
+    main: bytes,
+    buckets: list[bytes],
+    is_copy: bool,
+    /,
+) -> str | None: ...
 def note_rows(
     entries: dict[bytes, int | bytes | bytearray],
     leases: dict[bytes, int],

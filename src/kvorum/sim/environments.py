@@ -234,6 +234,7 @@ class SimulatedEnvironments:
         map_bytes: int,  # noqa: ARG002
         *,
         is_synced: bool = True,
+        checks: bool = False,
     ) -> Environment:
         """Open a file to read and write; make it, with its buckets, if there is none."""
         assert path not in self._open, f"{path} is open already"
@@ -242,7 +243,7 @@ class SimulatedEnvironments:
                 self._create(path, is_synced)
             except OSError as error:
                 raise BackendError(f"{path}: opening failed: {error}") from error
-        inner = self._lmdb.open(self._real_path(path), MAP_BYTES)
+        inner = self._lmdb.open(self._real_path(path), MAP_BYTES, checks=checks)
         return self._opened(path, inner)
 
     def _create(self, path: str, is_synced: bool) -> None:
@@ -252,11 +253,11 @@ class SimulatedEnvironments:
             self.files.fdatasync(descriptor)
         self.files.close(descriptor)
 
-    def open_reader(self, path: str) -> Environment:
+    def open_reader(self, path: str, *, checks: bool = False) -> Environment:
         """Open an existing file to read; if it is open already, share that."""
         if not self.files.exists(path):
             raise BackendError(f"{path}: No such file or directory")
-        inner = self._lmdb.open_reader(self._real_path(path))
+        inner = self._lmdb.open_reader(self._real_path(path), checks=checks)
         environment = self._open.get(path) or self._opened(path, inner)
         assert environment.inner is inner, f"{path} was replaced while it was open"
         return environment

@@ -13,6 +13,7 @@ from kvorum.backend.bbolt import ImageError, open_image, write_image
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.cli.errors import CommandError
 from kvorum.cli.invocation import Invocation
+from kvorum.edge import native_rows
 from kvorum.files import Files, Opening
 from kvorum.files.real import RealFiles
 from kvorum.offline.directories import DataDirectory, require_free
@@ -29,7 +30,9 @@ def run(invocation: Invocation) -> None:
     data = invocation.text("data-dir")
     directory = DataDirectory(Path(data))
     try:
-        defragment(RealFiles(), LmdbEnvironments(), directory, invocation.seconds("timeout"))
+        defragment(
+            RealFiles(), LmdbEnvironments(native_rows()), directory, invocation.seconds("timeout")
+        )
     except (CommandError, BackendError, ImageError) as error:
         code, hint = 1, ""
         if isinstance(error, CommandError):

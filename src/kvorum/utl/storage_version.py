@@ -16,6 +16,7 @@ from kvorum.backend.real import LmdbEnvironments
 from kvorum.cli.errors import BAD_ARGUMENTS, CommandError
 from kvorum.cli.invocation import Invocation
 from kvorum.cli.text import quoted
+from kvorum.edge import native_rows
 from kvorum.files import Files
 from kvorum.files.real import RealFiles
 from kvorum.membership.versions import Version, parse_version
@@ -35,7 +36,7 @@ def run(invocation: Invocation) -> None:
     invocation.require_flags("data-dir", "target-version")
     target = _target(invocation.text("target-version"))
     directory = DataDirectory(Path(invocation.text("data-dir")))
-    files, environments = RealFiles(), LmdbEnvironments()
+    files, environments = RealFiles(), LmdbEnvironments(native_rows())
     with stopped(files, directory, invocation.seconds("timeout")):
         change_version(files, environments, directory, target, is_forced=invocation.switch("force"))
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.cli.invocation import Invocation
+from kvorum.edge import native_rows
 from kvorum.files.real import RealFiles
 from kvorum.offline.directories import DataDirectory
 from kvorum.offline.members import stopped
@@ -20,7 +21,10 @@ def run(invocation: Invocation) -> None:
     files = RealFiles()
     with stopped(files, directory, invocation.seconds("timeout"), is_read_only=True):
         found = verify(
-            files, LmdbEnvironments(), directory, is_exact=invocation.switch("exact-index")
+            files,
+            LmdbEnvironments(native_rows()),
+            directory,
+            is_exact=invocation.switch("exact-index"),
         )
     columns = [
         Column(name, name.capitalize(), key, value, str(value))

@@ -15,6 +15,7 @@ from kvorum.backend.buckets import BUCKETS
 from kvorum.backend.directory import database_path, read_current
 from kvorum.backend.real import LmdbEnvironments
 from kvorum.cli.errors import CommandError
+from kvorum.edge import native_rows
 from kvorum.files import Files
 from kvorum.mvcc.hashes import hash_content, hash_database
 from kvorum.offline.locks import etcd_lock
@@ -88,7 +89,8 @@ class Place:
     def opened(self, lock_seconds: float) -> Iterator[Database]:
         """Open the database; wait so long for the lock of one of etcd's, 0 for ever."""
         if self.is_own:
-            with open_view(self._files, LmdbEnvironments(), str(self.directory)) as view:
+            environments = LmdbEnvironments(native_rows())
+            with open_view(self._files, environments, str(self.directory)) as view:
                 yield _OwnDatabase(view)
         else:
             with (
