@@ -1,8 +1,8 @@
 """Flips bits anywhere in a database file, and reads everything in a process of its own each time.
 
 LMDB trusts its pages: a change there would end the process if nothing checked them before. Prints a
-line for each flip with the reader's outcome: `whole` if it read what was written, `damaged` if it reported damage,
-`ended` if a signal ended it, and anything else if it read what was never written.
+line for each flip with the reader's outcome: `whole` if it read what was written, `damaged` if it
+reported damage, `ended` if a signal ended it, and anything else if it read what was never written.
 """
 
 import json

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from google.protobuf.message import DecodeError
+
 from kvorum.api.errors import StatusError
 from kvorum.api.marks import mark
 from kvorum.api.requests import LONG_BYTES, Put, parse_put
@@ -346,10 +348,8 @@ def _execute(
                     queue.kind, queue.began, queue.started = kind, began, None
                     return long_txn(member, caller, body), None
                 request = DECODERS[kind](body)
-        except (ValueError, KeyError) as error:
-            raise MemberStopped(
-                f"entry {entry.index} of term {entry.term} {describe_foreign(entry.data, error)}"
-            ) from error
+        except (ValueError, KeyError, DecodeError) as error:
+            raise _not_understood(entry, error) from error
     waiter: Waiter = None
     started: object = None
     if waiting is not None:
@@ -370,6 +370,12 @@ def _execute(
     return result, waiter
 
 
+def _not_understood(entry: Entry, error: Exception) -> MemberStopped:
+    return MemberStopped(
+        f"entry {entry.index} of term {entry.term} {describe_foreign(entry.data, error)}"
+    )
+
+
 def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
     """Continue the entry that is being applied; return whether it is done."""
     slices, entry = queue.slices, queue.entry
@@ -385,6 +391,9 @@ def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
         result = end.value
     except StatusError as error:
         result = error.status
+    except DecodeError as error:
+        # Of a long transaction, which was not read as it arrived.
+        raise _not_understood(entry, error) from error
     queue.slices = queue.entry = None
     waiter, queue.waiter = queue.waiter, None
     if waiter is not None:

@@ -30,6 +30,7 @@ from kvorum.backend.quota import effective_quota
 from kvorum.member import flushing, lines, requests, snapshots, stepping
 from kvorum.member.alarms import AlarmType
 from kvorum.member.apply import ApplyQueue, apply_entries
+from kvorum.member.arriving import is_acceptable
 from kvorum.member.boundary import Boundary
 from kvorum.member.callers import MEMBER, Caller, Front
 from kvorum.member.corruption import Checks
@@ -51,7 +52,6 @@ from kvorum.member.requests import RequestIds
 from kvorum.member.serving import begin_reads
 from kvorum.member.snapshots import Snapshots
 from kvorum.member.succession import Succession
-from kvorum.member.terms import is_believed
 from kvorum.member.transactions import read_txn
 from kvorum.member.waits import Answer, Signal, Steps
 from kvorum.membership.versions import Version, parse_version
@@ -245,7 +245,7 @@ class Member:
             and message.entries
         ):
             return  # as good as lost: the leader sends it again
-        if message.term > self.node.raft.term and not is_believed(self, message):
+        if not is_acceptable(self, message):
             return
         try:
             self.node.step(message)

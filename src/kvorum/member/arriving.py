@@ -1,0 +1,111 @@
+"""Which raft messages of other members a member takes: none that spoils its log or its terms.
+
+An entry is written before it is committed, and a start applies what is committed. So a member that
+wrote an entry which it cannot apply could never start again; one that does not take the entry only
+stays behind, as if the message had been lost. Entries must be of the kinds that this version
+applies, and follow from each other as raft demands of a leader. What a newer version adds to a
+known request is no hindrance, because nobody reads it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from google.protobuf.message import DecodeError
+
+from kvorum.api.requests import LONG_BYTES, parse_put
+from kvorum.member import requests
+from kvorum.member.execution import DECODERS
+from kvorum.member.terms import is_believed
+from kvorum.membership.documents import decode_context
+from kvorum.membership.versions import parse_version
+from kvorum.raft.changes import ChangeType, ConfChange
+from kvorum.raft.entries import Entry, EntryType
+from kvorum.raft.messages import APPEND_THREAD, APPLY_THREAD, NONE, Message, MessageType
+from kvorum.raft.wire import decode_conf_change
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvorum.api.pb.membershippb import ClusterVersionSetRequest, DowngradeInfoSetRequest
+    from kvorum.member.member import Member
+
+_OF_LEADERS: Final = (MessageType.APP, MessageType.HEARTBEAT, MessageType.SNAP)
+_NOT_NODES: Final = (NONE, APPEND_THREAD, APPLY_THREAD)
+
+
+def is_acceptable(member: Member, message: Message) -> bool:
+    """Return whether raft may have a message; if not, log why, once in a while."""
+    if message.term > member.node.raft.term and not is_believed(member, message):
+        return False
+    kind = message.type
+    if not message.term and kind in _OF_LEADERS:
+        member.boundary.refused(f"a message of type {kind} of {message.sender:x} without a term")
+        return False
+    if not message.entries or kind not in (MessageType.APP, MessageType.PROP):
+        return True
+    try:
+        if kind == MessageType.APP:
+            _check_terms(message.log_term, message.entries)
+        for entry in message.entries:
+            check_entry(entry)
+    except (ValueError, DecodeError) as error:
+        member.boundary.refused(
+            f"entries of {message.sender:x}, which this member could not apply: {error}. They are "
+            f"damaged, or a newer version made them: this member takes nothing behind them. Look "
+            f"at the member that sends them, or start a version here that knows them"
+        )
+        return False
+    return True
+
+
+def _check_terms(before: int, entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        if entry.term < max(before, 1):
+            raise ValueError(f"entry {entry.index} of term {entry.term} follows one of {before}")
+        before = entry.term
+
+
+def check_entry(entry: Entry) -> None:
+    """Raise ValueError or DecodeError if this version cannot apply an entry."""
+    if entry.type == EntryType.NORMAL:
+        if entry.data:
+            _check_request(entry.data)
+    elif entry.type == EntryType.CONF_CHANGE:
+        _check_change(entry)
+    else:
+        raise ValueError(f"entry {entry.index} is of type {entry.type}, which no member makes")
+
+
+def _check_request(data: bytes) -> None:
+    put = requests.put_of_nobody(data)
+    # Nearly all are such puts.
+    if put is not None and parse_put(put) is not None:
+        return
+    kind, _, body, _ = requests.decode(data)
+    decode = DECODERS.get(kind)
+    if decode is None:
+        raise ValueError(f"no request of number {kind} is known")
+    if kind == requests.TXN and len(body) > LONG_BYTES:
+        # Reading it would hold the loop. The leader that proposed it has read it.
+        return
+    request = decode(body)
+    if kind == requests.CLUSTER_VERSION_SET:
+        parse_version(cast("ClusterVersionSetRequest", request).ver)
+    elif kind == requests.DOWNGRADE_INFO_SET:
+        downgrade = cast("DowngradeInfoSetRequest", request)
+        if downgrade.enabled:
+            parse_version(downgrade.ver)
+
+
+def _check_change(entry: Entry) -> None:
+    change = decode_conf_change(entry)
+    assert isinstance(change, ConfChange), "an entry of that type holds such a change"
+    if change.node_id in _NOT_NODES:
+        raise ValueError(f"a change of member {change.node_id:x}, which cannot be one")
+    if change.type != ChangeType.REMOVE_NODE:
+        context = decode_context(change.context)
+        if context.member.id != change.node_id:
+            raise ValueError(
+                f"a change of member {change.node_id:x} tells of {context.member.id:x}"
+            )
