@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from google.protobuf.message import DecodeError
 
-from kvorum.api.requests import LONG_BYTES, parse_put
+from kvorum.api.requests import LONG_BYTES, DeleteRange, Put, Range, Txn, parse_put
 from kvorum.member import requests
 from kvorum.member.execution import DECODERS
 from kvorum.member.terms import is_believed
@@ -90,12 +90,24 @@ def _check_request(data: bytes) -> None:
         # Reading it would hold the loop. The leader that proposed it has read it.
         return
     request = decode(body)
+    _check_operation(request)
     if kind == requests.CLUSTER_VERSION_SET:
         parse_version(cast("ClusterVersionSetRequest", request).ver)
     elif kind == requests.DOWNGRADE_INFO_SET:
         downgrade = cast("DowngradeInfoSetRequest", request)
         if downgrade.enabled:
             parse_version(downgrade.ver)
+
+
+def _check_operation(operation: object) -> None:
+    """Refuse what no front lets pass, and what nothing behind the fronts expects."""
+    if isinstance(operation, Txn):
+        for each in (*operation.success, *operation.failure):
+            _check_operation(each)
+    elif operation is None:
+        raise ValueError("an operation of a transaction is empty")
+    elif isinstance(operation, (Put, Range, DeleteRange)) and not operation.key:
+        raise ValueError("an operation has no key")
 
 
 def _check_change(entry: Entry) -> None:

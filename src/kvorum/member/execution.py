@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from kvorum.api import requests as api
-from kvorum.api.errors import NO_SPACE
+from kvorum.api.errors import LEASE_NOT_FOUND, NO_SPACE
 from kvorum.api.pb.etcdserverpb import (
     AlarmMember,
     AlarmRequest,
@@ -33,6 +33,7 @@ from kvorum.api.pb.membershippb import (
 from kvorum.backend.quota import LEASE_GRANT_BYTES, PUT_BYTES
 from kvorum.member import administration, lines, permissions, requests, transactions
 from kvorum.member.ranges import range_response
+from kvorum.membership.cluster import MembershipError
 from kvorum.membership.versions import parse_version
 from kvorum.mvcc.slices import Meter, begun
 
@@ -166,6 +167,9 @@ def _lease_grant(
     refusal = member.alarms.refusal(requests.LEASE_GRANT)
     if refusal is not None:
         return refusal
+    if not request.ID:
+        # The proposer chooses an id; etcd's members answer this to one that did not.
+        return LEASE_NOT_FOUND
     fits = member.fits_quota(LEASE_GRANT_BYTES)
     ttl = member.lessor.grant(request.ID, request.TTL, member.clock())
     if not fits:
@@ -237,7 +241,11 @@ def _attributes(
 ) -> Sliced:
     attributes = request.member_attributes
     urls = tuple(attributes.client_urls)
-    member.cluster.set_attributes(request.member_ID, attributes.name, urls)
+    try:
+        member.cluster.set_attributes(request.member_ID, attributes.name, urls)
+    except MembershipError as error:
+        # It changes nothing on any member, and would end every start if it stopped this one.
+        member.logger.error(f"ignored what no member says of itself: {error}")
     return b""
 
 
