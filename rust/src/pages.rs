@@ -23,8 +23,14 @@ const KEY_BYTES_MAX: usize = 511;
 /// The CRC-32C of any data followed by its own CRC-32C.
 const RESIDUE: u32 = 0x4867_4BC7;
 
+const META: &str = "bucket meta";
+
 /// What is wrong with a file.
 type Checked<T> = Result<T, String>;
+/// Key and value.
+type Entry<'a> = (&'a [u8], &'a [u8]);
+/// Entries for Python.
+type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn short(data: &[u8], at: usize) -> u16 {
     u16::from_ne_bytes(std::array::from_fn(|byte| data[at + byte]))
@@ -197,13 +203,8 @@ impl<'a> Check<'a> {
         Ok((&self.data[begin..begin + length], count))
     }
 
-    /// Check the pages of a database; return the entries of the list of buckets.
-    fn walk(
-        &mut self,
-        record: &[u8],
-        place: &str,
-        kind: Kind,
-    ) -> Checked<Vec<(&'a [u8], &'a [u8])>> {
+    /// Check the pages of a database; return the entries of the lists, and of a copy's bucket `meta`.
+    fn walk(&mut self, record: &[u8], place: &str, kind: Kind) -> Checked<Vec<Entry<'a>>> {
         let root = long(record, 40);
         let mut found = Vec::new();
         let (mut branches, mut leaves, mut overflows, mut entries) = (0_u64, 0_u64, 0_u64, 0_u64);
@@ -283,6 +284,9 @@ impl<'a> Check<'a> {
                             let key = hex(key);
                             return Err(format!("the checksum of {key} in {place} does not fit"));
                         }
+                        if place == META {
+                            found.push((*key, value));
+                        }
                     }
                 }
             }
@@ -358,7 +362,14 @@ fn hex(data: &[u8]) -> String {
     })
 }
 
-fn check(mut check: Check, free: &[u8], main: &[u8], buckets: &[Vec<u8>]) -> Checked<()> {
+/// Check a commit; return the entries of a copy's bucket `meta`.
+fn check<'a>(
+    check: &mut Check<'a>,
+    free: &[u8],
+    main: &[u8],
+    buckets: &[Vec<u8>],
+) -> Checked<Vec<Entry<'a>>> {
+    let mut meta = Vec::new();
     check.taken[..META_PAGES].fill(true);
     let found = check.walk(main, "the list of buckets", Kind::Main)?;
     if !found.iter().map(|(name, _)| *name).eq(buckets.iter().map(Vec::as_slice))
@@ -372,12 +383,12 @@ fn check(mut check: Check, free: &[u8], main: &[u8], buckets: &[Vec<u8>]) -> Che
         if flags != 0 {
             return Err(format!("{place} is of kind {flags:#x}"));
         }
-        check.walk(record, &place, Kind::Bucket)?;
+        meta.extend(check.walk(record, &place, Kind::Bucket)?);
     }
     for (_, value) in check.walk(free, "the list of free pages", Kind::Free)? {
         check.check_free(value)?;
     }
-    Ok(())
+    Ok(meta)
 }
 
 #[pyfunction]
@@ -391,12 +402,17 @@ pub fn check_pages(
     main: &[u8],
     buckets: Vec<Vec<u8>>,
     is_copy: bool,
-) -> PyResult<Option<String>> {
+) -> PyResult<(Option<String>, Entries)> {
     py.detach(|| {
         let mapped = Mapped::new(descriptor, is_copy)?;
         let (taken, nodes, spans) = (vec![false; page_count], Vec::new(), Vec::new());
         let data = mapped.bytes();
-        let walk = Check { data, page_bytes, page_count, is_copy, taken, nodes, spans };
-        Ok(check(walk, free, main, &buckets).err())
+        let mut walk = Check { data, page_bytes, page_count, is_copy, taken, nodes, spans };
+        Ok(match check(&mut walk, free, main, &buckets) {
+            Ok(meta) => {
+                (None, meta.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect())
+            }
+            Err(problem) => (Some(problem), Vec::new()),
+        })
     })
 }

@@ -9,6 +9,7 @@ from struct import calcsize
 from typing import Final
 
 from kvorum.backend.directory import FORMAT_VERSION
+from kvorum.backend.encoding import CHECKSUM_BYTES, parse_stored
 from kvorum.backend.environment import Environments
 from kvorum.backend.errors import BackendError
 from kvorum.backend.native import NativeRows
@@ -63,8 +64,11 @@ def is_copy(files: Files, path: str) -> bool:
         files.close(descriptor)
 
 
-def check_copy(files: Files, descriptor: int, native: NativeRows | None) -> None:
-    """Raise CopyError if a file is not a whole copy with the buckets of a member."""
+def check_copy(files: Files, descriptor: int, native: NativeRows | None) -> dict[bytes, bytes]:
+    """Raise CopyError if a file is not a whole copy with the buckets of a member.
+
+    Returns the entries of bucket `meta`.
+    """
     try:
         commits = read_commits(files, descriptor)
         length, expected = files.size(descriptor), commits[-1].page_count * commits[-1].page_bytes
@@ -72,9 +76,10 @@ def check_copy(files: Files, descriptor: int, native: NativeRows | None) -> None
             raise PageError(f"it has {length} bytes and should have {expected}")
         if any(commit.has_free_pages for commit in commits):
             raise PageError("it has free pages")
-        check_pages(files, descriptor, commits[-1], native, is_copy=True)
+        found = check_pages(files, descriptor, commits[-1], native, is_copy=True)
     except PageError as error:
         raise CopyError(str(error)) from None
+    return dict(parse_stored(key, sealed[:-CHECKSUM_BYTES]) for key, sealed in found)
 
 
 def check_received(files: Files, path: str, native: NativeRows | None) -> None:

@@ -114,8 +114,11 @@ class NativeRows(Protocol):
         buckets: list[bytes],
         is_copy: bool,
         /,
-    ) -> str | None:
-        """Check a commit as `kvorum.backend.pages` does; return what is wrong."""
+    ) -> tuple[str | None, list[Row]]:
+        """Check a commit as `kvorum.backend.pages` does.
+
+        Returns what is wrong, and otherwise the entries of a copy's bucket `meta`.
+        """
 
     def note_rows(
         self,

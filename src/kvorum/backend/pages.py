@@ -52,6 +52,7 @@ _META_BYTES: Final = _MAIN_AT + _DATABASE.size + _TAIL.size
 
 _FREE, _MAIN, _BUCKET = range(3)
 """Lists of free pages, by the commit that freed them; the records of the buckets; a bucket."""
+_META_PLACE: Final = "bucket meta"
 _ROOMS: Final = ("levels", "branches", "leaves", "pages of long values", "entries")
 
 
@@ -130,20 +131,21 @@ def check_pages(
     native: NativeRows | None,
     *,
     is_copy: bool = False,
-) -> None:
+) -> list[tuple[bytes, bytes]]:
     """Raise PageError if a commit is not whole; nobody may change its pages meanwhile.
 
-    Of a copy the checksums of values are checked as well, and it has all buckets.
+    Of a copy the checksums of values are checked as well, and it has all buckets; returns the
+    entries of its bucket `meta`.
     """
     if native is not None:
         _, page_bytes, page_count, free, main = commit
-        problem = native.check_pages(
+        problem, found = native.check_pages(
             descriptor, page_bytes, page_count, free, main, list(BUCKETS), is_copy
         )
         if problem is not None:
             raise PageError(problem)
-    else:
-        _Walk(files, descriptor, commit, is_copy=is_copy).run()
+        return found
+    return _Walk(files, descriptor, commit, is_copy=is_copy).run()
 
 
 class _Walk:
@@ -160,8 +162,9 @@ class _Walk:
         self._taken = bytearray(commit.page_count)
         self._taken[:_META_PAGES] = b"\1" * _META_PAGES
 
-    def run(self) -> None:
+    def run(self) -> list[tuple[bytes, bytes]]:
         """Check the whole commit."""
+        in_meta: list[tuple[bytes, bytes]] = []
         found = self._walk(self._commit.main, "the list of buckets", _MAIN)
         if [name for name, _ in found] != list(BUCKETS) and (self._is_copy or found):
             raise PageError("its buckets are not those of a member")
@@ -170,12 +173,16 @@ class _Walk:
             flags = _DATABASE.unpack(record)[1]
             if flags:
                 raise PageError(f"{place} is of kind {flags:#x}")
-            self._walk(record, place, _BUCKET)
+            in_meta += self._walk(record, place, _BUCKET)
         for _, value in self._walk(self._commit.free, "the list of free pages", _FREE):
             self._check_free(value)
+        return in_meta
 
     def _walk(self, record: bytes, place: str, kind: int) -> list[tuple[bytes, bytes]]:
-        """Check the pages of a database; return the entries of the list of buckets."""
+        """Check the pages of a database.
+
+        Returns the entries of the lists, and of a copy's bucket `meta`.
+        """
         _, _, *claimed, root = _DATABASE.unpack(record)
         found: list[tuple[bytes, bytes]] = []
         branches = leaves = overflows = entries = depth_of_leaves = 0
@@ -231,6 +238,8 @@ class _Walk:
                 if kind == _BUCKET:
                     if self._is_copy and not is_whole(key, value):
                         raise PageError(f"the checksum of {key.hex()} in {place} does not fit")
+                    if self._is_copy and place == _META_PLACE:
+                        found.append((key, value))
                 elif kind == _FREE or length == _DATABASE.size:
                     found.append((key, value))
                 else:

@@ -38,7 +38,7 @@ def check_pages(
     buckets: list[bytes],
     is_copy: bool,
     /,
-) -> str | None: ...
+) -> tuple[str | None, list[tuple[bytes, bytes]]]: ...
 def note_rows(
     entries: dict[bytes, int | bytes | bytearray],
     leases: dict[bytes, int],

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable
 from math import inf
 from random import Random
 
-from kvorum.backend.copies import CopyError, check_copy
+from kvorum.backend.copies import CopyError
 from kvorum.edge.interface import Event, Headers
 from kvorum.files.interface import read_file
 from kvorum.member import questions
@@ -20,6 +20,7 @@ from kvorum.net.interface import DialEvent
 from kvorum.peer.cluster.answers import PEER
 from kvorum.peer.cluster.joining import find_start
 from kvorum.peer.cluster.peering import Peering, Settings
+from kvorum.peer.transport.databases import OtherDatabaseError, check_database
 from kvorum.raft.wire import decode_message, encode_message
 from kvorum.sim.departures import Departures
 from kvorum.sim.entering import Entrance
@@ -245,10 +246,9 @@ def receive_snapshot(
         try:
             received = ReceivedDatabase(machine.files, directory, snapshot.index)
             received.write(image)
-            if is_copy:
-                check_copy(machine.files, received.descriptor, None)
+            check_database(machine.files, received, snapshot, None, is_copy=is_copy)
             received.finish()
-        except (OSError, CopyError) as error:
+        except (OSError, CopyError, OtherDatabaseError) as error:
             # The sender is told; this member goes on with what it has.
             machine.line(f"cannot keep the snapshot: {error}")
             is_received = False

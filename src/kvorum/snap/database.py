@@ -59,6 +59,11 @@ class ReceivedDatabase:
         self._descriptor: int | None = files.open(self._temporary, Opening.CREATE)
 
     @property
+    def path(self) -> str:
+        """Where the file is until it is finished."""
+        return self._temporary
+
+    @property
     def descriptor(self) -> int:
         """The file that is being written."""
         assert self._descriptor is not None, "the file was closed"

@@ -18,6 +18,7 @@ from kvorum.edge.interface import EventKind, Headers
 from kvorum.files.memory import MemoryFiles
 from kvorum.net.interface import WRITABLE_BYTES, DialEvent, DialEventKind
 from kvorum.peer.transport import Identity, Settings, Transport
+from kvorum.peer.transport.databases import OtherDatabaseError
 from kvorum.raft.messages import Message
 
 CLUSTER = 0xCDF818194E3A8C32
@@ -98,7 +99,7 @@ class RecordingNode:
         def run() -> None:
             try:
                 result = work.run(self.files)
-            except (OSError, CopyError) as error:
+            except (OSError, CopyError, OtherDatabaseError) as error:
                 failed(error)
             else:
                 done(result)
@@ -147,6 +148,8 @@ class Host:
             snap_directory=limits.pop("snap_directory", SNAP_DIRECTORY),
             election_seconds=1.0,
             unix_seconds=lambda: UNIX_SECONDS + network.now + self.clock_error,
+            # Most tests send any bytes in place of a database.
+            compares_databases=limits.pop("compares_databases", False),
             **limits,
         )
         identity = Identity(local_id, cluster_id, self.urls, version, copy_format=copy_format)

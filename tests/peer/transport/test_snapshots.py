@@ -1,6 +1,7 @@
 """Snapshots with their databases: whole and durable, or not at all; bounded on both sides."""
 
 import errno
+from pathlib import Path
 from struct import pack
 from typing import Any
 
@@ -8,15 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvorum.backend import install
-from kvorum.backend.buckets import KEY
+from kvorum.backend import install, open_view
+from kvorum.backend.bbolt import write_image
+from kvorum.backend.buckets import CONF_STATE, CONSISTENT_INDEX, KEY, META, TERM
 from kvorum.backend.copies import Copying
 from kvorum.backend.encoding import revision_of, row_key
 from kvorum.backend.real import LmdbEnvironments
+from kvorum.backend.transfer import dump_image
 from kvorum.edge.interface import EventKind
+from kvorum.files import Opening
 from kvorum.files.interface import read_file, write_file
 from kvorum.files.memory import Call
 from kvorum.files.real import RealFiles
+from kvorum.membership.documents import encode_conf_state
 from kvorum.net.interface import WRITABLE_BYTES
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
 from kvorum.raft.wire import encode_message
@@ -337,13 +342,25 @@ def test_stopping_while_a_snapshot_comes_leaves_at_most_what_the_next_start_remo
 # Copies of databases, between members that keep theirs alike.
 
 
+MEMBERS = ConfState((2, 1))
+
+
+def meta(index: int = INDEX, term: int = 3, state: ConfState = MEMBERS) -> dict[bytes, bytes]:
+    """Return what a database says of itself."""
+    return {
+        CONSISTENT_INDEX: index.to_bytes(8, "big"),
+        TERM: term.to_bytes(8, "big"),
+        CONF_STATE: encode_conf_state(state),
+    }
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Return a copy of a database with a few hundred rows."""
     directory = str(tmp_path_factory.mktemp("copy"))
     files, environments = RealFiles(), LmdbEnvironments()
     rows = [(row_key(revision_of(main)), b"v" * main) for main in range(2, 300)]
-    install(files, environments, directory, [(KEY, rows)])
+    install(files, environments, directory, [(KEY, rows), (META, sorted(meta().items()))])
     copying = Copying(files, environments, directory)
     copying.write(files, f"{directory}/copy")
     copying.end()
@@ -353,10 +370,17 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 class CopyPair(Pair):
     """Two hosts that may take copies, the first of which has one to send."""
 
-    def __init__(self, image: bytes, formats: tuple[str, str]) -> None:
+    def __init__(
+        self, image: bytes, formats: tuple[str, str] = ("1-lmdb", "1-lmdb"), *, is_copy: bool = True
+    ) -> None:
         self.network = Network(0)
         self.one, self.other = (
-            self.network.add(number, snapshot_piece_bytes=PIECE_BYTES, copy_format=each)
+            self.network.add(
+                number,
+                snapshot_piece_bytes=PIECE_BYTES,
+                copy_format=each,
+                compares_databases=True,
+            )
             for number, each in zip((1, 2), formats, strict=True)
         )
         self.one.know(self.other)
@@ -364,7 +388,7 @@ class CopyPair(Pair):
         self.network.piece_bytes_max = PIECE_BYTES
         self.image = image
         write_file(self.one.files, IMAGE, image)
-        self.transfer = Transfer(message(1, 2), IMAGE, is_copy=True)
+        self.transfer = Transfer(message(1, 2), IMAGE, is_copy=is_copy)
         self.network.run_until(lambda: 2 in self.one.node.connections)
 
 
@@ -417,3 +441,59 @@ def test_a_copy_that_is_not_whole_is_refused(copy: bytes, data: st.DataObject) -
     assert pair.received() == []
     pair.network.run_until(lambda: pair.other.files.list(SNAP_DIRECTORY) == [])
     pair.assert_nothing_is_left()
+
+
+OTHERS = [
+    meta(index=INDEX - 1),
+    meta(index=INDEX + 1),
+    meta(term=4),
+    meta(state=ConfState((1, 2, 3))),
+    meta(state=ConfState((1,), (2,))),
+    meta() | {CONF_STATE: b"{"},
+    {},
+]
+
+
+def database(directory: Path, found: dict[bytes, bytes], *, is_copy: bool) -> bytes:
+    """Return a copy, or a file of etcd's format, that says this of itself."""
+    files, environments = RealFiles(), LmdbEnvironments()
+    rows = [(row_key(revision_of(main)), b"") for main in range(2, 30)]
+    install(files, environments, str(directory), [(KEY, rows), (META, sorted(found.items()))])
+    if is_copy:
+        copying = Copying(files, environments, str(directory))
+        copying.write(files, f"{directory}/copy")
+        copying.end()
+    else:
+        descriptor = files.open(f"{directory}/copy", Opening.CREATE)
+        with open_view(files, environments, str(directory)) as view:
+            write_image(files, descriptor, dump_image(view))
+        files.close(descriptor)
+    return read_file(files, f"{directory}/copy")
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+@pytest.mark.parametrize("found", OTHERS)
+def test_a_database_of_another_snapshot_is_refused(
+    tmp_path: Path, found: dict[bytes, bytes], *, is_copy: bool
+) -> None:
+    """A member that installed it would stop, at every start again."""
+    pair = CopyPair(database(tmp_path, found, is_copy=is_copy), is_copy=is_copy)
+    pair.send()
+    pair.network.run_until(pair.reported)
+    assert pair.one.node.transfers == [(pair.transfer, True)]
+    assert pair.received() == []
+    assert pair.other.log.about("cannot save a snapshot: ")
+    pair.network.run_until(lambda: pair.other.files.list(SNAP_DIRECTORY) == [])
+    pair.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+@pytest.mark.parametrize("lacking", [(), (TERM,), (CONF_STATE, TERM)])
+def test_a_database_that_older_members_wrote_is_taken(
+    tmp_path: Path, lacking: tuple[bytes, ...], *, is_copy: bool
+) -> None:
+    found = {name: value for name, value in meta().items() if name not in lacking}
+    pair = CopyPair(database(tmp_path, found, is_copy=is_copy), is_copy=is_copy)
+    pair.send()
+    pair.network.run_until(pair.reported)
+    assert pair.received() == [pair.transfer.message]

@@ -14,6 +14,7 @@ from kvorum.backend.copies import check_copy
 from kvorum.backend.native import NativeRows
 from kvorum.edge.interface import EventKind
 from kvorum.files import Files
+from kvorum.peer.transport.databases import check_database
 from kvorum.peer.transport.figures import Figures
 from kvorum.peer.transport.headers import BUSY, UNACCEPTABLE, WRONG_TYPE, Refusal
 from kvorum.peer.transport.settings import (
@@ -22,7 +23,7 @@ from kvorum.peer.transport.settings import (
     SNAPSHOT_STALL_SECONDS_MAX,
 )
 from kvorum.peer.transport.shared import Shared
-from kvorum.raft.messages import Message, MessageType
+from kvorum.raft.messages import Message, MessageType, Snapshot
 from kvorum.raft.wire import decode_message
 from kvorum.snap import ReceivedDatabase
 
@@ -59,15 +60,19 @@ class WritePieces:
 
 @dataclass(slots=True, frozen=True)
 class FinishDatabase:
-    """A job: make a database durable under its name, a copy if nothing is wrong with it."""
+    """A job: make a database durable under its name, if it fits its snapshot."""
 
     database: ReceivedDatabase
+    snapshot: Snapshot | None
+    """None if what the database says is not to be compared with anything."""
     is_copy: bool
     native: NativeRows | None
 
     def run(self, files: Files) -> int:
-        """Return its length; raises CopyError."""
-        if self.is_copy:
+        """Return its length; raises CopyError or OtherDatabaseError."""
+        if self.snapshot is not None:
+            check_database(files, self.database, self.snapshot, self.native, is_copy=self.is_copy)
+        elif self.is_copy:
             check_copy(files, self.database.descriptor, self.native)
         return self.database.finish()
 
@@ -241,7 +246,9 @@ class SnapshotArrival:
                 self._shared.output.resume(self._call)
             self._submit(pieces, self._written, self._not_saved)
         elif self._is_complete:
-            finish = FinishDatabase(self._database, self._is_copy, settings.native_rows)
+            assert self._message is not None, "the message comes before the database"
+            snapshot = self._message.snapshot if settings.compares_databases else None
+            finish = FinishDatabase(self._database, snapshot, self._is_copy, settings.native_rows)
             self._submit(finish, self._saved, self._not_saved)
 
     def _submit(self, work: Any, done: Any, failed: Any) -> None:

@@ -52,6 +52,8 @@ class Settings:
     """How much of a database is read or written at once."""
     native_rows: NativeRows | None = None
     """Compiled functions that check what arrives, if there are any."""
+    compares_databases: bool = True
+    """Whether a database must say of itself what the snapshot says that it came with."""
     remotes_max: int = 64
     """Nodes that are known only by the address they gave."""
 
