@@ -2,8 +2,8 @@
 //!
 //! One thread serves every socket; another writes the log; a third calls other servers, unless the
 //! first does that as well. None ever takes the GIL: the loop's own calls, in `edge` and `upstream`, and functions over many rows,
-//! records or keys, in `rows`, `row_pages`, `newest`, `log_records` and `key_values`, are the only
-//! code that touches Python.
+//! records, pages or keys, in `rows`, `row_pages`, `newest`, `pages`, `log_records` and `key_values`,
+//! are the only code that touches Python.
 
 #![cfg_attr(not(feature = "python"), allow(dead_code))]
 
