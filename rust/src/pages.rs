@@ -309,7 +309,7 @@ impl<'a> Check<'a> {
     /// Check a list of free pages: its length, and page numbers that descend.
     fn check_free(&mut self, value: &[u8]) -> Checked<()> {
         let bad = || "the list of free pages is damaged".to_owned();
-        if value.len() < NUMBER_BYTES || !value.len().is_multiple_of(NUMBER_BYTES) {
+        if value.len() < NUMBER_BYTES || value.len() % NUMBER_BYTES != 0 {
             return Err(bad());
         }
         let count = long(value, 0);
