@@ -49,6 +49,7 @@ MODULES = (
     "kvorum.lease.lessor",
     "kvorum.member.alarms",
     "kvorum.member.apply",
+    "kvorum.member.arriving",
     "kvorum.member.callers",
     "kvorum.member.compares",
     "kvorum.member.duties",

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from kvorum.api.requests import LONG_BYTES, DeleteRange, Put, Range, Txn, parse_put
 from kvorum.member import requests
 from kvorum.member.execution import DECODERS
+from kvorum.member.foreign import describe_foreign
 from kvorum.member.terms import is_believed
 from kvorum.membership.documents import decode_context
 from kvorum.membership.versions import parse_version
@@ -51,9 +52,8 @@ def is_acceptable(member: Member, message: Message) -> bool:
             check_entry(entry)
     except (ValueError, DecodeError) as error:
         member.boundary.refused(
-            f"entries of {message.sender:x}, which this member could not apply: {error}. They are "
-            f"damaged, or a newer version made them: this member takes nothing behind them. Look "
-            f"at the member that sends them, or start a version here that knows them"
+            f"entries of {message.sender:x}, which this member could not apply, and everything "
+            f"behind them: {error}"
         )
         return False
     return True
@@ -69,8 +69,13 @@ def _check_terms(before: int, entries: Sequence[Entry]) -> None:
 def check_entry(entry: Entry) -> None:
     """Raise ValueError or DecodeError if this version cannot apply an entry."""
     if entry.type == EntryType.NORMAL:
-        if entry.data:
+        if not entry.data:
+            return
+        try:
             _check_request(entry.data)
+        except (ValueError, DecodeError) as error:
+            described = describe_foreign(entry.data, error)
+            raise ValueError(f"entry {entry.index} {described}") from error
     elif entry.type == EntryType.CONF_CHANGE:
         _check_change(entry)
     else:

@@ -24,7 +24,7 @@ def describe_foreign(data: bytes, error: Exception) -> str:
             "empty directory"
         )
     return (
-        f"holds no request that this version understands ({error!r}). What to do: if a newer member "
-        "is in the cluster, start its version here; otherwise remove this member and add it anew "
-        "with an empty directory"
+        f"holds no request that this version understands ({error!r}). What to do: if a newer "
+        "member is in the cluster, start its version here; otherwise remove this member and add it "
+        "anew with an empty directory"
     )
