@@ -103,7 +103,7 @@ def runs() -> list[tuple[int, int, bool]]:
         for (members, frames), first in SEEDS.items()
     ]
     # What is rare has to do with damage, changes of the members, users, JSON, rare calls, the
-    # library, and proxies.
+    # library, proxies, and backups.
     others = [(seed, size_of(seed)) for seed in range(SEEDS_MAX)]
     rare = [run for run in others if has_rare_faults(*run)]
     return [*((*run, True) for run in needed), *((*run, False) for run in rare)]
@@ -121,6 +121,7 @@ def has_rare_faults(seed: int, members: int) -> bool:
         or plan.dialects
         or plan.library
         or plan.tier
+        or plan.backups
     )
 
 

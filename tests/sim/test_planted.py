@@ -7,6 +7,8 @@ it goes on.
 
 import pytest
 
+from kvorum.sim.backups.checks import KEPT, NEWEST, STATES, WHOLE
+from kvorum.sim.backups.fleet import BACKED_UP
 from kvorum.sim.library.checks import HELD
 from kvorum.sim.library.leasers import CURRENT
 from kvorum.sim.observers import GUARANTEE as OBSERVED
@@ -79,6 +81,12 @@ KNOWN = {
     "answer_from_the_cache_after_a_put": (5, {"proxies show their clients' writes"}),
     "lose_an_event_where_watches_are_shared": (5, {"watch: reliable", "watch: resumable"}),
     "renew_leases_of_clients_that_left": (5, {"leases end in bounded time"}),
+    "order_histories_by_the_wall_clock": (
+        0,
+        {BACKED_UP, KEPT, NEWEST},
+    ),
+    "go_on_at_the_newest_snapshot": (31, {WHOLE, STATES, NEWEST, BACKED_UP}),
+    "take_any_store_for_the_recorded_one": (0, {STATES, NEWEST}),
     "run_log_jobs_after_a_failed_one": (0, {"the log ends at a failure"}),
     "send_in_reverse_order": (0, {ORDER}),
     "apply_a_change_on_top_of_a_snapshot": (0, {"one configuration"}),

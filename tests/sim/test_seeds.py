@@ -53,6 +53,8 @@ FOUND = {
     (15000333, 1): "a leader did not hand over to a voter that was added since the last tick",
     (15000640, 3): "a defragmentation begun before a snapshot was installed removed its database",
     (16001291, 5): "a start after one that was killed left the name of the database not durable",
+    (10352, 3): "a snapshot was removed again because older ones could not be",
+    (10923, 5): "a store that went back was backed up without a log as if it had not",
     (15000925, 1): "a client asked for the members again and again while nobody answered",
 }
 
@@ -88,6 +90,8 @@ def test_the_runs_do_what_they_are_for(summary: Summary) -> None:
     assert counts["claims"] > 25 and counts["connections of the library lost"] > 150
     assert counts["calls through proxies"] > 1000 and counts["reads from caches"] > 20
     assert counts["events shared"] > 50 and counts["connections of proxies lost"] > 100
+    assert counts["backups: snapshots"] > 20 and counts["backups: points restored"] > 50
+    assert counts["backups: clusters forked"] and faults["backups killed"] > 15
 
 
 @waits_for_all_seeds

@@ -246,6 +246,17 @@ class Cluster:
             for index, (term, _) in self._committed.items()
         )
 
+    def fork(self) -> None:
+        """Forget what was committed and who led: a new cluster is forced that lacks some of it."""
+        for known in (
+            self.leaders,
+            self.leader_ids,
+            self._committed,
+            self._configurations,
+            self._hashes,
+        ):
+            known.clear()
+
     # What passes between members.
 
     def _find(self, raft_id: int) -> Machine | None:

@@ -134,6 +134,20 @@ class History:
                 newest[key_of(row[1])] = row
         return [row for row in newest.values() if not row[0] & 1 or row[0] >> 32 == compacted]
 
+    def fork(self, revision: int) -> "History":
+        """Go on from a revision, as if what came after it had never been; return what there was.
+
+        A cluster that is made anew of a member that lacks revisions does that.
+        """
+        before = History()
+        before.effects, before.revision = dict(self.effects), self.revision
+        for main in [each for each in self.effects if each > revision]:
+            for kept in (self.effects, self.first_seen, self.seen_moments):
+                kept.pop(main, None)
+        self.revision = revision
+        self._versions = {}
+        return before
+
     # Replayed, once the run is over.
 
     def replay(self) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from random import Random
 
+from kvorum.sim.backups.fleet import Backups, draw_backups
 from kvorum.sim.faults import (
     Faults,
     draw,
@@ -46,6 +47,8 @@ REALM_SECONDS = 6.0
 """How long faults last, at least, where there are users to be made first."""
 LIBRARY_SECONDS = 6.0
 """How long faults last, at least, where there are clients of the library."""
+BACKUP_SECONDS = 6.0
+"""How long faults last, at least, where backups are made."""
 PROXY_SECONDS = 5.0
 """How long faults last, at least, where there are proxies."""
 NEST_WEIGHT = 1.0
@@ -84,6 +87,8 @@ class Plan:
     """How those clients are suspended in a run where they are."""
     tier: Tier | None = None
     """The proxies in a run that has some."""
+    backups: Backups | None = None
+    """What makes backups in a run in which something does."""
 
     def lines(self) -> list[str]:
         """Return the plan as the first lines of a trace."""
@@ -95,7 +100,7 @@ class Plan:
             f"limits {self.limits or 'as in production'}",
             f"{self.realm or 'nobody has to say who it is'}",
         ]
-        more = (self.dialects, self.library, self.suspensions, self.tier)
+        more = (self.dialects, self.library, self.suspensions, self.tier, self.backups)
         return [*lines, *(f"{each}" for each in more if each is not None)]
 
 
@@ -205,15 +210,20 @@ def draw_plan(seed: int, members: int) -> Plan:
         )
         # Nobody renews what nobody asks for.
         waits_for_leases |= proxies.random() < LEASES_CHANCE
+    # Whoever makes backups is root.
+    backups = None if realm is not None else draw_backups(Random(f"{seed}/backups"))
+    retention = draw_retention(Random(f"{seed}/retention"))
+    if backups is not None:
+        before, seconds = seconds, max(seconds, BACKUP_SECONDS)
+        workload = replace(workload, think=workload.think * seconds / before)
+        retention = retention or draw_retention(Random(f"{seed}/backed up"))
     return Plan(
         seed=seed,
         members=members,
         faults=faults,
         fault_seconds=seconds,
         workload=workload,
-        options=options
-        | draw_hash_checks(random, more)
-        | draw_retention(Random(f"{seed}/retention")),
+        options=options | draw_hash_checks(random, more) | retention,
         limits=limits,
         waits_for_leases=waits_for_leases,
         waits_for_proposals=random.random() < 0.2,
@@ -222,6 +232,7 @@ def draw_plan(seed: int, members: int) -> Plan:
         library=library,
         suspensions=suspensions,
         tier=tier,
+        backups=backups,
     )
 
 

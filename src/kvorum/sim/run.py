@@ -22,6 +22,7 @@ from kvorum.sim import checks
 from kvorum.sim.administrators import Administrator, Wanted
 from kvorum.sim.auditor import Auditor
 from kvorum.sim.auth_checks import check_visits
+from kvorum.sim.backups.fleet import BackupFleet, backups_installed
 from kvorum.sim.buckets import check_buckets
 from kvorum.sim.calls import Calls, Way
 from kvorum.sim.clients import Client
@@ -117,7 +118,11 @@ def simulate_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     try:
         with counted() as reached, limited(plan.limits), collecting_seldom():
             run = Run(plan, directory, trace)
-            with library_installed(run.world, plan.library), tier_installed(plan.tier):
+            with (
+                library_installed(run.world, plan.library),
+                tier_installed(plan.tier),
+                backups_installed(run.backups, plan.backups),
+            ):
                 outcome = run.outcome()
         outcome.marks = {name: reached[name] for name in sorted(reached)}
         return outcome
@@ -195,6 +200,9 @@ class Run:
         if plan.library is not None:
             self.fleet = Fleet(world, cluster, plan.library, workload, self._ways, plan.suspensions)
             self.watchers += self.fleet.watchers
+        self.backups: BackupFleet | None = None
+        if plan.backups is not None:
+            self.backups = BackupFleet(world, cluster, plan.backups)
         cluster.nemesis.peace_at = plan.fault_seconds
         self.undecided = 0
         # The counts when the bounds were last checked, and how often they were exceeded.
@@ -300,16 +308,22 @@ class Run:
             inspector.start()
         if self.fleet is not None:
             self.fleet.start()
+        if self.backups is not None:
+            self.backups.start(self.plan.fault_seconds)
         self._check_bounds()
         world.run_until(self.plan.fault_seconds)
         world.after(PEACE_SECONDS, self._stop_clients)
         cluster.stop_faults()
+        if self.backups is not None:
+            self.backups.calm_down()
         if self.fronts is not None:
             self.fronts.stop(cluster.faults)
         world.run_until(max(world.now, self.plan.fault_seconds + PEACE_SECONDS))
         self._expect_service("once faults had stopped")
         self._expect_agreement()
         self._expect_watchers()
+        if self.backups is not None:
+            self.backups.expect_quiet(cluster.members)
         if self.plan.waits_for_leases:
             self._expect_leases_to_end()
         self._expect_nothing_left()
@@ -323,6 +337,8 @@ class Run:
         self._expect_service("after all had lost power")
         self._expect_agreement()
         self._judge()
+        if self.backups is not None:
+            self.backups.go_back()
 
     def _stop_clients(self) -> None:
         for client in self.clients:
@@ -352,6 +368,8 @@ class Run:
         self.world.trace = None
         if self.fleet is not None:
             self.fleet.close()
+        if self.backups is not None:
+            self.backups.close()
         if self.fronts is not None:
             self.fronts.end()
         for machine in self.cluster.machines.values():
@@ -621,6 +639,7 @@ class Run:
             **(self.fleet.counts() if self.fleet is not None else {}),
             **(self.users.counts() if self.users is not None else {}),
             **(self.fronts.counts() if self.fronts is not None else {}),
+            **(self.backups.counts() if self.backups is not None else {}),
         }
 
     def faults(self) -> dict[str, int]:
@@ -634,6 +653,7 @@ class Run:
             **cluster.operator.counts,
             **cluster.director.counts,
             **(self.fronts.troubles if self.fronts is not None else {}),
+            **(self.backups.troubles() if self.backups is not None else {}),
         }
 
 

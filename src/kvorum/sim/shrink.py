@@ -79,6 +79,7 @@ def _cuts(plan: Plan) -> Iterator[_Cut]:
     yield _Cut("", "library", None)
     yield _Cut("", "suspensions", None)
     yield _Cut("", "tier", None)
+    yield _Cut("", "backups", None)
     for field in fields(peace):
         yield _Cut("faults", field.name, getattr(peace, field.name))
     for name in ("watchers", "reflectors", "sessions", "leaseholders", "observers", "inspectors"):

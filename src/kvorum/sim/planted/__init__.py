@@ -11,6 +11,11 @@ from kvorum.sim.planted.auth import (
     permit_by_the_newest_grants,
     take_the_short_way_past_permissions,
 )
+from kvorum.sim.planted.backups import (
+    go_on_at_the_newest_snapshot,
+    order_histories_by_the_wall_clock,
+    take_any_store_for_the_recorded_one,
+)
 from kvorum.sim.planted.calls import (
     hash_a_state_that_was_replaced,
     keep_the_pin_of_a_stream_that_is_broken_off,
@@ -125,6 +130,9 @@ PLANTED: dict[str, Planted] = {
         answer_from_the_cache_after_a_put,
         lose_an_event_where_watches_are_shared,
         renew_leases_of_clients_that_left,
+        order_histories_by_the_wall_clock,
+        go_on_at_the_newest_snapshot,
+        take_any_store_for_the_recorded_one,
     )
 }
 """By name; the simulator is measured by the first fifteen."""

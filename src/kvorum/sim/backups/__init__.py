@@ -1,0 +1,1 @@
+"""Programs that make backups in a run: real code of `kvorum.backup` on virtual time, and checks."""

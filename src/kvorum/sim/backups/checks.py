@@ -1,0 +1,335 @@
+"""Whether an archive holds what was reported, and restores what the cluster was.
+
+The archive is read by production's code for restores, at moments of the seed's choice and when all
+is quiet; what it gives is compared with the history of what members applied. A cluster that was
+forced anew from a survivor that lacked revisions has another history from there on: a *line* is one
+of them, and all points of one history of an archive must be of one line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvorum.backend.buckets import (
+    FINISHED_COMPACT_REVISION,
+    KEY,
+    META,
+    SCHEDULED_COMPACT_REVISION,
+)
+from kvorum.backend.encoding import parse_row_key
+from kvorum.backend.images import checked_content
+from kvorum.backup.archive import Archive
+from kvorum.backup.archive import History as Recorded
+from kvorum.backup.content import with_log
+from kvorum.backup.errors import ArchiveError
+from kvorum.backup.names import SegmentName, SnapshotName, parse_name
+from kvorum.backup.points import Point, find_point, segment_of
+from kvorum.backup.verifying import problems_of
+from kvorum.offline.snapshots import HashCheck, opened_snapshot
+from kvorum.sim.backups.place import Place
+from kvorum.sim.backups.program import Listener, Program
+from kvorum.sim.history import History, Row
+from kvorum.sim.violation import Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from random import Random
+
+    from kvorum.sim.world import World
+
+STATES = "restored points are states of the cluster"
+WHOLE = "every revision between two points can be restored"
+KEPT = "verified snapshots stay"
+NEWEST = "a restore gives the newest state that was backed up"
+VERIFIES = "verify tells what is missing, and nothing else"
+_POINTS = 3
+"""How many revisions of each history are restored in a check, beside the newest."""
+
+
+class State(NamedTuple):
+    """What was restored."""
+
+    revision: int
+    compacted: int
+    rows: list[Row]
+
+
+class Lines:
+    """The histories that a cluster had, the one that goes on last."""
+
+    __slots__ = ("_ended", "_now")
+
+    def __init__(self, now: History) -> None:
+        self._now = now
+        self._ended: list[History] = []
+
+    def __len__(self) -> int:
+        return len(self._ended) + 1
+
+    @property
+    def revision(self) -> int:
+        """The revision of the cluster."""
+        return self._now.revision
+
+    def fork(self, revision: int) -> None:
+        """Let the history go on from a revision, as if what came after had never been."""
+        self._ended.append(self._now.fork(revision))
+
+    def having(self, fits: Callable[[History], bool]) -> set[int]:
+        """Return which of them something fits."""
+        return {number for number, each in enumerate((*self._ended, self._now)) if fits(each)}
+
+    def with_rows(self, rows: Sequence[tuple[int, tuple[Row, ...]]]) -> set[int]:
+        """Return which of them have the rows of these revisions."""
+        return self.having(
+            lambda line: all(line.effects.get(number) == found for number, found in rows)
+        )
+
+    def with_state(self, state: State) -> set[int]:
+        """Return which of them were in a state."""
+
+        def fits(line: History) -> bool:
+            by_main: dict[int, list[Row]] = {}
+            for row in state.rows:
+                by_main.setdefault(row[0] >> 32, []).append(row)
+            first = max(2, state.compacted + 1)
+            return (
+                state.revision <= line.revision
+                and all(
+                    tuple(by_main.get(main, ())) == line.effects.get(main, ())
+                    for main in range(first, state.revision + 1)
+                )
+                and all(
+                    main <= state.revision and set(found) <= set(line.effects.get(main, ()))
+                    for main, found in by_main.items()
+                    if main < first or main > state.revision
+                )
+                and set(line.needed(state.compacted)) <= set(state.rows)
+            )
+
+        return self.having(fits)
+
+
+class Keeper(Listener):
+    """What the programs of one archive have reported, and whether the archive holds it."""
+
+    def __init__(
+        self, world: World, name: str, place: Place, lines: Lines, *, has_log: bool, shared: bool
+    ) -> None:
+        self.name = name
+        self._world = world
+        self._place = place
+        self._lines = lines
+        self._random: Random = world.stream(f"keeper {name}")
+        self._has_log = has_log
+        self._is_shared = shared
+        self._taken: SnapshotName | None = None
+        # What else there was when it was reported: one that comes later may take its place.
+        self._others: set[SnapshotName] = set()
+        # How far each history was reported to be, in the order in which they were begun.
+        self._reported: dict[str, int] = {}
+        # Which lines objects fit.
+        self._fitting: dict[str, set[int]] = {}
+        self.checks = 0
+        self.points = 0
+        self.snapshots = 0
+        self.segments = 0
+
+    # What programs report.
+
+    def told(self, program: Program, name: str, revision: int, *, is_snapshot: bool) -> None:
+        """Take that an object counts: its name, and up to which revision."""
+        del program
+        parsed = parse_name(name)
+        assert isinstance(parsed, SnapshotName | SegmentName)
+        if isinstance(parsed, SnapshotName):
+            self._taken = parsed
+            self._others = {*Archive(self._place.store).snapshots} - {parsed}
+            self.snapshots += 1
+        else:
+            self.segments += 1
+        # A history counts once it has a snapshot.
+        if is_snapshot or parsed.history in self._reported:
+            known = self._reported.get(parsed.history, 0)
+            self._reported[parsed.history] = max(known, revision)
+        self._look(0.1)
+
+    def ended(self, program: Program) -> None:
+        """Take that a program has ended, or was killed."""
+        del program
+        self._look(0.3)
+
+    def _look(self, chance: float) -> None:
+        """Judge the archive at this moment, by chance; but not amid a program's work."""
+        if self._random.random() < chance:
+            self._world.after(0.0, self.check)
+
+    def forked(self) -> None:
+        """Note that there is one line more."""
+        self._fitting.clear()
+
+    # What the archive holds.
+
+    def check(self, *, is_quiet: bool = False, least: int = 0) -> None:
+        """Judge the archive; when all is quiet, it is complete, and has a revision at least."""
+        self.checks += 1
+        archive = Archive(self._place.store)
+        taken = self._taken
+        if taken is not None and not self._has_kept(archive, taken):
+            self._violate(KEPT, f"{taken} was reported, and is gone")
+        lines = {each.name: self._lines_of(archive, each) for each in archive.histories}
+        begun = [each for each in archive.histories if each.snapshots]
+        open_ended = [each.name for each in begun if self._check_whole(archive, each)]
+        if begun:
+            self._check_newest(archive, lines, least)
+            if self._has_log and is_quiet and begun[-1].name in open_ended:
+                self._violate(WHOLE, f"has {begun[-1].snapshots[-1]}, and its log ends before that")
+        elif taken is not None:
+            self._violate(NEWEST, f"{taken} was reported, and the archive has no snapshot at all")
+        problems = problems_of(archive, lambda _: None)
+        if is_quiet and problems and not open_ended:
+            self._violate(VERIFIES, f"nothing is missing, and verify tells {problems}")
+
+    def _has_kept(self, archive: Archive, taken: SnapshotName) -> bool:
+        """Return whether the last snapshot, or one that took its place, is there."""
+        if set(archive.snapshots) - self._others:
+            return True
+        return self._is_shared and any(each > taken for each in archive.snapshots)
+
+    def is_complete(self, least: int) -> bool:
+        """Return whether the newest history has a snapshot and reaches a revision."""
+        archive = Archive(self._place.store)
+        begun = [each for each in archive.histories if each.snapshots]
+        if not begun:
+            return False
+        newest = begun[-1].snapshots[-1]
+        first = begun[-1].snapshots[0] if self._has_log else newest
+        return begun[-1].reach(first) >= max(least, newest.revision)
+
+    def _violate(self, guarantee: str, text: str) -> None:
+        raise Violation(guarantee, f"{self.name} {text}")
+
+    def _lines_of(self, archive: Archive, history: Recorded) -> set[int]:
+        """Return which lines a history may be of; at least one."""
+        found = set(range(len(self._lines)))
+        before = ""
+        names: list[SnapshotName | SegmentName] = [*history.snapshots, *history.segments]
+        for name in sorted(names, key=lambda each: each[1]):
+            fitting = self._fits(archive, name)
+            if not self._has_log and fitting:
+                # Each snapshot stands for itself; the last one is the newest.
+                found = fitting
+                continue
+            if not fitting & found:
+                self._violate(
+                    STATES, f"{name} does not continue the cluster that {before or name} is of"
+                )
+            found &= fitting
+            before = str(name)
+        return found
+
+    def _fits(self, archive: Archive, name: SnapshotName | SegmentName) -> set[int]:
+        """Return which lines an object fits."""
+        key = str(name)
+        if key not in self._fitting:
+            try:
+                if isinstance(name, SnapshotName):
+                    fits = self._lines.with_state(self._restored(archive, Point(name[1], name, [])))
+                else:
+                    fits = self._lines.with_rows(
+                        [
+                            (
+                                each.number,
+                                tuple((parse_row_key(row), value) for row, value in each.rows),
+                            )
+                            for each in segment_of(archive.store, name).revisions
+                        ]
+                    )
+            except ArchiveError as error:
+                raise Violation(
+                    STATES, f"{self.name} has an object that counts: {error}"
+                ) from error
+            self._fitting[key] = fits
+        return self._fitting[key]
+
+    def _check_whole(self, archive: Archive, history: Recorded) -> bool:
+        """Require that the log has no gap; return whether it ends before the last snapshot.
+
+        That is so until the log is flushed, and for good if the history was not continued.
+        """
+        first = end = history.snapshots[0].revision
+        for segment in sorted(history.segments, key=lambda each: each.first):
+            if segment.first > end + 1 and self._has_log:
+                self._violate(
+                    WHOLE,
+                    f"has {segment}, and nothing of revisions {end + 1} to {segment.first - 1}",
+                )
+            end = max(end, segment.last)
+        known = [end, *(each.revision for each in history.snapshots)]
+        if end > first:
+            known += [self._random.randint(first, end) for _ in range(_POINTS - 1)]
+        for revision in self._random.sample(known, min(_POINTS, len(known))):
+            self._check_point(archive, history, revision)
+        return history.snapshots[-1].revision > end
+
+    def _check_point(self, archive: Archive, history: Recorded, revision: int) -> None:
+        """Restore a revision of a history as production does."""
+        # Others may have the same revision, of which the newest history is chosen.
+        only = Archive(archive.store)
+        only.histories = [each for each in only.histories if each.name == history.name]
+        told: list[str] = []
+        try:
+            point = find_point(only, revision, None, told.append)
+        except ArchiveError as error:
+            raise Violation(WHOLE, f"{self.name} cannot restore {revision}: {error}") from error
+        self._check_restored(archive, point, told)
+
+    def _check_restored(self, archive: Archive, point: Point, told: list[str]) -> None:
+        self.points += 1
+        if told:
+            self._violate(STATES, f"has damage: {told}")
+        if not self._lines.with_state(self._restored(archive, point)):
+            self._violate(STATES, f"restores revision {point.revision} as it never was: {point}")
+
+    def _check_newest(self, archive: Archive, lines: dict[str, set[int]], least: int) -> None:
+        told: list[str] = []
+        point = find_point(archive, None, None, told.append)
+        history = point.snapshot.history
+        self._check_restored(archive, point, told)
+        if self._reported:
+            newest = next(reversed(self._reported))
+            # Two programs may have begun histories at about the same time.
+            is_older = history in self._reported and history != newest and not self._is_shared
+            is_behind = point.revision < self._reported[newest]
+            if is_older or (is_behind and (history == newest or self._is_shared)):
+                self._violate(
+                    NEWEST,
+                    f"restores {history} up to {point.revision}, and {newest} was reported up to "
+                    f"{self._reported[newest]}",
+                )
+        if least and (point.revision < least or len(self._lines) - 1 not in lines[history]):
+            self._violate(
+                NEWEST, f"restores {history} up to {point.revision}; the store was at {least}"
+            )
+
+    def _restored(self, archive: Archive, point: Point) -> State:
+        """Return the store of a point."""
+        rows: list[Row] = []
+        meta: dict[bytes, bytes] = {}
+        with (
+            archive.store.local(str(point.snapshot)) as (files, path),
+            opened_snapshot(files, path, HashCheck.REQUIRED) as image,
+        ):
+            for bucket, entries in with_log(checked_content(image), archive.store, point):
+                if bucket == KEY:
+                    rows = [(parse_row_key(name), value) for name, value in entries]
+                elif bucket == META:
+                    meta = dict(entries)
+                else:
+                    for _ in entries:
+                        pass
+        compacted = -1
+        for name in (SCHEDULED_COMPACT_REVISION, FINISHED_COMPACT_REVISION):
+            if name in meta:
+                compacted = max(compacted, parse_row_key(meta[name]) >> 32)
+        return State(point.revision, compacted, rows)

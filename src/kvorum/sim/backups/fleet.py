@@ -1,0 +1,251 @@
+"""All programs that make backups in a run, their archives, and what of them the seed decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from kvorum.backup.session import Options
+from kvorum.sim.backups.checks import Keeper, Lines
+from kvorum.sim.backups.forks import MEMBERS_MIN, Fork
+from kvorum.sim.backups.place import Place
+from kvorum.sim.backups.recorders import Children, Recorder, Service
+from kvorum.sim.backups.shell import threads_installed
+from kvorum.sim.backups.threads import Threads
+from kvorum.sim.violation import Violation
+
+if TYPE_CHECKING:
+    from kvorum.sim.cluster import Cluster
+    from kvorum.sim.world import World
+
+CHANCE = 0.16
+"""Of runs without users; an eighth of all."""
+BACKED_UP = "backups are made in bounded time"
+QUIET_SECONDS_MAX = 30.0
+"""Once faults have ended, everything is in the archives within this time."""
+LOOK_SECONDS = 0.1
+_CONSTANTS: dict[str, object] = {
+    "RETRY_SECONDS": 0.3,
+    "TURN_SECONDS": 0.2,
+    "UNANSWERED_SECONDS_MAX": 2.0,
+    "ANSWER_SECONDS_MAX": 2.0,
+}
+"""Times of production that are longer than a run."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Backups:
+    """What makes backups, and what goes wrong with it."""
+
+    forms: tuple[str, ...]
+    """Of the programs beside the cluster: `every`, `once`, or `mixed`."""
+    is_shared: bool
+    """Whether two of them use one archive."""
+    by_members: bool
+    """Whether the members make backups by themselves, into one archive."""
+    every_seconds: float
+    keep: int
+    log_seconds: float
+    segment_bytes: int
+    kill_gap: float
+    """Average time between two ends of a program; here and below 0 is never."""
+    clock_gap: float
+    """The same between two jumps of a program's clock."""
+    disk_gap: float
+    """The same between two troubles of an archive's disk."""
+    disturb_gap: float
+    """The same between two troubles of a program's process and its network."""
+    is_forked: bool
+    """Whether the cluster is made anew of a member that lacks revisions, once it was judged."""
+
+
+def draw_backups(random: Random) -> Backups | None:
+    """Return what makes backups; None, as mostly, if nothing does."""
+    if random.random() >= CHANCE:
+        return None
+    by_members = random.random() < 0.3
+    forms = [random.choice(["every", "once", "mixed"])]
+    if random.random() < 0.3:
+        forms.append(random.choice(["every", "once", "mixed"]))
+
+    def gap(*seconds: float) -> float:
+        return random.choice(seconds) if random.random() < 0.7 else 0.0
+
+    return Backups(
+        forms=() if by_members else tuple(forms),
+        is_shared=random.random() < 0.5,
+        by_members=by_members,
+        every_seconds=random.choice([0.3, 1.0, 3.0]),
+        keep=random.choice([1, 1, 2, 4]),
+        log_seconds=random.choice([0.1, 0.3, 1.0]) if random.random() < 0.93 else 0.0,
+        segment_bytes=random.choice([300, 2000, 8 << 20]),
+        kill_gap=gap(0.3, 1.0, 2.0),
+        clock_gap=gap(0.5, 1.5, 4.0),
+        disk_gap=gap(0.5, 1.5, 4.0),
+        disturb_gap=gap(1.0, 3.0),
+        is_forked=random.random() < 0.5,
+    )
+
+
+class BackupFleet:
+    """The programs of a run that make backups."""
+
+    def __init__(self, world: World, cluster: Cluster, plan: Backups) -> None:
+        self._world = world
+        self._cluster = cluster
+        self._plan = plan
+        self._random: Random = world.stream("backup fleet")
+        self.threads = Threads(world)
+        self.lines = Lines(cluster.history)
+        self.places: list[Place] = []
+        self.keepers: list[Keeper] = []
+        self.services: list[Service] = []
+        options = Options(
+            every_seconds=plan.every_seconds, keep=plan.keep, log_seconds=plan.log_seconds
+        )
+        if plan.by_members:
+            place, keeper = self._place("members", shared=True)
+            self.services.append(Children(self.threads, cluster, place, keeper, options))
+        self.is_shared = is_shared = plan.is_shared and len(plan.forms) > 1
+        for number, form in enumerate(plan.forms, 1):
+            if number == 1 or not is_shared:
+                place, keeper = self._place(f"a{number}", shared=is_shared)
+            self.services.append(
+                Recorder(self.threads, cluster, place, keeper, options, f"b{number}", form)
+            )
+
+    def _place(self, name: str, *, shared: bool) -> tuple[Place, Keeper]:
+        world, place = self._world, Place(self._world.stream(f"place {name}"))
+        keeper = Keeper(
+            world,
+            name,
+            place,
+            self.lines,
+            has_log=self._plan.log_seconds > 0.0,
+            shared=shared,
+        )
+        self.places.append(place)
+        self.keepers.append(keeper)
+        return place, keeper
+
+    # A run.
+
+    def start(self, until: float) -> None:
+        """Let all begin, and things go wrong with them up to a moment."""
+        plan = self._plan
+        for service in self.services:
+            service.start()
+            service.disturb(until, plan.disturb_gap)
+            self._again(until, plan.kill_gap, service.fail)
+            self._again(until, plan.clock_gap, service.jump)
+        for place in self.places:
+            self._again(until, plan.disk_gap, partial(self._trouble, place))
+
+    def _again(self, until: float, gap: float, trouble: Callable[[], None]) -> None:
+        """Let something go wrong now and then."""
+        if not gap:
+            return
+        moment = self._world.now + self._random.expovariate(1 / gap)
+
+        def happen() -> None:
+            trouble()
+            self._again(until, gap, trouble)
+
+        if moment < until:
+            self._world.at(moment, happen)
+
+    def _trouble(self, place: Place) -> None:
+        random = self._random
+        choice = random.random()
+        if choice < 0.4:
+            place.fail_after(random.randint(0, 20))
+        elif choice < 0.6:
+            place.fill_up()
+            self._world.after(random.uniform(0.1, 1.0), place.relieve)
+        else:
+            for service in self.services:
+                if service.place is place:
+                    service.kill()
+            place.cut_power()
+
+    def calm_down(self) -> None:
+        """End all troubles; clocks are right from now on."""
+        for place in self.places:
+            place.relieve()
+        for service in self.services:
+            service.calm_down()
+
+    def expect_quiet(self, members: Sequence[int]) -> None:
+        """Require that everything is backed up in time; end all programs, and judge."""
+        world, least = self._world, self.lines.revision
+        deadline = world.now + QUIET_SECONDS_MAX
+        for service in self.services:
+            service.finish(list(members), least)
+        if not world.look_while(
+            lambda: not all(each.has_backed_up for each in self.services), deadline, LOOK_SECONDS
+        ):
+            late = [each for each in self.services if not each.has_backed_up]
+            raise Violation(
+                BACKED_UP,
+                f"{QUIET_SECONDS_MAX:.0f} s later not: {', '.join(map(str, late))}; the store is "
+                f"at {least}",
+            )
+        for service in self.services:
+            service.stop()
+        if not world.look_while(
+            lambda: any(each.is_running for each in self.services), deadline, LOOK_SECONDS
+        ):
+            late = [each for each in self.services if each.is_running]
+            raise Violation(BACKED_UP, f"told to stop, and go on: {', '.join(map(str, late))}")
+        for keeper in self.keepers:
+            keeper.check(is_quiet=True, least=least)
+
+    def go_back(self) -> None:
+        """Let the cluster go back behind what was backed up, if the seed says so, and go on."""
+        if self._plan.is_forked and len(self._cluster.members) >= MEMBERS_MIN:
+            Fork(self._world, self._cluster, self).run()
+
+    def fork(self, revision: int) -> None:
+        """Note that the cluster has gone back to a revision."""
+        self.lines.fork(revision)
+        for keeper in self.keepers:
+            keeper.forked()
+
+    def close(self) -> None:
+        """End everything: the run is over."""
+        for service in self.services:
+            service.close()
+
+    def counts(self) -> dict[str, int]:
+        """Return how much happened, by kind."""
+        return {
+            "backups: snapshots": sum(each.snapshots for each in self.keepers),
+            "backups: segments": sum(each.segments for each in self.keepers),
+            "backups: archives judged": sum(each.checks for each in self.keepers),
+            "backups: points restored": sum(each.points for each in self.keepers),
+            "backups: clusters forked": len(self.lines) - 1,
+        }
+
+    def troubles(self) -> dict[str, int]:
+        """Return what went wrong, by kind."""
+        return {
+            "backups killed": sum(each.kills for each in self.services),
+            "clocks of backups jumped": sum(each.jumps for each in self.services),
+            "disks of archives failed": sum(each.failures for each in self.places),
+            "archives lost power": sum(each.power_cuts for each in self.places),
+        }
+
+
+@contextmanager
+def backups_installed(fleet: BackupFleet | None, plan: Backups | None) -> Iterator[None]:
+    """Let backups run on the threads of a run in the block."""
+    if fleet is None or plan is None:
+        yield
+        return
+    constants = _CONSTANTS | {"SEGMENT_BYTES_MAX": plan.segment_bytes}
+    with threads_installed(fleet.threads, constants):
+        yield

@@ -1,0 +1,211 @@
+"""One life of a program that makes backups: its threads, its client, and what it reports.
+
+What runs is `kvorum.backup.running.Backup`, as `kvorumctl backup` and a member's child run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvorum.backup.errors import ArchiveError
+from kvorum.backup.names import SegmentName
+from kvorum.backup.running import Backup
+from kvorum.backup.session import Options
+from kvorum.backup.stores import DirectoryStore
+from kvorum.backup.taking import Taken
+from kvorum.client.core import Core, Settings
+from kvorum.client.endpoints import parse_endpoint
+from kvorum.client.errors import KvorumError
+from kvorum.client.options import TIMEOUT_SECONDS
+from kvorum.sim.backups.place import PATH, Place, ProgramFiles
+from kvorum.sim.backups.shell import ThreadedShell, ThreadedSimClient
+from kvorum.sim.backups.threads import SimThread, Threads
+from kvorum.sim.disk import ProcessEnd
+from kvorum.sim.violation import Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvorum.sim.cluster import Cluster
+    from kvorum.sim.library.process import Process
+
+SERVES = "backups go on"
+
+
+class Clock:
+    """The wall clock of a machine on which programs run."""
+
+    __slots__ = ("offset",)
+
+    def __init__(self) -> None:
+        self.offset = 0.0
+        """By how many seconds it is ahead."""
+
+
+class Listener:
+    """Is told what the programs of an archive report."""
+
+    def told(self, program: Program, name: str, revision: int, *, is_snapshot: bool) -> None:
+        """Take that an object counts: its name, and up to which revision."""
+
+    def ended(self, program: Program) -> None:
+        """Take that a program has ended, or was killed."""
+
+
+class Host(NamedTuple):
+    """What a program runs on and for."""
+
+    threads: Threads
+    cluster: Cluster
+    place: Place
+    process: Process
+    clock: Clock
+    listener: Listener
+
+
+class Program:
+    """One life of a program; the next one is another."""
+
+    def __init__(
+        self,
+        host: Host,
+        life: int,
+        options: Options,
+        members: Sequence[int],
+        *,
+        is_once: bool,
+        timeout: float = TIMEOUT_SECONDS,
+        asks_for_turn: bool = False,
+    ) -> None:
+        """Start it; it asks these members first."""
+        self.process, self.clock, self.life = host.process, host.clock, life
+        self.is_once = is_once
+        self.is_dead = False
+        self.is_stopping = False
+        self.error: Exception | None = None
+        """What a run that makes one backup has failed with."""
+        self.has_succeeded = False
+        self.began_at = host.threads.world.now
+        self._host = host
+        self._world = host.threads.world
+        self._threads: list[SimThread] = []
+        self._steps_left: int | None = None
+        self._random = self._world.stream(f"program {self.process.name} {life}")
+        core = Core(
+            [parse_endpoint(f"m{number}:2379") for number in members],
+            Settings(),
+            start=self._random.randrange(len(members)),
+        )
+        self.shell = ThreadedShell(host.threads, host.cluster, self, core)
+        self._client = client = ThreadedSimClient(self.shell, timeout)
+        self._files = ProgramFiles(host.threads, self, host.place)
+        store = DirectoryStore(self._files, PATH)
+        leads: Callable[[], bool] = lambda: True  # noqa: E731
+        if asks_for_turn:
+            leads = lambda: client.maintenance.status().is_leader  # noqa: E731
+        self.backup = Backup(client, store, options, self, leads)
+        self.line(f"starts {'once' if is_once else 'to go on'} with {options}")
+        self.start_thread(self._run)
+
+    def line(self, text: str) -> None:
+        """Add a line to the trace."""
+        if self._world.trace is not None:
+            self._world.trace.line(self._world.now, self.process.name, text)
+
+    # Threads.
+
+    def start_thread(self, call: Callable[[], object]) -> None:
+        """Run a thread more."""
+        self._threads.append(SimThread(self._host.threads, self, call))
+
+    def thread_ended(self, thread: SimThread) -> None:
+        """Note that a thread has ended; the first one ends the program."""
+        if thread is self._threads[0]:
+            self._end("ended")
+
+    def _run(self) -> None:
+        try:
+            if self.is_once:
+                self.backup.run_once()
+                self.has_succeeded = not self.is_stopping
+            else:
+                self.backup.run()
+        except (KvorumError, ArchiveError) as error:
+            if not self.is_once:
+                raise Violation(SERVES, f"{self.process.name} ended with {error!r}") from error
+            self.line(f"failed: {error}")
+            self.error = error
+
+    # Its end.
+
+    def stop(self) -> None:
+        """Ask it to bring what it knows into the archive, as a signal does."""
+        if not self.is_dead and not self.is_stopping:
+            self.line("is to stop")
+            self.is_stopping = True
+            self.backup.stop()
+
+    def kill(self) -> None:
+        """End it now; not by one of its threads."""
+        if not self.is_dead:
+            self._end("killed")
+
+    def kill_at_step(self, steps: int) -> None:
+        """Let it end before a call that changes its archive, after so many of these."""
+        self._steps_left = steps
+
+    def spare(self) -> None:
+        """Let it live."""
+        self._steps_left = None
+
+    def count_step(self, what: str) -> None:
+        """Note a call that changes the archive; raises ProcessEnd if it ends there."""
+        if self._steps_left is None or self.is_dead:
+            return
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            self.is_dead = True
+            self.line(f"killed before {what}")
+            # Its threads cannot be ended by one of them.
+            self._world.after(0.0, self._end, "")
+            raise ProcessEnd
+
+    def _end(self, how: str) -> None:
+        self.is_dead = True
+        if how:
+            self.line(how)
+        self._files.close_all()
+        self.shell.close()
+        for thread in self._threads:
+            thread.end()
+        self._host.listener.ended(self)
+
+    # What it reports.
+
+    def began(self, history: str, reason: str) -> None:
+        """Take that a history was begun."""
+        self.line(f"begins history {history}: {reason}")
+
+    def progress(self, received: int, remaining: int) -> None:
+        """Take how far a snapshot has come."""
+
+    def took(self, taken: Taken) -> None:
+        """Take a snapshot that counts."""
+        self.line(f"took {taken.name}, removed {len(taken.removed)}")
+        self._host.listener.told(
+            self, str(taken.name), taken.manifest.facts.revision, is_snapshot=True
+        )
+
+    def recorded(self, name: SegmentName, size: int) -> None:
+        """Take that changes are in the archive."""
+        self.line(f"recorded {name}, {size} bytes")
+        self._host.listener.told(self, str(name), name.last, is_snapshot=False)
+
+    def failed(self, what: str, error: Exception) -> None:
+        """Take what failed, and will be tried again."""
+        self.line(f"{what} failed: {error}")
+
+    def warned(self, text: str) -> None:
+        """Take what somebody should look at."""
+        self.line(f"warns: {text}")

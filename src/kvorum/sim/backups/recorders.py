@@ -1,0 +1,349 @@
+"""Who makes backups: services beside the cluster, and the children of members.
+
+A service is started again whenever it has ended, as a timer or a supervisor does. A child begins
+with the process of its member, speaks to that alone, and is told to end when the member has ended.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from kvorum.backup.child import ANSWER_SECONDS_MAX
+from kvorum.backup.session import Options
+from kvorum.client.endpoints import parse_endpoint
+from kvorum.client.options import TIMEOUT_SECONDS
+from kvorum.sim.backups.program import Clock, Host, Listener, Program
+from kvorum.sim.library.process import Process
+from kvorum.sim.machine import CLOCK_JUMP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvorum.sim.arrivals import Front
+    from kvorum.sim.backups.checks import Keeper
+    from kvorum.sim.backups.place import Place
+    from kvorum.sim.backups.threads import Threads
+    from kvorum.sim.cluster import Cluster
+    from kvorum.sim.machine import Machine
+
+_DOWN_SECONDS = (0.02, 0.3, 1.5)
+"""How long a program is down, on average."""
+_STEPS_MAX = 25
+_RIGHT_CHANCE = 0.4
+"""That a clock which jumps is right afterwards."""
+_CHILD_SECONDS_MAX = 5.0
+"""How long a child may bring what it knows into the archive."""
+_LOOK_SECONDS = 0.1
+
+
+class Service(Listener):
+    """Programs that make backups into one archive, and what goes wrong with them."""
+
+    def __init__(
+        self,
+        threads: Threads,
+        cluster: Cluster,
+        place: Place,
+        keeper: Keeper,
+        options: Options,
+        name: str,
+    ) -> None:
+        self.name = name
+        self.place = place
+        self.kills = 0
+        self.jumps = 0
+        self._threads = threads
+        self._world = threads.world
+        self._cluster = cluster
+        self._keeper = keeper
+        self._options = options
+        self._random: Random = threads.world.stream(f"service {name}")
+        self._lives = 0
+        self._programs: list[Program] = []
+        self._is_ending = False
+        self._is_killed_when_taken = False
+        # Since when all is quiet, and the revision that must be backed up from then on.
+        self._quiet_since: float | None = None
+        self._least = 0
+        self._has_taken = False
+
+    def __str__(self) -> str:
+        complete = self._keeper.is_complete(self._least)
+        return f"{self.name} (took a snapshot: {self._has_taken}, complete: {complete})"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether any program runs."""
+        return bool(self._programs)
+
+    @property
+    def has_backed_up(self) -> bool:
+        """Whether there is a snapshot since all is quiet, and everything up to then."""
+        return self._has_taken and self._keeper.is_complete(self._least)
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """Tell all programs to end, and start none."""
+        self._is_ending = True
+        for program in list(self._programs):
+            program.stop()
+
+    def resume(self) -> None:
+        """Begin again after `stop`."""
+        self._is_ending = False
+        self._quiet_since = None
+        self.start()
+
+    def close(self) -> None:
+        """End all programs: the run is over."""
+        self._is_ending = True
+        self.kill()
+
+    def finish(self, members: Sequence[int], least: int) -> None:
+        """Let what is backed up from now on count; the members are these."""
+        self._least = least
+        self._quiet_since = self._world.now
+        self._has_taken = False
+        for program in self._programs:
+            if members:
+                addresses = [parse_endpoint(f"m{number}:2379") for number in members]
+                program.shell.set_endpoints(addresses)
+
+    # What programs report.
+
+    def told(self, program: Program, name: str, revision: int, *, is_snapshot: bool) -> None:
+        """Take that an object counts."""
+        self._keeper.told(program, name, revision, is_snapshot=is_snapshot)
+        if is_snapshot:
+            self._has_taken = True
+            if self._is_killed_when_taken:
+                self._is_killed_when_taken = False
+                # The log has not been flushed since.
+                seconds = self._random.uniform(0.0, self._options.log_seconds)
+                self._world.after(seconds, program.kill)
+
+    def ended(self, program: Program) -> None:
+        """Take that a program has ended."""
+        self._programs.remove(program)
+        self._keeper.ended(program)
+
+    # What goes wrong.
+
+    def disturb(self, until: float, gap: float) -> None:
+        """Let something go wrong with its processes up to a moment."""
+
+    def fail(self) -> None:
+        """Let a program end, somehow and somewhere."""
+        if not self._programs:
+            return
+        random = self._random
+        program = random.choice(self._programs)
+        choice = random.random()
+        self.kills += 1
+        if choice < 0.25:
+            program.kill()
+        elif choice < 0.55:
+            program.kill_at_step(random.randint(0, _STEPS_MAX))
+        elif choice < 0.8:
+            self._is_killed_when_taken = True
+        else:
+            program.stop()
+
+    def kill(self) -> None:
+        """Kill all programs."""
+        for program in list(self._programs):
+            program.kill()
+
+    def jump(self) -> None:
+        """Let a clock jump, by hours or back to what it should be."""
+
+    def calm_down(self) -> None:
+        """Let nothing go wrong any more."""
+        self._is_killed_when_taken = False
+        for program in self._programs:
+            program.spare()
+
+    def _jumped(self, clock: Clock) -> None:
+        random = self._random
+        self.jumps += 1
+        clock.offset = 0.0 if random.random() < _RIGHT_CHANCE else random.uniform(*CLOCK_JUMP)
+        if self._world.trace is not None:
+            self._world.trace.line(self._world.now, self.name, f"clock is off {clock.offset:.1f} s")
+
+
+class Recorder(Service):
+    """A program beside the cluster, started again and again: one that goes on, or one for once."""
+
+    def __init__(
+        self,
+        threads: Threads,
+        cluster: Cluster,
+        place: Place,
+        keeper: Keeper,
+        options: Options,
+        name: str,
+        form: str,
+    ) -> None:
+        super().__init__(threads, cluster, place, keeper, options, name)
+        self._form = form
+        self._process = Process(threads.world, name)
+        self._clock = Clock()
+        self._has_succeeded = False
+        if self._random.random() < 0.5:
+            self._clock.offset = self._random.uniform(*CLOCK_JUMP)
+
+    def start(self) -> None:
+        """Begin soon."""
+        self._world.after(self._random.uniform(0.1, 1.0), self._begin)
+
+    def _begin(self) -> None:
+        if self._is_ending or self._programs:
+            return
+        self._lives += 1
+        is_once = self._form == "once" or (self._form == "mixed" and self._random.random() < 0.5)
+        host = Host(self._threads, self._cluster, self.place, self._process, self._clock, self)
+        program = Program(
+            host,
+            self._lives,
+            self._options,
+            self._cluster.members,
+            is_once=is_once,
+            timeout=TIMEOUT_SECONDS,
+        )
+        self._programs.append(program)
+
+    def ended(self, program: Program) -> None:
+        """Start the next one."""
+        super().ended(program)
+        quiet = self._quiet_since
+        if program.has_succeeded and quiet is not None and program.began_at >= quiet:
+            self._has_succeeded = True
+            return
+        if not self._is_ending:
+            seconds = self._random.expovariate(1.0) * self._random.choice(_DOWN_SECONDS)
+            self._world.after(seconds, self._begin)
+
+    @property
+    def has_backed_up(self) -> bool:
+        """Whether one that makes one backup has done so, or the others are where they should be."""
+        return self._has_succeeded or super().has_backed_up
+
+    def finish(self, members: Sequence[int], least: int) -> None:
+        """Let what is backed up from now on count."""
+        super().finish(members, least)
+        self._has_succeeded = False
+        self._world.after(0.0, self._begin)
+
+    def disturb(self, until: float, gap: float) -> None:
+        """Let its process stand still, and be cut off, now and then."""
+        if gap:
+            self._process.disturb(until, gap)
+
+    def cut_off(self, seconds: float) -> None:
+        """Let nothing reach it for so long."""
+        self._process.cut_until = self._world.now + seconds
+
+    def jump(self) -> None:
+        """Let its clock jump."""
+        self._jumped(self._clock)
+
+    def calm_down(self) -> None:
+        """Let nothing go wrong any more; its clock is right."""
+        super().calm_down()
+        self._clock.offset = 0.0
+
+
+class _Socket:
+    """A cluster as a child has it: its member's process, and nobody else."""
+
+    def __init__(self, cluster: Cluster, machine: Machine) -> None:
+        self._cluster = cluster
+        self._machine = machine
+        self._incarnation = machine.incarnation
+
+    def front(self, number: int) -> Front | None:
+        """Return the process, for as long as it is there."""
+        front = self._cluster.front(number)
+        return front if self._machine.incarnation == self._incarnation else None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+
+class Children(Service):
+    """The children of members, which make backups while their member leads."""
+
+    def __init__(
+        self, threads: Threads, cluster: Cluster, place: Place, keeper: Keeper, options: Options
+    ) -> None:
+        super().__init__(threads, cluster, place, keeper, options, "members")
+        self._clocks: dict[int, Clock] = {}
+        # Those whose members run.
+        self._born: dict[tuple[int, int], Program] = {}
+
+    def start(self) -> None:
+        """Begin to look after members."""
+        self._look()
+
+    def _look(self) -> None:
+        if self._is_ending:
+            return
+        there = {
+            (each.number, each.incarnation): each
+            for each in self._cluster.machines.values()
+            if each.member is not None and not each.is_dead
+        }
+        for key, program in list(self._born.items()):
+            if key not in there:
+                del self._born[key]
+                self._orphaned(program)
+            elif program.is_dead:
+                del self._born[key]
+        for key, machine in there.items():
+            if key not in self._born:
+                self._born[key] = self._child(machine)
+        self._world.after(_LOOK_SECONDS, self._look)
+
+    def _orphaned(self, program: Program) -> None:
+        """End the child of a member that has ended, with its machine or by itself."""
+        if self._random.random() < 0.3:
+            program.kill()
+        else:
+            program.stop()
+            self._world.after(_CHILD_SECONDS_MAX, program.kill)
+
+    def _child(self, machine: Machine) -> Program:
+        self._lives += 1
+        clock = self._clocks.setdefault(machine.number, Clock())
+        process = Process(self._world, f"{machine.name}b{self._lives}")
+        socket: Any = _Socket(self._cluster, machine)
+        program = Program(
+            Host(self._threads, socket, self.place, process, clock, self),
+            self._lives,
+            self._options,
+            [machine.number],
+            is_once=False,
+            timeout=ANSWER_SECONDS_MAX,
+            asks_for_turn=True,
+        )
+        self._programs.append(program)
+        return program
+
+    def finish(self, members: Sequence[int], least: int) -> None:
+        """Let what is backed up from now on count."""
+        del members
+        super().finish((), least)
+
+    def jump(self) -> None:
+        """Let the clock of a member's machine jump."""
+        if self._clocks:
+            self._jumped(self._random.choice(list(self._clocks.values())))
+
+    def calm_down(self) -> None:
+        """Let nothing go wrong any more; clocks are right."""
+        super().calm_down()
+        for clock in self._clocks.values():
+            clock.offset = 0.0

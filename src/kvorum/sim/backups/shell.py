@@ -1,0 +1,133 @@
+"""What carries the calls of a program's client with threads: `ThreadedClient` on virtual time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pkgutil import walk_packages
+from secrets import token_hex
+from threading import Event, Thread
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from unittest.mock import patch
+
+from kvorum import backup
+from kvorum.client.core import Core
+from kvorum.client.endpoints import Address
+from kvorum.client.options import FOREVER
+from kvorum.client.rpcs import Rpc
+from kvorum.client.sync import client, streams
+from kvorum.client.sync.client import Client
+from kvorum.sim.backups.threads import Threads, Waiter
+from kvorum.sim.library.shell import Engine
+
+if TYPE_CHECKING:
+    from kvorum.sim.backups.program import Program
+    from kvorum.sim.cluster import Cluster
+
+T = TypeVar("T")
+_LEFT_OUT = ("kvorum.backup.s3", "kvorum.backup.child")
+"""They need a network and a process of their own."""
+
+
+class ThreadedShell:
+    """The shell of one client of a program."""
+
+    __slots__ = ("_engine", "_threads", "core", "watching")
+
+    def __init__(self, threads: Threads, cluster: Cluster, program: Program, core: Core) -> None:
+        process = program.process
+        name = f"{process.name} {program.life}"
+        self._threads = threads
+        self._engine = Engine(threads.world, cluster, process, core, name, process.runs_at)
+        self.core = core
+        self.watching = self._engine.watching
+
+    def turn(self) -> Engine:
+        """Touch the core."""
+        return self._engine
+
+    def call(self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None) -> bytes:
+        """Make a call and wait for its answer; raises what it ended with instead."""
+        waiter = Waiter()
+        with self.turn():
+            call = self.core.start(rpc, message, seconds_max, waiter.answered, at)
+        try:
+            self.wait(waiter)
+        except BaseException:
+            with self.turn():
+                self.core.cancel(call)
+            raise
+        if isinstance(waiter.answer, bytes):
+            return waiter.answer
+        raise waiter.answer
+
+    def wait(self, waiter: Waiter, until: float = FOREVER) -> None:
+        """Return when a waiter was woken, or at that moment."""
+        thread, world = self._threads.current, self._threads.world
+        waiter.thread = thread
+        while not waiter.is_done and world.now < until:
+            thread.park(until)
+
+    def start_reading(self) -> None:
+        """Read even if no call waits, as is done here anyway."""
+
+    def hold(self, call: int, *, is_held: bool) -> None:
+        """Let the server send what it likes: snapshots are short here."""
+
+    def work(self, function: Callable[[], T]) -> T:
+        """Do something that may take a while."""
+        return function()
+
+    def set_endpoints(self, addresses: Sequence[Address]) -> None:
+        """Use other endpoints from now on."""
+        with self.turn():
+            self.core.set_endpoints(addresses)
+
+    def close(self) -> None:
+        """End everything."""
+        self._engine.close()
+
+    @property
+    def connections(self) -> tuple[int, int]:
+        """How many connections there were, and how many were lost."""
+        return self._engine.connections.connected, self._engine.connections.lost
+
+
+class ThreadedSimClient(Client):
+    """The library's client for threads on such a shell."""
+
+    def __init__(self, shell: ThreadedShell, timeout: float) -> None:
+        self.shell = cast("Any", shell)
+        self._carrier = self._closes = self.shell
+        self._timeout = timeout
+        self._prefix = b""
+
+
+def modules() -> list[ModuleType]:
+    """Return the modules that make backups."""
+    found = walk_packages(backup.__path__, "kvorum.backup.")
+    return [import_module(each.name) for each in found if each.name not in _LEFT_OUT]
+
+
+@contextmanager
+def threads_installed(threads: Threads, constants: dict[str, object]) -> Iterator[None]:
+    """Let backups run on these threads in the block, and have these constants, where they are."""
+    chance = threads.world.stream("backups")
+    names = {"time": time, "Event": Event, "Thread": Thread, "token_hex": token_hex}
+    stand_ins = threads.stand_ins() | {"token_hex": lambda size: chance.randbytes(size).hex()}
+    with ExitStack() as patches:
+        for module in (client, streams):
+            patches.enter_context(patch.object(module, "Waiter", Waiter))
+        for name in ("clock", "monotonic"):
+            patches.enter_context(patch.object(client, name, lambda: threads.world.now))
+        for module in modules():
+            for name, original in names.items():
+                if getattr(module, name, None) is original:
+                    patches.enter_context(patch.object(module, name, stand_ins[name]))
+            for name, value in constants.items():
+                if hasattr(module, name):
+                    patches.enter_context(patch.object(module, name, value))
+        yield

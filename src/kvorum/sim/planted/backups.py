@@ -1,0 +1,85 @@
+"""Bugs of backups: of what is rotated away, of what is compared, and of where a log goes on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from kvorum.backup import running, session, taking
+from kvorum.backup.archive import Archive, History, read_manifest
+from kvorum.backup.moments import stamp_of
+from kvorum.backup.names import SnapshotName
+from kvorum.backup.recording import Place, Recorder
+from kvorum.backup.running import Backup
+from kvorum.backup.stores import Store
+
+
+@contextmanager
+def order_histories_by_the_wall_clock() -> Iterator[None]:
+    """Name a history by the clock alone, and keep what sorts last."""
+
+    def history_name(now: float, newest: str, token: str) -> str:
+        del newest
+        return f"{stamp_of(now)}-{token}"
+
+    def rotate(
+        store: Store, keep: int, current: str = "", taken: SnapshotName | None = None
+    ) -> list[str]:
+        del current, taken
+        removed = list(Archive(store).superfluous(keep))
+        for name in removed:
+            store.delete(name)
+        return removed
+
+    with (
+        patch.object(running, "history_name", history_name),
+        patch.object(taking, "rotate", rotate),
+    ):
+        yield
+
+
+@contextmanager
+def go_on_at_the_newest_snapshot() -> Iterator[None]:
+    """Continue a log at the newest snapshot, as if nothing could be missing before it."""
+    original = Backup._place
+
+    def place(backup: Backup, history: History) -> Place:
+        found = original(backup, history)
+        newest = history.snapshots[-1]
+        if found.revision >= newest.revision:
+            return found
+        facts = read_manifest(backup._store, newest).facts
+        return Place(facts.revision, facts.rows_digest)
+
+    with (
+        patch.object(Backup, "_place", place),
+        patch.object(session.Session, "_count", _count_at_once),
+    ):
+        yield
+
+
+def _count_at_once(recording: session.Session, received: taking.Received) -> None:
+    """Let a snapshot count before the log has reached it."""
+    store, keep = recording._store, recording._options.keep
+
+    def count(_: object) -> taking.Taken:
+        return taking.count_snapshot(store, received, keep, has_log=True)
+
+    recording._counting = session._Work(count, recording._report.progress, recording.wake)
+
+
+@contextmanager
+def take_any_store_for_the_recorded_one() -> Iterator[None]:
+    """Continue a history without a comparison of what comes again with what was recorded."""
+    original = Recorder.resume
+
+    def resume(recorder: Recorder, revision_min: int = 0) -> int:
+        original(recorder, revision_min)
+        recorder._awaited.clear()
+        return recorder.last
+
+    with (
+        patch.object(Recorder, "resume", resume),
+        patch.object(Recorder, "contradicts", lambda *_: False),
+        patch.object(taking, "_check_same", lambda *_: None),
+    ):
+        yield
