@@ -308,7 +308,6 @@ impl Stream {
         Ok(true)
     }
 
-    /// Lets the client send so many bytes more.
     /// Keeps the client's window as it is, or gives back what it lost since.
     pub fn hold(&mut self, is_held: bool) {
         self.is_held = is_held;
@@ -318,6 +317,7 @@ impl Stream {
         }
     }
 
+    /// Lets the client send so many bytes more.
     pub fn release(&mut self, bytes: usize) {
         if self.is_held {
             self.withheld += bytes;
