@@ -20,7 +20,7 @@ from kvorum.sim.faults import without_faults
 from kvorum.sim.ledger import Ledger
 from kvorum.sim.permissions import DENIED, EMPTY, OLD
 from kvorum.sim.plan import BCRYPT_COST, draw_plan
-from kvorum.sim.run import Run, memory_directory
+from kvorum.sim.run import Run, memory_directory, stand_ins_installed
 from kvorum.sim.users import Realm, Visit
 from kvorum.sim.violation import Violation
 from kvorum.sim.workloads import ETCD
@@ -49,7 +49,8 @@ def run() -> Iterator[Run]:
         plan = replace(plan, options=plan.options | {"bcrypt_cost": BCRYPT_COST})
         with TemporaryDirectory(dir=memory_directory()) as directory:
             run = Run(plan, directory, None)
-            outcome = run.outcome()
+            with stand_ins_installed(run):
+                outcome = run.outcome()
         assert not outcome.guarantee, outcome
         if all(find(run, path, refused) for path in (PUT, RANGE) for refused in (True, False)):
             yield run

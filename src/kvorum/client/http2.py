@@ -534,11 +534,13 @@ def _unpadded(payload: bytes) -> bytes:
 
 
 _SHOWN_BYTES: Final = 60
+_TLS_RECORDS: Final = ((0x15, 0x03), (0x16, 0x03))
+"""The kinds of records that a server of TLS begins with, an alert and a handshake."""
 
 
 def _foreign(data: bytes) -> str:
     """Return what a port is, by the first that it has said."""
-    if data[:2] in (b"\x15\x03", b"\x16\x03"):
+    if tuple(data[:2]) in _TLS_RECORDS:
         return (
             "the port speaks TLS, and was asked without; write the endpoint with https://, and "
             "give the authority that signed its certificate as ca="

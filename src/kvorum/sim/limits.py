@@ -125,7 +125,7 @@ LIMITS = (
     Limit("backend.defragment", "ROUNDS_MAX", (1, 2, 3)),
     Limit("backend.defragment", "_PIECE_ROWS", _FEW),
     # Clients and peers.
-    Limit("api.requests", "LONG_BYTES", _BYTES, ("member.apply", "rpc.kv")),
+    Limit("api.requests", "LONG_BYTES", _BYTES, ("member.apply", "member.arriving", "rpc.kv")),
     Limit("rpc.services", "REQUESTS_PER_LOOK", _FEW),
     Limit("rpc.election", "ROWS_PER_SLICE", _FEW),
     Limit("rpc.lease", "LEASES_PER_SLICE", _FEW),

@@ -118,16 +118,24 @@ def simulate_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     try:
         with counted() as reached, limited(plan.limits), collecting_seldom():
             run = Run(plan, directory, trace)
-            with (
-                library_installed(run.world, plan.library),
-                tier_installed(plan.tier),
-                backups_installed(run.backups, plan.backups),
-            ):
+            with stand_ins_installed(run):
                 outcome = run.outcome()
         outcome.marks = {name: reached[name] for name in sorted(reached)}
         return outcome
     finally:
         shutil.rmtree(directory)
+
+
+@contextmanager
+def stand_ins_installed(run: "Run") -> Iterator[None]:
+    """Let the programs of a run have its clocks, threads and connections in the block."""
+    plan = run.plan
+    with (
+        library_installed(run.world, plan.library),
+        tier_installed(plan.tier),
+        backups_installed(run.backups, plan.backups),
+    ):
+        yield
 
 
 @contextmanager
