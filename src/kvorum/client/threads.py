@@ -153,7 +153,7 @@ class ThreadedClient:
 
     @property
     def watching(self) -> "Watching":
-        """The watches; for whoever holds the lock."""
+        """The watches; the caller holds the lock."""
         if self._watching is None:
             from kvorum.client.watching import Watching
 
@@ -163,7 +163,7 @@ class ThreadedClient:
 
     @property
     def keeping(self) -> "Keeping":
-        """The leases that are kept alive; for whoever holds the lock."""
+        """The leases that are kept alive; the caller holds the lock."""
         if self._keeping is None:
             from kvorum.client.keeping import Keeping
 

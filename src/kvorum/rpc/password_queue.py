@@ -129,7 +129,7 @@ class PasswordQueue:
         return [each for each in self._waiting if each.address == address]
 
     def _displace(self, newcomer: Turn) -> bool:
-        """Refuse the newest password of whoever has the most, unless that is the newcomer."""
+        """Refuse the newest password of the client with the most, unless that is the newcomer."""
         counts = self._counts
         address = max({each.address for each in self._waiting}, key=counts.__getitem__)
         if counts[newcomer.address] + 1 >= counts[address]:
