@@ -1,21 +1,35 @@
 """Clients of the library in runs: what judges them sees what is wrong, and they are busy."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from kvorum.api.errors import Code
-from kvorum.api.pb.etcdserverpb import PutRequest, RangeRequest
+from kvorum.api.pb.etcdserverpb import (
+    LeaseGrantRequest,
+    LeaseGrantResponse,
+    LeaseTimeToLiveRequest,
+    LeaseTimeToLiveResponse,
+    PutRequest,
+    RangeRequest,
+)
 from kvorum.api.pb.mvccpb import KeyValue
+from kvorum.client import rpcs
 from kvorum.client.core import Core, Settings
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import CallError, DeadlineError, NoSpaceError, OutcomeUnknownError
 from kvorum.client.loop import LoopClient
+from kvorum.client.owning import Names, Owning
 from kvorum.sim import model
+from kvorum.sim.calls import Asked
 from kvorum.sim.campaign import size_of
 from kvorum.sim.history import History, Record
+from kvorum.sim.lease_checks import check_leases
 from kvorum.sim.library.checks import FENCED, HELD, Claim, check_claims
 from kvorum.sim.library.leasers import KEYS, Read, check_reads
 from kvorum.sim.library.process import Process
-from kvorum.sim.library.shell import Shell
+from kvorum.sim.library.shell import RecordedCore, Shell
 from kvorum.sim.library.tasks import Cancelled, Task, Waiter
 from kvorum.sim.plan import draw_plan
 from kvorum.sim.run import simulate
@@ -112,6 +126,61 @@ def test_a_shell_has_the_names_of_the_one_on_a_loop() -> None:
         assert hasattr(Shell, name) and hasattr(LoopClient, name)
     core = Core([parse_endpoint("m1:2379")], Settings())
     assert core.copy().endpoints.all.keys() == core.endpoints.all.keys()
+
+
+# What goes into the history.
+
+
+def recorded_shell() -> tuple[World, Shell, History]:
+    """Return the shell of a client that reaches no member, and what it records."""
+    world, history = World(1), History()
+    cluster: Any = SimpleNamespace(history=history, front=lambda _: None)
+    core = RecordedCore([parse_endpoint("m1:2379")], Settings())
+    return world, Shell(world, cluster, Process(world, "p"), core, 1), history
+
+
+def test_what_a_user_asks_is_recorded_once() -> None:
+    world, shell, history = recorded_shell()
+    asked = Asked("put", PutRequest(key=b"k"), ((b"k", None),))
+
+    async def ask() -> None:
+        await shell.ask(asked, rpcs.PUT, 1.0)
+
+    Task(world, shell.process, ask(), at_once=True)
+    world.run_until(2.0)
+    assert [(each.kind, each.expected) for each in history.records] == [("put", asked.expected)]
+    # It was never sent.
+    assert history.records[0].returned is not None
+
+
+def test_the_revoke_of_a_leasing_client_is_recorded_and_explains_the_end_of_its_lease() -> None:
+    """Seed 61001194: the client gave its lease up, and nobody had revoked it by the history."""
+    world, shell, history = recorded_shell()
+    grant, status = LeaseGrantResponse(ID=7, TTL=5), LeaseTimeToLiveResponse(ID=7, TTL=-1)
+
+    def answered(request: object, response: object) -> None:
+        record = Record(2, "asked", 1, request, history.moment(), world.now)
+        record.response, record.returned = response, history.moment()
+        record.finished = world.now
+        history.records.append(record)
+
+    answered(LeaseGrantRequest(TTL=5), grant)
+    world.run_until(1.0)
+    owning = Owning(shell.core, shell.watching, Names(b"", b"leasing/"), 7)
+    with shell.turn():
+        owning.end()
+    revoke = history.records[-1]
+    assert (revoke.kind, revoke.request.ID, revoke.started) == ("leaserevoke", 7, 1.0)
+    world.run_until(1.5)
+    shell.end()
+    # Nobody can say whether it took effect.
+    assert (revoke.response, revoke.finished) == (None, 1.5)
+    answered(LeaseTimeToLiveRequest(ID=7), status)
+    check_leases(history)
+    # No revoke explains an end before it was asked for.
+    history.records[-1].finished = 0.5
+    with pytest.raises(Violation, match="leases do not end early"):
+        check_leases(history)
 
 
 # Coroutines.

@@ -2,8 +2,10 @@
 
 An answer promises that the lease lives that long from when the client asked. That it ended shows in
 its keys, which are deleted, in a renewal that finds nothing, and in a put that is refused for lack
-of it.
+of it. A client may end a lease itself, but not before it asks for that.
 """
+
+from math import inf
 
 from kvorum.api.errors import LEASE_NOT_FOUND, Status
 from kvorum.api.pb.etcdserverpb import (
@@ -26,24 +28,23 @@ GUARANTEE = "leases do not end early"
 
 def check_leases(history: History) -> None:
     """Require that no lease ended before its time, counted from its last renewal."""
-    revoked = {
-        record.request.ID
-        for record in history.records
-        if isinstance(record.request, LeaseRevokeRequest)
-    }
+    revoked: dict[int, float] = {}
+    for record in history.records:
+        if isinstance(record.request, LeaseRevokeRequest):
+            lease = record.request.ID
+            revoked[lease] = min(revoked.get(lease, inf), record.started)
     renewals: dict[int, list[Record]] = {}
     for record in history.records:
         if (
             isinstance(record.request, LeaseGrantRequest | LeaseKeepAliveRequest)
             and record.is_answered
             and record.response.TTL > 0
-            and record.response.ID not in revoked
         ):
             renewals.setdefault(record.response.ID, []).append(record)
     for lease, ended, how in (*_deletions(history), *_refusals(history)):
         for record in renewals.get(lease, ()):
             until = record.started + record.response.TTL
-            if record.finished <= ended < until:
+            if record.finished <= ended < min(until, revoked.get(lease, inf)):
                 raise Violation(
                     GUARANTEE,
                     f"{lease:x} was to live until {until:.3f} by {record.kind} "

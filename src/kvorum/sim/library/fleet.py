@@ -7,7 +7,7 @@ from random import Random
 from unittest.mock import patch
 
 from kvorum.client import watching
-from kvorum.client.core import Core, Settings
+from kvorum.client.core import Settings
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.mvcc.watch import hub
 from kvorum.sim.cluster import Cluster
@@ -17,7 +17,7 @@ from kvorum.sim.library.clients import LibraryClient
 from kvorum.sim.library.holders import Holder
 from kvorum.sim.library.leasers import Leaser, check_reads
 from kvorum.sim.library.process import RUNNING, Process
-from kvorum.sim.library.shell import Shell, client_names, clocks
+from kvorum.sim.library.shell import RecordedCore, Shell, client_names, clocks
 from kvorum.sim.library.suspensions import Suspensions
 from kvorum.sim.library.tasks import Task, Waiter
 from kvorum.sim.library.watchers import LibraryWatcher
@@ -128,7 +128,7 @@ class Fleet:
         settings = Settings()
         if random.random() < self._library.sync_share:
             settings = Settings(sync_seconds=random.choice([0.3, 2.0]))
-        core = Core(addresses, settings, start=random.randrange(len(addresses)))
+        core = RecordedCore(addresses, settings, start=random.randrange(len(addresses)))
         number = FIRST_NUMBER + len(self.shells) + 1
         shell = Shell(world, cluster, Process(world, name), core, number)
         self.shells.append(shell)

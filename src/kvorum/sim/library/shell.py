@@ -1,8 +1,9 @@
 """What stands around the library's core in a run, in the place of asyncio's loop.
 
 It has the names of `kvorum.client.loop.LoopClient` that the client uses, so that the client and its
-recipes run as they are. Every call goes into the history: a write whose outcome the library calls
-unknown as one that may have taken effect, any other error as one that has not.
+recipes run as they are. Every call goes into the history, also what parts of the library ask by
+themselves: a write whose outcome the library calls unknown as one that may have taken effect, any
+other error as one that has not.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from kvorum.api.errors import Code, Status
 from kvorum.api.pb.etcdserverpb import RangeRequest
 from kvorum.client import aio, loop
 from kvorum.client.aio.client import AsyncClient
-from kvorum.client.core import Core
+from kvorum.client.core import Answered, Call, Core, TakeMessage
 from kvorum.client.endpoints import Address
 from kvorum.client.errors import (
     CallError,
@@ -45,6 +46,31 @@ MESSAGES: dict[str, tuple[Any, Any]] = {
     path: (request, response) for request, (path, response) in METHODS.items()
 }
 """The messages of each call that is told in words."""
+
+
+class RecordedCore(Core):
+    """A core whose calls all go into the history, also those that parts of the library begin.
+
+    A leasing client gives keys and its lease up by itself, for example. A lease that nobody revoked
+    according to the history would have ended too early.
+    """
+
+    shell: "Shell"
+    """The shell that has this core; it records the calls of the library's user by itself."""
+
+    def start(
+        self,
+        rpc: Rpc,
+        message: bytes,
+        seconds_max: float,
+        answered: Answered,
+        at: int | None = None,
+        on_message: TakeMessage | None = None,
+    ) -> Call:
+        """Begin a call of a part of the library."""
+        if rpc.path in MESSAGES:
+            answered = self.shell.recorded(rpc, message, answered)
+        return super().start(rpc, message, seconds_max, answered, at, on_message)
 
 
 class Engine:
@@ -175,6 +201,8 @@ class Shell:
             world, cluster, process, core.copy(), f"{name} keeper", process.runs_at
         )
         self.core = core
+        if isinstance(core, RecordedCore):
+            core.shell = self
         self.watching = self._engine.watching
         # The last call that was answered.
         self.last: Record | None = None
@@ -190,10 +218,7 @@ class Shell:
     ) -> bytes:
         """Make a call; raises what it ended with if that is not an answer."""
         assert at is None, "nobody here calls one endpoint"
-        request = MESSAGES[rpc.path][0].FromString(message)
-        is_current = not (isinstance(request, RangeRequest) and request.serializable)
-        kind = rpc.path.rpartition("/")[2].lower()
-        record, answer = await self._make(Asked(kind, request, (), is_current), rpc, seconds_max)
+        record, answer = await self._make(_asked(rpc, message), rpc, seconds_max)
         if isinstance(answer, KvorumError):
             raise answer
         self.last = record
@@ -269,15 +294,7 @@ class Shell:
     async def _make(
         self, asked: Asked, rpc: Rpc, seconds_max: float
     ) -> tuple[Record, bytes | KvorumError]:
-        world, history = self._world, self._history
-        record = Record(self._number, asked.kind, 0, asked.request, history.moment(), world.now)
-        record.expected = asked.expected
-        record.linearizable = asked.linearizable
-        history.records.append(record)
-        if world.trace is not None:
-            text = f"{asked.kind} #{record.invoked} {describe_request(asked.request)}"
-            world.trace.line(world.now, self.process.name, text)
-            world.trace.moments.ask(self.process.name, record)
+        record = self._record(asked)
         answers: list[bytes | KvorumError] = []
         waiter = Waiter()
 
@@ -287,7 +304,9 @@ class Shell:
             waiter.wake()
 
         with self._engine:
-            call = self.core.start(rpc, asked.request.SerializeToString(), seconds_max, answered)
+            # Not as a call of the library's own: its record is there, with what it expects.
+            message = asked.request.SerializeToString()
+            call = Core.start(self.core, rpc, message, seconds_max, answered)
         try:
             await waiter
         finally:
@@ -295,6 +314,29 @@ class Shell:
                 with self._engine:
                     self.core.cancel(call)
         return record, answers[0]
+
+    def recorded(self, rpc: Rpc, message: bytes, then: Answered) -> Answered:
+        """Record a call that a part of the library begins; return what takes its answer."""
+        record = self._record(_asked(rpc, message))
+
+        def answered(answer: bytes | KvorumError) -> None:
+            self._note(record, MESSAGES[rpc.path][1], answer)
+            then(answer)
+
+        return answered
+
+    def _record(self, asked: Asked) -> Record:
+        """Take what is asked, before it is sent."""
+        world, history = self._world, self._history
+        record = Record(self._number, asked.kind, 0, asked.request, history.moment(), world.now)
+        record.expected = asked.expected
+        record.linearizable = asked.linearizable
+        history.records.append(record)
+        if world.trace is not None:
+            text = f"{asked.kind} #{record.invoked} {describe_request(asked.request)}"
+            world.trace.line(world.now, self.process.name, text)
+            world.trace.moments.ask(self.process.name, record)
+        return record
 
     def _note(self, record: Record, kind: Any, answer: bytes | KvorumError) -> None:
         """Take how a call ended, as far as the library says whether it took effect."""
@@ -312,6 +354,12 @@ class Shell:
             told = answer if isinstance(answer, bytes) else Status(Code.UNKNOWN, str(answer))
             text = describe_result(told, record.response)
             world.trace.line(world.now, self.process.name, f"= #{record.invoked} {text}")
+
+
+def _asked(rpc: Rpc, message: bytes) -> Asked:
+    request = MESSAGES[rpc.path][0].FromString(message)
+    is_current = not (isinstance(request, RangeRequest) and request.serializable)
+    return Asked(rpc.path.rpartition("/")[2].lower(), request, (), is_current)
 
 
 class SimulatedClient(AsyncClient):
