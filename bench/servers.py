@@ -34,7 +34,7 @@ def opponent() -> etcds.Etcd:
     """Return the etcd that is compared with."""
     chosen = etcds.chosen()
     if chosen is None:
-        raise SystemExit("there is no etcd to compare with; 'make oracle' or 'make setup' gets one")
+        raise SystemExit("no etcd to compare with: 'make oracle' or 'make setup-dev' gets one")
     return chosen
 
 

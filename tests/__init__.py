@@ -1,6 +1,7 @@
-"""Tests run on the sources, which they may patch; KVORUM_COMPILED=1 runs them on the compiled core.
+"""By itself pytest runs tests on the sources, so that no edit has to be compiled first.
 
-`make test` does both: everything on the sources, then the tests marked `compiled`.
+`make test` runs them on the compiled core, which users run, by KVORUM_COMPILED=1; only the tests
+marked `sources`, which patch compiled modules, it runs on the sources.
 """
 
 import os

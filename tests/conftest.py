@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kvorum.testing import plugin
+from tests.left_out import reason_of, summary
+from tests.patching import refuse_patches_without_effect
 from tests.servers import RUNNING
 from tools import etcds
 
@@ -23,13 +25,11 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,
-    max_examples=60,
+    max_examples=25,
 )
 settings.register_profile(
     "random", settings.get_profile("kvorum"), derandomize=False, max_examples=200
 )
-# What was tried on the sources is tried again on the compiled core: fewer of the same examples.
-settings.register_profile("again", settings.get_profile("kvorum"), max_examples=25)
 settings.load_profile("kvorum")
 
 
@@ -37,12 +37,13 @@ pytest_plugins = ["pytester"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load our plugin, where it is not installed yet, and hear interruptions.
+    """Load our plugin, where it is not installed yet, guard patches, and hear interruptions.
 
     In the background, all that tests start would ignore them.
     """
     if not config.pluginmanager.has_plugin("kvorum"):
         config.pluginmanager.register(plugin, "kvorum")
+    refuse_patches_without_effect()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -100,3 +101,12 @@ def pytest_report_header() -> str:
     return (
         f"etcd: {etcd}, {etcd.programs}" if etcd else "etcd: none; tests that ask one are skipped"
     )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what this machine lacks, so that no test is left out in silence."""
+    lines = summary(map(reason_of, terminalreporter.getreports("skipped")))
+    if lines:
+        terminalreporter.section("left out")
+        for line in lines:
+            terminalreporter.write_line(line)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.ports import held_port
+from tests.waiting import WAIT_SECONDS_MAX
 from tools import etcds
 
 # A member is there when it serves and knows its cluster's version: 3.7.3 ends when it is asked
@@ -30,7 +31,7 @@ def chosen() -> etcds.Etcd:
     """Return the etcd that is asked; skips the test where there is none."""
     etcd = etcds.chosen()
     if etcd is None:
-        pytest.skip("no etcd to ask: 'make setup' installs 3.5.1, 'make oracle' builds 3.7.3")
+        pytest.skip("no etcd to ask: 'make setup-dev' installs 3.5.1, 'make oracle' builds 3.7.3")
     return etcd
 
 
@@ -53,7 +54,7 @@ class Etcd:
         self.address = f"127.0.0.1:{port}"
 
     def ask(self, method: str, **request: Any) -> dict[str, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=WAIT_SECONDS_MAX)
         try:
             connection.request("POST", f"/v3/{method}", json.dumps(request))
             response = connection.getresponse()
@@ -100,6 +101,7 @@ def _running(directory: Path, port: int, *flags: str, scheme: str) -> Iterator[E
     ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
+    reader = threading.Thread(target=process.stderr.read)
     try:
         lines: list[str] = []
         awaited = set(SIGNS)
@@ -111,7 +113,6 @@ def _running(directory: Path, port: int, *flags: str, scheme: str) -> Iterator[E
         else:
             raise AssertionError(f"etcd ended with {process.wait()}:\n{''.join(lines)}")
         # Its log is read all the time, so that it never waits for a full pipe.
-        reader = threading.Thread(target=process.stderr.read)
         reader.start()
         yield Etcd(port, process)
         process.terminate()
@@ -119,4 +120,6 @@ def _running(directory: Path, port: int, *flags: str, scheme: str) -> Iterator[E
     finally:
         process.kill()
         process.wait()
+        if reader.is_alive():
+            reader.join()
         process.stderr.close()

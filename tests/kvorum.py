@@ -69,4 +69,6 @@ def _running(directory: Path, port: int, *flags: str, scheme: str) -> Iterator[K
     finally:
         process.kill()
         process.wait()
+        if reader.is_alive():
+            reader.join()
         process.stderr.close()

@@ -1,8 +1,15 @@
 """Ports for the servers of tests."""
 
-import socket
+import atexit
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+
+from kvorum.testing.ports import Ports
+
+# Those that tests have used stay bound for a while: a program that still looks for its server is
+# refused, and does not find the server of another test.
+_ports = Ports()
+atexit.register(_ports.close)
 
 
 @contextmanager
@@ -12,10 +19,11 @@ def held_port() -> Iterator[int]:
     It is bound but not listened at, with the same option as servers use: they can bind it, and
     whoever asks for any free port does not get it.
     """
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
+    port = _ports.hold()
+    try:
+        yield port
+    finally:
+        _ports.give_back(port)
 
 
 @contextmanager

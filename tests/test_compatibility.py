@@ -10,9 +10,9 @@ import pytest
 from kvorum.api.descriptors import Method, methods
 from kvorum.rpc.table import RPCS, Kind
 from tests.kvorum import running_kvorum
+from tests.waiting import WAIT_SECONDS_MAX
 
 PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
-WAIT_SECONDS = 20
 ROW = re.compile(r"^\| (\w+\.\w+) \| (works|in part|not yet) \|(.*)\|$", re.M)
 KINDS = {Kind.UNARY: "unary", Kind.SERVER_STREAM: "server stream", Kind.BOTH_WAYS: "both ways"}
 TABLE = {rpc.path: rpc for rpc in RPCS}
@@ -58,6 +58,6 @@ def test_every_row_is_as_the_table_of_calls_has_it() -> None:
 def test_what_is_not_there_says_so(server: grpc.Channel) -> None:
     states = {name: state for name, state, _ in ROW.findall(PAGE.read_text())}
     for method in methods():
-        answer = server.stream_stream(method.path)(iter([b"\xff"]), timeout=WAIT_SECONDS)
+        answer = server.stream_stream(method.path)(iter([b"\xff"]), timeout=WAIT_SECONDS_MAX)
         implemented = answer.code() != grpc.StatusCode.UNIMPLEMENTED
         assert implemented == (states[name_of(method)] != "not yet"), method.path

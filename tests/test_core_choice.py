@@ -11,8 +11,6 @@ import pytest
 from kvorum.compiled import MODULES
 from kvorum.compiled.extension import PACKAGE, core_name, library, source_hash
 
-pytestmark = pytest.mark.compiled
-
 REPOSITORY = Path(__file__).parents[1]
 needs_compiled = pytest.mark.skipif(
     not library(PACKAGE).exists(), reason="no core is compiled from these sources"

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from kvorum.api import codec
 from kvorum.api.pb import etcdserverpb, membershippb, mvccpb
 
-pytestmark = pytest.mark.compiled
-
 INT64_MIN, INT64_MAX, UINT64_MAX = -(1 << 63), (1 << 63) - 1, (1 << 64) - 1
 # Numbers on both sides of every length of a varint, and of the tables' border.
 EDGES = [edge + step for edge in (1 << shift for shift in range(0, 63, 7)) for step in (-1, 0, 1)]

@@ -18,8 +18,6 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from kvorum.api.descriptors import POOL, contract_files, methods, option
 
-pytestmark = pytest.mark.compiled
-
 REPOSITORY = Path(__file__).parents[2]
 REFERENCE = REPOSITORY.parent / "shared" / "reference" / "api-messages.yaml"
 

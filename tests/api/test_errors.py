@@ -8,8 +8,6 @@ import pytest
 from kvorum.api import errors
 from kvorum.api.errors import Code, Status, StatusError
 
-pytestmark = pytest.mark.compiled
-
 REFERENCE = Path(__file__).parents[3] / "shared" / "reference" / "api-errors.md"
 NAMED_ROW = re.compile(r"^\| ErrGRPC(\w+) \| ([A-Z_]+)([^|]*)\| `([^`]+)` \|", re.M)
 SECTIONS = re.compile(r"^## (\d)\. ", re.M)

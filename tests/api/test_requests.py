@@ -22,8 +22,6 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from tests.api import messages
 
-pytestmark = pytest.mark.compiled
-
 
 class Kind(NamedTuple):
     message: type[Message]

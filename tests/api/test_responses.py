@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 from hypothesis import given
@@ -25,8 +24,6 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.api.pb.v3electionpb import LeaderResponse
-
-pytestmark = pytest.mark.compiled
 
 int64s = st.integers(-(1 << 63), (1 << 63) - 1)
 counts = st.integers(0, (1 << 63) - 1)

@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,8 +9,6 @@ from kvorum.api import responses
 from kvorum.api.codec import HeaderEncoder, key_value, tombstone
 from kvorum.api.pb.etcdserverpb import ResponseHeader, WatchResponse
 from kvorum.api.pb.mvccpb import Event, KeyValue
-
-pytestmark = pytest.mark.compiled
 
 HEADER = HeaderEncoder(1 << 63, 77, 5)
 

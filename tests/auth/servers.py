@@ -17,11 +17,11 @@ from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from tests.auth.asking import Heard, comparable, hear
 from tests.cluster.client import Client, Metadata
-from tests.cluster.members import until
 from tests.cluster.processes import Process, start
 from tests.etcd import is_target, running_etcd
 from tests.kvorum import READY, command
 from tests.ports import held_port
+from tests.waiting import until
 
 OURS_IS_ETCD = os.environ.get("KVORUM_TWIN") == "etcd"
 QUICK = "--bcrypt-cost=4"

@@ -12,7 +12,7 @@ from tests.auth.servers import Both, running_both
 from tests.auth.steps import Step, sequences
 from tests.rpc.pairs import SEQUENCES
 
-pytestmark = [pytest.mark.compiled, pytest.mark.timeout(0 if SEQUENCES > 1000 else 300)]
+pytestmark = pytest.mark.timeout(0 if SEQUENCES > 1000 else 300)
 
 
 @contextmanager

@@ -19,10 +19,10 @@ from kvorum.files.real import RealFiles
 from tests.auth.people import prepare
 from tests.auth.servers import QUICK, Server, running_both, running_oracle, running_ours
 from tests.auth.sight import guards, log_in, populate, sight
-from tests.cluster.members import until
 from tests.etcd import chosen, is_target, running_etcd
 from tests.ports import held_port
 from tests.utl.commands import done
+from tests.waiting import until
 
 ROOT = ("--user", "root:secret")
 ETCD_RESTORE = (

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from kvorum.auth.ranges import OPEN_END, KeyRanges
 from tests.auth.model import KEYS, Pair, is_permitted
 
-pytestmark = pytest.mark.compiled
-
 keys = st.sampled_from(KEYS)
 ends = st.one_of(keys, st.just(b""), st.just(OPEN_END))
 permissions = st.lists(st.tuples(keys, ends), max_size=8)

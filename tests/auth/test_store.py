@@ -23,8 +23,6 @@ from tests.auth.model import KEYS, OPEN_END, READWRITE, ROOT, Model, Permitted
 from tests.database import Database
 from tests.lease.model import outcome
 
-pytestmark = pytest.mark.compiled
-
 # Few, so that they meet. Their order by bytes is not that of code points in UTF-16.
 USERS = [ROOT, "a", "\uffff", "\U00010000"]
 ROLES = [ROOT, "r", "\uffff", "\U00010000"]

@@ -16,8 +16,6 @@ from kvorum.backend.real import LmdbEnvironments
 from kvorum.files import Opening
 from kvorum.files.memory import MemoryFiles
 
-pytestmark = pytest.mark.compiled
-
 PATH = "/image"
 ENTRIES = st.dictionaries(
     st.binary(min_size=1, max_size=40), st.sampled_from([b"", b"v" * 30, b"w" * 900, b"x" * 9000])

@@ -23,8 +23,6 @@ from kvorum.member.images import InstallImage
 NATIVE = native_rows()
 CHECKS: list[NativeRows | None] = [None] if NATIVE is None else [None, NATIVE]
 
-pytestmark = pytest.mark.compiled
-
 # Values that fit into a leaf, that just do not, and that take several pages.
 SIZES = st.sampled_from([0, 1, 300, 1900, 2050, 4070, 4100, 9000])
 

@@ -30,8 +30,6 @@ CHECKS: list[NativeRows | None] = [None] if NATIVE is None else [None, NATIVE]
 MAP_BYTES = 1 << 30
 MUTATIONS = 200
 
-pytestmark = pytest.mark.compiled
-
 
 def verdicts(path: Path) -> list[str]:
     """Return what each check says of a file; nothing of a whole one."""

@@ -166,6 +166,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.sources
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
 def test_a_planted_mistake_is_noticed(mistake: type[Backend]) -> None:
     with pytest.raises((AssertionError, BackendError, pytest.fail.Exception)):

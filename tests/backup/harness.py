@@ -22,9 +22,9 @@ from kvorum.files.real import RealFiles
 from kvorum.mvcc.hashes import hash_rows, scanned_rows
 from kvorum.mvcc.history import bound
 from kvorum.utl.restore import RestoreOptions, restore
+from tests.waiting import WAIT_SECONDS_MAX
 
 OPTIONS = Options(every_seconds=3600.0, keep=100, log_seconds=0.02)
-WAIT_SECONDS_MAX = 60.0
 
 
 class Told:

@@ -14,16 +14,9 @@ from kvorum.backup.stores import DirectoryStore
 from kvorum.backup.verifying import problems_of
 from kvorum.client import Client
 from kvorum.files.real import RealFiles
-from tests.backup.harness import (
-    WAIT_SECONDS_MAX,
-    Told,
-    point_of,
-    restored,
-    running_backup,
-    state_in,
-    state_of,
-)
+from tests.backup.harness import Told, point_of, restored, running_backup, state_in, state_of
 from tests.kvorum import running_kvorum
+from tests.waiting import WAIT_SECONDS_MAX
 
 AHEAD = 7200.0
 

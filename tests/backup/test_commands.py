@@ -1,6 +1,7 @@
 """The commands as an operator runs them: backup, list, verify, restore; also if they are killed."""
 
 import json
+import os
 import random
 import re
 import shlex
@@ -19,12 +20,14 @@ from kvorum.client import Client
 from kvorum.ctl.commands import ROOT as CTL
 from kvorum.files.real import RealFiles
 from kvorum.utl.commands import ROOT as UTL
-from tests.backup.harness import WAIT_SECONDS_MAX, point_of, restored, state_in, state_of
+from tests.backup.harness import point_of, restored, state_in, state_of
 from tests.etcd import binary
 from tests.kvorum import running_kvorum
+from tests.waiting import WAIT_SECONDS_MAX
 
 PROGRAMS = Path(sys.executable).parent
 PAGE = Path(__file__).parents[2] / "docs" / "backup.md"
+PATIENT = {f"KVORUMCTL_{name}_TIMEOUT": f"{WAIT_SECONDS_MAX:.0f}s" for name in ("DIAL", "COMMAND")}
 NEW_CLUSTER = (
     "--initial-cluster=default=http://127.0.0.1:2",
     "--initial-advertise-peer-urls=http://127.0.0.1:2",
@@ -33,18 +36,22 @@ NEW_CLUSTER = (
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(PROGRAMS / program), *arguments], capture_output=True, text=True, check=False
+        [str(PROGRAMS / program), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | PATIENT,
     )
 
 
 def started(address: str, archive: Path, *flags: str) -> "subprocess.Popen[str]":
     command = [f"{PROGRAMS}/kvorumctl", f"--endpoints={address}", "backup", f"--to={archive}"]
-    command.append("--dial-timeout=60s")
     return subprocess.Popen(
         [*command, "--log-interval=50ms", *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        env=os.environ | PATIENT,
     )
 
 

@@ -13,17 +13,10 @@ from kvorum.backup.stores import DirectoryStore
 from kvorum.backup.verifying import problems_of
 from kvorum.client import Client
 from kvorum.files.real import RealFiles
-from tests.backup.harness import (
-    OPTIONS,
-    WAIT_SECONDS_MAX,
-    Told,
-    point_of,
-    restored,
-    state_in,
-    state_of,
-)
+from tests.backup.harness import OPTIONS, Told, point_of, restored, state_in, state_of
 from tests.kvorum import _running
 from tests.ports import held_port
+from tests.waiting import WAIT_SECONDS_MAX
 
 
 def nothing(_: int) -> None:
@@ -41,7 +34,10 @@ def test_a_survivor_that_went_back_begins_another_history(tmp_path: Path, is_ali
     store = DirectoryStore(RealFiles(), f"{tmp_path}/archive")
     told = Told()
     with held_port() as port, held_port() as elsewhere:
-        with _running(data, port, scheme="http") as server, Client(server.address) as client:
+        with (
+            _running(data, port, scheme="http") as server,
+            Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+        ):
             client.put("b", "early")
         # What a member had that did not hear of what follows.
         shutil.copytree(data, old)
@@ -49,7 +45,10 @@ def test_a_survivor_that_went_back_begins_another_history(tmp_path: Path, is_ali
         made = Backup(backed_up, store, OPTIONS, told)
         thread = threading.Thread(target=made.run)
         states = {}
-        with _running(data, port, scheme="http") as server, Client(server.address) as client:
+        with (
+            _running(data, port, scheme="http") as server,
+            Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+        ):
             thread.start()
             told.wait(lambda: bool(told.taken))
             for number in range(4):
@@ -60,7 +59,10 @@ def test_a_survivor_that_went_back_begins_another_history(tmp_path: Path, is_ali
             told.wait_recorded(last)
         new = {}
         # The backup comes back when the store has passed what was recorded.
-        with _running(old, elsewhere, scheme="http") as server, Client(server.address) as client:
+        with (
+            _running(old, elsewhere, scheme="http") as server,
+            Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
+        ):
             for number in range(4):
                 client.put("a", f"new {number}")
             assert (client.delete("b") if is_alike else client.put("b", "new")).revision == last

@@ -20,9 +20,9 @@ from kvorum.client import Client
 from kvorum.files.memory import Call, MemoryFiles
 from kvorum.files.real import RealFiles
 from tests.backup.archives import rows_at
-from tests.backup.harness import OPTIONS, WAIT_SECONDS_MAX, Told
-from tests.cluster.members import until
+from tests.backup.harness import OPTIONS, Told
 from tests.kvorum import running_kvorum
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 PLACE = "/archive"
 

@@ -15,8 +15,9 @@ from kvorum.backup.verifying import problems_of
 from kvorum.client import Client
 from kvorum.files.real import RealFiles
 from tests.backup.harness import point_of, restored, state_in, state_of
-from tests.cluster.members import WAIT_SECONDS, running_cluster, until
+from tests.cluster.members import running_cluster
 from tests.kvorum import running_kvorum
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 
 def has_recorded(store: DirectoryStore, revision: int) -> bool:
@@ -40,7 +41,7 @@ def test_whoever_leads_makes_the_backup(tmp_path: Path) -> None:
         leader.kill()
         follower = cluster.others(leader)[0]
         second = follower.put(b"after").header.revision
-        with Client(follower.address, timeout=WAIT_SECONDS) as client:
+        with Client(follower.address, timeout=WAIT_SECONDS_MAX) as client:
             expected = state_of(client, second)
         until("the second leader records", lambda: has_recorded(store, second))
     archive = Archive(store)
@@ -85,7 +86,7 @@ def test_a_member_takes_snapshots_from_time_to_time(tmp_path: Path) -> None:
     flags = (f"--backup-to={place}", "--backup-every=1s", "--backup-keep=2")
     with (
         running_kvorum(tmp_path / "data", *flags, "--backup-log-interval=50ms") as server,
-        Client(server.address, timeout=WAIT_SECONDS) as client,
+        Client(server.address, timeout=WAIT_SECONDS_MAX) as client,
     ):
         until("there is a snapshot", lambda: Archive(store).snapshots)
         first = Archive(store).snapshots[0]
@@ -93,7 +94,7 @@ def test_a_member_takes_snapshots_from_time_to_time(tmp_path: Path) -> None:
         client.auth.grant_role("root", "root")
         client.auth.enable()
         user = {"user": "root", "password": "password"}
-        with Client(server.address, timeout=WAIT_SECONDS, **user) as root:  # type: ignore[arg-type]
+        with Client(server.address, timeout=WAIT_SECONDS_MAX, **user) as root:  # type: ignore[arg-type]
             revision = root.put("a", "b").revision
         until("a snapshot has the change", lambda: is_in_snapshot(store, revision))
         until("the first one is gone", lambda: first not in Archive(store).snapshots)
@@ -120,5 +121,5 @@ def test_a_failing_archive_harms_no_member(tmp_path: Path) -> None:
         until(
             "the failure is told", lambda: any("a backup failed" in each for each in server.lines)
         )
-        with Client(server.address, timeout=WAIT_SECONDS) as client:
+        with Client(server.address, timeout=WAIT_SECONDS_MAX) as client:
             assert client.put("a", "b").revision == 2

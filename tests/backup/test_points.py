@@ -17,17 +17,10 @@ from kvorum.client import Client
 from kvorum.client.operations import revoke_operation
 from kvorum.client.transactions import delete, put
 from kvorum.files.real import RealFiles
-from tests.backup.harness import (
-    WAIT_SECONDS_MAX,
-    State,
-    point_of,
-    restored,
-    running_backup,
-    state_in,
-    state_of,
-)
+from tests.backup.harness import State, point_of, restored, running_backup, state_in, state_of
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
+from tests.waiting import WAIT_SECONDS_MAX
 
 KEYS = [b"key/%02d" % number for number in range(12)]
 STEPS = 25

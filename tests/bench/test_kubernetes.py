@@ -24,7 +24,10 @@ def test_every_update_is_answered_watched_and_counted_once(tmp_path: Path) -> No
         leases = pb.RangeRequest(key=LEASES, range_end=LEASES[:-1] + b".")
         found = pb.RangeResponse.FromString(call(server.address, RANGE, leases.SerializeToString()))
     assert len(seen.updates) == len(seen.events) == UPDATES
-    assert not seen.conflicts and not seen.refusals
+    assert not seen.conflicts
+    # On a busy machine nothing may be answered between two compactions: the second has no revision
+    # of its own.
+    assert not [each for each in seen.refusals if "has been compacted" not in each]
     assert all(0 <= latency < inf for latency in seen.updates)
     assert all(0 <= latency < inf for latency in seen.events)
     assert [kv.version for kv in found.kvs] == [2] * UPDATES

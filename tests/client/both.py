@@ -5,10 +5,12 @@ when it was called.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from typing import Any, cast
 
-from kvorum.client import AsyncClient, Client
+from kvorum.client import AsyncClient, Client, OutcomeUnknownError
+from tests.waiting import WAIT_SECONDS_MAX
 
 Test = Callable[[AsyncClient], Coroutine[Any, Any, None]]
 
@@ -58,7 +60,8 @@ def _wrapped(value: Any) -> Any:
 def run_threads(
     test: Test, *arguments: Any, make: Callable[..., Client] = Client, **options: Any
 ) -> None:
-    """Run a test on the client for threads."""
+    """Run a test on the client for threads; its calls may take long, as the machine may be busy."""
+    options = {"timeout": WAIT_SECONDS_MAX, **options}
     with make(*arguments, **options) as client:
         coroutine = test(cast("AsyncClient", Awaited(client)))
         try:
@@ -71,10 +74,44 @@ def run_threads(
 def run_asyncio(
     test: Test, *arguments: Any, make: Callable[..., AsyncClient] = AsyncClient, **options: Any
 ) -> None:
-    """Run a test on the client for asyncio."""
+    """Run a test on the client for asyncio; its calls may take long, as the machine may be busy."""
+    options = {"timeout": WAIT_SECONDS_MAX, **options}
 
     async def main() -> None:
         async with make(*arguments, **options) as client:
             await test(client)
 
     asyncio.run(main())
+
+
+async def ask_until(what: str, ask: Callable[[], Awaitable[object]]) -> None:
+    """Ask a server again and again until the answer is true.
+
+    `tests.waiting.until` cannot await; here each round awaits an answer, so that nobody spins.
+    """
+    end = time.monotonic() + WAIT_SECONDS_MAX
+    while not await ask():
+        assert time.monotonic() < end, f"not within {WAIT_SECONDS_MAX:g} seconds: {what}"
+
+
+async def put_surely(client: AsyncClient, key: str, value: str) -> int:
+    """Put a key whose value is new, and return its revision.
+
+    A put of unknown outcome, as an election or a lost connection may cause, is made again if the
+    value is not there.
+    """
+    revision = 0
+
+    async def is_put() -> bool:
+        nonlocal revision
+        try:
+            revision = (await client.put(key, value)).revision
+        except OutcomeUnknownError:
+            found = await client.get(key)
+            if found is None or found.value != value.encode():
+                return False
+            revision = found.mod_revision
+        return True
+
+    await ask_until(f"{key!r} is put", is_put)
+    return revision

@@ -71,6 +71,9 @@ class Proxy:
         self._peers[client], self._peers[server] = server, client
 
     def _pass_on(self, source: socket.socket) -> None:
+        if self._mode is Mode.STALL:
+            # It was set since this was seen to be ready.
+            return
         try:
             data = source.recv(CHUNK_BYTES)
             if data and self._mode is Mode.PASS:

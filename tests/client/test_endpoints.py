@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kvorum.client import AsyncClient, UnavailableError
 from kvorum.client.endpoints import Endpoints, parse_endpoint
+from tests.client.both import ask_until
 from tests.servers import member_behind
 
 Run = Callable[..., None]
@@ -33,22 +34,22 @@ def test_members_tell_the_endpoints(server: str, run: Run) -> None:
 
 def test_endpoints_are_told_by_themselves(server: str, run: Run) -> None:
     async def main(client: AsyncClient) -> None:
-        for _ in range(1000):
+        async def is_told() -> bool:
             await client.get("a")
-            if client.endpoints == told(server):
-                break
-        assert client.endpoints == told(server)
+            return client.endpoints == told(server)
+
+        await ask_until("the endpoints are told", is_told)
 
     run(main, [NOBODY, server], sync_seconds=3600)
 
 
 def test_the_endpoint_that_tells_may_be_given_up(server: str, run: Run) -> None:
     async def main(client: AsyncClient) -> None:
-        for _ in range(1000):
+        async def is_told() -> bool:
             await client.put("a", "b")
-            if client.endpoints == [f"http://{member_behind(server)}"]:
-                break
-        assert client.endpoints == [f"http://{member_behind(server)}"]
+            return client.endpoints == [f"http://{member_behind(server)}"]
+
+        await ask_until("the endpoint is told", is_told)
         await client.put("a", "b")
 
     run(main, server.replace("127.0.0.1", "localhost"), sync_seconds=3600)

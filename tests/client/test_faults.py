@@ -25,8 +25,10 @@ from kvorum.client.errors import (
 from kvorum.client.rpcs import Rpc
 from kvorum.client.sync.client import Client
 from kvorum.client.values import Event
-from tests.cluster.members import MAKES, Cluster, Member, running_cluster, until
+from tests.client import both
+from tests.cluster.members import MAKES, Cluster, Member, running_cluster
 from tests.etcd import chosen
+from tests.waiting import until
 
 TIMEOUT_SECONDS = 60.0
 """Long: a busy machine may take its time, and nothing here is about speed."""
@@ -71,16 +73,21 @@ def used_by(cluster: Cluster, client: Client) -> Member:
     return found
 
 
-def put_surely(client: Client, key: str, value: str) -> None:
-    """Put a key; a put of unknown outcome is looked for, and made again if it is not there."""
-    while True:
+def put_surely(client: Client, key: str, value: str) -> int:
+    """Put a key, and return its revision.
+
+    A put of unknown outcome is looked for, and made again if it is not there.
+    """
+
+    def revision() -> int | None:
         try:
-            client.put(key, value)
+            return client.put(key, value).revision
         except OutcomeUnknownError:
             found = client.get(key)
-            if found is None or found.value != value.encode():
-                continue
-        return
+            is_there = found is not None and found.value == value.encode()
+            return found.mod_revision if is_there and found is not None else None
+
+    return until(f"{key!r} is put", revision)
 
 
 def history(cluster: Cluster, prefix: str, first: int, count: int) -> list[Event]:
@@ -98,8 +105,8 @@ def is_event(event: Event, key: str) -> bool:
 def test_calls_and_watches_go_on_at_another_member(three: Cluster, fault: str) -> None:
     three.settle()
     prefix = f"{fault}/"
-    with client_of(three) as client, client.lease(30) as lease:
-        first = client.put(f"{prefix}0", "").revision
+    with client_of(three) as client, client.lease(600) as lease:
+        first = put_surely(client, f"{prefix}0", "")
         got: list[Event] = []
         watch = client.watch(prefix=prefix, revision=first)
         got.append(next(watch))
@@ -173,7 +180,7 @@ def test_an_asyncio_client_goes_on_at_another_member(three: Cluster) -> None:
     async def page() -> None:
         addresses = [member.address for member in three]
         async with AsyncClient(addresses, timeout=TIMEOUT_SECONDS) as client:
-            first = (await client.put("loop/0")).revision
+            first = await both.put_surely(client, "loop/0", "")
             watch = client.watch(prefix="loop/", revision=first)
             got = [await anext(watch)]
             core = client.shell.core
@@ -182,7 +189,7 @@ def test_an_asyncio_client_goes_on_at_another_member(three: Cluster) -> None:
             # Reads are made again elsewhere, however many are under way.
             found = await asyncio.gather(*(client.get("loop/0") for _ in range(50)))
             assert all(each is not None for each in found)
-            await client.put("loop/1")
+            await both.put_surely(client, "loop/1", "")
             got.append(await anext(watch))
             assert [event.key for event in got] == [b"loop/0", b"loop/1"]
 
@@ -262,10 +269,11 @@ def test_an_interrupt_in_a_call_leaves_the_client_usable(one: Cluster) -> None:
     with client_of(one) as client:
         client.put("a", "1")
         member.pause()
-        core = client.shell.core
+        shell, core = client.shell, client.shell.core
 
         def interrupt() -> None:
-            until("the call is under way", lambda: core._calls)
+            # Not only begun: an interrupt between its beginning and the waiting is not of interest.
+            until("the call is awaited", lambda: core._calls and shell._reader)
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)
@@ -285,10 +293,11 @@ def test_a_silent_server_is_told_by_the_deadline(one: Cluster) -> None:
     with client_of(one) as client:
         client.put("a", "1")
         member.pause()
-        with pytest.raises(DeadlineError):
-            client.get("a", timeout=0.2)
+        # First, as it is sent for sure: there is a connection.
         with pytest.raises(OutcomeUnknownError):
             client.put("a", "2", timeout=0.2)
+        with pytest.raises(DeadlineError):
+            client.get("a", timeout=0.2)
         member.resume()
         assert client.get("a") is not None
 

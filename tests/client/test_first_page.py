@@ -9,10 +9,11 @@ from kvorum.client.aio.client import AsyncClient
 from kvorum.client.errors import ClosedError, KeyEmptyError, UnavailableError
 from kvorum.client.sync.client import Client
 from kvorum.client.transactions import get, put, version
+from tests.waiting import WAIT_SECONDS_MAX
 
 
 def test_keys_transactions_leases_and_watches(server: str) -> None:
-    with Client(server) as client:
+    with Client(server, timeout=WAIT_SECONDS_MAX) as client:
         revision = client.put("greeting", "hello").revision
         found = client.get("greeting")
         assert found is not None
@@ -38,7 +39,7 @@ def test_keys_transactions_leases_and_watches(server: str) -> None:
 
 def test_the_same_on_asyncio(server: str) -> None:
     async def page() -> None:
-        async with AsyncClient(server) as client:
+        async with AsyncClient(server, timeout=WAIT_SECONDS_MAX) as client:
             put_at = await client.put("a", "1")
             found = await client.get("a")
             assert found is not None

@@ -24,6 +24,8 @@ from kvorum.client import (
 from kvorum.client.keys import ALL, KeyRange
 from kvorum.client.owning import REVOKE, Names
 from kvorum.client.transactions import delete, lease, mod_revision, version
+from tests.client.both import ask_until
+from tests.waiting import WAIT_SECONDS_MAX
 
 Run = Callable[..., None]
 
@@ -110,10 +112,13 @@ def test_a_lost_session_ends_what_is_owned(server: str, run: Run) -> None:
                 await client.run(operations.revoke_operation(owner.lease))
                 await anext(gone)
             await client.put(f"{name}a", "by one without rules")
-            found = None
-            while found is None:
+
+            async def is_seen() -> bool:
                 found = await leased.get(f"{name}a")
-            assert found.value == b"by one without rules"
+                assert found is None or found.value == b"by one without rules"
+                return found is not None
+
+            await ask_until("the leasing client asks again", is_seen)
 
     run(page, server)
 
@@ -272,7 +277,10 @@ def test_who_reads_after_a_write_was_answered_sees_it(server: str) -> None:
             if int(found.value if found else b"0") < least:
                 problems.append(f"{found} was read after {least} had been written")
 
-    with Client(server, timeout=20) as first, Client(server, timeout=20) as second:
+    with (
+        Client(server, timeout=WAIT_SECONDS_MAX) as first,
+        Client(server, timeout=WAIT_SECONDS_MAX) as second,
+    ):
         readers = [first.leasing(f"{name}own/"), second.leasing(f"{name}own/")]
         threads = [threading.Thread(target=read, args=(each,)) for each in readers * 2]
         for each in threads:
@@ -290,7 +298,7 @@ def test_who_reads_after_a_write_was_answered_sees_it(server: str) -> None:
 
 def test_a_leasing_client_that_is_closed_says_so(server: str) -> None:
     async def page() -> None:
-        async with AsyncClient(server) as client:
+        async with AsyncClient(server, timeout=WAIT_SECONDS_MAX) as client:
             leased = client.leasing("own/")
             await leased.close()
             with pytest.raises(Exception, match="the leasing client is closed"):

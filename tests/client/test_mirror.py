@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvorum.client import AsyncClient, Client, ClosedError, Step, delete, put
+from tests.waiting import WAIT_SECONDS_MAX
 
 Run = Callable[..., None]
 NAMES = "abcd"
@@ -58,7 +59,10 @@ KEYS = 300
 
 
 def test_a_store_is_copied_by_a_thread(server: str) -> None:
-    with Client(server) as source, Client(server) as target:
+    with (
+        Client(server, timeout=WAIT_SECONDS_MAX) as source,
+        Client(server, timeout=WAIT_SECONDS_MAX) as target,
+    ):
         target.delete(prefix="")
         for number in range(KEYS):
             target.put(f"from/{number:03}", str(number))
@@ -86,7 +90,7 @@ def test_a_store_is_copied_by_a_thread(server: str) -> None:
 
 def test_a_store_is_copied_by_a_task(server: str) -> None:
     async def main() -> None:
-        async with AsyncClient(server) as client:
+        async with AsyncClient(server, timeout=WAIT_SECONDS_MAX) as client:
             await client.delete(prefix="")
             await client.put("from/a", "1")
             async with client.watch(prefix="to/") as watch:

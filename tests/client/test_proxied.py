@@ -5,43 +5,41 @@ from collections.abc import Callable
 import pytest
 
 from kvorum.client import AsyncClient, DeadlineError, OutcomeUnknownError, UnavailableError, link
+from tests.client.both import put_surely
 from tests.client.proxy import Mode, proxied
 
 Run = Callable[..., None]
-TIMEOUT_SECONDS = 60.0
 FAULTS = [Mode.STALL, Mode.DISCARD, Mode.REFUSE]
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the client notice sooner that a server is silent."""
-    monkeypatch.setattr(link, "SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(link, "PONG_SECONDS_MAX", 0.5)
+@pytest.fixture
+def lose_patience(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let the client notice sooner from now on that a server is silent.
 
+    Before the fault, a server may stand still for a while without being one.
+    """
 
-async def put_surely(client: AsyncClient, key: str, value: str) -> None:
-    """Put a key whose value is new; a put of unknown outcome is made again if it is not there."""
-    while True:
-        try:
-            await client.put(key, value)
-        except OutcomeUnknownError:
-            found = await client.get(key)
-            if found is None or found.value != value.encode():
-                continue
-        return
+    def lose_patience() -> None:
+        monkeypatch.setattr(link, "SILENT_SECONDS", 0.2)
+        monkeypatch.setattr(link, "PONG_SECONDS_MAX", 0.5)
+
+    return lose_patience
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_another_way_to_the_server_is_taken(server: str, run: Run, fault: Mode) -> None:
+def test_another_way_to_the_server_is_taken(
+    server: str, run: Run, fault: Mode, lose_patience: Callable[[], None]
+) -> None:
     with proxied(server) as proxy:
 
         async def main(client: AsyncClient) -> None:
-            async with await client.lease(30) as lease:
+            async with await client.lease(600) as lease:
                 first = (await client.put("way", "1", lease=lease.id)).revision
                 watch = client.watch("way", revision=first)
                 assert (await anext(watch)).value == b"1"
                 client.set_endpoints([proxy.address, server])
                 proxy.set_mode(fault)
+                lose_patience()
                 for number in range(2, 5):
                     await put_surely(client, "way", str(number))
                 seen: list[bytes] = []
@@ -53,11 +51,13 @@ def test_another_way_to_the_server_is_taken(server: str, run: Run, fault: Mode) 
                 assert lease.lost is None
                 await watch.close()
 
-        run(main, proxy.address, timeout=TIMEOUT_SECONDS)
+        run(main, proxy.address)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_only_way_is_waited_for(server: str, run: Run, fault: Mode) -> None:
+def test_the_only_way_is_waited_for(
+    server: str, run: Run, fault: Mode, lose_patience: Callable[[], None]
+) -> None:
     with proxied(server) as proxy:
 
         async def main(client: AsyncClient) -> None:
@@ -65,6 +65,7 @@ def test_the_only_way_is_waited_for(server: str, run: Run, fault: Mode) -> None:
             watch = client.watch("only", revision=first)
             assert (await anext(watch)).value == b"1"
             proxy.set_mode(fault)
+            lose_patience()
             with pytest.raises((DeadlineError, UnavailableError)):
                 await client.get("only", timeout=0.3)
             with pytest.raises((OutcomeUnknownError, DeadlineError, UnavailableError)):
@@ -74,4 +75,4 @@ def test_the_only_way_is_waited_for(server: str, run: Run, fault: Mode) -> None:
             assert (await anext(watch)).value == b"2"
             await watch.close()
 
-        run(main, proxy.address, timeout=TIMEOUT_SECONDS)
+        run(main, proxy.address)

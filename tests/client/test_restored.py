@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvorum.client import AsyncClient, Client, RevisionWentBackError
-from tests.client.both import run_asyncio, run_threads
+from tests.client.both import ask_until, run_asyncio, run_threads
 from tests.etcd import _running as etcd_at
 from tests.etcd import binary
 from tests.kvorum import _running as kvorum_at
@@ -68,10 +67,13 @@ def test_a_restored_store_is_told_by_name(make: str, tmp_path: Path, run: Run) -
                         await anext(watch)
                     assert told.value.seen == seen
                     assert told.value.found < seen
+
                     # The cache has read everything anew, and follows that.
-                    patient_until = time.monotonic() + TIMEOUT_SECONDS
-                    while cache.readings < 2 and time.monotonic() < patient_until:
+                    async def is_read() -> bool:
                         await client.count("jobs/saved")
+                        return cache.readings == 2
+
+                    await ask_until("the cache has read everything again", is_read)
                     await client.put("jobs/saved", "2")
                     revision = (await client.put("jobs/saved", "3")).revision
                     await cache.wait_revision(revision, TIMEOUT_SECONDS)

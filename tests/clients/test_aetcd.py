@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import aetcd
 import pytest
 
-pytestmark = [pytest.mark.compiled, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 
 def _with_client(server: str, body: Callable[[aetcd.Client], Awaitable[None]]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients.etcdctl import Outcome, answer, run, session
 
-pytestmark = [pytest.mark.compiled, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 
 PLAIN = (
     ("put a 1", ""),

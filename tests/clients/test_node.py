@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.compiled
-
 DIRECTORY = Path(__file__).parent / "node"
 
 

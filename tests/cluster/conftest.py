@@ -22,9 +22,12 @@ def pytest_runtest_makereport(
 class Lender:
     """Lends one cluster to test after test, and makes another when one has failed."""
 
-    def __init__(self, make: str, factory: pytest.TempPathFactory) -> None:
+    def __init__(
+        self, make: str, factory: pytest.TempPathFactory, *, is_patient: bool = False
+    ) -> None:
         self._make = make
         self._factory = factory
+        self._is_patient = is_patient
         self._running = ExitStack()
         self._cluster: Cluster | None = None
 
@@ -33,6 +36,8 @@ class Lender:
         if self._cluster is None:
             directory = self._factory.mktemp("cluster")
             self._cluster = self._running.enter_context(running_cluster(directory, self._make))
+            if self._is_patient:
+                self._cluster.be_patient()
         self._cluster.settle()
         return self._cluster
 
@@ -65,11 +70,28 @@ def lender(make: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lend
     found.close()
 
 
-@pytest.fixture
-def cluster(lender: Lender, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Three members that the tests of a module share."""
+@pytest.fixture(scope="module")
+def patient_lender(make: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lender]:
+    found = Lender(make, tmp_path_factory, is_patient=True)
+    yield found
+    found.close()
+
+
+def lent(lender: Lender, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     try:
         yield lender.lend()
     finally:
         if request.node.stash.get(FAILED, False):
             lender.give_up()
+
+
+@pytest.fixture
+def cluster(lender: Lender, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three members that the tests of a module share."""
+    yield from lent(lender, request)
+
+
+@pytest.fixture
+def patient(patient_lender: Lender, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three others, among which no election happens that the test does not cause."""
+    yield from lent(patient_lender, request)

@@ -18,9 +18,11 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.sim.linearizability import find_contradiction
 from kvorum.sim.operations import NEVER, Operation
 from tests.cluster.client import Client
-from tests.cluster.members import Cluster, Member, until
+from tests.cluster.members import Cluster, Member
+from tests.waiting import until
 
 CALL_SECONDS = 1.0
+RETRY_SECONDS = 0.01
 REGISTERS = 6
 _loads = count()
 
@@ -70,6 +72,8 @@ class Clerk(threading.Thread):
         answer = self._clients[self._place].ask(name, request, timeout=CALL_SECONDS)
         if isinstance(answer, Status):
             self._place = (self._place + 1) % len(self._clients)
+            # While all are down, they refuse at once: it leaves the processor to who starts them.
+            self._ending.wait(RETRY_SECONDS)
             return None
         header = (answer.header.raft_term if self._ordered else 0, answer.header.revision)
         for before, now, what in zip(self._header, header, ("term", "revision"), strict=True):

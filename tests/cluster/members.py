@@ -7,9 +7,8 @@ free. Members reach each other only through a `Network`.
 import os
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,23 +17,25 @@ import grpc
 from google.protobuf.message import Message
 
 from kvorum.api import errors
-from kvorum.api.errors import Status
+from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from tests.cluster.client import Client, Metadata, Talk
 from tests.cluster.network import Network, Node
-from tests.cluster.processes import Process, start
+from tests.cluster.processes import Process, start, start_changed
 from tests.rpc.oracle import status_of
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 T = TypeVar("T")
 MAKES = ("kvorum", "etcd")
 HEARTBEAT_SECONDS = 0.025
 ELECTION_SECONDS = 0.5
-WAIT_SECONDS = 120.0
 CLIENT_PORT, PEER_PORT, ADVERTISED_PORT = 2379, 2380, 2381
 TIMING = (
     f"--heartbeat-interval={HEARTBEAT_SECONDS * 1000:.0f}",
     f"--election-timeout={ELECTION_SECONDS * 1000:.0f}",
 )
+PATIENT = "--election-timeout=20000"
+"""Far above the time for which a busy machine lets a process stand still."""
 PASSING = frozenset(
     {
         errors.LEADER_CHANGED,
@@ -44,23 +45,17 @@ PASSING = frozenset(
         errors.TIMEOUT_DUE_TO_LEADER_FAIL,
         errors.TIMEOUT_WAIT_APPLIED_INDEX,
         errors.CONTEXT_DEADLINE_EXCEEDED,
+        # Our own time limit, in grpc's words: the member stood still.
+        Status(Code.DEADLINE_EXCEEDED, "Deadline Exceeded"),
     }
 )
 """Errors that an election in between may cause, as happens whenever a busy machine starves a
 leader; whether the request took effect is not known then."""
+_PREFIXES = 60_000
 _prefixes = count()
 _leases = count(1000)
-
-
-def until(what: str, condition: Callable[[], T | None], seconds: float = WAIT_SECONDS) -> T:
-    """Wait until a condition holds, and return what it returned."""
-    end = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < end, f"not within {seconds} seconds: {what}"
-        time.sleep(0.005)
+LEASE_SECONDS = 600
+"""Time to live of a lease that is not to end in a test."""
 
 
 class Member:
@@ -90,8 +85,13 @@ class Member:
 
     # The process.
 
-    def start(self, *, state: str = "new", among: Sequence["Member"] = ()) -> None:
-        """Start it; it may not serve yet. `among` are the members it is told of: all, if none."""
+    def start(
+        self, *, state: str = "new", among: Sequence["Member"] = (), change: str = ""
+    ) -> None:
+        """Start it; it may not serve yet. `among` are the members it is told of: all, if none.
+
+        Lines of Python may change its process before, if it is ours.
+        """
         assert self.process is None, f"{self} runs"
         initial = ",".join(f"{each.name}={each.peer_url}" for each in among or self._cluster)
         arguments = [
@@ -110,7 +110,11 @@ class Member:
         ]
         network = self._cluster.network
         with network.starting():
-            self.process = start(self.make, arguments, self.log)
+            self.process = (
+                start_changed(change, arguments, self.log)
+                if change
+                else start(self.make, arguments, self.log)
+            )
             network.started(self.node, self.process.pid)
 
     @property
@@ -132,7 +136,7 @@ class Member:
         self.send_signal(signal.SIGTERM)
         return self.wait()
 
-    def wait(self, seconds: float = WAIT_SECONDS) -> int:
+    def wait(self, seconds: float = WAIT_SECONDS_MAX) -> int:
         """Wait for its end; return its exit code."""
         assert self.process is not None
         code = self.process.wait(seconds)
@@ -145,8 +149,18 @@ class Member:
         self.send_signal(signal.SIGSTOP)
         self.is_paused = True
         assert self.process is not None
-        stat = Path(f"/proc/{self.process.pid}/stat")
-        until(f"{self} stands still", lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+        threads = Path(f"/proc/{self.process.pid}/task")
+
+        def stands_still() -> bool:
+            """Return whether each of its threads does: they do not stop all at once."""
+            states = set()
+            with suppress(OSError):  # of a thread that has ended
+                for each in threads.glob("*/stat"):
+                    states.add(each.read_text().rpartition(")")[2].split()[0])
+                return states == {"T"}
+            return False
+
+        until(f"{self} stands still", stands_still)
 
     def resume(self) -> None:
         self.send_signal(signal.SIGCONT)
@@ -183,10 +197,16 @@ class Member:
 
         return until(f"{self} answers {name} {request!s:.200}", found)
 
-    def answer(self, name: str, request: Message, **options: Any) -> Any:
-        """Make a unary call that succeeds, again if an election comes in between."""
+    def answer(
+        self, name: str, request: Message, *, done: Status | None = None, **options: Any
+    ) -> Any:
+        """Make a unary call that succeeds, again if an election comes in between.
+
+        The answer is the error `done` where a call before, which nobody answered, took effect.
+        """
         answer = self.settled(name, request, **options)
-        assert not isinstance(answer, Status), f"{self}: {name} {request}: {answer}"
+        is_error = isinstance(answer, Status) and answer != done
+        assert not is_error, f"{self}: {name} {request}: {answer}"
         return answer
 
     def answers(self, name: str, requests: Sequence[Message]) -> list[Any]:
@@ -339,6 +359,20 @@ class Cluster:
         until("all members have told their names", self._published)
         return leader
 
+    def be_patient(self) -> None:
+        """Let members follow their leader however long a busy machine lets it stand still.
+
+        From now on only those elections happen that someone causes. They are restarted one after
+        the other, and a leader that ends hands over: with so long a timeout from the beginning,
+        nobody would campaign for the first time until it is over.
+        """
+        self.flags = (*self.flags, PATIENT)
+        leader = self.settle()
+        for member in (*self.others(leader), leader):
+            member.terminate()
+            member.start()
+            self.settle()
+
     def _led(self) -> Member | None:
         for member in self:
             assert member.is_running, f"{member} has ended:\n{member.log_tail()}"
@@ -446,8 +480,8 @@ def reserved_prefix() -> tuple[str, socket.socket]:
 
     They are reserved for as long as the socket is open.
     """
-    while True:
-        number = 256 + (os.getpid() * 16 + next(_prefixes)) % 60_000
+    for _ in range(_PREFIXES):
+        number = 256 + (os.getpid() * 16 + next(_prefixes)) % _PREFIXES
         prefix = f"127.{number // 256}.{number % 256}"
         taken = socket.socket()
         try:
@@ -456,6 +490,7 @@ def reserved_prefix() -> tuple[str, socket.socket]:
             taken.close()
         else:
             return prefix, taken
+    raise AssertionError(f"port {ADVERTISED_PORT} is in use at every loopback address")
 
 
 @contextmanager
@@ -491,7 +526,7 @@ def is_done(answer: object) -> bool:
     return not isinstance(answer, Status) or answer == errors.MEMBER_NOT_FOUND
 
 
-def grant(member: Member, ttl: int = 60) -> int:
+def grant(member: Member, ttl: int = LEASE_SECONDS) -> int:
     lease = next(_leases)
     answer = member.settled("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=ttl))
     # It exists already if an earlier call without an answer has granted it.

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import uvloop
 
+from tests.waiting import WAIT_SECONDS_MAX
+
 Address = tuple[str, int]
 T = TypeVar("T")
 PIECE_BYTES = 1 << 16
@@ -87,7 +89,7 @@ class Network:
         self._connections: dict[asyncio.Task[None], tuple[Node, Node]] = {}
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_SECONDS_MAX)
 
     def _call(self, function: Callable[[], T]) -> T:
         async def call() -> T:
@@ -224,10 +226,10 @@ class Network:
         async def stop() -> None:
             for server in self._servers.values():
                 server.close()
-            for task in list(self._connections):
+            tasks = list(self._connections)
+            for task in tasks:
                 task.cancel()
-            while self._connections:
-                await asyncio.sleep(0)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
         self._run(stop())
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -2,14 +2,21 @@
 
 import atexit
 import subprocess
+import sys
 import tempfile
-import time
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 from tests.etcd import binary
 from tests.process.nursery import Nursery
+from tests.waiting import WAIT_SECONDS_MAX, until
+
+ASKS_LONGER = f"""
+from kvorum.peer.cluster import joining
+joining.NEW_SECONDS_MAX = joining.MORE_SECONDS_MAX = {WAIT_SECONDS_MAX}
+"""
+"""A change of a server: where no other answers within a second, it founds a cluster, as etcd."""
 
 
 class Process(Protocol):
@@ -39,10 +46,7 @@ class Forked:
         return self._code
 
     def wait(self, timeout: float) -> int:
-        end = time.monotonic() + timeout
-        while self.poll() is None:
-            assert time.monotonic() < end, f"process {self.pid} runs on"
-            time.sleep(0.005)
+        until(f"process {self.pid} ends", lambda: self.poll() is not None, timeout)
         assert self._code is not None
         return self._code
 
@@ -62,3 +66,12 @@ def start(make: str, arguments: list[str], log: Path) -> Process:
         return Forked(_nursery().spawn(arguments, log))
     with log.open("ab") as output:
         return subprocess.Popen([str(binary("etcd")), *arguments], stdout=output, stderr=output)
+
+
+def start_changed(change: str, arguments: list[str], log: Path) -> Process:
+    """Start a server of ours whose process some lines of Python have changed before."""
+    program = f"{change}\nfrom kvorum.process.main import main\nmain()\n"
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-c", program, *arguments], stdout=output, stderr=output
+        )

@@ -7,7 +7,8 @@ import pytest
 
 from kvorum.api.pb import etcdserverpb as pb
 from tests.cluster.load import load
-from tests.cluster.members import Cluster, Member, running_cluster, until
+from tests.cluster.members import Cluster, Member, running_cluster
+from tests.waiting import until
 
 VALUE_BYTES = 2000
 # Entries that a leader keeps for followers that lag; etcd 3.5.1 has no flag for it.

@@ -8,7 +8,8 @@ import pytest
 from kvorum.api import errors
 from kvorum.api.pb import etcdserverpb as pb
 from tests.cluster.corruption import alarms, tamper
-from tests.cluster.members import Cluster, is_done, running_cluster, until
+from tests.cluster.members import PATIENT, Cluster, is_done, running_cluster
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def test_a_changed_value_raises_the_alarm(checking: Cluster) -> None:
     for number in range(20):
         through.put(b"key/%d" % number, b"true")
     # A leader takes the others for those that differ, so this one had better not campaign.
-    victim.flags = ("--election-timeout=20000",)
+    victim.flags = (PATIENT,)
     victim.terminate()
     tamper(victim, b"key/7", b"false")
     victim.start()
@@ -54,7 +55,8 @@ def test_a_changed_value_raises_the_alarm(checking: Cluster) -> None:
 def test_a_changed_member_does_not_start(checking: Cluster) -> None:
     victim, through = checking.followers()
     through.put(b"key", b"true")
-    victim.flags = ("--feature-gates=InitialCorruptCheck=true",)
+    # It asks the others for their hashes for as long as it is patient.
+    victim.flags = ("--feature-gates=InitialCorruptCheck=true", PATIENT)
     victim.terminate()
     victim.start()
     until("it serves", victim.status)

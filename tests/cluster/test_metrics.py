@@ -5,7 +5,8 @@ from functools import partial
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.cluster.members import Cluster, Member, until
+from tests.cluster.members import Cluster, Member
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 OF_EVERY_OTHER = (
     "etcd_network_active_peers",
@@ -19,7 +20,7 @@ OF_THE_LEADER = (
 
 def samples(member: Member) -> dict[tuple[str, str], float]:
     """Return the values that a member shows of others, by metric and the other's id."""
-    connection = http.client.HTTPConnection(member.address, timeout=20)
+    connection = http.client.HTTPConnection(member.address, timeout=WAIT_SECONDS_MAX)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()

@@ -15,11 +15,18 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3electionpb import CampaignRequest, LeaderRequest, ProclaimRequest
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
 from tests.cluster.client import LEADER_REQUIRED, OPTIONS, STREAM_SECONDS_MAX, Talk
-from tests.cluster.members import PASSING, Cluster, Member, grant, running_cluster, until
-from tests.cluster.starvation import Machine, again_if_starved
+from tests.cluster.members import (
+    LEASE_SECONDS,
+    PASSING,
+    Cluster,
+    Member,
+    grant,
+    running_cluster,
+)
 from tests.edge.wire import Wire, grpc_headers, message
 from tests.etcd import is_target
 from tests.rpc.oracle import by_name, status_of
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 
 def keep_alive(member: Member, *leases: int) -> list[int]:
@@ -52,39 +59,42 @@ def until_keys(member: Member, prefix: bytes, count: int) -> None:
     )
 
 
-def test_what_one_member_writes_every_member_reads(cluster: Cluster) -> None:
-    for writer in cluster:
+def test_what_one_member_writes_every_member_reads(patient: Cluster) -> None:
+    for writer in patient:
         put = writer.put(b"shared", writer.name.encode())
         assert put.header.member_id == writer.id
-        for reader in cluster:
+        for reader in patient:
             found = reader.answer("KV/Range", pb.RangeRequest(key=b"shared"))
             assert found.kvs[0].value == writer.name.encode()
             assert found.header.member_id == reader.id
             assert found.header.revision == put.header.revision
 
 
-def test_leases_through_every_member(cluster: Cluster) -> None:
-    for member in cluster:
+def test_leases_through_every_member(patient: Cluster) -> None:
+    for member in patient:
         lease = grant(member)
         member.put(b"leased", b"", lease)
-        for other in cluster:
-            assert keep_alive(other, lease, 5, lease) == [60, 0, 60]
+        for other in patient:
+            assert keep_alive(other, lease, 5, lease) == [LEASE_SECONDS, 0, LEASE_SECONDS]
             request = pb.LeaseTimeToLiveRequest(ID=lease, keys=True)
             told = other.answer("Lease/LeaseTimeToLive", request)
-            assert 50 < told.TTL <= told.grantedTTL == 60
+            # Nothing in between waits longer.
+            left_min = LEASE_SECONDS - 2 * WAIT_SECONDS_MAX
+            assert left_min < told.TTL <= told.grantedTTL == LEASE_SECONDS
             assert list(told.keys) == [b"leased"]
             assert told.header.member_id == other.id
-        member.answer("Lease/LeaseRevoke", pb.LeaseRevokeRequest(ID=lease))
-        for other in cluster:
+        revoke = pb.LeaseRevokeRequest(ID=lease)
+        member.answer("Lease/LeaseRevoke", revoke, done=errors.LEASE_NOT_FOUND)
+        for other in patient:
             assert other.get(b"leased") is None
             unknown = other.answer("Lease/LeaseTimeToLive", pb.LeaseTimeToLiveRequest(ID=lease))
             assert (unknown.TTL, unknown.grantedTTL) == (-1, 0)
 
 
-def test_watches_at_every_member_see_the_same(cluster: Cluster) -> None:
-    watches = [member.client.watch(key=b"seen/", range_end=b"seen0") for member in cluster]
+def test_watches_at_every_member_see_the_same(patient: Cluster) -> None:
+    watches = [member.client.watch(key=b"seen/", range_end=b"seen0") for member in patient]
     expected = []
-    for number, member in enumerate(list(cluster) * 3):
+    for number, member in enumerate(list(patient) * 3):
         put = member.put(b"seen/%d" % number)
         expected.append((b"seen/%d" % number, put.header.revision))
     views = []
@@ -97,39 +107,38 @@ def test_watches_at_every_member_see_the_same(cluster: Cluster) -> None:
     assert views == [views[0]] * 3
     revisions = [revision for _, revision in views[0]]
     assert revisions == sorted(set(revisions))
-    # If an election came in between, a put may have been made twice; its last answer counts.
+    # If a member stood still, a put may have been made twice; its last answer counts.
     assert list(dict(views[0]).items()) == expected
 
 
-def test_a_lock_goes_from_member_to_member(cluster: Cluster) -> None:
-    leases = [grant(member) for member in cluster]
-    requests = [LockRequest(name=b"lock", lease=lease) for lease in leases]
+def test_a_lock_goes_from_member_to_member(patient: Cluster) -> None:
+    leases = [grant(member) for member in patient]
     waiting = []
-    for member, request in zip(cluster, requests, strict=True):
+    for member, lease in zip(patient, leases, strict=True):
+        request = LockRequest(name=b"lock", lease=lease)
         waiting.append(member.client.begin("Lock/Lock", request, STREAM_SECONDS_MAX))
         until_keys(member, b"lock/", len(waiting))
-    for place, (member, call) in enumerate(zip(cluster, waiting, strict=True)):
-        held = member.outcome(call, "Lock/Lock", requests[place])
-        assert not any(each.done() and not each.exception() for each in waiting[place + 1 :])
+    for place, (member, call) in enumerate(zip(patient, waiting, strict=True)):
+        held = call.result()
+        assert not any(each.done() for each in waiting[place + 1 :])
         # The holder may release it at any member.
-        cluster[(place + 1) % 3].answer("Lock/Unlock", UnlockRequest(key=held.key))
+        patient[(place + 1) % 3].answer("Lock/Unlock", UnlockRequest(key=held.key))
         assert member.get(held.key) is None
 
 
-def test_an_election_is_observed_at_every_member(cluster: Cluster) -> None:
+def test_an_election_is_observed_at_every_member(patient: Cluster) -> None:
     observers = [
         member.client.pieces("Election/Observe", LeaderRequest(name=b"office"))
-        for member in cluster
+        for member in patient
     ]
-    campaign = CampaignRequest(name=b"office", lease=grant(cluster[0]), value=b"elected")
-    leader = cluster[0].answer("Election/Campaign", campaign).leader
+    campaign = CampaignRequest(name=b"office", lease=grant(patient[0]), value=b"elected")
+    leader = patient[0].answer("Election/Campaign", campaign).leader
     for observer in observers:
         assert next(observer).kv.value == b"elected"
-    cluster[1].answer("Election/Proclaim", ProclaimRequest(leader=leader, value=b"proclaimed"))
-    for member, observer in zip(cluster, observers, strict=True):
+    patient[1].answer("Election/Proclaim", ProclaimRequest(leader=leader, value=b"proclaimed"))
+    for member, observer in zip(patient, observers, strict=True):
         while (said := next(observer).kv.value) != b"proclaimed":
-            # A client that campaigns anew, because an election of members came in between, is
-            # elected twice.
+            # Who campaigns anew, because a member stood still, is elected twice.
             assert said == b"elected"
         observer.cancel()
         told = member.answer("Election/Leader", LeaderRequest(name=b"office"))
@@ -150,21 +159,23 @@ def test_a_leader_that_slept_tells_nothing_old(cluster: Cluster, make: str) -> N
     old.put(b"slept", b"before")
     lease = grant(old)
     talk, renewed = old.talk("Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest(ID=lease))
-    assert renewed.TTL == 60
+    assert renewed.TTL == LEASE_SECONDS
     old.pause()
     # They are in its sockets when it resumes.
-    reads = [old.client.begin("KV/Range", pb.RangeRequest(key=b"slept")) for _ in range(20)]
+    read = pb.RangeRequest(key=b"slept")
+    reads = [old.client.begin("KV/Range", read, STREAM_SECONDS_MAX) for _ in range(20)]
     talk.say(pb.LeaseKeepAliveRequest(ID=lease))
     written = old.client.begin("KV/Put", pb.PutRequest(key=b"written asleep"), 2)
     others = cluster.others(old)
     new = cluster.leader(others)
     new.put(b"slept", b"after")
-    new.answer("Lease/LeaseRevoke", pb.LeaseRevokeRequest(ID=lease))
+    revoke = pb.LeaseRevokeRequest(ID=lease)
+    new.answer("Lease/LeaseRevoke", revoke, done=errors.LEASE_NOT_FOUND)
     old.resume()
-    for read in reads:
-        error = read.exception()
+    for call in reads:
+        error = call.exception()
         if error is None:
-            assert read.result().kvs[0].value == b"after"
+            assert call.result().kvs[0].value == b"after"
         else:
             assert status_of(error).code is Code.UNAVAILABLE
     if make == "kvorum":
@@ -177,24 +188,22 @@ def test_a_leader_that_slept_tells_nothing_old(cluster: Cluster, make: str) -> N
     cluster.check_agreement()
 
 
-@again_if_starved
-def test_a_leader_that_ends_hands_over(cluster: Cluster) -> None:
-    old = cluster.settle()
-    machine = Machine(cluster)
+def test_a_leader_that_ends_hands_over(patient: Cluster) -> None:
+    old = patient.settle()
     term = old.term()
-    others = cluster.others(old)
+    others = patient.others(old)
     sizes = {member: member.log_size() for member in others}
     old.terminate()
-    new = cluster.leader(others)
+    new = patient.leader(others)
     now = new.term()
-    machine.expect(now == term + 1, f"not one election: term {now} after {term}")
+    assert now == term + 1, f"not one election: term {now} after {term}"
     elections = {
         member: member.logged("is starting a new election", size) for member, size in sizes.items()
     }
     expected = {member: int(member is new) for member in others}
-    machine.expect(elections == expected, f"elections: {elections}; {new} leads")
+    assert elections == expected, f"elections: {elections}; {new} leads"
     told = new.logged("MsgTimeoutNow", sizes[new])
-    machine.expect(told == 1, f"{new} was told {told} times to campaign")
+    assert told == 1, f"{new} was told {told} times to campaign"
 
 
 READ_TRIES = 2
@@ -230,7 +239,7 @@ class Reader(threading.Thread):
                 told: list[Status] = []
                 for _ in range(READ_TRIES):
                     try:
-                        read(request, timeout=20)
+                        read(request, timeout=WAIT_SECONDS_MAX)
                         break
                     except grpc.RpcError as error:
                         told.append(status_of(error))
@@ -253,16 +262,16 @@ class Reader(threading.Thread):
         return [told for told in self.refused if len(told) == READ_TRIES]
 
 
-def test_rolling_restart(cluster: Cluster, make: str) -> None:
-    cluster[0].put(b"rolling")
-    readers = [Reader(cluster) for _ in range(3)]
+def test_rolling_restart(patient: Cluster, make: str) -> None:
+    patient[0].put(b"rolling")
+    readers = [Reader(patient) for _ in range(3)]
     for reader in readers:
         reader.start()
     try:
-        for member in cluster:
+        for member in patient:
             member.terminate()
             member.start()
-            cluster.settle()
+            patient.settle()
             for reader in readers:
                 reader.await_reads(50)
     finally:
@@ -278,7 +287,8 @@ def test_rolling_restart(cluster: Cluster, make: str) -> None:
 
 def test_a_leader_serves_who_has_not_heard_that_it_ends(tmp_path: Path) -> None:
     # Clients are waited for that long, and this test has that much time.
-    with running_cluster(tmp_path, "kvorum", 3, "--election-timeout=10000") as cluster:
+    with running_cluster(tmp_path, "kvorum", 3) as cluster:
+        cluster.be_patient()
         leader = cluster.leader()
         range_path = by_name("KV/Range").path
         body = message(pb.RangeRequest(key=b"key").SerializeToString())
@@ -300,7 +310,7 @@ def test_a_leader_serves_who_has_not_heard_that_it_ends(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_without_a_quorum(cluster: Cluster, make: str) -> None:
-    lease = grant(cluster[0], 600)
+    lease = grant(cluster[0])
     alone, *others = cluster
     alone.put(b"alone", b"value", lease)
     watch = pb.WatchRequest(create_request=pb.WatchCreateRequest(key=b"alone"))
@@ -321,7 +331,11 @@ def test_without_a_quorum(cluster: Cluster, make: str) -> None:
         "Lease/LeaseTimeToLive": pb.LeaseTimeToLiveRequest(ID=lease),
         "Cluster/MemberPromote": pb.MemberPromoteRequest(ID=others[0].id),
     }
-    calls = {name: alone.client.begin(name, request) for name, request in slow.items()}
+    # The member's own limits of time end them.
+    calls = {
+        name: alone.client.begin(name, request, STREAM_SECONDS_MAX)
+        for name, request in slow.items()
+    }
     assert alone.get(b"alone", serializable=True) == b"value"
     refused = alone.ask(
         "KV/Range", pb.RangeRequest(key=b"alone", serializable=True), metadata=LEADER_REQUIRED

@@ -10,7 +10,8 @@ from cryptography import x509
 
 from tests.certificates import Authority, Pair
 from tests.cluster.load import load
-from tests.cluster.members import PEER_PORT, Cluster, Member, new_cluster, until
+from tests.cluster.members import PEER_PORT, Cluster, Member, new_cluster
+from tests.waiting import until
 
 REFUSED = {"kvorum": "tls: ", "etcd": "certificate"}
 

@@ -6,7 +6,8 @@ from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.etcdserverpb import DowngradeRequest
-from tests.cluster.members import Cluster, Member, until
+from tests.cluster.members import Cluster, Member
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from typing import Any
 
 import yaml
 
-from tests.cluster.members import until
 from tests.consumers import environment
 from tests.ports import held_ports
+from tests.waiting import until
 
 SCOPE = "demo"
 USER = "postgres"

@@ -16,7 +16,7 @@ from tests.consumers.apisix import Call
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 
-pytestmark = [pytest.mark.compiled, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 CURL = ("curl", "--silent", "--show-error", "--http1.1", "--no-buffer")
 OWN = ("cluster_id", "member_id", "raft_term")

@@ -10,12 +10,12 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.cluster.members import until
 from tests.consumers import environment
 from tests.consumers.browser import running_browser, serving
 from tests.consumers.websocket import WebSocket, connected
 from tests.etcd import is_target, running_etcd
 from tests.kvorum import running_kvorum
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -10,10 +10,11 @@ import pytest
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.authpb import Permission
 from tests.certificates import Authority
-from tests.cluster.members import MAKES, Cluster, new_cluster, until
+from tests.cluster.members import MAKES, Cluster, new_cluster
 from tests.consumers import environment
 from tests.consumers.patroni_nodes import SCOPE, Node, running_nodes, shared_directory
 from tests.process.clients import SecureClient
+from tests.waiting import until
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(900)]
 

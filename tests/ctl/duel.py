@@ -22,9 +22,12 @@ from tests.ctl.processes import Outcome as Outcome
 from tests.ctl.processes import Program
 from tests.etcd import binary, running_etcd
 from tests.kvorum import running_kvorum
+from tests.waiting import WAIT_SECONDS_MAX
 
 KINDS = ("etcd", "kvorum")
 KEPT_VARIABLES = ("PATH", "PYTHONPATH", "KVORUM_COMPILED", "LANG")
+PATIENCE = tuple(f"--{name}-timeout={WAIT_SECONDS_MAX:.0f}s" for name in ("dial", "command"))
+"""Answers come at once, or late from a busy machine. What a test gives itself comes behind."""
 _TOOK = re.compile(rb"\b[0-9.]+(?:\xc2\xb5s|[mn]?s)\b")
 _LONG_HEX = re.compile(rb"\b[0-9a-f]{11,16}\b")
 _LONG_NUMBER = re.compile(rb"\b[0-9]{13,20}\b")
@@ -44,7 +47,7 @@ class Conversation(Program):
 
     def ctl(self, *words: str, stdin: bytes = b"") -> Outcome:
         """Run another command at the same server meanwhile."""
-        return run_here([f"--endpoints={self.address}", *words], stdin)
+        return run_here([f"--endpoints={self.address}", *PATIENCE, *words], stdin)
 
 
 class Duel:
@@ -110,7 +113,7 @@ class Duel:
             side = int(address == self.ours)
             lease = granted_lease(address, lease_seconds) if lease_seconds else "LEASE"
             filled = [word.replace("LEASE", lease) for word in self._filled(words, side)]
-            command = [*tool, f"--endpoints={address}", *filled]
+            command = [*tool, f"--endpoints={address}", *PATIENCE, *filled]
             program = Conversation(
                 command, {**own, **(env or {})}, address, has_terminal=has_terminal
             )
@@ -127,8 +130,8 @@ class Duel:
 
     def etcdctl_at(self, address: str, *words: str) -> None:
         """Run a command line in the real etcdctl, which is to work, at one of the servers."""
-        command = [str(binary("etcdctl")), f"--endpoints={address}", *words]
-        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        command = [str(binary("etcdctl")), f"--endpoints={address}", *PATIENCE, *words]
+        subprocess.run(command, check=True, capture_output=True, timeout=WAIT_SECONDS_MAX)
 
     def ours_alone(self, *words: str, stdin: bytes = b"") -> Outcome:
         """Run a command line in kvorumctl only: what etcdctl does not do, or cannot."""
@@ -155,20 +158,19 @@ class Duel:
     def _etcdctl(
         self, words: tuple[str, ...], stdin: bytes, env: Mapping[str, str], *, endpoints: bool
     ) -> Outcome:
-        command = [str(binary("etcdctl")), *self._filled(words, 0)]
-        if endpoints:
-            command.insert(1, f"--endpoints={self.theirs}")
-        done = subprocess.run(command, input=stdin, env=dict(env), capture_output=True, timeout=60)
+        begin = (f"--endpoints={self.theirs}", *PATIENCE) if endpoints else ()
+        command = [str(binary("etcdctl")), *begin, *self._filled(words, 0)]
+        done = subprocess.run(
+            command, input=stdin, env=dict(env), capture_output=True, timeout=WAIT_SECONDS_MAX
+        )
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     def _kvorumctl(
         self, words: tuple[str, ...], stdin: bytes, env: Mapping[str, str], *, endpoints: bool
     ) -> Outcome:
         """Run ours in this process, which is what makes hundreds of lines quick."""
-        arguments = self._filled(words, 1)
-        if endpoints:
-            arguments.insert(0, f"--endpoints={self.ours}")
-        return run_here(arguments, stdin, env)
+        begin = (f"--endpoints={self.ours}", *PATIENCE) if endpoints else ()
+        return run_here([*begin, *self._filled(words, 1)], stdin, env)
 
     def _filled(self, words: tuple[str, ...], side: int) -> list[str]:
         values = [pair[side] for pair in self.saved]
@@ -194,7 +196,7 @@ class Duel:
 
 def granted_lease(address: str, seconds: int) -> str:
     """Grant a lease; return its id in hexadecimal."""
-    done = run_here([f"--endpoints={address}", "lease", "grant", str(seconds)])
+    done = run_here([f"--endpoints={address}", *PATIENCE, "lease", "grant", str(seconds)])
     return done.out.split()[1].decode()
 
 

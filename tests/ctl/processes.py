@@ -7,10 +7,24 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-PATIENCE_SECONDS = 60.0
-"""After so long without what is waited for, the test has failed."""
+from tests.waiting import WAIT_SECONDS_MAX, until
+
+
+def until_it_waits(process: "subprocess.Popen[Any]") -> None:
+    """Return once a process sleeps, or has ended: then it notices a signal.
+
+    Python misses one that comes after it looked for signals and before it sleeps, until the next
+    one comes. A process that is starved stands there for long.
+    """
+    stat = Path(f"/proc/{process.pid}/stat")
+
+    def waits() -> bool:
+        return process.poll() is not None or stat.read_text().rpartition(")")[2].split()[0] == "S"
+
+    until("the program waits", waits)
 
 
 class Outcome(NamedTuple):
@@ -88,7 +102,7 @@ class Program:
             while (found := re.search(pattern, bytes(text[start:]))) is None:
                 told = f"no {pattern!r} in {bytes(self._out)!r}, {bytes(self._err)!r}"
                 assert self._open, told
-                assert self._changed.wait(PATIENCE_SECONDS), told
+                assert self._changed.wait(WAIT_SECONDS_MAX), told
         if not in_err:
             self._seen += found.end()
         return found
@@ -98,16 +112,22 @@ class Program:
         os.write(self._input, data)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
+        """Send a signal once it waits."""
+        until_it_waits(self.process)
         self.process.send_signal(number)
+
+    def interrupt(self) -> None:
+        """Type Ctrl-C once it waits."""
+        until_it_waits(self.process)
+        self.send(b"\x03")
 
     def end(self) -> Outcome:
         """End the input, wait for the end of the process, and return how that was."""
         if not self._has_terminal:
             self.close_input()
-        code = self.process.wait(PATIENCE_SECONDS)
+        code = self.process.wait(WAIT_SECONDS_MAX)
         for reader in self._readers:
-            reader.join(PATIENCE_SECONDS)
+            reader.join(WAIT_SECONDS_MAX)
         return Outcome(code, bytes(self._out), bytes(self._err))
 
     def close_input(self) -> None:
@@ -121,7 +141,7 @@ class Program:
         self.process.kill()
         self.process.wait()
         for reader in self._readers:
-            reader.join(PATIENCE_SECONDS)
+            reader.join(WAIT_SECONDS_MAX)
         self.close_input()
         for each in (self.process.stdout, self.process.stderr):
             if each is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kvorum.client.sync.client import Client
-from tests.ctl.duel import Outcome, run_here
+from tests.ctl.duel import PATIENCE, Outcome, run_here
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 
@@ -21,7 +21,7 @@ class Store:
 
     def run(self, *words: str, stdin: bytes = b"", code: int = 0) -> Outcome:
         """Run a command line, and demand its exit code."""
-        outcome = run_here([f"--endpoints={self.address}", *words], stdin)
+        outcome = run_here([f"--endpoints={self.address}", *PATIENCE, *words], stdin)
         assert outcome.code == code, outcome
         return outcome
 

@@ -13,10 +13,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-SECONDS_MAX = 60.0
-"""How long something may take before the test fails: no test waits so long if all is well."""
-
-PRESS_SECONDS = 2.0
+from tests.ctl.duel import PATIENCE
+from tests.ctl.processes import until_it_waits
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 
 class Terminal:
@@ -35,26 +34,15 @@ class Terminal:
 
     def wait_for(self, pattern: str | bytes) -> re.Match[bytes]:
         """Read on until something is seen that was not waited for before, and return it."""
-        deadline = time.monotonic() + SECONDS_MAX
+        end = time.monotonic() + WAIT_SECONDS_MAX
         while (found := self._find(pattern)) is None:
-            assert self._read(deadline), f"{pattern!r} was never seen in {self.seen[-600:]!r}"
+            assert self._read(end), f"{pattern!r} was never seen in {self.seen[-600:]!r}"
         return found
 
-    def interrupt(self, pattern: str | bytes) -> None:
-        """Press Ctrl-C until something is seen.
-
-        A signal that comes just before a program waits is noticed only with the next one.
-        """
-        deadline = time.monotonic() + SECONDS_MAX
-        press_at = 0.0
-        while self._find(pattern) is None:
-            now = time.monotonic()
-            assert now < deadline, f"{pattern!r} was never seen in {self.seen[-600:]!r}"
-            if now >= press_at:
-                self.type("\x03")
-                press_at = now + PRESS_SECONDS
-            if select.select([self._master], [], [], press_at - now)[0]:
-                self._read(deadline)
+    def interrupt(self) -> None:
+        """Press Ctrl-C once the program waits."""
+        until_it_waits(self.process)
+        self.type("\x03")
 
     def translate_nothing(self) -> None:
         """Let the terminal show line feeds as they are, without a carriage return before them."""
@@ -70,10 +58,7 @@ class Terminal:
     def wait_hidden(self, prompt: str | bytes) -> None:
         """Wait until a question was asked, and what is typed is not shown."""
         self.wait_for(prompt)
-        deadline = time.monotonic() + SECONDS_MAX
-        while self.is_echoing():
-            assert time.monotonic() < deadline, f"what is typed is shown: {self.seen[-600:]!r}"
-            time.sleep(0.005)
+        until("what is typed is not shown", lambda: not self.is_echoing())
 
     def _find(self, pattern: str | bytes) -> re.Match[bytes] | None:
         wanted = re.compile(pattern.encode() if isinstance(pattern, str) else pattern, re.DOTALL)
@@ -84,14 +69,15 @@ class Terminal:
 
     def end(self) -> int:
         """Read to the end; return the exit code."""
-        deadline = time.monotonic() + SECONDS_MAX
-        while self._read(deadline):
+        end = time.monotonic() + WAIT_SECONDS_MAX
+        while self._read(end):
             pass
-        return self.process.wait(SECONDS_MAX)
+        return self.process.wait(WAIT_SECONDS_MAX)
 
-    def _read(self, deadline: float) -> bool:
-        ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
-        assert ready, f"nothing came after {self.seen[-600:]!r}"
+    def _read(self, end: float) -> bool:
+        """Wait for output until some time, and read it; return False if none is left."""
+        ready, _, _ = select.select([self._master], [], [], max(0.0, end - time.monotonic()))
+        assert ready, f"nothing came in time after {self.seen[-600:]!r}"
         try:
             data = os.read(self._master, 65536)
         except OSError:
@@ -130,6 +116,6 @@ def kvorumctl(
     address: str, *words: str, env: Mapping[str, str] | None = None
 ) -> Iterator[Terminal]:
     """Run kvorumctl at a terminal."""
-    command = [sys.executable, "-m", "kvorum.ctl.main", f"--endpoints={address}", *words]
+    command = [sys.executable, "-m", "kvorum.ctl.main", f"--endpoints={address}", *PATIENCE, *words]
     with terminal_of(command, env) as terminal:
         yield terminal

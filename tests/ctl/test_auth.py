@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ctl.duel import KINDS, Duel, duel_of
+from tests.ctl.processes import until_it_waits
 from tests.ctl.terminal import terminal_of
 from tests.etcd import binary, is_target
 
@@ -315,6 +316,7 @@ def test_an_interruption_of_a_prompt(duel: Duel) -> None:
     for tool, address in _tools(duel):
         with terminal_of([*tool, f"--endpoints={address}", "user", "add", "never"]) as terminal:
             terminal.wait_hidden(": ")
+            until_it_waits(terminal.process)
             terminal.process.send_signal(signal.SIGINT)
             assert terminal.end() == 255
             assert terminal.is_echoing()

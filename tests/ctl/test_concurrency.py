@@ -10,7 +10,8 @@ import pytest
 
 from kvorum.client.sync.client import Client
 from tests.ctl.duel import Conversation, Duel
-from tests.ctl.processes import PATIENCE_SECONDS, Program
+from tests.ctl.processes import Program
+from tests.waiting import WAIT_SECONDS_MAX
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 FORMATS = ("simple", "fields", "json", "table", "nonsense")
@@ -72,7 +73,7 @@ def test_an_interruption_before_there_is_a_session_is_told(
     is_loading = moment == "while it loads"
     program = IMPORTING + WAITING if is_loading else WAITING
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(PATIENCE_SECONDS)
+        server.settimeout(WAIT_SECONDS_MAX)
         host, port = server.getsockname()
         tool = Program(
             [sys.executable, "-c", program, f"--endpoints={host}:{port}", *words], os.environ
@@ -80,11 +81,14 @@ def test_an_interruption_before_there_is_a_session_is_told(
         try:
             if not is_loading:
                 connection, _ = server.accept()
+                connection.settimeout(WAIT_SECONDS_MAX)
                 with connection:
                     # The grant of the lease: from then on it waits for an answer.
                     received = b""
                     while b"LeaseGrant" not in received:
-                        received += connection.recv(65536)
+                        data = connection.recv(65536)
+                        assert data, received
+                        received += data
                     tool.signal(signal.SIGINT)
                     outcome = tool.end()
             else:
@@ -121,13 +125,15 @@ def test_the_next_one_holds_the_lock(duel: Duel) -> None:
     duel.compare("get", "--prefix", "next/")
 
 
+@pytest.mark.long
 def test_a_lock_is_lost_with_its_session(duel: Duel) -> None:
     def talk(tool: Conversation) -> None:
         lease = tool.expect(rb"lost/([0-9a-f]+)\n")[1].decode()
         tool.ctl("lease", "revoke", lease)
         tool.expect(b"Error", in_err=True)
 
-    assert duel.converse("lock", "lost", "--ttl", "2", talk=talk, change=_plain).code == 1
+    # The loss is noticed after a third of this time, for which a busy machine may stand still.
+    assert duel.converse("lock", "lost", "--ttl", "9", talk=talk, change=_plain).code == 1
 
 
 def test_who_waits_for_a_lock_without_a_session_is_told(duel: Duel) -> None:
@@ -139,7 +145,7 @@ def test_who_waits_for_a_lock_without_a_session_is_told(duel: Duel) -> None:
         tool.expect(b"Error", in_err=True)
         tool.ctl("put", "gone/0", "")
 
-    assert duel.converse("lock", "gone", "--ttl", "2", talk=talk).code == 1
+    assert duel.converse("lock", "gone", talk=talk).code == 1
 
 
 @at_one_kind
@@ -181,7 +187,7 @@ LOOP = "trap 'echo caught; exit 5' INT; echo up; while :; do sleep 0.05; done"
 def test_a_signal_is_the_command_s_affair(duel: Duel) -> None:
     def talk(tool: Conversation) -> None:
         tool.expect(b"up")
-        tool.send(b"\x03")
+        tool.interrupt()
 
     words = ("lock", "x", "--", "sh", "-c", LOOP)
     assert duel.converse(*words, talk=talk, has_terminal=True).code == 5
@@ -191,7 +197,7 @@ def test_a_signal_is_the_command_s_affair(duel: Duel) -> None:
 def test_an_interrupt_at_the_terminal_gives_the_lock_back(duel: Duel) -> None:
     def talk(tool: Conversation) -> None:
         tool.expect(rb"typed/[0-9a-f]+\r\n\r\n")
-        tool.send(b"\x03")
+        tool.interrupt()
 
     assert duel.converse("lock", "typed", talk=talk, has_terminal=True).code == 0
     duel.compare("get", "--prefix", "typed/")

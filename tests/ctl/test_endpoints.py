@@ -61,8 +61,15 @@ def test_an_endpoint_that_nobody_serves(duel: Duel, command: str, form: str) -> 
 def test_one_of_two_endpoints_is_served(duel: Duel, command: str) -> None:
     with held_port() as port:
         words = ("endpoint", command, f"--endpoints=127.0.0.1:{port}")
-        # Long enough for the one that is there, however busy the machine is.
-        outcome = duel.compare(*words, "--command-timeout=3s", change=_plain)
+        # Both tools take all of the time, in which the one that is there answers: on a busy machine
+        # it is given more.
+        for seconds in (2, 8, 32):
+            try:
+                outcome = duel.compare(*words, f"--command-timeout={seconds}s", change=_plain)
+                break
+            except AssertionError:
+                if seconds == 32:
+                    raise
     assert outcome.code == 1
 
 

@@ -22,10 +22,10 @@ def _number(duel: Duel) -> str:
 @pytest.mark.parametrize("hexadecimal", ["--hex=false", "--hex"])
 def test_leases_look_the_same(duel: Duel, form: str, hexadecimal: str) -> None:
     def change(data: bytes) -> bytes:
-        # The rest of a second may be over in one of them, and ids are elsewhere in protobuf.
+        # Seconds may be over in one of them, and ids are elsewhere in protobuf.
         if form == "protobuf":
             data = b"" if data[:1] != b"E" else data.partition(b" (")[0].rstrip() + b"\n"
-        return re.sub(rb'(remaining\(|"ttl":|"TTL" : )(?:99|98|100)\b', rb"\1<left>", data)
+        return re.sub(rb'(remaining\(|"ttl":|"TTL" : )(?:[4-9]\d|100)\b', rb"\1<left>", data)
 
     options = ("-w", form, hexadecimal)
     duel.compare("lease", "grant", "100", *options, change=change)
@@ -105,8 +105,8 @@ def test_what_is_refused(duel: Duel, words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("form", ["simple", "json"])
 def test_a_lease_is_kept_alive_until_it_is_revoked(duel: Duel, form: str) -> None:
     def talk(tool: Conversation) -> None:
-        tool.expect(rb"TTL\D*3\D*\n")
-        tool.expect(rb"TTL\D*3\D*\n")
+        tool.expect(rb"TTL\D*9\D*\n")
+        tool.expect(rb"TTL\D*9\D*\n")
         tool.ctl("lease", "revoke", tool.lease)
 
     def change(data: bytes) -> bytes:
@@ -114,8 +114,9 @@ def test_a_lease_is_kept_alive_until_it_is_revoked(duel: Duel, form: str) -> Non
         lines = data.splitlines(keepends=True)
         return b"".join(line for at, line in enumerate(lines) if line not in lines[:at])
 
+    # It is renewed every third of this time, in which a tool starts even on a busy machine.
     words = ("lease", "keep-alive", "LEASE", "-w", form)
-    duel.converse(*words, talk=talk, lease_seconds=3, change=change)
+    duel.converse(*words, talk=talk, lease_seconds=9, change=change)
 
 
 def test_keeping_alive_ends_with_the_program(duel: Duel) -> None:

@@ -59,18 +59,18 @@ def arrived(target: Client, last: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "new"),
+    ("prefix", "options", "new"),
     [
-        ((), "{}"),
-        (("--dest-prefix=to/",), "to/"),
-        (("--no-dest-prefix",), ""),
-        (("--max-txn-ops=2",), "{}"),
+        # Each has a prefix of its own: what is at a source stays there.
+        ("plain/", (), "{}"),
+        ("moved/", ("--dest-prefix=to/",), "to/"),
+        ("bare/", ("--no-dest-prefix",), ""),
+        ("small/", ("--max-txn-ops=2",), "{}"),
     ],
 )
 def test_keys_and_their_changes_arrive(
-    sources: Duel, targets: Duel, request: pytest.FixtureRequest, options: tuple[str, ...], new: str
+    sources: Duel, targets: Duel, prefix: str, options: tuple[str, ...], new: str
 ) -> None:
-    prefix = f"m{abs(hash(request.node.name)) % 1000}/"
     found: list[Content] = []
     tools = ((str(binary("etcdctl")),), OURS)
     addresses = zip(

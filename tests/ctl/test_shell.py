@@ -1,15 +1,19 @@
 """`shell`: lines are command lines, completed and remembered."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from kvorum.ctl.commands import ROOT
 from kvorum.ctl.offering import Offering
+from tests.ctl.duel import PATIENCE
 from tests.ctl.store import Store
-from tests.ctl.terminal import Terminal, kvorumctl
+from tests.ctl.terminal import Terminal, terminal_of
 
 PROMPT = "kvorumctl> "
+PATIENT = "from kvorum.ctl import main, shell; shell.KEYS_SECONDS_MAX = 60.0; main.main()"
+"""The tool, which waits for keys to offer as long as a busy server needs."""
 
 
 def prompted(terminal: Terminal) -> None:
@@ -20,7 +24,8 @@ def test_a_person_types_lines(store: Store, tmp_path: Path) -> None:
     store.client.put("sh/first/key", "found it")
     history = tmp_path / "kvorumctl" / "history"
     env = {"XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    with kvorumctl(store.address, "shell", env=env) as terminal:
+    command = [sys.executable, "-c", PATIENT, f"--endpoints={store.address}", *PATIENCE, "shell"]
+    with terminal_of(command, env) as terminal:
         prompted(terminal)
         # A command, then a key part by part.
         terminal.type("ge\tsh/f\tk\t\r")
@@ -38,10 +43,12 @@ def test_a_person_types_lines(store: Store, tmp_path: Path) -> None:
         # What is interrupted ends, and the shell goes on.
         terminal.type("get never typ")
         terminal.wait_for("typ")
-        terminal.interrupt(PROMPT)
+        terminal.interrupt()
+        prompted(terminal)
         terminal.type("top --interval=1h -w json\r")
         terminal.wait_for(r'"members"')
-        terminal.interrupt(PROMPT)
+        terminal.interrupt()
+        prompted(terminal)
         terminal.type("exit\r")
         assert terminal.end() == 0
     assert store.client.get("sh/second") is not None
@@ -50,7 +57,7 @@ def test_a_person_types_lines(store: Store, tmp_path: Path) -> None:
     assert not [line for line in lines if "password" in line]
     assert history.stat().st_mode & 0o077 == 0
 
-    with kvorumctl(store.address, "shell", env=env) as terminal:
+    with terminal_of(command, env) as terminal:
         prompted(terminal)
         # What was typed before is there again; the end of the input ends the shell.
         terminal.type("\x12second\r")

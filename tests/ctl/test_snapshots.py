@@ -19,8 +19,10 @@ import pytest
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client.sync.client import Client
 from tests.ctl.duel import Duel, run_here
+from tests.ctl.processes import until_it_waits
 from tests.ctl.terminal import kvorumctl
 from tests.ports import held_port
+from tests.waiting import WAIT_SECONDS_MAX
 
 OURS = (sys.executable, "-m", "kvorum.ctl.main")
 
@@ -168,8 +170,9 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, number: int) -> None:
             [*OURS, f"--endpoints={address}", "snapshot", "save", str(tmp_path / "f")],
             stderr=subprocess.DEVNULL,
         )
-        assert pretender.is_asked.wait(60)
+        assert pretender.is_asked.wait(WAIT_SECONDS_MAX)
         assert (tmp_path / "f.part").exists()
+        until_it_waits(process)
         process.send_signal(number)
-        assert process.wait(60) in (-number, 128 + number)
+        assert process.wait(WAIT_SECONDS_MAX) in (-number, 128 + number)
     assert not list(tmp_path.iterdir())

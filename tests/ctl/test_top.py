@@ -7,6 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvorum.cli.parsing import parse
+from kvorum.ctl import top
 from kvorum.ctl.commands import ROOT
 from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.looks import GAUGES, LATENCIES, RATES, Looker
@@ -15,9 +16,12 @@ from kvorum.ctl.top import ENTER, LEAVE, looks_of
 from tests.ctl.store import Store
 from tests.ctl.terminal import kvorumctl
 from tests.etcd import is_target
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 
-def test_each_look_is_a_line(store: Store) -> None:
+def test_each_look_is_a_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A busy member may take longer to answer.
+    monkeypatch.setattr(top, "LOOK_SECONDS_MIN", WAIT_SECONDS_MAX)
     first, second = store.lines("top", "--count=2", "--interval=1ms")
     (member,) = second["members"]
     assert member["is_up"] and member["is_leader"]
@@ -32,14 +36,18 @@ def test_each_look_is_a_line(store: Store) -> None:
 
 def test_rates_and_latencies_are_of_the_time_between_looks(store: Store) -> None:
     given = parse(ROOT, ["--endpoints", store.address, "top"])
-    looks = looks_of(Looker(Invocation(ROOT, given), store.client, [store.address], 60.0))
+    looker = Looker(Invocation(ROOT, given), store.client, [store.address], WAIT_SECONDS_MAX)
+    looks = looks_of(looker)
     next(looks)
-    member: Mapping[str, float] = {}
-    # A page of metrics may be as old as a second.
-    while not member.get("puts_per_second"):
+
+    def counted() -> Mapping[str, float] | None:
         for _ in range(10):
             store.client.put("top", "x")
         (member,) = next(looks)["members"]
+        return member if member["puts_per_second"] else None
+
+    # A page of metrics may be as old as a second.
+    member = until("a look tells of the puts", counted)
     assert member["calls_per_second"] > 0
     if is_target():
         assert member["request_p99_seconds"] >= member["request_p50_seconds"] > 0
@@ -79,10 +87,16 @@ def test_quantiles_lie_in_their_bucket() -> None:
 
 def test_a_member_that_does_not_answer_is_told_of(store: Store) -> None:
     words = ("--endpoints=127.0.0.1:1", "--command-timeout=300ms", "top", "--count=1")
-    (look,) = store.lines(*words)
-    up, down = look["members"]
-    assert up["is_up"]
-    assert not down["is_up"] and down["problem"]
+
+    def answers() -> bool:
+        (look,) = store.lines(*words)
+        up, down = look["members"]
+        assert not down["is_up"] and down["problem"]
+        return bool(up["is_up"])
+
+    # The one that nobody serves is tried until the time is over, in which the other one may not
+    # answer if it is busy.
+    until("the member that answers is told of", answers)
 
 
 def test_the_table_is_drawn_until_q_is_pressed(store: Store) -> None:

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import count
 from pathlib import Path
 
 import dns.resolver
@@ -14,9 +13,10 @@ from dnslib import QTYPE, RCODE, RR, SRV, A
 from dnslib.server import BaseResolver, DNSHandler, DNSServer
 
 from kvorum.discovery.names import SystemNames
+from tests.cluster.members import reserved_prefix
+from tests.waiting import WAIT_SECONDS_MAX
 
 DOMAIN = "cluster.test"
-_places = count(1)
 
 
 class Zone(BaseResolver):  # type: ignore[misc]
@@ -94,6 +94,7 @@ def resolver_at(port: int) -> dns.resolver.Resolver:
     """Return a resolver that asks a server of this machine."""
     resolver = dns.resolver.Resolver(configure=False)
     resolver.nameservers, resolver.port = ["127.0.0.1"], port
+    resolver.timeout = resolver.lifetime = WAIT_SECONDS_MAX
     return resolver
 
 
@@ -116,15 +117,17 @@ def machine_of(zone: Zone, directory: Path) -> Iterator[list[str]]:
 
     It gets a file of its own in place of `/etc/resolv.conf`. Skips the test where that is refused.
     """
-    address = f"127.53.0.{next(_places)}"
     if not _may_mount():
         pytest.skip("a process of its own view of /etc/resolv.conf is not allowed here")
+    # Another process of the tests may serve a zone, too.
+    prefix, reserved = reserved_prefix()
+    address = f"{prefix}.53"
     settings = directory / "resolv.conf"
-    settings.write_text(f"nameserver {address}\noptions timeout:1 attempts:1\n")
+    # The longest time that there is: a busy server answers at last.
+    settings.write_text(f"nameserver {address}\noptions timeout:30 attempts:5\n")
     script = f'mount --bind {settings} /etc/resolv.conf && exec "$@"'
     try:
-        serving = running_domain(zone, address, 53)
-        with serving:
+        with reserved, running_domain(zone, address, 53):
             yield ["unshare", "-m", "sh", "-c", script, "sh"]
     except PermissionError:
         pytest.skip("port 53 is not allowed here")

@@ -5,14 +5,15 @@ from typing import Any
 from kvorum.discovery.client import ServiceSettings
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
+from tests.waiting import WAIT_SECONDS_MAX
 
 RUNNING: dict[str, Any] = {"kvorum": running_kvorum, "etcd": running_etcd}
 SETTINGS = ServiceSettings(
     endpoints=(),
-    dial_seconds=20.0,
-    request_seconds=20.0,
+    dial_seconds=WAIT_SECONDS_MAX,
+    request_seconds=WAIT_SECONDS_MAX,
     ping_seconds=2.0,
-    ping_timeout_seconds=6.0,
+    ping_timeout_seconds=WAIT_SECONDS_MAX,
     security=None,
     user="",
     password="",

@@ -31,14 +31,13 @@ from kvorum.settings.flags import parse_arguments
 from kvorum.telemetry.logs import Logger
 from tests.certificates import Authority
 from tests.cluster.client import Client
-from tests.cluster.members import until
-from tests.cluster.processes import Process, start
+from tests.cluster.processes import ASKS_LONGER, Process, start, start_changed
 from tests.discovery.domain import DOMAIN, Domain, Zone, machine_of
 from tests.discovery.services import RUNNING, SETTINGS
 from tests.etcd import binary, is_target
 from tests.ports import held_ports
+from tests.waiting import WAIT_SECONDS_MAX, until
 
-WAIT_SECONDS = 60.0
 NAMES = ("a", "b", "c")
 OURS = str(Path(sys.executable).parent / "kvorum")
 
@@ -71,7 +70,7 @@ class Running:
 
     def reason(self) -> str:
         """Return why it ended: the error of the last line that has one."""
-        assert self.process.wait(WAIT_SECONDS) == 1, self.text()
+        assert self.process.wait(WAIT_SECONDS_MAX) == 1, self.text()
         reasons = [str(each["error"]) for each in self.lines() if "error" in each]
         assert reasons, self.text()
         return reasons[-1]
@@ -79,7 +78,7 @@ class Running:
     def stop(self) -> None:
         if self.process.poll() is None:
             os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait(WAIT_SECONDS)
+        self.process.wait(WAIT_SECONDS_MAX)
 
 
 class Machine(NamedTuple):
@@ -273,7 +272,8 @@ def test_a_member_that_lost_its_log(tmp_path: Path) -> None:
         )
         lost.stop()
         shutil.rmtree(tmp_path / found[1].name)
-        again = HERE.start("kvorum", other, tmp_path / "again.log")
+        log = tmp_path / "again.log"
+        again = Running(start_changed(ASKS_LONGER, other, log), log)
         stack.callback(again.stop)
         assert "has already been bootstrapped" in again.reason()
 
@@ -292,7 +292,7 @@ def test_a_member_that_waits_can_be_ended(number: signal.Signals, tmp_path: Path
             until("it waits", lambda: waiting in one.text() or one.process.poll() is not None)
             assert one.process.poll() is None, one.text()
             os.kill(one.process.pid, number)
-            assert one.process.wait(WAIT_SECONDS) == -number
+            assert one.process.wait(WAIT_SECONDS_MAX) == -number
         finally:
             one.stop()
     assert "Traceback" not in one.text() and "secret" not in one.text()

@@ -15,6 +15,8 @@ from kvorum.discovery.members import Found, Trust, find_members
 from kvorum.discovery.srv import LookupFailedError, Record
 from kvorum.telemetry.logs import Logger
 from tests.certificates import Authority, Pair
+from tests.ports import held_port
+from tests.waiting import WAIT_SECONDS_MAX
 
 DOMAIN = "cluster.test"
 SECURE, PLAIN = f"_etcd-client-ssl._tcp.{DOMAIN}", f"_etcd-client._tcp.{DOMAIN}"
@@ -50,7 +52,7 @@ def showing(pair: Pair) -> Iterator[int]:
                 except OSError:
                     return
                 with connection:
-                    connection.settimeout(60)
+                    connection.settimeout(WAIT_SECONDS_MAX)
                     try:
                         with context.wrap_socket(connection, server_side=True) as secure:
                             secure.recv(1)
@@ -94,17 +96,18 @@ def test_a_name_is_part_of_the_service() -> None:
     )
 
 
-def test_only_members_with_good_certificates_are_taken(tmp_path: Path) -> None:
+def test_only_members_with_good_certificates_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvorum.discovery.members.HANDSHAKE_SECONDS_MAX", WAIT_SECONDS_MAX)
     ours, others = Authority(tmp_path, "ours"), Authority(tmp_path, "others")
     with (
         showing(ours.issue("host", ["localhost"])) as for_host,
         showing(ours.issue("domain", [DOMAIN])) as for_domain,
         showing(ours.issue("elsewhere", ["elsewhere.test"])) as for_another,
         showing(others.issue("stranger", ["localhost"])) as by_another,
-        socket.create_server(("127.0.0.1", 0)) as closed,
+        held_port() as nobody,
     ):
-        nobody = closed.getsockname()[1]
-        closed.close()
         ports = [for_host, for_domain, for_another, by_another, nobody]
         records = {
             SECURE: [Record(0, 0, "localhost.", port) for port in ports],

@@ -5,29 +5,62 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kvorum.client.sync.client import Client
 from kvorum.doctor.findings import SEVERITIES
 from tests.ctl.duel import run_here
 from tests.kvorum import READY, command
 from tests.ports import held_port
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 Found = dict[str, list[dict[str, Any]]]
+
+
+def client_of(address: str) -> Client:
+    """Return a client that waits for a busy server."""
+    return Client(address, timeout=WAIT_SECONDS_MAX, connect_timeout=WAIT_SECONDS_MAX)
 
 
 def of_endpoints(
     endpoints: str, *flags: str, interval: str = "0s", judges_disks: bool = False
 ) -> Found:
-    """Examine a cluster. The disk of a busy machine is no finding, unless a test is about it."""
-    words = [f"--endpoints={endpoints}", "doctor", f"--interval={interval}", "-w", "json", *flags]
+    """Examine a cluster. The disk of a busy machine is no finding, unless a test is about it.
+
+    Flags may allow less time to answer: then a busy server may be found to be unreachable.
+    """
+    seconds = f"{WAIT_SECONDS_MAX:.0f}s"
+    words = [f"--endpoints={endpoints}", f"--dial-timeout={seconds}"]
+    if not any(each.startswith("--command-timeout=") for each in flags):
+        words.append(f"--command-timeout={seconds}")
+    words += ["doctor", f"--interval={interval}", "-w", "json", *flags]
     outcome = run_here(words)
     found = _checked(outcome.code, outcome.out, outcome.err)
     for name in () if judges_disks else ("log-disk-slow", "database-disk-slow"):
         found.pop(name, None)
     return found
+
+
+def until_found(names: set[str], examine: Callable[[], Found]) -> Found:
+    """Examine until there are these findings and no others, and return them.
+
+    For clusters of a busy machine: among them a leader may be lost for a moment, or be slow.
+    """
+
+    looks: list[Found] = []
+
+    def is_found() -> bool:
+        looks.append(examine())
+        return looks[-1].keys() == names
+
+    try:
+        until(f"found: {sorted(names)}", is_found)
+    except AssertionError as error:
+        raise AssertionError(f"expected {sorted(names)}, found at last: {looks[-1]}") from error
+    return looks[-1]
 
 
 def of_directories(*directories: Path, flags: tuple[str, ...] = ()) -> Found:

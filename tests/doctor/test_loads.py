@@ -8,11 +8,11 @@ import grpc
 import pytest
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.client.sync.client import Client
-from tests.cluster.members import MAKES, Cluster, new_cluster, running_cluster, until
-from tests.doctor.examining import Found, of_endpoints
+from tests.cluster.members import MAKES, Cluster, new_cluster, running_cluster
+from tests.doctor.examining import Found, client_of, of_endpoints
 from tests.kvorum import running_kvorum
 from tests.rpc.oracle import by_name
+from tests.waiting import until
 
 WRITES = 150
 WATCHERS = 15
@@ -39,12 +39,18 @@ def test_writes_that_wait_and_fail(tmp_path: Path, make: str) -> None:
 
         seen: Found = {}
 
+        def are_pending(found: Found) -> bool:
+            pending = found.get("proposals-pending")
+            return pending is not None and pending[0]["evidence"]["proposals_pending"] >= 100
+
         def is_seen() -> bool:
-            seen.update(examined())
-            return {"proposals-pending", "proposals-failing"} <= seen.keys()
+            found = examined()
+            if are_pending(found):
+                seen["proposals-pending"] = found["proposals-pending"]
+            seen.update({name: found[name] for name in found.keys() & {"proposals-failing"}})
+            return {"proposals-pending", "proposals-failing"} == seen.keys()
 
         until("writes wait, and fail", is_seen)
-        assert seen["proposals-pending"][0]["evidence"]["proposals_pending"] >= 100
         for each in begun:
             each.cancel()
 
@@ -54,7 +60,7 @@ def test_watchers_that_do_not_read(tmp_path: Path) -> None:
     """Of ours alone: an etcd holds more in memory for a stream than a test can write."""
     with (
         running_kvorum(tmp_path / "data", "--unsafe-no-fsync") as server,
-        Client(server.address) as client,
+        client_of(server.address) as client,
         grpc.insecure_channel(server.address) as channel,
     ):
         for _ in range(20):
@@ -69,11 +75,12 @@ def test_watchers_that_do_not_read(tmp_path: Path) -> None:
         for _ in range(WATCHERS):
             create = pb.WatchCreateRequest(key=b"key", start_revision=1)
             requests.put(pb.WatchRequest(create_request=create))
-        found = until(
-            "watchers are behind",
-            lambda: of_endpoints(server.address, interval=INTERVAL).get("watchers-slow"),
-        )
-        assert found[0]["evidence"]["slow_watchers"] > 10
+
+        def are_behind() -> bool:
+            found = of_endpoints(server.address, interval=INTERVAL).get("watchers-slow")
+            return found is not None and found[0]["evidence"]["slow_watchers"] > 10
+
+        until("watchers are behind", are_behind)
         requests.put(None)
         call.cancel()
 

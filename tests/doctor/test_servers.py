@@ -4,18 +4,20 @@ import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from kvorum.client.errors import KvorumError
 from kvorum.client.sync.client import Client
+from kvorum.client.values import MemberStatus
 from tests.certificates import Authority
 from tests.ctl.duel import KINDS, run_here
-from tests.doctor.examining import Found, changed_kvorum, of_endpoints
+from tests.doctor.examining import changed_kvorum, client_of, of_endpoints, until_found
 from tests.etcd import is_target, running_etcd
 from tests.kvorum import running_kvorum
 from tests.ports import held_port
+from tests.waiting import until
 from tools import etcds
 
 USUAL = {"single-member"}
@@ -76,14 +78,21 @@ def fill(client: Client) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_quota_that_is_near_and_then_reached(tmp_path: Path, kind: str) -> None:
     flags = (f"--quota-backend-bytes={QUOTA_BYTES}", "--unsafe-no-fsync")
-    with running(kind, tmp_path / "data", *flags) as server, Client(server.address) as client:
-        written, status = 0, client.maintenance.status(server.address)
-        while status.database_bytes < QUOTA_BYTES * 0.82:
+    with running(kind, tmp_path / "data", *flags) as server, client_of(server.address) as client:
+        written = 0
+
+        def is_near() -> bool:
+            """Put a little more; it shows when it has been committed to the disk."""
+            nonlocal written
             client.put("key", "v" * 50_000)
             written += 50_000
-            # What is put shows when it has been committed to the disk.
-            while status.database_bytes_used < written:
-                status = client.maintenance.status(server.address)
+            until(f"{written} bytes are in use", lambda: status().database_bytes_used >= written)
+            return status().database_bytes >= QUOTA_BYTES * 0.82
+
+        def status() -> MemberStatus:
+            return client.maintenance.status(server.address)
+
+        until("the quota is near", is_near)
         near = of_endpoints(server.address)
         assert near.keys() == USUAL | {"quota-near"}
         assert near["quota-near"][0]["evidence"]["quota_bytes"] == QUOTA_BYTES
@@ -100,7 +109,7 @@ def test_a_quota_that_is_near_and_then_reached(tmp_path: Path, kind: str) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_alarm_of_corruption(tmp_path: Path, kind: str) -> None:
-    with running(kind, tmp_path / "data") as server, Client(server.address) as client:
+    with running(kind, tmp_path / "data") as server, client_of(server.address) as client:
         (member,) = client.members.list()
         client.maintenance.raise_alarm("corrupt", member.id)
         found = of_endpoints(server.address)
@@ -112,7 +121,7 @@ def test_an_alarm_of_corruption(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_database_that_is_mostly_free(tmp_path: Path, kind: str) -> None:
     flags = ("--unsafe-no-fsync",)
-    with running(kind, tmp_path / "data", *flags) as server, Client(server.address) as client:
+    with running(kind, tmp_path / "data", *flags) as server, client_of(server.address) as client:
         for _ in range(75):
             revision = client.put("key", b"v" * (1 << 20)).revision
         client.compact(revision, physical=True)
@@ -133,17 +142,13 @@ def test_certificates(tmp_path: Path, kind: str, days: int, name: str) -> None:
     pair = authority.issue("server", days=days)
     flags = (f"--cert-file={pair.cert}", f"--key-file={pair.key}")
     with running(kind, tmp_path / "data", *flags, scheme="https") as server:
+        # Nobody who checks one that has expired is answered.
+        names = {name, "quorum-lost", "member-unreachable"} if days < 0 else USUAL | {name}
         words = (f"--cacert={authority.cert}", "--command-timeout=2s")
-        found = of_endpoints(server.address, *words)
-        assert name in found
+        found = until_found(names, lambda: of_endpoints(server.address, *words))
         (certificate,) = found[name]
         assert certificate["subject"] == server.address
         assert days - 1 <= certificate["evidence"]["days_left"] <= days
-        if days < 0:
-            # Nobody who checks it is answered.
-            assert found.keys() == {name, "quorum-lost", "member-unreachable"}
-        else:
-            assert found.keys() == USUAL | {name}
 
 
 @pytest.mark.long
@@ -175,7 +180,7 @@ def test_a_version_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_downgrade_that_is_under_way(tmp_path: Path, kind: str) -> None:
     if kind == "etcd" and not is_target():
         pytest.skip("etcd 3.5.1 cannot be downgraded")
-    with running(kind, tmp_path / "data") as server, Client(server.address) as client:
+    with running(kind, tmp_path / "data") as server, client_of(server.address) as client:
         client.maintenance.downgrade("3.6")
         found = of_endpoints(server.address)
         assert found.keys() == USUAL | {"downgrade-under-way"}
@@ -197,14 +202,15 @@ def test_metrics_that_are_served_elsewhere(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.long
 def test_disks_that_are_slow(tmp_path: Path) -> None:
-    with changed_kvorum(tmp_path / "data", SLOW_SYNCS) as address, Client(address) as client:
+    with changed_kvorum(tmp_path / "data", SLOW_SYNCS) as address, client_of(address) as client:
         for _ in range(25):
             client.put("key", "value")
         # A page of metrics may be as old as a second.
-        found: Found = {}
-        while "log-disk-slow" not in found:
-            found = of_endpoints(address, judges_disks=True)
-        assert found["log-disk-slow"][0]["evidence"]["p99_seconds"] > 0.1
+        slow = until(
+            "slow syncs are found",
+            lambda: of_endpoints(address, judges_disks=True).get("log-disk-slow"),
+        )
+        assert slow[0]["evidence"]["p99_seconds"] > 0.1
 
 
 @pytest.mark.long
@@ -212,13 +218,16 @@ def test_databases_that_commit_slowly(tmp_path: Path) -> None:
     flags = ("--unsafe-no-fsync", "--backend-batch-interval=1ms")
     with (
         changed_kvorum(tmp_path / "data", SLOW_COMMITS, *flags) as address,
-        Client(address) as client,
+        client_of(address) as client,
     ):
-        found: Found = {}
-        while "database-disk-slow" not in found:
+
+        def found() -> list[dict[str, Any]] | None:
             client.put("key", "value")
             found = of_endpoints(address, interval="100ms", judges_disks=True)
-        assert found["database-disk-slow"][0]["evidence"]["p99_seconds"] > 0.25
+            return found.get("database-disk-slow")
+
+        slow = until("slow commits are found", found)
+        assert slow[0]["evidence"]["p99_seconds"] > 0.25
 
 
 @pytest.mark.long
@@ -232,7 +241,9 @@ def test_a_clock_that_is_wrong(tmp_path: Path) -> None:
             found = of_endpoints(f"{wrong},{right.address}", "--hash=false")
             (skew,) = found["clock-skew"]
             assert skew["subject"] == wrong and skew["certainty"] == "certain"
-            assert 3590 < skew["evidence"]["ahead_seconds_min"] < 3610
+            # However long the answer took.
+            ahead = skew["evidence"]
+            assert ahead["ahead_seconds_min"] <= 3600 <= ahead["ahead_seconds_max"]
 
 
 def test_misuse_is_told() -> None:

@@ -11,10 +11,9 @@ import pytest
 from kvorum.api.pb.etcdserverpb import AlarmMember, AlarmType
 from kvorum.backend.buckets import ALARM, CONSISTENT_INDEX, META
 from kvorum.backend.encoding import revision_of, row_key
-from kvorum.client.sync.client import Client
 from kvorum.wal import SEGMENT_BYTES
 from tests.doctor.damaging import Content, is_ours, rewrite_database
-from tests.doctor.examining import of_directories
+from tests.doctor.examining import client_of, of_directories
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 
@@ -28,7 +27,7 @@ def healthy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     running = running_kvorum if request.param == "kvorum" else running_etcd
     flags = ("--snapshot-count=20", "--unsafe-no-fsync")
     with running(directory, *flags) as server:
-        with Client(server.address) as client:
+        with client_of(server.address) as client:
             for number in range(60):
                 client.put(f"key/{number:03}", "value" * 30)
             client.compact(client.read(b"none").revision - 10, physical=True)
@@ -87,7 +86,7 @@ def test_a_healthy_directory_gives_no_findings_and_stays_as_it_is(data: Path) ->
 @pytest.mark.long
 def test_a_killed_member_leaves_a_healthy_directory(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with running_kvorum(data) as server, Client(server.address) as client:
+    with running_kvorum(data) as server, client_of(server.address) as client:
         client.put("key", "value")
         server.process.kill()
         server.process.wait()
@@ -151,7 +150,7 @@ def test_snapshots_that_are_missing(tmp_path: Path) -> None:
     data = tmp_path / "data"
     flags = ("--snapshot-count=5", "--unsafe-no-fsync")
     with running_kvorum(data, *flags) as server:
-        with Client(server.address) as client:
+        with client_of(server.address) as client:
             for number in range(20):
                 client.put(f"key/{number}", "value")
         server.process.terminate()

@@ -15,6 +15,7 @@ from kvorum.edge.upstream import (
     UpstreamTls,
 )
 from tests.edge.service import WAIT_SECONDS
+from tests.waiting import until
 
 EVERYTHING = 1 << 40
 Seen = tuple[UpstreamEventKind, Any]
@@ -58,6 +59,16 @@ class Caller:
                 # A server of the test may change something that nobody is woken for.
                 select.select([self.upstream.fileno()], [], [], min(left, 0.05))
                 self.upstream.awake()
+
+    def queue_up(self, received: int) -> None:
+        """Let so many messages be read, without taking one."""
+
+        def are_received() -> bool:
+            # Where polling moves bytes, it has to go on.
+            assert self.upstream.poll(0, 1) == []
+            return self.upstream.counters()["messages_received"] >= received
+
+        until(f"{received} messages are read", are_received)
 
     def rest(self, seconds: float) -> None:
         """Poll for a while in which nothing need happen."""

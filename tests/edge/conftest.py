@@ -93,5 +93,7 @@ def caller(open_caller: OpenCaller) -> Caller:
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a real etcd; returns its client address."""
-    with running_etcd(tmp_path_factory.mktemp("etcd")) as running:
+    # Pings are too many if they come within this time of each other, however slow the machine is.
+    flag = "--grpc-keepalive-min-time=1h"
+    with running_etcd(tmp_path_factory.mktemp("etcd"), flag) as running:
         yield running.address

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from kvorum.edge import Edge, Event, Request
 from tests.edge.service import WAIT_SECONDS
 from tests.edge.wire import Wire
+from tests.waiting import until
 
 
 def wait(edge: Edge) -> None:
@@ -29,13 +30,24 @@ def shake_hands(edge: Edge, wire: Wire) -> None:
 
 def turn_until(edge: Edge, condition: Callable[[], bool]) -> None:
     """Take turns until a condition holds for which there is no wake-up; nothing may arrive."""
-    tick = threading.Event()
-    for _ in range(int(WAIT_SECONDS * 500)):
+
+    def holds() -> bool:
         assert edge.poll(100, 100) == ([], [])
-        if condition():
-            return
-        tick.wait(0.002)
-    raise AssertionError(f"did not come to hold within {WAIT_SECONDS} s")
+        return condition()
+
+    until("the edge is as the test waits for it", holds)
+
+
+def fall_asleep(edge: Edge) -> None:
+    """Take turns until the edge lets its loop sleep; nothing may arrive."""
+
+    def falls_asleep() -> bool:
+        if edge.announce_sleep():
+            return True
+        assert edge.poll(10, 1000) == ([], [])
+        return False
+
+    until("the edge lets its loop sleep", falls_asleep)
 
 
 def poll_until(
@@ -63,10 +75,9 @@ def queue_up(edge: Edge, received: int, counter: str = "messages_received") -> N
     The native edge reads by itself; the pure one reads when it is polled, so this polls for
     nothing.
     """
-    tick = threading.Event()
-    for _ in range(2000):
+
+    def are_received() -> bool:
         assert edge.poll(0, 0) == ([], [])
-        if edge.counters()[counter] >= received:
-            return
-        tick.wait(0.005)
-    raise AssertionError(f"{edge.counters()} after 10 s")
+        return edge.counters()[counter] >= received
+
+    until(f"the edge counts {received} {counter}", are_received)

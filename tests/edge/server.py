@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.edge.service import Service
+from tests.waiting import WAIT_SECONDS_MAX
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -40,7 +41,7 @@ class Server:
 
     def stop(self) -> int:
         """Let it end by itself; returns its exit status."""
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=WAIT_SECONDS_MAX)
         return self._process.returncode
 
     def kill(self) -> None:

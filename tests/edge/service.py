@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from kvorum.api.errors import Code, Status
 from kvorum.edge import Edge, Event, EventKind, Limits, Request, Serves, TlsSettings, open_edge
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 T = TypeVar("T")
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = WAIT_SECONDS_MAX
 OK = Status(Code.OK, "")
 
 ECHO, ECHO_STREAM = "/test.Echo/Unary", "/test.Echo/Stream"
@@ -140,12 +141,7 @@ class Service:
 
     def until(self, condition: Callable[[Edge], bool]) -> None:
         """Wait until a condition holds for which there is no event, such as a counter."""
-        tick = threading.Event()
-        for _ in range(int(WAIT_SECONDS * 100)):
-            if self.do(condition):
-                return
-            tick.wait(0.01)
-        raise AssertionError(f"did not come to hold within {WAIT_SECONDS} s")
+        until("the edge is as the test waits for it", lambda: self.do(condition))
 
     def stop_edge(self) -> None:
         """Stop the edge now; `do` still works."""

@@ -13,18 +13,22 @@ from kvorum.edge import EventKind
 from tests.edge.client import connect as connect_client
 from tests.edge.conftest import OpenEdge, OpenService
 from tests.edge.loop import shake_hands
-from tests.edge.service import ECHO, HELD, HELD_STREAM, OK, Service
+from tests.edge.service import ECHO, HELD, HELD_STREAM, OK, WAIT_SECONDS, Service
 from tests.edge.wire import Reply, Wire, connect, message
+from tests.ports import held_port
+from tests.waiting import until
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-def test_drain_of_an_idle_edge(service: Service) -> None:
-    assert not service.remote.is_drained()
-    service.remote.drain()
-    service.until(lambda edge: edge.is_drained())
-    with pytest.raises(ConnectionRefusedError):
-        connect(service.address)
+def test_drain_of_an_idle_edge(open_service: OpenService) -> None:
+    with held_port() as port:
+        service = open_service(None, f"127.0.0.1:{port}")
+        assert not service.remote.is_drained()
+        service.remote.drain()
+        service.until(lambda edge: edge.is_drained())
+        with pytest.raises(ConnectionRefusedError):
+            connect(service.address)
 
 
 def test_drain_lets_calls_finish(service: Service) -> None:
@@ -110,8 +114,13 @@ def test_quiet_when_the_last_call_was_polled(open_it: OpenEdge) -> None:
             assert not edge.is_quiet()
             thread.join(0.002)
         calls = 0
-        while not edge.is_quiet():
+
+        def is_quiet() -> bool:
+            nonlocal calls
             calls += len(edge.poll(1, 1 << 20)[0])
+            return edge.is_quiet()
+
+        until("no client opens a call any more", is_quiet)
         assert calls == 20
 
 
@@ -163,18 +172,23 @@ def test_the_client_library_moves_on_when_drained(open_service: OpenService) -> 
         call = first.next_request()[0]
         first.remote.drain()
         first.remote.reply([(call, b"2")])
-        assert future.result(20) == b"2"
+        assert future.result(WAIT_SECONDS) == b"2"
         first.until(lambda edge: edge.is_drained())
 
 
-def test_stop_closes_everything_at_once(service: Service) -> None:
+def test_stop_closes_everything_at_once(open_service: OpenService) -> None:
+    with held_port() as port:
+        _stop_amid_calls(open_service(None, f"127.0.0.1:{port}"))
+
+
+def _stop_amid_calls(service: Service) -> None:
     with Wire(service.address) as wire, connect(service.address) as plain:
         wire.call(HELD, message(b""))
         service.next_request()
         wire.call(HELD_STREAM, message(b"a"), end=False)
         service.next_event(EventKind.OPENED)
-        plain.sendall(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n")
         service.next_event(EventKind.MESSAGE)
+        plain.sendall(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n")
         service.next_event(EventKind.HTTP_OPENED)
         service.stop_edge()
         assert wire.until_closed() in (None, 0)
@@ -251,11 +265,12 @@ print("done")
 """
 
 THREADS = """
-import os, socket, time
+import os
 from kvorum.edge import open_edge
 from tests.edge.loop import wait
 from tests.edge.service import METHODS
 from tests.edge.wire import Wire
+from tests.waiting import until
 
 descriptors = len(os.listdir("/proc/self/fd"))
 for _ in range(3):
@@ -268,9 +283,7 @@ for _ in range(3):
     edge.write_log(1, 0, b"", False)
     edge.stop()
     # The kernel may show a thread for a moment after it was joined.
-    deadline = time.monotonic() + 10
-    while len(os.listdir("/proc/self/task")) > 1:
-        assert time.monotonic() < deadline, "threads are left"
+    until("no thread is left", lambda: len(os.listdir("/proc/self/task")) == 1)
     assert len(os.listdir("/proc/self/fd")) == descriptors, "descriptors are left"
 print("done")
 """
@@ -284,7 +297,7 @@ def test_a_process_comes_to_its_end(script: str) -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

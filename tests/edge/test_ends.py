@@ -17,9 +17,10 @@ from kvorum.api.pb.etcdserverpb import PutRequest
 from kvorum.edge import EventKind
 from tests.edge.client import connect
 from tests.edge.service import ECHO, HELD, HELD_STREAM, OK, WAIT_SECONDS, Arrived, Service
-from tests.edge.wire import Wire, grpc_headers, message
+from tests.edge.wire import Answer, Wire, grpc_headers, message
 from tests.edge.wire import connect as connect_socket
 from tests.etcd import is_target
+from tests.waiting import until
 
 SOON = ("grpc-timeout", "50m")
 HTTP_HEADERS = [
@@ -49,17 +50,27 @@ def nothing_more(service: Service, wire: Wire) -> None:
         service.events.get_nowait()
 
 
-def held_for_a_while(service: Service, wire: Wire) -> tuple[int, int]:
+def held_for_a_while(
+    service: Service, wire: Wire, path: str = HELD, deadline: tuple[str, str] = SOON
+) -> tuple[int, int]:
     """Make a call that has a deadline, and let the loop have it; return its stream and number.
 
     On a busy machine the deadline may pass before the call is handed out; then make another.
     """
-    while True:
-        stream = wire.call(HELD, message(b""), SOON)
+
+    def hold() -> tuple[int, int] | None:
+        stream = wire.call(path, message(b""), deadline)
         catch_up(service, wire)
+        while not service.events.empty():
+            event = service.events.get()
+            if event.kind == EventKind.OPENED:
+                return stream, event.call
         if not service.requests.empty():
             return stream, service.next_request()[0]
         assert wire.answer(stream).status == CONTEXT_DEADLINE_EXCEEDED
+        return None
+
+    return until("the loop has a call before its deadline", hold)
 
 
 def test_the_edge_answers_at_the_deadline(service: Service, wire: Wire) -> None:
@@ -95,13 +106,16 @@ def test_a_deadline_before_the_request_is_complete(service: Service, wire: Wire)
 
 
 def test_the_deadline_of_a_stream(service: Service, wire: Wire) -> None:
-    heard: list[Arrived] = []
-    # On a busy machine it may pass before the message is handed out.
-    while not any(event.kind == EventKind.MESSAGE for event in heard):
+
+    def events_of_a_stream() -> list[Arrived] | None:
         stream = wire.call(HELD_STREAM, message(b"a"), SOON, end=False)
         assert wire.answer(stream).status == CONTEXT_DEADLINE_EXCEEDED
         catch_up(service, wire)
-        heard = [service.events.get() for _ in range(service.events.qsize())]
+        events = [service.events.get() for _ in range(service.events.qsize())]
+        # On a busy machine it may pass before the message is handed out.
+        return events if any(event.kind == EventKind.MESSAGE for event in events) else None
+
+    heard = until("the loop has a message before the deadline", events_of_a_stream)
     kinds = [EventKind.OPENED, EventKind.MESSAGE, EventKind.ENDED]
     assert [event.kind for event in heard] == kinds
     assert {event.call for event in heard} == {heard[0].call}
@@ -109,43 +123,43 @@ def test_the_deadline_of_a_stream(service: Service, wire: Wire) -> None:
 
 
 def test_the_deadline_of_a_stream_that_has_sent(service: Service, wire: Wire) -> None:
-    data = b""
-    # On a busy machine it may pass before something is sent.
-    while not data:
-        stream = wire.call(HELD_STREAM, message(b""), ("grpc-timeout", "300m"))
-        while (event := service.events.get(timeout=WAIT_SECONDS)).kind != EventKind.OPENED:
-            pass
-        service.remote.send([(event.call, b"one")])
+
+    def what_is_sent_before() -> bytes:
+        stream, call = held_for_a_while(service, wire, HELD_STREAM, ("grpc-timeout", "300m"))
+        service.remote.send([(call, b"one")])
         answer = wire.answer(stream)
         assert answer.status == CONTEXT_DEADLINE_EXCEEDED
-        data = answer.data
-    assert data == message(b"one")
+        # On a busy machine it may pass before something is sent.
+        return answer.data
+
+    assert until("a stream has sent before its deadline", what_is_sent_before) == message(b"one")
 
 
 CANCEL = 8
+INITIAL_WINDOW_BYTES = 65_535
 LONG = bytes(1 << 20)
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_a_deadline_in_the_middle_of_a_message_resets(service: Service, is_stream: bool) -> None:
     """Trailers behind a part of a message would be INTERNAL to clients, not the deadline."""
-    data = b""
+    path = HELD_STREAM if is_stream else HELD
     with Wire(service.address, credit=False) as wire:
-        # On a busy machine it may pass before something is sent.
-        while not data:
-            path = HELD_STREAM if is_stream else HELD
-            stream = wire.call(path, message(b""), ("grpc-timeout", "300m"))
+
+        def begun_answer() -> Answer | None:
+            stream, call = held_for_a_while(service, wire, path, ("grpc-timeout", "300m"))
             if is_stream:
-                while (event := service.events.get(timeout=WAIT_SECONDS)).kind != EventKind.OPENED:
-                    pass
-                service.remote.send([(event.call, LONG)])
+                service.remote.send([(call, LONG)])
             else:
-                service.remote.reply([(service.next_request()[0], LONG)])
+                service.remote.reply([(call, LONG)])
             answer = wire.answer(stream)
-            data = answer.data
+            # On a busy machine it may pass before something is sent.
+            return answer if answer.data else None
+
+        answer = until("a message has begun before the deadline", begun_answer)
         assert answer.reset == CANCEL
         assert answer.trailers == {}
-        assert len(data) < len(LONG)
+        assert len(answer.data) < len(LONG)
         wire.give_credit(0, 1 << 20)
         assert wire.unary(ECHO, b"again").data == message(b"again")
     service.until(lambda edge: edge.counters()["calls_open"] == 0)
@@ -154,12 +168,19 @@ def test_a_deadline_in_the_middle_of_a_message_resets(service: Service, is_strea
 def test_etcd_resets_in_the_middle_of_an_answer_too(etcd: str) -> None:
     if not is_target():
         pytest.skip("an older one waits for its client to read")
-    with Wire(etcd, credit=False) as wire:
+    with Wire(etcd) as wire:
         for number in range(4):
             put = PutRequest(key=b"long%d" % number, value=LONG[:60_000])
             assert wire.unary("/etcdserverpb.KV/Put", put.SerializeToString()).status == (0, "")
-        answer = wire.unary("/etcdserverpb.Maintenance/Snapshot", b"", ("grpc-timeout", "300m"))
-        assert (answer.reset, answer.trailers) == (CANCEL, {})
+
+    def blocked_answer() -> Answer | None:
+        with Wire(etcd, credit=False) as wire:
+            answer = wire.unary("/etcdserverpb.Maintenance/Snapshot", b"", ("grpc-timeout", "300m"))
+            # On a busy machine it may pass before the client's window is full.
+            return answer if len(answer.data) == INITIAL_WINDOW_BYTES else None
+
+    answer = until("an answer fills the window before its deadline", blocked_answer)
+    assert (answer.reset, answer.trailers) == (CANCEL, {})
 
 
 def test_clients_see_the_deadline_whenever_it_passes(service: Service) -> None:
@@ -387,13 +408,13 @@ def test_a_channel_closed_with_open_streams(service: Service) -> None:
         calls: set[int] = set()
         opened = [client.stream(HELD_STREAM, [b""]) for _ in range(streams)]
         while len(calls) < streams:
-            event = service.events.get(timeout=20)
+            event = service.events.get(timeout=WAIT_SECONDS)
             if event.kind == EventKind.OPENED:
                 calls.add(event.call)
         assert len(opened) == streams
     ended: set[int] = set()
     while ended != calls:
-        event = service.events.get(timeout=20)
+        event = service.events.get(timeout=WAIT_SECONDS)
         if event.kind == EventKind.ENDED:
             ended.add(event.call)
     service.until(lambda edge: edge.counters()["connections_open"] == 0)

@@ -11,8 +11,8 @@ import pytest
 
 from kvorum.edge import Event, EventKind, Limits, Request
 from tests.edge.conftest import OpenEdge
-from tests.edge.loop import poll_until, queue_up, shake_hands, turn_until, wait
-from tests.edge.service import ECHO, ECHO_STREAM, HELD_STREAM, OK, PATHS
+from tests.edge.loop import fall_asleep, poll_until, queue_up, shake_hands, turn_until, wait
+from tests.edge.service import ECHO, ECHO_STREAM, HELD_STREAM, OK, PATHS, WAIT_SECONDS
 from tests.edge.wire import Wire, connect, grpc_headers, message
 
 STREAM_EVENTS = 3  # OPENED, MESSAGE, HALF_CLOSED
@@ -340,22 +340,20 @@ def test_the_descriptor_is_quiet_unless_asked(open_it: OpenEdge, edge_kind: str)
             queue_up(edge, 1)
             assert poller.poll(0) == [], "nobody announced a sleep"
         else:
-            assert poller.poll(20_000)
+            assert poller.poll(WAIT_SECONDS * 1000)
             queue_up(edge, 1)
         while edge.announce_sleep():
             # It has read the request, and may be about to say so.
-            assert poller.poll(20_000)
+            assert poller.poll(WAIT_SECONDS * 1000)
             edge.awake()
         requests, _ = edge.poll(10, 1000)
         assert len(requests) == 1
-        while not edge.announce_sleep():
-            assert edge.poll(10, 1000) == ([], [])
+        fall_asleep(edge)
         wire.call(ECHO, message(b"y"))
-        assert poller.poll(20_000), "woken"
+        assert poller.poll(WAIT_SECONDS * 1000), "woken"
         edge.awake()
         poll_until(edge, lambda r, _: len(r) == 1)
-        while not edge.announce_sleep():
-            assert edge.poll(10, 1000) == ([], [])
+        fall_asleep(edge)
         assert poller.poll(0) == [], "the wake-up is used up"
         edge.awake()
 

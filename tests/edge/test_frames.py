@@ -306,7 +306,8 @@ def test_silence_is_not_waited_for(open_service: OpenService, start: bytes) -> N
         assert answer == b"" or answer.split()[1] in (b"400", b"408"), "it may say why"
     service.until(lambda edge: edge.counters()["connections_open"] == 0)
     assert service.events.empty()
-    still_serves(service)
+    with greeted(service.address) as other:
+        assert other.unary(ECHO, b"still").data == message(b"still")
 
 
 def test_a_connection_that_has_spoken_may_be_silent(open_service: OpenService) -> None:
@@ -360,9 +361,9 @@ def test_more_than_the_window_is_refused(open_service: OpenService) -> None:
         answer = wire.answer(stream)
         code = answer.reset if answer.reset is not None else wire.until_closed()
         assert code in (FLOW_CONTROL_ERROR, None)
-        kinds = [service.events.get(timeout=20)]
+        kinds = [service.events.get(timeout=WAIT_SECONDS)]
         while kinds[-1].kind != EventKind.ENDED:
-            kinds.append(service.events.get(timeout=20))
+            kinds.append(service.events.get(timeout=WAIT_SECONDS))
         assert {event.call for event in kinds} == {call}
     still_serves(service)
 

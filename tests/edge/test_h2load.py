@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.edge.service import ECHO, Service
+from tests.edge.service import ECHO, WAIT_SECONDS, Service
 from tests.edge.wire import message
 
 pytestmark = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
@@ -17,7 +17,7 @@ REQUESTS = {"python": 4_000, "native": 20_000}
 
 def run(*arguments: str) -> str:
     done = subprocess.run(
-        ["h2load", *arguments], capture_output=True, text=True, timeout=60, check=False
+        ["h2load", *arguments], capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

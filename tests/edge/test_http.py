@@ -21,7 +21,7 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is no
 
 
 def curl(service: Service, path: str, *options: str, **more: object) -> subprocess.Popen[bytes]:
-    command = ["curl", "--silent", "--show-error", "--max-time", "20", *options]
+    command = ["curl", "--silent", "--show-error", "--max-time", f"{WAIT_SECONDS:g}", *options]
     return subprocess.Popen(
         [*command, f"http://{service.address}{path}"],
         stdout=subprocess.PIPE,

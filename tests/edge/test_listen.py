@@ -15,6 +15,7 @@ from tests.edge.client import connect as connect_client
 from tests.edge.conftest import OpenService
 from tests.edge.service import ECHO, HELD, METHODS, WAIT_SECONDS, Service
 from tests.edge.wire import Wire, connect, message
+from tests.ports import held_port
 
 
 def has_ipv6() -> bool:
@@ -82,7 +83,7 @@ def test_a_unix_socket_with_a_real_client(open_service: OpenService, tmp_path: P
         call = service.next_request()[0]
         assert isinstance(service.remote.peer(call), str)
         service.remote.reply([(call, b"done")])
-        assert future.result(20) == b"done"
+        assert future.result(WAIT_SECONDS) == b"done"
 
 
 def test_a_socket_file_left_behind_is_replaced(open_service: OpenService, tmp_path: Path) -> None:
@@ -165,20 +166,23 @@ def test_a_connection_past_the_limit_waits(open_service: OpenService) -> None:
             with pytest.raises(BlockingIOError):
                 third.socket.recv(1)
             assert service.remote.counters()["connections_open"] == 2
-            third.socket.settimeout(20)
+            third.socket.settimeout(WAIT_SECONDS)
             first.socket.close()
             assert third.answer(stream).status == (0, "")
 
 
 def test_a_port_is_free_again_after_stop(open_service: OpenService) -> None:
-    first = open_service()
-    with Wire(first.address) as wire:
-        assert wire.unary(ECHO, b"").status == (0, "")
-        first.stop_edge()
-        assert wire.until_closed() in (None, 0)
-    again = open_service(None, first.address)
-    with Wire(again.address) as wire:
-        assert wire.unary(ECHO, b"").status == (0, "")
+    # Nobody else gets it meanwhile: it stays bound, as servers may share it, and nobody listens.
+    with held_port() as port:
+        address = f"127.0.0.1:{port}"
+        first = open_service(None, address)
+        with Wire(address) as wire:
+            assert wire.unary(ECHO, b"").status == (0, "")
+            first.stop_edge()
+            assert wire.until_closed() in (None, 0)
+        open_service(None, address)
+        with Wire(address) as wire:
+            assert wire.unary(ECHO, b"").status == (0, "")
 
 
 def test_the_descriptor_limit_is_raised(open_service: OpenService) -> None:

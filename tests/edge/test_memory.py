@@ -127,7 +127,11 @@ class TestPackedMessages:
 
 
 class TestHttpAnswers:
-    LIMITS = Limits(connection_unread_bytes_max=100_000, http_calls_per_connection_max=5)
+    LIMITS = Limits(
+        connection_unread_bytes_max=100_000,
+        http_calls_per_connection_max=5,
+        unread_seconds_max=WAIT_SECONDS,
+    )
 
     def test_count_as_unread(self, open_service: OpenService) -> None:
         service = open_service(self.LIMITS)
@@ -187,9 +191,12 @@ class TestTheWholeServer:
     def test_who_leaves_most_is_ended(self, open_service: OpenService) -> None:
         service = open_service(self.LIMITS)
         wires = [Wire(service.address, {INITIAL_WINDOW_SIZE: 0}) for _ in range(5)]
-        # Each of them keeps the limit for itself.
-        for number, wire in enumerate(wires):
-            self.leave(service, wire, 80_000 + number)
+        calls = []
+        for wire in wires:
+            wire.call(HELD, message(b""))
+            calls.append(service.next_request()[0])
+        # Each of them keeps the limit for itself. All at once: whoever is ended is chosen from all.
+        service.remote.reply([(call, bytes(80_000 + n)) for n, call in enumerate(calls)])
         with Wire(service.address) as other:
             # A client that reads its answers is served all the time.
             assert other.unary(ECHO, b"x").data == message(b"x")
@@ -201,7 +208,11 @@ class TestTheWholeServer:
             wire.socket.close()
 
     def test_long_answers_wait(self, open_service: OpenService) -> None:
-        limits = Limits(connection_unread_bytes_max=100_000, unread_bytes_max=150_000)
+        limits = Limits(
+            connection_unread_bytes_max=100_000,
+            unread_bytes_max=150_000,
+            unread_seconds_max=WAIT_SECONDS,
+        )
         service = open_service(limits)
         with (
             Wire(service.address, {INITIAL_WINDOW_SIZE: 0}) as one,
@@ -228,8 +239,15 @@ class TestTheWholeServer:
         ):
             other.call(HELD, message(b""))
             call = service.next_request()[0]
-            self.leave(service, wire, 400_000)
-            assert not service.remote.has_room(call, True)
+            wire.call(HELD, message(b""))
+            unread = service.next_request()[0]
+
+            def has_room_for_another(edge: Edge) -> bool:
+                edge.reply([(unread, bytes(400_000))])
+                return edge.has_room(call, True)
+
+            # In one go, before its time is up.
+            assert not service.do(has_room_for_another)
             service.until(lambda edge: edge.counters()["unread_excessive"] == 1)
             assert farewell(wire) == (ENHANCE_YOUR_CALM, b"too_much_unread")
             service.until(lambda edge: edge.has_room(call, True))

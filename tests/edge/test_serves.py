@@ -14,7 +14,7 @@ from tests.certificates import Authority
 from tests.edge.client import connect as connect_client
 from tests.edge.conftest import OpenService
 from tests.edge.plain import body, opened, plain
-from tests.edge.service import ECHO, ECHO_STREAM, RANGE, Service
+from tests.edge.service import ECHO, ECHO_STREAM, RANGE, WAIT_SECONDS, Service
 from tests.edge.wire import HeaderList, Wire, connect, grpc_headers, message
 from tests.ports import held_port
 
@@ -140,9 +140,10 @@ def test_the_client_library_gets_an_error(of_http: Service, path: str) -> None:
 
 def test_etcdctl_gets_an_error(of_http: Service) -> None:
     command = [str(etcd.binary("etcdctl")), f"--endpoints={of_http.address}", "get", "a"]
+    command += [f"--{name}-timeout={WAIT_SECONDS:g}s" for name in ("dial", "command")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     event = of_http.next_event(EventKind.HTTP_OPENED)
     of_http.remote.respond(event.call, 404, [], b"404 page not found\n")
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode != 0
     assert "rpc error" in errors

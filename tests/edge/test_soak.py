@@ -5,7 +5,6 @@ import random
 import resource
 import socket
 import struct
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +14,7 @@ from hyperframe.frame import RstStreamFrame
 from tests.edge.server import Server
 from tests.edge.service import ECHO, ECHO_STREAM, HELD, HELD_STREAM
 from tests.edge.wire import Wire, connect, grpc_headers, message
+from tests.waiting import until
 
 # The pure edge does the same, in a smaller number for its pace.
 STREAMS = {"python": 2_000, "native": 20_000}
@@ -40,12 +40,10 @@ def settle(server: Server, descriptors: int) -> None:
     """Wait until the server has closed what its clients closed, and still serves."""
     with Wire(server.address) as wire:
         assert wire.unary(ECHO, b"").status == (0, "")
-    tick = threading.Event()
-    for _ in range(2000):
-        if server.descriptors() <= descriptors:
-            return
-        tick.wait(0.01)
-    raise AssertionError(f"{server.descriptors()} descriptors, at first {descriptors}")
+    until(
+        f"the server has {descriptors} descriptors, as at first",
+        lambda: server.descriptors() <= descriptors,
+    )
 
 
 def churn_http2(server: Server, source: random.Random, streams: int) -> None:

@@ -19,9 +19,10 @@ from kvorum.rpc.interface import Clients
 from tests.certificates import Authority, Pair, replace
 from tests.edge.client import connect as connect_client
 from tests.edge.conftest import OpenService
-from tests.edge.service import ECHO, HELD, HELD_STREAM, METHODS, OK, Service
-from tests.edge.wire import Wire, connect, message
+from tests.edge.service import ECHO, HELD, HELD_STREAM, METHODS, OK, WAIT_SECONDS, Service
+from tests.edge.wire import Wire, connect, greeted, message
 from tests.home_made import make
+from tests.waiting import until
 
 
 class Place:
@@ -121,7 +122,7 @@ def test_curl(open_service: OpenService, place: Place) -> None:
         done = subprocess.run(
             [*command, f"https://{service.address}/echo"],
             capture_output=True,
-            timeout=20,
+            timeout=WAIT_SECONDS,
             check=True,
         )
         assert done.stdout == b"body"
@@ -202,7 +203,8 @@ def test_a_client_with_the_name_of_its_authority(
     ]
     for client in refused:
         assert refusal(service.address, context(place, client)) != "closed"
-    assert count(service, "tls_handshakes_failed") == len(refused)
+    # A client may hear of it before it is counted.
+    service.until(lambda edge: edge.counters()["tls_handshakes_failed"] == len(refused))
 
 
 @pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
@@ -254,7 +256,7 @@ def test_revoked(open_service: OpenService, place: Place, tmp_path: Path, *, pem
     for client in (bad, namesake):
         assert refusal(service.address, context(place, client))
     assert asked(service.address, context(place, good)) == message(b"hello")
-    assert count(service, "tls_handshakes_failed") == 2
+    service.until(lambda edge: edge.counters()["tls_handshakes_failed"] == 2)
 
 
 def test_names_that_are_allowed(open_service: OpenService, place: Place) -> None:
@@ -368,6 +370,7 @@ def test_plain_text_at_a_tls_port(open_service: OpenService, place: Place) -> No
         with connect(service.address) as plain:
             plain.sendall(said)
             assert plain.recv(100) == b""
+    service.until(lambda edge: edge.counters()["tls_handshakes_failed"] == 2)
     ((name, _, _, text, times),) = service.remote.incidents()
     assert (name, times) == ("tls_handshakes_failed", 2)
     assert text == "tls: first record does not look like a TLS handshake"
@@ -396,7 +399,7 @@ def test_a_handshake_that_is_not_finished(open_service: OpenService, place: Plac
                 assert silent.recv(100) == b""
     service.until(lambda edge: edge.counters()["tls_handshakes_timed_out"] == 2)
     # What has shaken hands may be silent.
-    with Wire(service.address, tls=context(place)) as wire:
+    with greeted(service.address, context(place)) as wire:
         stream = wire.call(HELD_STREAM, message(b""), end=False)
         with connect(service.address) as silent, contextlib.suppress(ConnectionError):
             silent.recv(100)
@@ -454,26 +457,33 @@ def test_renewal_under_load_drops_nothing(
     tls.set_alpn_protocols(["h2"])
     failures: list[BaseException] = []
     rounds = 60 if edge_kind == "native" else 20
+    renewals, renewals_min = [0], 3
+    handshakes: list[int] = []
 
     def ask() -> None:
+        made = 1
         try:
             with Wire(service.address, tls=tls) as kept:
-                for _ in range(rounds):
+                while made <= rounds or renewals[0] < renewals_min:
                     assert asked(service.address, tls) == message(b"hello")
                     assert kept.unary(ECHO, b"kept").data == message(b"kept")
+                    made += 1
+            handshakes.append(made)
         except BaseException as error:
             failures.append(error)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
-    renewals = 0
-    while any(thread.is_alive() for thread in threads):
-        authority.issue("server")
-        renewals += 1
+    try:
+        while any(thread.is_alive() for thread in threads):
+            authority.issue("server")
+            renewals[0] += 1
+    finally:
+        # Nobody waits for more.
+        renewals[0] += renewals_min
     assert not failures
-    assert renewals > 2
-    assert count(service, "tls_handshakes") == 4 * (rounds + 1)
+    assert count(service, "tls_handshakes") == sum(handshakes)
     assert count(service, "tls_handshakes_failed") == 0
 
 
@@ -483,7 +493,7 @@ def test_a_slow_reader_behind_tls(open_service: OpenService, place: Place) -> No
     with Wire(service.address, {4: 2**31 - 1}, tls=context(place)) as wire:
         wire.give_credit(0, 2**30)
         stream = wire.call(HELD_STREAM, message(b""))
-        call = service.events.get(timeout=20).call
+        call = service.events.get(timeout=WAIT_SECONDS).call
         for _ in range(size // 65_536):
             service.remote.send([(call, bytes(65_536))])
         service.until(lambda edge: edge.pending_bytes(call) > 0)
@@ -494,15 +504,19 @@ def test_a_slow_reader_behind_tls(open_service: OpenService, place: Place) -> No
 def test_keep_alive_of_the_system_is_on(service: Service) -> None:
     with connect(service.address) as client:
         client.sendall(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n")
-        service.events.get(timeout=20)
+        service.events.get(timeout=WAIT_SECONDS)
         port, peer = int(service.address.rpartition(":")[2]), client.getsockname()[1]
-        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
-        # The table is read in pieces, and a line may come twice.
-        timers = next(
-            fields[5]
-            for fields in map(str.split, lines)
-            if fields[1].endswith(f":{port:04X}") and fields[2].endswith(f":{peer:04X}")
-        )
-        kind, when = timers.split(":")
+
+        def timers() -> str | None:
+            lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+            # The table is read in pieces, while others change it: a line may come twice, or not.
+            found = (
+                fields[5]
+                for fields in map(str.split, lines)
+                if fields[1].endswith(f":{port:04X}") and fields[2].endswith(f":{peer:04X}")
+            )
+            return next(found, None)
+
+        kind, when = until("the table has the connection", timers).split(":")
         assert kind == "02", "the timer that runs is keep-alive's"
         assert 0 < int(when, 16) <= 30 * os.sysconf("SC_CLK_TCK")

@@ -5,7 +5,6 @@ import json
 import re
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace as changed
 from pathlib import Path
@@ -15,9 +14,9 @@ import pytest
 from kvorum.edge import TlsSettings
 from tests.certificates import Authority, Pair
 from tests.edge.conftest import OpenService
-from tests.edge.service import WAIT_SECONDS
 from tests.edge.wire import connect
 from tests.etcd import is_target, running_etcd
+from tests.waiting import until
 
 ALERTS = [10, 20, 40, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 70, 71, 80]
 ASK = b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -120,15 +119,15 @@ class Log:
 
     def error(self, peer: str) -> str:
         """Wait for the line about a client."""
-        tick = threading.Event()
-        for _ in range(int(WAIT_SECONDS * 100)):
-            for line in self._path.read_text().splitlines():
-                if f'"{peer}"' in line:
-                    said = json.loads(line)
-                    assert said["msg"] == "rejected connection on client endpoint"
-                    return str(said["error"])
-            tick.wait(0.01)
-        raise AssertionError("nothing was logged")
+
+        def line_about_it() -> str | None:
+            # The last line may not be whole yet.
+            lines = self._path.read_text().split("\n")[:-1]
+            return next((line for line in lines if f'"{peer}"' in line), None)
+
+        said = json.loads(until(f"{peer} is in the log", line_about_it))
+        assert said["msg"] == "rejected connection on client endpoint"
+        return str(said["error"])
 
 
 @pytest.fixture(autouse=True, scope="module")

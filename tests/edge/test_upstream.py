@@ -1,5 +1,6 @@
 """Calls to a server of ours: messages, metadata, batches, cancelled calls, and the clean end."""
 
+import gc
 import os
 import socket
 import threading
@@ -14,7 +15,9 @@ from kvorum.edge import EventKind, Limits
 from kvorum.edge.upstream import UPSTREAM_COUNTERS, UpstreamEventKind
 from tests.edge.caller import Caller
 from tests.edge.conftest import OpenCaller, OpenService
-from tests.edge.service import ECHO, ECHO_STREAM, HELD, HELD_STREAM, Service
+from tests.edge.service import ECHO, ECHO_STREAM, HELD, HELD_STREAM, WAIT_SECONDS, Service
+from tests.ports import held_port
+from tests.waiting import until
 
 ENDED = UpstreamEventKind.ENDED
 
@@ -116,8 +119,12 @@ def test_disconnecting_cancels_calls_first(caller: Caller, service: Service) -> 
     caller.until(lambda: service.requests.qsize() + service.events.qsize() == 2)
     caller.upstream.disconnect(endpoint)
     order: list[int] = []
-    while len(order) < 3:
-        order += [number for _, number, _ in caller.turn()]
+
+    def are_told() -> bool:
+        order.extend(number for _, number, _ in caller.turn())
+        return len(order) >= 3
+
+    until("both calls and the endpoint have ended", are_told)
     assert sorted(order[:2]) == calls and order[2] == endpoint
     for call in calls:
         assert caller.end(call)[0] == Code.CANCELLED
@@ -191,10 +198,7 @@ def test_an_answer_that_waits_to_be_polled_is_dropped_with_its_call(
     endpoint = caller.connect(service.address)
     call = caller.begin(endpoint, ECHO, b"x")
     other = caller.begin(endpoint, ECHO, b"y")
-    while caller.upstream.counters()["messages_received"] < 2:
-        # One event at most: where polling moves bytes, it has to go on.
-        for event in caller.upstream.poll(0, 1):
-            raise AssertionError(event)
+    caller.queue_up(2)
     caller.upstream.cancel(call)
     assert caller.last(other) == (UpstreamEventKind.ANSWERED, b"y")
     assert call not in caller.of_calls
@@ -217,13 +221,17 @@ def test_messages_keep_their_bounds_and_order(
     caller.upstream.send([(call, each) for each in sent])
     caller.upstream.half_close(call)
     caller.until(lambda: len(caller.messages(call)) >= len(sent) // 2)
-    while not caller.of_calls.get(call) or caller.of_calls[call][-1][0] != ENDED:
+
+    def has_ended() -> bool:
         taken = caller.turn(events_max, 1)
         assert len(taken) <= events_max
         # After the first bytes no more is taken.
         assert not any(detail for _, _, detail in taken[:-1])
         caller.upstream.announce_sleep()
         caller.upstream.awake()
+        return bool(caller.of_calls.get(call)) and caller.of_calls[call][-1][0] == ENDED
+
+    until("the call has ended", has_ended)
     assert caller.messages(call) == sent
     caller.upstream.disconnect(endpoint)
 
@@ -277,9 +285,8 @@ def test_a_name_is_looked_up_and_its_addresses_are_tried(
 
 
 def test_nobody_listens(caller: Caller, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-    assert "Connection refused" in caller.failure(caller.dial(address))
+    with held_port() as port:
+        assert "Connection refused" in caller.failure(caller.dial(f"127.0.0.1:{port}"))
     assert "No such file" in caller.failure(caller.dial(f"unix:{tmp_path}/none"))
     assert caller.upstream.counters()["connections_failed"] == 2
 
@@ -308,6 +315,7 @@ def open_things() -> tuple[int, int]:
 
 def test_nothing_is_left_after_stop(service: Service, edge_kind: str) -> None:
     assert edge_kind
+    gc.collect()
     before = open_things()
     caller = Caller()
     endpoint = caller.connect(service.address)
@@ -327,7 +335,13 @@ def test_nothing_is_left_after_stop(service: Service, edge_kind: str) -> None:
         with pytest.raises(ValueError, match="stopped"):
             use()
     service.until(lambda edge: edge.counters()["connections_open"] == 0)
-    assert open_things() == before
+
+    def is_nothing_left() -> bool:
+        # What earlier tests left may go as well, and the kernel may show a thread for a moment
+        # after it was joined.
+        return all(now <= then for now, then in zip(open_things(), before, strict=True))
+
+    until("descriptors and threads are gone", is_nothing_left)
 
 
 def test_the_loop_is_woken(service: Service, caller: Caller) -> None:
@@ -342,7 +356,9 @@ def test_the_loop_is_woken(service: Service, caller: Caller) -> None:
     later.start()
     while call not in caller.of_calls:
         if not caller.turn() and caller.upstream.announce_sleep():
-            assert select.select([caller.upstream.fileno()], [], [], 20)[0], "nobody was woken"
+            assert select.select([caller.upstream.fileno()], [], [], WAIT_SECONDS)[0], (
+                "nobody was woken"
+            )
             caller.upstream.awake()
     later.join()
     assert caller.last(call) == (UpstreamEventKind.ANSWERED, b"answer")

@@ -9,6 +9,7 @@ from tests.edge.conftest import OpenCaller
 from tests.edge.raw_server import OK_HEADERS, OK_TRAILERS, RawServer, connected
 from tests.edge.service import ECHO, HELD, HELD_STREAM, OK, Service
 from tests.edge.wire import message
+from tests.waiting import until
 
 KIB = 1024
 
@@ -50,9 +51,8 @@ def test_what_came_before_the_pause_is_held_as_well(service: Service, caller: Ca
     call, theirs = opened(service, caller, endpoint)
     service.remote.send([(theirs, b"one"), (theirs, b"two"), (theirs, b"three")])
     service.remote.finish(theirs, OK)
-    while caller.upstream.counters()["messages_received"] < 3:
-        assert not caller.upstream.poll(0, 1)
-    caller.until(lambda: len(caller.turn(1)) == 1)
+    caller.queue_up(3)
+    until("the first of them is taken", lambda: len(caller.turn(1)) == 1)
     assert caller.messages(call) == [b"one"]
     caller.upstream.pause(call)
     assert caller.ask(endpoint, ECHO, b"") == b""
@@ -138,16 +138,17 @@ def test_a_server_that_takes_nothing_is_told_of_later(caller: Caller) -> None:
         sent = [b"w" * 16 * KIB for _ in range(16)]
         caller.upstream.send([(call, each) for each in sent])
         caller.upstream.half_close(call)
-        caller.rest(0.1)
         total = sum(len(message(each)) for each in sent)
         # The standard's first window is all that it takes.
+        caller.until(lambda: caller.upstream.pending_bytes(call) == total - 65_535)
+        caller.rest(0.1)
         assert caller.upstream.pending_bytes(call) == total - 65_535
         assert call not in caller.of_calls
         server.widen(0, total)
         server.widen(stream, total - 65_535 - 1)
         caller.until(lambda: call in caller.of_calls)
         assert caller.of_calls[call] == [(UpstreamEventKind.WRITABLE, None)]
-        assert caller.upstream.pending_bytes(call) == 1
+        caller.until(lambda: caller.upstream.pending_bytes(call) == 1)
         server.widen(stream, 1)
         received = b""
         while len(received) < total:
@@ -158,7 +159,7 @@ def test_a_server_that_takes_nothing_is_told_of_later(caller: Caller) -> None:
             assert isinstance(frame, DataFrame)
             received += frame.data
         assert received == b"".join(message(each) for each in sent)
-        assert caller.upstream.pending_bytes(call) == 0
+        caller.until(lambda: caller.upstream.pending_bytes(call) == 0)
         server.send(
             server.headers(stream, *OK_HEADERS), server.headers(stream, *OK_TRAILERS, ends=True)
         )

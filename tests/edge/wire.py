@@ -26,8 +26,10 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
+from tests.waiting import WAIT_SECONDS_MAX, until
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-SECONDS = 20.0
+SECONDS = WAIT_SECONDS_MAX
 ENHANCE_YOUR_CALM = 11
 INITIAL_WINDOW_SIZE = 4
 HeaderList = list[tuple[str, str]]
@@ -285,16 +287,20 @@ class Wire:
 
 def in_time(begin: Callable[[], T]) -> T:
     """Try until it succeeds: on a busy machine a short time limit may pass in between."""
-    while True:
-        with contextlib.suppress(EOFError, ConnectionError):
+
+    def attempt() -> T | None:
+        with contextlib.suppress(EOFError, ConnectionError, ssl.SSLError):
             return begin()
+        return None
+
+    return until("a client says what it has to within a short time limit", attempt)
 
 
-def greeted(address: str) -> Wire:
+def greeted(address: str, tls: ssl.SSLContext | None = None) -> Wire:
     """Connect where the time limit is short; return once the server's settings were read."""
 
     def begin() -> Wire:
-        wire = Wire(address)
+        wire = Wire(address, tls=tls)
         try:
             wire.ping()
         except BaseException:

@@ -9,18 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvorum.client import Client, KvorumError
+from kvorum.client import Client, KvorumError, OutcomeUnknownError
 from kvorum.embed import Config, Server
 from kvorum.embed.interrupts import uninterrupted
 from kvorum.embed.lending import LentLoop
-
-SECONDS_MAX = 60.0
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 
 class Running:
@@ -32,7 +32,7 @@ class Running:
         self._is_there = threading.Event()
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
-        self._is_there.wait(SECONDS_MAX)
+        assert self._is_there.wait(WAIT_SECONDS_MAX)
 
     def _run(self) -> None:
         self.loop = LentLoop()
@@ -47,13 +47,11 @@ class Running:
         def run() -> None:
             turn()
 
-        until = time.monotonic() + SECONDS_MAX
-        while not self.loop.lend(run):
-            assert time.monotonic() < until
+        until("the loop sleeps, and lends a turn", lambda: self.loop.lend(run))
 
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(SECONDS_MAX)
+        self.thread.join(WAIT_SECONDS_MAX)
         assert not self.thread.is_alive()
 
 
@@ -83,10 +81,12 @@ def test_one_thread_at_a_time_and_the_loop_gets_its_turns(running: Running) -> N
 
     ended = threading.Event()
 
-    def own(left: int) -> None:
+    def own() -> None:
         turn()
-        if left:
-            running.loop.call_soon_threadsafe(own, left - 1)
+        owned = turns.count(running.thread.ident or 0)
+        if owned < 10 or len(turns) - owned < 10:
+            # It sleeps before its next turn, so that there is something to borrow.
+            running.loop.call_later(0.001, own)
         else:
             ended.set()
 
@@ -96,12 +96,14 @@ def test_one_thread_at_a_time_and_the_loop_gets_its_turns(running: Running) -> N
 
     with ThreadPoolExecutor(3) as threads:
         found = [threads.submit(borrow) for _ in range(3)]
-        running.loop.call_soon_threadsafe(own, 50)
-        assert ended.wait(SECONDS_MAX)
+        running.loop.call_soon_threadsafe(own)
+        try:
+            assert ended.wait(WAIT_SECONDS_MAX), "both sorts of turns are taken"
+        finally:
+            ended.set()
         for each in found:
-            each.result(SECONDS_MAX)
+            each.result(WAIT_SECONDS_MAX)
     assert clashes == []
-    assert turns.count(running.thread.ident or 0) == 51 and len(turns) > 51
 
 
 def test_what_a_lent_turn_asks_for_is_done_by_the_loops_thread(running: Running) -> None:
@@ -131,7 +133,7 @@ def test_what_a_lent_turn_asks_for_is_done_by_the_loops_thread(running: Running)
     made: list[asyncio.Task[None]] = []
     with ours, theirs:
         running.lend(turn)
-        assert all_done.wait(SECONDS_MAX)
+        assert all_done.wait(WAIT_SECONDS_MAX)
         running.lend(lambda: running.loop.remove_reader(ours))
     assert set(done.values()) == {running.thread.ident}
 
@@ -142,10 +144,10 @@ def test_a_loop_that_works_or_has_ended_lends_nothing() -> None:
 
     def work() -> None:
         begun.set()
-        goes_on.wait(SECONDS_MAX)
+        goes_on.wait(WAIT_SECONDS_MAX)
 
     running.loop.call_soon_threadsafe(work)
-    assert begun.wait(SECONDS_MAX)
+    assert begun.wait(WAIT_SECONDS_MAX)
     assert not running.loop.lend(lambda: pytest.fail("it does not sleep"))
     goes_on.set()
     running.stop()
@@ -230,67 +232,77 @@ def server() -> Iterator[Server]:
         yield made
 
 
-def in_next_poll(server: Server, act: Callable[[], None]) -> list[int]:
-    """Do something in the turn that takes the next call; return a list of the thread's number."""
+def patient(server: Server) -> Client:
+    """Return a client whose calls a busy machine does not end."""
+    return server.client(timeout=WAIT_SECONDS_MAX)
+
+
+@contextmanager
+def in_a_lent_turn(server: Server, act: Callable[[], None]) -> Iterator[threading.Event]:
+    """Do something in the first turn that this thread takes for a call; the event tells of it.
+
+    The member may wake by itself at any moment, and then takes the turn for a call itself. So this
+    thread calls, each time when the member sleeps, until the event is set.
+    """
     edge = server.edge
     assert edge is not None
-    poll, threads = edge.poll, []
+    poll, caller, has_acted = edge.poll, threading.get_ident(), threading.Event()
 
     def polled(calls_max: int, bytes_max: int) -> Any:
         found = poll(calls_max, bytes_max)
-        if found[0]:
-            edge.poll = poll  # type: ignore[method-assign]
-            threads.append(threading.get_ident())
+        if found[0] and threading.get_ident() == caller and not has_acted.is_set():
+            has_acted.set()
             act()
         return found
 
     edge.poll = polled  # type: ignore[method-assign]
-    return threads
+    try:
+        yield has_acted
+    finally:
+        edge.poll = poll  # type: ignore[method-assign]
 
 
-def asleep(server: Server) -> None:
+def await_sleep(server: Server) -> None:
     """Wait until the member sleeps."""
-    until = time.monotonic() + SECONDS_MAX
-    while not (server.edge and server.edge._is_asleep and not _is_held(server)):
-        assert time.monotonic() < until
-        time.sleep(0.001)
+
+    def is_asleep() -> bool:
+        edge, loop = server.edge, server._loop
+        return bool(edge and edge._is_asleep and loop and not loop._baton.held.locked())
+
+    until("the member sleeps", is_asleep)
 
 
-def _is_held(server: Server) -> bool:
-    return server._loop is None or server._loop._baton.held.locked()
+def call_until_lent(
+    server: Server, call: Callable[[], object], act: Callable[[], None] = lambda: None
+) -> None:
+    """Make calls until this thread takes the turn for one, in which something is done."""
+    with in_a_lent_turn(server, act) as has_acted:
 
+        def has_acted_in_a_call() -> bool:
+            await_sleep(server)
+            call()
+            return has_acted.is_set()
 
-def lent(server: Server, client: Client, act: Callable[[], None]) -> int:
-    """Put keys until this thread takes the turn for one, in which something is done."""
-    for number in range(1, 200):
-        asleep(server)
-        threads = in_next_poll(server, lambda: None)
-        client.put("key", f"{number}")
-        if threads == [threading.get_ident()]:
-            break
-    asleep(server)
-    in_next_poll(server, act)
-    return number
+        until("this thread takes the turn for its call", has_acted_in_a_call)
 
 
 def test_who_calls_a_member_that_sleeps_takes_its_turn(server: Server) -> None:
-    with server.client() as client:
-        found = lent(server, client, lambda: None)
-        assert found < 200
+    with patient(server) as client:
+        call_until_lent(server, lambda: client.put("key", "value"))
         client.put("key", "last")
 
-    async def main() -> list[int]:
-        async with server.async_client() as client:
+    async def main() -> None:
+        async with (
+            server.async_client(timeout=WAIT_SECONDS_MAX) as client,
+            asyncio.timeout(WAIT_SECONDS_MAX),
+        ):
             await client.get("key")
-            for _ in range(200):
-                asleep(server)
-                threads = in_next_poll(server, lambda: None)
-                await client.get("key")
-                if threads == [threading.get_ident()]:
-                    break
-            return threads
+            with in_a_lent_turn(server, lambda: None) as has_acted:
+                while not has_acted.is_set():
+                    await_sleep(server)
+                    await client.get("key")
 
-    assert asyncio.run(main()) == [threading.get_ident()]
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
@@ -299,7 +311,7 @@ def test_calls_of_many_threads_and_loops_are_all_served(
 ) -> None:
     each, threads_count, tasks_count = 60, 4, 8
     made = Config(data_dir=tmp_path_factory.mktemp("data")) if is_durable else None
-    with Server(made or Config(ephemeral=True)) as server, server.client() as shared:
+    with Server(made or Config(ephemeral=True)) as server, patient(server) as shared:
 
         def in_a_thread(number: int) -> None:
             if number % 2:
@@ -307,12 +319,12 @@ def test_calls_of_many_threads_and_loops_are_all_served(
                     shared.put("key", f"{number}.{turn}")
                     shared.get("key", serializable=bool(turn % 2))
             else:
-                with server.client() as own:
+                with patient(server) as own:
                     for turn in range(each):
                         own.put("key", f"{number}.{turn}")
 
         async def on_a_loop() -> None:
-            async with server.async_client() as client:
+            async with server.async_client(timeout=WAIT_SECONDS_MAX) as client:
 
                 async def puts(number: int) -> None:
                     for turn in range(each):
@@ -324,14 +336,14 @@ def test_calls_of_many_threads_and_loops_are_all_served(
             found = [threads.submit(in_a_thread, number) for number in range(threads_count)]
             found.append(threads.submit(asyncio.run, on_a_loop()))
             for future in found:
-                future.result(SECONDS_MAX)
+                future.result(WAIT_SECONDS_MAX)
         stored = shared.get("key")
         assert stored is not None
         assert stored.version == each * (threads_count + tasks_count)
 
 
 def test_a_watch_and_calls_of_one_client_do_not_wait_for_each_other(server: Server) -> None:
-    with server.client() as client, client.watch("key") as watch:
+    with patient(server) as client, client.watch("key") as watch:
         for number in range(50):
             client.put("key", f"{number}")
             assert next(watch).value == b"%d" % number
@@ -344,9 +356,9 @@ def test_a_member_that_is_closed_amid_calls_ends_them_all() -> None:
         with Server(Config(ephemeral=True)) as server, ThreadPoolExecutor(3) as threads:
 
             def put_on() -> int:
-                with server.client() as client:
+                with patient(server) as client:
                     client.put("key", "value")
-                    begun.wait(SECONDS_MAX)  # noqa: B023
+                    begun.wait(WAIT_SECONDS_MAX)  # noqa: B023
                     done = 0
                     try:
                         while True:
@@ -356,11 +368,11 @@ def test_a_member_that_is_closed_amid_calls_ends_them_all() -> None:
                         return done
 
             found = [threads.submit(put_on) for _ in range(3)]
-            begun.wait(SECONDS_MAX)
+            begun.wait(WAIT_SECONDS_MAX)
             time.sleep(moment)
             server.close()
             for future in found:
-                future.result(SECONDS_MAX)
+                future.result(WAIT_SECONDS_MAX)
 
 
 def test_an_error_in_a_lent_turn_stops_the_member_and_not_the_caller(server: Server) -> None:
@@ -368,24 +380,26 @@ def test_an_error_in_a_lent_turn_stops_the_member_and_not_the_caller(server: Ser
         raise ArithmeticError("broken on purpose")
 
     made = Server(Config(ephemeral=True)).start()
-    with made.client() as client:
-        lent(made, client, fail)
-        with pytest.raises(KvorumError):
-            client.put("key", "value", timeout=5.0)
+    with patient(made) as client:
+        with pytest.raises(OutcomeUnknownError):
+            call_until_lent(made, lambda: client.put("key", "value"), fail)
         with pytest.raises(ArithmeticError, match="broken on purpose"):
-            made.wait_stopped(SECONDS_MAX)
+            made.wait_stopped(WAIT_SECONDS_MAX)
         with pytest.raises(ArithmeticError, match="broken on purpose"):
             made.close()
     # The other member of this process is none the worse for it.
-    with server.client() as other:
+    with patient(server) as other:
         other.put("key", "value")
 
 
 def test_a_member_may_begin_its_end_in_a_lent_turn() -> None:
-    with Server(Config(ephemeral=True)) as made, made.client() as client:
-        lent(made, client, lambda: made._running.end("closed by a test"))
-        client.put("key", "served before the end")
-        assert made.wait_stopped(SECONDS_MAX)
+    def end() -> None:
+        made._running.end("closed by a test")
+
+    with Server(Config(ephemeral=True)) as made, patient(made) as client:
+        # The call in whose turn it begins is served before the end.
+        call_until_lent(made, lambda: client.put("key", "value"), end)
+        assert made.wait_stopped(WAIT_SECONDS_MAX)
         with pytest.raises(KvorumError, match="has ended"):
             client.get("key", timeout=0.5)
 
@@ -394,16 +408,23 @@ def test_an_interrupt_amid_a_lent_turn_leaves_the_member_whole(server: Server) -
     handler = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with server.client() as client:
-            for number in range(5):
-                lent(server, client, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with patient(server) as client:
+            puts = 0
+
+            def put() -> None:
+                nonlocal puts
+                puts += 1
+                client.put("interrupted", f"{puts}")
+
+            client.get("interrupted")
+            for _ in range(5):
                 before = client.shell.core  # the same client goes on afterwards
                 with pytest.raises(KeyboardInterrupt):
-                    client.put("interrupted", f"{number}")
+                    call_until_lent(server, put, lambda: os.kill(os.getpid(), signal.SIGINT))
                 assert client.shell.core is before
                 stored = client.get("interrupted")
                 # The turn was taken to its end before anybody heard of the signal.
-                assert stored is not None and stored.version == number + 1
+                assert stored is not None and stored.version == puts
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, handler)
@@ -411,6 +432,6 @@ def test_an_interrupt_amid_a_lent_turn_leaves_the_member_whole(server: Server) -
 
 def test_a_loop_in_debug_mode_lends_its_turns_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONASYNCIODEBUG", "1")
-    with Server(Config(ephemeral=True)) as server, server.client() as client:
-        lent(server, client, lambda: None)
+    with Server(Config(ephemeral=True)) as server, patient(server) as client:
+        call_until_lent(server, lambda: client.put("key", "value"))
         assert client.put("key", "value").revision > 1

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvorum.embed import Config, ConfigError, ProcessServer, StartError, StoppedError, start
+from tests.waiting import WAIT_SECONDS_MAX
 
 
 def wait_for_end(pid: int) -> None:
@@ -20,7 +21,7 @@ def wait_for_end(pid: int) -> None:
     except ProcessLookupError:
         return
     try:
-        ended, _, _ = select.select([process], [], [], 60)
+        ended, _, _ = select.select([process], [], [], WAIT_SECONDS_MAX)
         assert ended, f"process {pid} goes on"
     finally:
         os.close(process)
@@ -30,7 +31,7 @@ def test_it_serves_and_ends_and_its_log_is_records(caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.INFO, "kvorum")
     server = start(Config(ephemeral=True, name="child"), computes=True)
     assert isinstance(server, ProcessServer)
-    with server.client() as client:
+    with server.client(timeout=WAIT_SECONDS_MAX) as client:
         client.put("key", "value")
     pid = server.pid
     assert pid is not None and pid != os.getpid()
@@ -50,7 +51,7 @@ def test_refusals_are_those_of_a_thread(tmp_path: Path) -> None:
         assert server.pid is not None
         os.kill(server.pid, signal.SIGKILL)
         with pytest.raises(StoppedError, match="has ended with -9"):
-            server.wait_stopped(60)
+            server.wait_stopped(WAIT_SECONDS_MAX)
         server.error = None
     for segment in (tmp_path / "member" / "wal").glob("*.wal"):
         segment.write_bytes(b"\xff" * 64)

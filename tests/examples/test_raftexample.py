@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -15,17 +14,9 @@ import pytest
 
 from examples.raftexample.node import CATCH_UP_ENTRIES, SNAPSHOT_ENTRIES
 from tests.ports import held_ports
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 REPOSITORY = Path(__file__).parents[2]
-SECONDS_MAX = 120.0
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds that only the processes can bring about."""
-    end = time.monotonic() + SECONDS_MAX
-    while not holds():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.02)
 
 
 async def put(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> int:
@@ -69,7 +60,9 @@ class Group:
 
     def ask(self, node: int, method: str, target: str, body: bytes = b"") -> tuple[int, bytes]:
         """Return status and body; status 0 if the node does not answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.ports[node - 1], timeout=20)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.ports[node - 1], timeout=WAIT_SECONDS_MAX
+        )
         try:
             connection.request(method, target, body)
             response = connection.getresponse()
@@ -81,13 +74,17 @@ class Group:
 
     def put(self, node: int, key: str, value: bytes) -> None:
         """Write, again and again until it is acknowledged."""
-        until(lambda: self.ask(node, "PUT", key, value)[0] == 204)
+        until(f"{key} is put", lambda: self.ask(node, "PUT", key, value)[0] == 204)
 
     def has(self, node: int, key: str, value: bytes) -> bool:
         return self.ask(node, "GET", key) == (200, value)
 
     def wait_for(self, node: int, key: str, value: bytes) -> None:
-        until(lambda: self.has(node, key, value))
+        until(f"node {node} has {key}", lambda: self.has(node, key, value))
+
+    def change(self, method: str, target: str, body: bytes = b"") -> None:
+        """Add or remove a node, again and again until it is acknowledged."""
+        until(f"{method} {target}", lambda: self.ask(1, method, target, body)[0] == 204)
 
     def put_many(self, node: int, count: int) -> None:
         """Write keys through many connections at once."""
@@ -100,8 +97,10 @@ class Group:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.ports[node - 1])
             try:
                 for number in numbers:
-                    while await put(reader, writer, number) != 204:
-                        pass  # on a busy machine the leader may have been another meanwhile
+                    async with asyncio.timeout(WAIT_SECONDS_MAX):
+                        # On a busy machine the leader may have been another meanwhile.
+                        while await put(reader, writer, number) != 204:
+                            pass
             finally:
                 writer.close()
                 await writer.wait_closed()
@@ -136,7 +135,7 @@ def test_a_group_of_three_grows_shrinks_and_survives(group: Group) -> None:
     assert group.ask(1, "POST", "/four", group.urls[3].encode())[0] == 400
     assert group.ask(1, "POST", "/4", b"not an address")[0] == 400
 
-    until(lambda: group.ask(1, "POST", "/4", group.urls[3].encode())[0] == 204)
+    group.change("POST", "/4", group.urls[3].encode())
     group.start(4, 4, "--join")
     group.wait_for(4, "/key-3", b"value 3 \xff\x00")
     group.put(4, "/key-4", b"from the new one")
@@ -150,19 +149,19 @@ def test_a_group_of_three_grows_shrinks_and_survives(group: Group) -> None:
     # It knows of the fourth from its log, not from its flags.
     assert group.has(2, "/key-4", b"from the new one")
 
-    until(lambda: group.ask(1, "DELETE", "/3")[0] == 204)
-    assert group.processes.pop(3).wait(SECONDS_MAX) == 0
+    group.change("DELETE", "/3")
+    assert group.processes.pop(3).wait(WAIT_SECONDS_MAX) == 0
     assert "was removed from the group" in group.log(3)
     group.put(4, "/without-3", b"y")
     group.wait_for(2, "/without-3", b"y")
     # It may come back, but not in.
     group.start(3, 4)
-    assert group.processes.pop(3).wait(SECONDS_MAX) == 0
+    assert group.processes.pop(3).wait(WAIT_SECONDS_MAX) == 0
 
     for node in (1, 2, 4):
         process = group.processes.pop(node)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS_MAX) == 0, group.log(node)
+        assert process.wait(WAIT_SECONDS_MAX) == 0, group.log(node)
 
 
 @pytest.mark.long
@@ -171,7 +170,7 @@ def test_a_node_far_behind_gets_a_snapshot(group: Group) -> None:
     group.kill(3)
     group.put(1, "/leader-known", b"1")
     group.put_many(1, SNAPSHOT_ENTRIES + CATCH_UP_ENTRIES // 2)
-    until(lambda: bool(group.snapshots(1) and group.snapshots(2)))
+    until("two nodes have a snapshot", lambda: group.snapshots(1) and group.snapshots(2))
     last = SNAPSHOT_ENTRIES + CATCH_UP_ENTRIES // 2 - 1
     group.start(3, 3)
     group.wait_for(3, f"/many/{last}", b"%d" % last)
@@ -186,7 +185,7 @@ def test_a_node_far_behind_gets_a_snapshot(group: Group) -> None:
     group.wait_for(2, "/after", b"2")
     assert group.has(2, "/many/17", b"17")
     # A node that is added now gets a snapshot that names it.
-    until(lambda: group.ask(1, "POST", "/4", group.urls[3].encode())[0] == 204)
+    group.change("POST", "/4", group.urls[3].encode())
     group.start(4, 4, "--join")
     group.wait_for(4, "/after", b"2")
     assert group.has(4, "/many/17", b"17")

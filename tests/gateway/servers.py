@@ -13,10 +13,10 @@ from typing import NamedTuple
 import pytest
 
 from tests.auth.servers import OURS_IS_ETCD, QUICK
-from tests.cluster.members import until
 from tests.etcd import is_target, running_etcd
 from tests.gateway.asking import ask
 from tests.kvorum import running_kvorum
+from tests.waiting import until
 
 
 class Both(NamedTuple):

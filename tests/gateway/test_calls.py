@@ -28,8 +28,6 @@ from tests.gateway.clients import (
 
 LIMIT = 4096
 
-pytestmark = pytest.mark.compiled
-
 
 @pytest.fixture
 def client() -> Client:

@@ -29,8 +29,6 @@ from tests.gateway.messages import (
     values,
 )
 
-pytestmark = pytest.mark.compiled
-
 decoder = functools.cache(Decoder)
 
 

@@ -26,8 +26,6 @@ from tests.gateway.messages import (
     number_texts,
 )
 
-pytestmark = pytest.mark.compiled
-
 decoder = functools.cache(Decoder)
 
 

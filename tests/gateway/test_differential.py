@@ -15,7 +15,7 @@ from tests.gateway.streaming import spoken
 from tests.gateway.talking import Talk, talking
 from tests.rpc.pairs import SEQUENCES
 
-pytestmark = [pytest.mark.compiled, pytest.mark.timeout(0 if SEQUENCES > 1000 else 300)]
+pytestmark = pytest.mark.timeout(0 if SEQUENCES > 1000 else 300)
 
 many = settings(
     deadline=None,

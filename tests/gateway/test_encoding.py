@@ -24,8 +24,6 @@ from tests.etcd import is_target, running_etcd
 from tests.gateway.asking import Connection
 from tests.gateway.messages import TYPES, any_messages, canonical, full_messages, messages
 
-pytestmark = pytest.mark.compiled
-
 ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 

@@ -15,13 +15,13 @@ from random import Random
 import pytest
 
 from tests.auth.servers import QUICK
-from tests.cluster.members import until
 from tests.gateway.asking import Connection, ask, head_bytes, parsed
 from tests.gateway.bodies import BY_PATH
 from tests.gateway.garbage import bodies, frames
 from tests.gateway.servers import metric
 from tests.gateway.websocket import TEXT, WebSocket, frame
 from tests.kvorum import Kvorum, running_kvorum
+from tests.waiting import until
 
 FUZZED = int(os.environ.get("KVORUM_FUZZED", "10000"))
 SEED = int(os.environ.get("KVORUM_FUZZ_SEED", "0"))

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvorum.api.pb import etcdserverpb as pb
-from tests.cluster.members import Cluster, new_cluster, until
+from tests.cluster.members import Cluster, new_cluster
 from tests.etcd import is_target, running_etcd
 from tests.gateway.endpoints import Answer, ask, raise_alarm
 from tests.kvorum import running_kvorum
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not is_target(), reason="etcd 3.5 has neither /livez nor /readyz")
 

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.auth.servers import QUICK
-from tests.cluster.members import until
 from tests.etcd import running_etcd
 from tests.gateway.asking import ask
 from tests.gateway.servers import need_the_target
 from tests.kvorum import running_kvorum
+from tests.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "http.md"
 ADDRESS = "127.0.0.1:2379"

@@ -18,8 +18,6 @@ from kvorum.rpc.table import NUMBERS
 from tests.gateway.clients import KEEP_ALIVE, PUT, WATCH, Client, Socket, base64
 from tests.rpc.guarded import Guarded
 
-pytestmark = pytest.mark.compiled
-
 PUT_NUMBER = NUMBERS["/etcdserverpb.KV/Put"]
 VALUES_MAX = SLICE_BYTES // VALUE_BYTES + 1
 """How many values a slice has at most."""

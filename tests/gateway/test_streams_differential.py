@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.auth.runs import Lender
 from tests.auth.servers import OURS_IS_ETCD
 from tests.certificates import Authority
-from tests.cluster.members import until
 from tests.gateway.asking import Answer, Connection, Stream, ask, chunk, parsed
 from tests.gateway.bodies import BY_PATH, TAILS, values
 from tests.gateway.comparing import headers_of, seen, text_of
@@ -26,8 +25,9 @@ from tests.gateway.streaming import AT_ONCE, Streams, spoken
 from tests.gateway.talking import Talk, talking
 from tests.gateway.texts import BLANKS
 from tests.rpc.pairs import SEQUENCES
+from tests.waiting import until
 
-pytestmark = [pytest.mark.compiled, pytest.mark.timeout(0 if SEQUENCES > 1000 else 300)]
+pytestmark = pytest.mark.timeout(0 if SEQUENCES > 1000 else 300)
 
 KEEPALIVE, WATCH = BY_PATH["/v3/lease/keepalive"], BY_PATH["/v3/watch"]
 WATCHERS = "etcd_debugging_mvcc_watcher_total"

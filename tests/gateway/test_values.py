@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from kvorum.gateway.json_values import DEPTH_MAX, Malformed, Scanner, Values
 from tests.gateway.messages import edited, texts
 
-pytestmark = pytest.mark.compiled
-
 
 class EndedError(Exception):
     """The text ended before its value."""

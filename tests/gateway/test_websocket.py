@@ -11,7 +11,6 @@ import pytest
 from wsproto.events import CloseConnection
 
 from tests.auth.servers import OURS_IS_ETCD
-from tests.cluster.members import until
 from tests.gateway.asking import ask, parsed
 from tests.gateway.comparing import CORS, headers_of, text_of
 from tests.gateway.servers import Both, metric, running_both, running_ours
@@ -28,6 +27,7 @@ from tests.gateway.websocket import (
     accepted,
     frame,
 )
+from tests.waiting import until
 
 FOO = "Zm9v"
 CREATE = f'{{"create_request":{{"key":"{FOO}"}}}}'

@@ -36,10 +36,5 @@ def make_stage(tmp_path: Path) -> Iterator[MakeStage]:
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Cluster]:
     """Three members as processes, whose snapshots and commits are frequent enough to matter."""
-    flags = (
-        "--snapshot-count=100",
-        "--snapshot-catchup-entries=20",
-        "--backend-batch-interval=5ms",
-    )
-    with running_cluster(tmp_path / "processes", "kvorum", 3, *flags) as cluster:
+    with running_cluster(tmp_path / "processes", "kvorum", 3, *FREQUENT) as cluster:
         yield cluster

@@ -18,7 +18,8 @@ from tests.auth.asking import hear, path_of
 from tests.auth.people import FOREIGN, FREE, prepare, refresh
 from tests.auth.rows import SERVICES, Row
 from tests.auth.servers import Server, Servers, running_ours
-from tests.cluster.members import Cluster, Member, until
+from tests.cluster.members import Cluster, Member
+from tests.waiting import until
 
 OPEN = {rpc.path for rpc in RPCS if rpc.permission is Permission.NONE}
 DEPTHS = (0, 1, 3)
@@ -173,16 +174,24 @@ def token_of(member: Member, user: str) -> tuple[tuple[str, str], ...]:
 
 
 def make_users(member: Member) -> None:
-    for name, request in (
-        ("Auth/UserAdd", pb.AuthUserAddRequest(name="root", password="secret")),
-        ("Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(user="root", role="root")),
-        ("Auth/UserAdd", pb.AuthUserAddRequest(name="user", password="secret")),
-        ("Auth/RoleAdd", pb.AuthRoleAddRequest(name="role")),
-        ("Auth/RoleGrantPermission", granted(b"revoked")),
-        ("Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(user="user", role="role")),
-        ("Auth/AuthEnable", pb.AuthEnableRequest()),
+    for name, request, done in (
+        (
+            "Auth/UserAdd",
+            pb.AuthUserAddRequest(name="root", password="secret"),
+            errors.USER_ALREADY_EXIST,
+        ),
+        ("Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(user="root", role="root"), None),
+        (
+            "Auth/UserAdd",
+            pb.AuthUserAddRequest(name="user", password="secret"),
+            errors.USER_ALREADY_EXIST,
+        ),
+        ("Auth/RoleAdd", pb.AuthRoleAddRequest(name="role"), errors.ROLE_ALREADY_EXIST),
+        ("Auth/RoleGrantPermission", granted(b"revoked"), None),
+        ("Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(user="user", role="role"), None),
+        ("Auth/AuthEnable", pb.AuthEnableRequest(), None),
     ):
-        member.answer(name, request)
+        member.answer(name, request, done=done)
 
 
 def granted(key: bytes) -> pb.AuthRoleGrantPermissionRequest:
@@ -204,7 +213,7 @@ def test_a_member_that_was_away_decides_as_the_others(
     leader = processes.leader([each for each in processes if each is not away])
     leader.answer("Auth/RoleGrantPermission", granted(b"granted"))
     revoke = pb.AuthRoleRevokePermissionRequest(role="role", key=b"revoked")
-    leader.answer("Auth/RoleRevokePermission", revoke)
+    leader.answer("Auth/RoleRevokePermission", revoke, done=errors.PERMISSION_NOT_GRANTED)
     if by_snapshot:
         leader.put_together(400, b"x")
     away.start(state="existing")

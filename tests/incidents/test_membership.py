@@ -10,10 +10,10 @@ import pytest
 
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.sim.calls import METHODS
-from tests.cluster.members import Cluster, Member, is_done, running_cluster, until
-from tests.cluster.starvation import Machine, again_if_starved
-from tests.incidents.conftest import MakeStage
+from tests.cluster.members import TIMING, Cluster, Member, is_done, running_cluster
+from tests.incidents.conftest import FREQUENT, MakeStage
 from tests.incidents.stage import Stage
+from tests.waiting import until
 
 METHODS.setdefault(
     pb.MemberRemoveRequest, ("/etcdserverpb.Cluster/MemberRemove", pb.MemberRemoveResponse)
@@ -96,14 +96,8 @@ def check_processes(cluster: Cluster, expected: set[int]) -> None:
 
 
 @pytest.mark.long
-@again_if_starved
 def test_20967_processes(tmp_path_factory: pytest.TempPathFactory) -> None:
-    flags = (
-        "--snapshot-count=100",
-        "--snapshot-catchup-entries=20",
-        "--backend-batch-interval=5ms",
-    )
-    with running_cluster(tmp_path_factory.mktemp("members"), "kvorum", 5, *flags) as cluster:
+    with running_cluster(tmp_path_factory.mktemp("members"), "kvorum", 5, *FREQUENT) as cluster:
         leader = cluster.leader()
         gone, behind, *_ = cluster.others(leader)
         expected = ids(leader) - {gone.id}
@@ -121,8 +115,10 @@ def test_20967_processes(tmp_path_factory: pytest.TempPathFactory) -> None:
         for member in cluster:
             member.kill()
         check_processes(cluster, expected)
-        # It comes back with its old files, in which it is a member; so do its flags say.
-        machine = Machine(cluster)
+        # It comes back with its old files, in which it is a member; so do its flags say. It alone
+        # campaigns as soon as it misses a leader.
+        cluster.be_patient()
+        gone.flags = TIMING
         term = cluster.leader().term()
         gone.start(among=everybody)
         gone.wait()
@@ -131,5 +127,5 @@ def test_20967_processes(tmp_path_factory: pytest.TempPathFactory) -> None:
         gone.start(among=everybody)
         assert gone.wait() == 1, gone.log_tail()
         now = cluster.leader().term()
-        machine.expect(now == term, f"an election: term {now} after {term}")
+        assert now == term, f"an election: term {now} after {term}"
         check_processes(cluster, expected)

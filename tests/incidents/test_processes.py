@@ -8,7 +8,6 @@ import mmap
 import threading
 import time
 from contextlib import suppress
-from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,13 +22,16 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.member.reads import RETRY_SECONDS
 from tests.cluster.corruption import alarms, tamper
 from tests.cluster.load import load
-from tests.cluster.members import Cluster, Member, grant, running_cluster, until
+from tests.cluster.members import PATIENT, Cluster, Member, grant, running_cluster
 from tests.cluster.starvation import StarvedError, again_if_starved
 from tests.incidents.conftest import FREQUENT
 from tests.rpc.oracle import status_of
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 EVERYTHING = pb.RangeRequest(key=b"\0", range_end=b"\0")
 ROUNDS = 3
+ROUNDS_MAX = 5 * ROUNDS
+"""So often a busy machine may spoil a round by an election in between."""
 PAGE_BYTES = 4096
 
 
@@ -38,7 +40,8 @@ PAGE_BYTES = 4096
 
 def test_20418_a_leader_that_slept_answers_nothing_old(processes: Cluster) -> None:
     """Neither to clients of its own, nor to followers that ask it for an index."""
-    for number in range(ROUNDS):
+    rounds = 0
+    for number in range(ROUNDS_MAX):
         old = processes.leader()
         others = processes.others(old)
         old.put(b"read", b"before %d" % number)
@@ -62,8 +65,12 @@ def test_20418_a_leader_that_slept_answers_nothing_old(processes: Cluster) -> No
                     Code.UNAVAILABLE,
                     Code.DEADLINE_EXCEEDED,
                 )
-        assert answered >= 20
+        # If there are fewer, another election has ended them, as on a busy machine.
+        rounds += answered >= 20
+        if rounds == ROUNDS:
+            return
         processes.settle()
+    raise AssertionError(f"of {ROUNDS_MAX} rounds, reads were answered in {rounds} only")
 
 
 @pytest.mark.long
@@ -72,8 +79,9 @@ def test_21378_a_late_answer_is_not_that_to_a_new_read(tmp_path: Path) -> None:
 
     So every read but the first finds answers on their way to those before it.
     """
-    # Timeouts are so long that late bursts make nobody campaign.
-    with running_cluster(tmp_path, "kvorum", 3, "--election-timeout=10000") as cluster:
+    with running_cluster(tmp_path, "kvorum", 3) as cluster:
+        # Late bursts of heartbeats make nobody campaign.
+        cluster.be_patient()
         leader = cluster.leader()
         far = cluster.others(leader)[0]
         cluster.network.slow(leader.node, far.node, 2 * RETRY_SECONDS)
@@ -94,10 +102,11 @@ class Renewals(threading.Thread):
 
     PACE_SECONDS = 0.1
 
-    def __init__(self, members: list[Member], lease: int) -> None:
+    def __init__(self, members: list[Member], lease: int, granted_at: float) -> None:
         super().__init__()
         self._members = members
         self._lease = lease
+        self._granted_at = granted_at
         self._ending = threading.Event()
         self.renewed = 0
         self.lowest = lease
@@ -106,7 +115,7 @@ class Renewals(threading.Thread):
 
     def run(self) -> None:
         number = 0
-        last = time.monotonic()
+        last = self._granted_at
         while not self._ending.wait(self.PACE_SECONDS):
             member = self._members[number % len(self._members)]
             number += 1
@@ -132,19 +141,23 @@ def test_15247_a_leader_that_slept_neither_renews_nor_revokes(processes: Cluster
     old = processes.settle()
     others = processes.others(old)
     granted = 8
-    kept, left, revoked = grant(old, granted), grant(old, granted), grant(old, 60)
+    granted_at = time.monotonic()
+    kept, left, revoked = grant(old, granted), grant(old, granted), grant(old)
     for lease in (kept, left, revoked):
-        old.put(b"leased/%d" % lease, b"", lease)
+        put = pb.PutRequest(key=b"leased/%d" % lease, lease=lease)
+        if old.answer("KV/Put", put, done=errors.LEASE_NOT_FOUND) == errors.LEASE_NOT_FOUND:
+            raise StarvedError(f"a lease of {granted} s has ended before its key was put")
     # By its own reckoning two end while it sleeps, and the third one does not.
     asleep = {}
     for lease in (left, revoked):
         renewal = pb.LeaseKeepAliveRequest(ID=lease)
         asleep[lease], answer = old.talk("Lease/LeaseKeepAlive", renewal)
-        assert answer.TTL > 0
+        if not answer.TTL:
+            raise StarvedError(f"a lease of {granted} s has ended before it was renewed")
     old.pause()
     for lease, talk in asleep.items():
         talk.say(pb.LeaseKeepAliveRequest(ID=lease))
-    renewals = Renewals(others, kept)
+    renewals = Renewals(others, kept, granted_at)
     renewals.start()
     try:
         new = processes.leader(others)
@@ -159,8 +172,8 @@ def test_15247_a_leader_that_slept_neither_renews_nor_revokes(processes: Cluster
                 assert talk.hear().TTL == 0, "it renewed what has ended"
             talk.close()
         # It has caught up, and had time to do what it meant to do.
-        put = new.put(b"awake")
-        until("it has caught up", lambda: old.revision() >= put.header.revision)
+        revision = new.put(b"awake").header.revision
+        until("it has caught up", lambda: old.revision() >= revision)
         until("renewals go on", lambda: renewals.renewed >= before + 20)
         is_kept = new.get(b"leased/%d" % kept) is not None
         assert old.get(b"leased/%d" % left) is None
@@ -222,6 +235,8 @@ def test_13766_a_member_that_differs_is_found_by_default(tmp_path: Path) -> None
         victim = cluster.followers()[0]
         victim.terminate()
         tamper(victim, b"key/7", b"false")
+        # It had better not lead the others, who are right.
+        victim.flags = (PATIENT,)
         cluster.settle()
         finish_compactions(cluster, revision)
         leader = cluster.leader()
@@ -263,7 +278,7 @@ def test_14370_one_member_is_killed_when_it_has_answered(tmp_path: Path) -> None
 
 def removed(member: Member) -> int:
     """Return how many revisions compactions have removed since the start."""
-    with urlopen(f"http://{member.address}/metrics") as response:
+    with urlopen(f"http://{member.address}/metrics", timeout=WAIT_SECONDS_MAX) as response:
         for line in response.read().decode().splitlines():
             if line.startswith("etcd_debugging_mvcc_db_compaction_keys_total "):
                 return int(float(line.split()[1]))
@@ -311,7 +326,7 @@ def look(directory: Path) -> list[tuple[str, int, bytes]]:
 def until_changed(directory: Path, call: Any) -> None:
     """Wait until a directory is another, or a call has ended."""
     before = look(directory)
-    until("it goes on", lambda: call.done() or look(directory) != before)
+    until(f"{directory} changes", lambda: call.done() or look(directory) != before)
 
 
 @pytest.mark.long
@@ -326,7 +341,7 @@ def test_14685_a_kill_in_a_defragmentation_loses_nothing(tmp_path: Path) -> None
         backend = member.data / "member" / "backend"
 
         killed = 0
-        for changes in cycle((1, 2, 3, 4)):
+        for changes in (1, 2, 3, 4) * ROUNDS_MAX:
             call = member.client.begin("Maintenance/Defragment", pb.DefragmentRequest())
             for _ in range(changes):
                 until_changed(backend, call)
@@ -339,6 +354,7 @@ def test_14685_a_kill_in_a_defragmentation_loses_nothing(tmp_path: Path) -> None
             # On a busy machine all may have ended before they were seen to begin.
             if changes == 4 and killed:
                 break
+        assert killed, "every defragmentation was over before the kill"
         member.answer("Maintenance/Defragment", pb.DefragmentRequest())
         assert list(member.answer("KV/Range", EVERYTHING).kvs) == list(before.kvs)
 
@@ -356,8 +372,9 @@ def is_sent_a_snapshot(member: Member, size: int, revision: int) -> bool:
 @pytest.mark.long
 def test_18055_one_snapshot_after_the_other(processes: Cluster) -> None:
     """Each from another leader, as one that has sent a snapshot keeps entries for a while."""
+    processes.be_patient()
     number = 0
-    while number < ROUNDS:
+    for _ in range(ROUNDS_MAX):
         behind = processes.followers()[number % 2]
         others = processes.others(behind)
         for other in others:
@@ -368,7 +385,7 @@ def test_18055_one_snapshot_after_the_other(processes: Cluster) -> None:
         revision = leader.revision()
         processes.network.mend()
         if not is_sent_a_snapshot(behind, size, revision):
-            # An election has made one the leader that had sent a snapshot not long ago.
+            # This leader has sent a snapshot not long ago.
             processes.settle()
             continue
         if number == 1:
@@ -376,8 +393,11 @@ def test_18055_one_snapshot_after_the_other(processes: Cluster) -> None:
             behind.kill()
         processes.settle()
         processes.check_agreement()
-        processes.lead(processes.others(processes.leader())[number % 2])
         number += 1
+        if number == ROUNDS:
+            return
+        processes.lead(processes.others(processes.leader())[(number - 1) % 2])
+    raise AssertionError(f"{number} snapshots were sent in {ROUNDS_MAX} rounds")
 
 
 # Files that were changed.

@@ -17,6 +17,7 @@ from kvorum.member import requests
 from kvorum.member.alarms import Alarm, AlarmRowError, Alarms, AlarmType
 from tests.database import Database
 from tests.etcd import Etcd, running_etcd
+from tests.waiting import WAIT_SECONDS_MAX
 
 KINDS = range(requests.RANGE, requests.LEASE_CHECKPOINT + 1)
 STEPS = st.lists(
@@ -93,7 +94,7 @@ def test_a_damaged_row_is_noticed() -> None:
 
 
 def ask(etcd: Etcd, method: str, **request: Any) -> dict[str, Any] | tuple[int, str]:
-    connection = http.client.HTTPConnection(etcd.address, timeout=20)
+    connection = http.client.HTTPConnection(etcd.address, timeout=WAIT_SECONDS_MAX)
     try:
         connection.request("POST", f"/v3/{method}", json.dumps(request))
         response = connection.getresponse()

@@ -245,6 +245,7 @@ def taken(step: Step, monkeypatch: pytest.MonkeyPatch) -> bool:
     return any(ways)
 
 
+@pytest.mark.sources
 @pytest.mark.parametrize(
     ("step", "is_short"),
     [
@@ -284,6 +285,7 @@ def test_an_entry_of_another_member_with_the_id_of_ours_gets_no_answer_of_ours()
     assert applied.member.store.revision_of(b"a") >> 32 == 4
 
 
+@pytest.mark.sources
 def test_the_kept_callers_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apply, "CALLERS_MAX", 3)
     applied = Applied()
@@ -306,7 +308,6 @@ bodies = st.binary(max_size=200)
 kinds = st.sampled_from(range(requests.RANGE, requests.LEASE_CHECKPOINT + 1))
 
 
-@pytest.mark.compiled
 @given(st.integers(0, UINT64_MAX), st.integers(0, requests.START_MAX - 1), kinds, bodies, callers)
 def test_an_entry_of_a_users_is_read_in_parts(
     member: int, start: int, kind: int, body: bytes, caller: Caller
@@ -359,7 +360,6 @@ shaped = st.builds(
 )
 
 
-@pytest.mark.compiled
 @given(st.one_of(damaged(), shaped, st.binary(min_size=1, max_size=20)).filter(bool))
 @example(b"\x22\x00\xa2\x06\x04\x08\x01\x18\x01")
 @example(b"\x22\x00\xa2\x06\x05\x08\x80\x01\x18\x01")
@@ -380,7 +380,6 @@ def test_what_is_read_in_parts_is_what_every_entry_is_read_as(data: bytes) -> No
     assert caller.identity == identity == found.identity
 
 
-@pytest.mark.compiled
 @given(st.binary(max_size=30) | headers)
 def test_a_user_is_read_only_as_it_is_written(identity: bytes) -> None:
     caller = user_of(identity)

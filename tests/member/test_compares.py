@@ -18,8 +18,6 @@ from kvorum.mvcc.slices import Meter, Slices, run_to_end
 from kvorum.mvcc.store import Store
 from tests.member.harness import Cluster
 
-pytestmark = pytest.mark.compiled
-
 KEYS = [b"a", b"b", b"c", b"d", b"e"]
 ENDS = [*KEYS, b"f", b"\0", b""]
 LEASE = 7

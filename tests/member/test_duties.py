@@ -41,6 +41,7 @@ class Recorder:
             return Schedule(0.0, replace(config, heartbeat_seconds=tick))
 
 
+@pytest.mark.sources
 @given(seconds, st.lists(seconds, min_size=1, max_size=4), st.lists(st.floats(0, 0.2), min_size=1))
 def test_a_duty_is_done_in_time_and_wakes_nobody_between_frequent_ticks(
     tick: float, intervals: list[float], lateness: list[float]

@@ -31,8 +31,6 @@ from kvorum.member.jobs import Place
 from kvorum.wal import AppendLog
 from tests.member.harness import Cluster, Machine, PowerCutError
 
-pytestmark = pytest.mark.compiled
-
 
 def all_keys(cluster: Cluster, machine: Machine) -> list[tuple[bytes, bytes, int, int]]:
     answer = cluster.success(machine, machine.range(b"\0", b"\0"))

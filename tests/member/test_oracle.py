@@ -35,6 +35,7 @@ from kvorum.member import requests
 from kvorum.rpc.checks import check_txn, is_read_only
 from tests.etcd import running_etcd
 from tests.member.harness import Cluster, Machine
+from tests.waiting import WAIT_SECONDS_MAX
 
 LEASE = 7
 KEYS = [b"a", b"b", b"c", b"d", b"e"]
@@ -67,7 +68,7 @@ class Pair:
     def _oracle(self, method: str, body: bytes) -> bytes | str:
         call = self._channel.unary_unary(f"/etcdserverpb.{method}", lambda each: each, bytes)
         try:
-            answer: bytes = call(body, timeout=20)
+            answer: bytes = call(body, timeout=WAIT_SECONDS_MAX)
         except grpc.RpcError as error:
             return str(error.details())
         return answer

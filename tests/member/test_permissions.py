@@ -171,7 +171,6 @@ def keys_per_slice(count: int) -> Iterator[None]:
         limits.KEYS_PER_SLICE = before
 
 
-@pytest.mark.compiled
 @given(grants, users, late, transactions, st.integers(1, 5))
 def test_a_transaction_at_once_and_in_slices(
     world: World,
@@ -195,7 +194,6 @@ def test_a_transaction_at_once_and_in_slices(
         assert plain == expected
 
 
-@pytest.mark.compiled
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_the_keys_of_a_lease_count_in_a_transaction(world: World, is_nested: bool) -> None:
     world.grant([Permitted(READWRITE, b"m", b"")])
@@ -210,7 +208,6 @@ def test_the_keys_of_a_lease_count_in_a_transaction(world: World, is_nested: boo
         assert checked == expected
 
 
-@pytest.mark.compiled
 @given(
     grants,
     users,
@@ -266,6 +263,7 @@ def looks() -> Iterator[Looks]:
         yield found
 
 
+@pytest.mark.sources
 @settings(max_examples=60)
 @given(grants, users, late, transactions)
 def test_the_order_of_a_transactions_look_ups(
@@ -292,6 +290,7 @@ READS_A = [Permitted(READ, b"a", b"")]
 WRITES_A = [Permitted(WRITE, b"a", b"")]
 
 
+@pytest.mark.sources
 def test_a_deletion_by_itself_looks_at_writes_first_and_in_a_transaction_at_reads(
     world: World, looks: Looks
 ) -> None:
@@ -304,6 +303,7 @@ def test_a_deletion_by_itself_looks_at_writes_first_and_in_a_transaction_at_read
     assert looks == [(b"a", b"b", False), (b"a", b"b", True)]
 
 
+@pytest.mark.sources
 def test_both_branches_are_looked_at_and_the_first_refusal_ends_the_walk(
     world: World, looks: Looks
 ) -> None:
@@ -335,7 +335,6 @@ def test_a_transaction_with_nothing_to_check_is_anybodys(world: World) -> None:
             assert found is None or run_to_end(found) is None  # type: ignore[arg-type]
 
 
-@pytest.mark.compiled
 @pytest.mark.parametrize("count", [1, permissions.PLAIN_OPERATIONS_MAX + 1, 1000])
 @pytest.mark.parametrize("part", ["compares", "success", "failure"])
 def test_a_long_transaction_is_checked_in_slices(world: World, part: str, count: int) -> None:
@@ -357,7 +356,6 @@ def test_a_long_transaction_is_checked_in_slices(world: World, part: str, count:
         assert slices >= (count - 1) // limits.KEYS_PER_SLICE
 
 
-@pytest.mark.compiled
 @pytest.mark.parametrize("is_write", [False, True])
 def test_a_long_lease_is_checked_in_slices(world: World, is_write: bool) -> None:
     member = world.member
@@ -392,7 +390,6 @@ def test_a_lease_that_is_not_known_has_no_keys_to_refuse_for(world: World) -> No
             assert run_to_end(slices) is None
 
 
-@pytest.mark.compiled
 def test_a_read_that_is_given_up_releases_what_it_holds(world: World) -> None:
     released: list[bool] = []
 

@@ -27,8 +27,6 @@ from kvorum.member.waits import (
 )
 from tests.member.harness import Cluster, Machine
 
-pytestmark = pytest.mark.compiled
-
 
 class Answer:
     """A job that returns a value or raises it."""

@@ -23,13 +23,14 @@ from kvorum.snap import WriteSnap, load_newest
 from kvorum.wal import valid_snapshots
 from tests.database import Database
 from tests.etcd import Etcd, is_target, running_etcd
+from tests.waiting import WAIT_SECONDS_MAX
 
 FILES = RealFiles()
 
 
 def ask(etcd: Etcd, method: str, **request: Any) -> dict[str, Any] | tuple[int, str]:
     """Return the answer, or the code and text of the refusal."""
-    connection = http.client.HTTPConnection(etcd.address, timeout=20)
+    connection = http.client.HTTPConnection(etcd.address, timeout=WAIT_SECONDS_MAX)
     try:
         connection.request("POST", f"/v3/cluster/member/{method}", json.dumps(request))
         response = connection.getresponse()
@@ -151,7 +152,7 @@ def test_an_added_member_has_the_id_of_its_second(tmp_path: Path) -> None:
 
 def http_date(etcd: Etcd) -> int:
     """Ask etcd for the time of its machine, in seconds."""
-    connection = http.client.HTTPConnection(etcd.address, timeout=20)
+    connection = http.client.HTTPConnection(etcd.address, timeout=WAIT_SECONDS_MAX)
     try:
         connection.request("GET", "/version")
         response = connection.getresponse()

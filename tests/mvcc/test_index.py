@@ -12,8 +12,6 @@ from kvorum.mvcc.index import Index
 from kvorum.mvcc.slices import run_to_end
 from kvorum.mvcc.sortedkeys import SortedKeys
 
-pytestmark = pytest.mark.compiled
-
 KEYS = st.binary(min_size=1, max_size=3)
 Ends = st.one_of(st.none(), KEYS)
 

@@ -2,14 +2,11 @@
 
 import tracemalloc
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.mvcc import slices
 from kvorum.mvcc.slices import Slices, joined, run_to_end
-
-pytestmark = pytest.mark.compiled
 
 
 @given(st.lists(st.binary(max_size=50)), st.integers(1, 100))

@@ -187,6 +187,7 @@ PLANTS: dict[Plant, Callable[[], None]] = {
 }
 
 
+@pytest.mark.sources
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_mistake_is_noticed(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     set_slice(2)

@@ -14,8 +14,6 @@ from kvorum.mvcc.store import Store
 from tests.database import Database
 from tests.mvcc.machine import Recorder, answer, set_slice
 
-pytestmark = pytest.mark.compiled
-
 KEYS = 3 * KEYS_PER_SLICE + 17
 WHOLE = RangeOptions(b"k", b"l")
 

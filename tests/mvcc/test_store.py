@@ -5,8 +5,6 @@ from hypothesis import settings
 
 from tests.mvcc.machine import StoreMachine
 
-pytestmark = pytest.mark.compiled
-
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(stateful_step_count=50, deadline=None)
 

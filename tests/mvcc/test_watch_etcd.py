@@ -34,8 +34,7 @@ from kvorum.mvcc.watch.hub import REQUEST_BYTES_MAX
 from tests.etcd import Etcd, running_etcd
 from tests.mvcc.watch_walk import FILTERS, KEYS, WIDE
 from tests.mvcc.watch_world import Limits, Operation, Watch, World
-
-SECONDS_MAX = 20
+from tests.waiting import WAIT_SECONDS_MAX
 
 
 class EtcdStream:
@@ -60,7 +59,7 @@ class EtcdStream:
         self._requests.put(request.SerializeToString())
 
     def take(self, count: int) -> list[bytes]:
-        return [self._responses.get(timeout=SECONDS_MAX) for _ in range(count)]
+        return [self._responses.get(timeout=WAIT_SECONDS_MAX) for _ in range(count)]
 
     def close(self) -> None:
         self._requests.put(None)
@@ -86,7 +85,7 @@ class Both:
 
     def _ask(self, method: str, request: Any, response: Any = None) -> Any:
         call = self.channel.unary_unary(f"/etcdserverpb.KV/{method}", None, None)
-        answer = call(request.SerializeToString(), timeout=SECONDS_MAX)
+        answer = call(request.SerializeToString(), timeout=WAIT_SECONDS_MAX)
         return response.FromString(answer) if response else None
 
     def open(self) -> int:

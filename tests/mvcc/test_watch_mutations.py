@@ -311,6 +311,7 @@ def owner_of(function: Callable[..., Any]) -> Any:
     return getattr(module, path[0]) if path else module
 
 
+@pytest.mark.sources
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_a_walk_notices(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner_of(mistake.where), mistake.where.__name__, planted(mistake))

@@ -153,6 +153,7 @@ class CountingRows:
         return found
 
 
+@pytest.mark.sources
 def test_history_is_read_once_for_many_watchers(world: World) -> None:
     for number in range(100):
         put(world, b"k%d" % (number % 10))

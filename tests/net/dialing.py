@@ -10,7 +10,7 @@ from kvorum.edge import Headers
 from kvorum.net.credentials import Credentials, DialSettings
 from kvorum.net.dialer import HttpDialer
 from kvorum.net.interface import FAILURES, DialEvent, DialEventKind
-from tests.edge.service import WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS_MAX
 
 RESPONDED, PIECE, COMPLETED, FAILED, WRITABLE, REFUSED = DialEventKind
 
@@ -50,7 +50,7 @@ class Dialing:
             self._events += self.dialer.poll()
 
     def run(self, waiting: Any) -> Any:
-        return self.loop.run_until_complete(asyncio.wait_for(waiting, WAIT_SECONDS))
+        return self.loop.run_until_complete(asyncio.wait_for(waiting, WAIT_SECONDS_MAX))
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Run the loop until a condition holds for which there is no event."""

@@ -18,7 +18,7 @@ from kvorum.net.credentials import DialSettings
 from kvorum.net.interface import WRITABLE_BYTES, DialEvent
 from tests.certificates import Authority, Pair
 from tests.edge.conftest import OpenService, edge_kind, open_service
-from tests.edge.service import OK, WAIT_SECONDS, Service
+from tests.edge.service import OK, Service
 from tests.etcd import running_etcd
 from tests.net.dialing import (
     COMPLETED,
@@ -30,6 +30,7 @@ from tests.net.dialing import (
     Dialing,
 )
 from tests.ports import held_port
+from tests.waiting import WAIT_SECONDS_MAX
 
 __all__ = ["edge_kind", "open_service"]
 
@@ -42,7 +43,7 @@ def open_dialing() -> Iterator[OpenDialing]:
 
     def open_it(
         settings: DialSettings | None = None,
-        seconds: float = WAIT_SECONDS,
+        seconds: float = WAIT_SECONDS_MAX,
         local_address: str = "",
     ) -> Dialing:
         opened.append(Dialing(settings or DialSettings(), seconds, local_address))
@@ -66,13 +67,13 @@ def scripted(*script: list[bytes]) -> Iterator[tuple[str, list[bytes]]]:
     """
     read: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(WAIT_SECONDS)
+        server.settimeout(WAIT_SECONDS_MAX)
 
         def serve() -> None:
             for answers in script:
                 connection, _ = server.accept()
                 with connection:
-                    connection.settimeout(WAIT_SECONDS)
+                    connection.settimeout(WAIT_SECONDS_MAX)
                     for answer in answers:
                         read.append(connection.recv(65536))
                         connection.sendall(answer)
@@ -80,7 +81,7 @@ def scripted(*script: list[bytes]) -> Iterator[tuple[str, list[bytes]]]:
         thread = threading.Thread(target=serve)
         thread.start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}", read
-        thread.join(WAIT_SECONDS)
+        thread.join(WAIT_SECONDS_MAX)
         assert not thread.is_alive()
 
 
@@ -240,7 +241,7 @@ def test_what_is_not_polled_is_not_read(dialing: Dialing, open_service: OpenServ
 def test_kept_connections_are_bounded_and_closed_in_time(
     dialing: Dialing, open_service: OpenService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "IDLE_SECONDS_MAX", WAIT_SECONDS)
+    monkeypatch.setattr(links, "IDLE_SECONDS_MAX", WAIT_SECONDS_MAX)
     service = open_service()
     dialer = dialing.dialer
     numbers = [
@@ -570,7 +571,7 @@ def test_http2_is_not_offered(place: TlsFixture, open_dialing: OpenDialing) -> N
     context.load_cert_chain(place.member.cert, place.member.key)
     context.set_alpn_protocols(["h2"])
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(WAIT_SECONDS)
+        server.settimeout(WAIT_SECONDS_MAX)
 
         def serve() -> None:
             with context.wrap_socket(server.accept()[0], server_side=True) as connection:
@@ -583,7 +584,7 @@ def test_http2_is_not_offered(place: TlsFixture, open_dialing: OpenDialing) -> N
         dialing = open_dialing(place.settings())
         url = f"https://127.0.0.1:{server.getsockname()[1]}"
         assert dialing.get(url, "/")[2] == b"ok"
-        thread.join(WAIT_SECONDS)
+        thread.join(WAIT_SECONDS_MAX)
     assert offered == [None]
 
 

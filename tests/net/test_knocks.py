@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 from kvorum.net.credentials import DialSettings
-from tests.edge.service import WAIT_SECONDS
 from tests.net.dialing import COMPLETED, FAILED, REFUSED, Dialing
+from tests.waiting import WAIT_SECONDS_MAX
 
 
 @pytest.fixture
 def dialing() -> Iterator[Dialing]:
-    made = Dialing(DialSettings(), WAIT_SECONDS)
+    made = Dialing(DialSettings(), WAIT_SECONDS_MAX)
     yield made
     made.close()
 
@@ -37,12 +37,14 @@ def test_a_host_answers_knocks_whatever_its_processes_do(dialing: Dialing) -> No
 
 def test_a_host_that_is_silent_gives_no_answer() -> None:
     """Its kernel drops what does not fit into the queue of connections, as a silent one would."""
-    dialing = Dialing(DialSettings(), 0.05)
+    dialing = Dialing(DialSettings(), WAIT_SECONDS_MAX)
     dialer = dialing.dialer
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         number = dialer.request(url, "GET", "/", [], b"")
         dialing.until(lambda: bool(dialer._connections))
+        # Only the knocks are not to take long.
+        dialer._connect_seconds_max = 0.05
         knock = dialer.knock(number)
         assert dialing.next(knock) == (FAILED, knock, None)
         dialer.knock(number)

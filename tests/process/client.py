@@ -19,8 +19,7 @@ from kvorum.api.pb.etcdserverpb import (
     WatchRequest,
     WatchResponse,
 )
-
-WAIT_SECONDS = 30
+from tests.waiting import WAIT_SECONDS_MAX
 
 
 class Client:
@@ -47,35 +46,35 @@ class Client:
 
     def put(self, key: bytes, value: bytes) -> int:
         """Put a key; return the revision."""
-        answer = self._put(PutRequest(key=key, value=value), timeout=WAIT_SECONDS)
+        answer = self._put(PutRequest(key=key, value=value), timeout=WAIT_SECONDS_MAX)
         return int(answer.header.revision)
 
     def put_later(self, key: bytes, value: bytes) -> Any:
         """Begin to put a key; return grpc's future of the response."""
-        return self._put.future(PutRequest(key=key, value=value), timeout=WAIT_SECONDS)
+        return self._put.future(PutRequest(key=key, value=value), timeout=WAIT_SECONDS_MAX)
 
     def put_many(self, keys: list[bytes]) -> None:
         """Put keys in one transaction."""
         puts = [RequestOp(request_put=PutRequest(key=key)) for key in keys]
-        self._txn(TxnRequest(success=puts), timeout=WAIT_SECONDS)
+        self._txn(TxnRequest(success=puts), timeout=WAIT_SECONDS_MAX)
 
     def delete_everything(self) -> None:
         """Delete all keys."""
-        self._delete(DeleteRangeRequest(key=b"\0", range_end=b"\0"), timeout=WAIT_SECONDS)
+        self._delete(DeleteRangeRequest(key=b"\0", range_end=b"\0"), timeout=WAIT_SECONDS_MAX)
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key."""
-        kvs = self._range(RangeRequest(key=key), timeout=WAIT_SECONDS).kvs
+        kvs = self._range(RangeRequest(key=key), timeout=WAIT_SECONDS_MAX).kvs
         return bytes(kvs[0].value) if kvs else None
 
     def everything(self) -> RangeResponse:
         """Return all keys."""
         request = RangeRequest(key=b"\0", range_end=b"\0")
-        return self._range(request, timeout=WAIT_SECONDS)  # type: ignore[no-any-return]
+        return self._range(request, timeout=WAIT_SECONDS_MAX)  # type: ignore[no-any-return]
 
     def watch(self, requests: Iterator[WatchRequest]) -> Any:
         """Open a watch stream."""
-        return self._watch(requests, timeout=WAIT_SECONDS)
+        return self._watch(requests, timeout=WAIT_SECONDS_MAX)
 
 
 @contextmanager

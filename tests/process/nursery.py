@@ -149,8 +149,8 @@ if __name__ == "__main__":
 def running(servers: Nursery, directory: Path, *flags: str) -> Iterator[Child]:
     """Run a server, which is ready, until the block ends."""
     server = servers.start(directory, *flags)
+    server.wait_ready()
     try:
-        server.wait_ready()
         yield server
     finally:
         server.terminate()

@@ -10,17 +10,17 @@ from hyperframe.frame import PingFrame, SettingsFrame
 from kvorum.auth.tokens import SimpleTokens
 from kvorum.net.security import tls_settings
 from kvorum.process.tokens import open_tokens
+from kvorum.server.settings import edge_limits
 from kvorum.settings.checks import make_config
 from kvorum.settings.flags import parse_arguments
 from kvorum.telemetry.logs import Logger
 from tests.edge.wire import PREFACE, Wire, grpc_headers
 from tests.process.nursery import Nursery, nursery, running
 from tests.rpc.harness import by_name
+from tests.waiting import WAIT_SECONDS_MAX
 
 WATCH = by_name("Watch/Watch").path
 MAX_CONCURRENT_STREAMS = 3
-UNANSWERED_SECONDS = 10.0
-"""Less than a client has by default to answer a ping."""
 
 
 @pytest.fixture(scope="module")
@@ -30,27 +30,34 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 
 
 def test_pings_and_streams_of_clients(servers: Nursery, tmp_path: Path) -> None:
-    flags = (
-        "--grpc-keepalive-min-time=0s",
-        "--grpc-keepalive-interval=50ms",
-        "--grpc-keepalive-timeout=500ms",
-        "--max-concurrent-streams=7",
-    )
-    with running(servers, tmp_path / "data", *flags) as server:
-        with Wire(server.address) as frequent:
-            frequent.open(grpc_headers(WATCH))
-            for _ in range(20):
-                frequent.ping()
-            assert frequent.goaway is None
-            assert frequent.settings[MAX_CONCURRENT_STREAMS] == 7
-        with Wire(server.address, greet=False) as silent:
-            silent.socket.settimeout(UNANSWERED_SECONDS)
-            call = silent.headers_frame(1, grpc_headers(WATCH)).serialize()
-            silent.send_bytes(PREFACE + SettingsFrame(0).serialize() + call)
-            frames = []
-            while (frame := silent.read_frame()) is not None:
-                frames.append(frame)
-            assert any(isinstance(frame, PingFrame) for frame in frames)
+    flags = ("--grpc-keepalive-min-time=0s", "--max-concurrent-streams=7")
+    with (
+        running(servers, tmp_path / "data", *flags) as server,
+        Wire(server.address) as frequent,
+    ):
+        frequent.open(grpc_headers(WATCH))
+        for _ in range(20):
+            frequent.ping()
+        assert frequent.goaway is None
+        assert frequent.settings[MAX_CONCURRENT_STREAMS] == 7
+
+
+def test_clients_that_answer_no_ping_are_let_go(servers: Nursery, tmp_path: Path) -> None:
+    flags = ("--grpc-keepalive-interval=50ms", "--grpc-keepalive-timeout=500ms")
+    # Nobody waits for as long as the default, to see which of both it was.
+    limits = edge_limits(make_config(parse_arguments(flags)[0]))
+    assert (limits.keepalive_seconds, limits.keepalive_timeout_seconds) == (0.05, 0.5)
+    with (
+        running(servers, tmp_path / "data", *flags) as server,
+        Wire(server.address, greet=False) as silent,
+    ):
+        silent.socket.settimeout(WAIT_SECONDS_MAX)
+        call = silent.headers_frame(1, grpc_headers(WATCH)).serialize()
+        silent.send_bytes(PREFACE + SettingsFrame(0).serialize() + call)
+        frames = []
+        while (frame := silent.read_frame()) is not None:
+            frames.append(frame)
+        assert any(isinstance(frame, PingFrame) for frame in frames)
 
 
 def test_a_token_lasts_as_long_as_it_is_told_to() -> None:

@@ -33,11 +33,11 @@ from kvorum.sim.run import memory_directory
 from kvorum.sim.world import World
 from kvorum.telemetry.logs import Logger
 from kvorum.wal import AppendLog
+from tests.waiting import WAIT_SECONDS_MAX
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 
 RECORD = 8
-SECONDS_MAX = 60
 
 
 class Hand(Enum):
@@ -128,7 +128,7 @@ def run_here(edge_name: str, plan: Sequence[Planned], patch: pytest.MonkeyPatch)
                     if error is not None and job.on_failure is None:
                         return
                 if left and not order.has_ended and edge.announce_sleep():
-                    await asyncio.wait_for(woken.wait(), SECONDS_MAX)
+                    await asyncio.wait_for(woken.wait(), WAIT_SECONDS_MAX)
                     woken.clear()
 
         try:

@@ -15,9 +15,9 @@ from kvorum.wal import SEGMENT_BYTES
 from tests.etcd import running_etcd
 from tests.kvorum import Kvorum, command, running_kvorum
 from tests.process.client import Client, connected
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 SOURCE = Path(__file__).with_name("faults.c")
-WAIT_SECONDS = 60
 KEYS = [f"key{number}".encode() for number in range(20)]
 
 
@@ -27,7 +27,9 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("gcc") is None:
         pytest.skip("no C compiler for the disk that fails")
     subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-O1", "-o", path, SOURCE, "-ldl"], check=True, timeout=60
+        ["gcc", "-shared", "-fPIC", "-O1", "-o", path, SOURCE, "-ldl"],
+        check=True,
+        timeout=WAIT_SECONDS_MAX,
     )
     return path
 
@@ -38,7 +40,7 @@ def refused(directory: Path, *flags: str) -> str:
         command(directory, "127.0.0.1:0", *flags),
         capture_output=True,
         text=True,
-        timeout=WAIT_SECONDS,
+        timeout=WAIT_SECONDS_MAX,
         check=False,
     )
     assert done.returncode == 1, done.stderr
@@ -92,7 +94,7 @@ def test_a_disk_that_fails_stops_the_member_and_loses_nothing(
             trigger.touch()
             with pytest.raises(grpc.RpcError):
                 put_until_refused(client, revisions)
-            assert server.process.wait(WAIT_SECONDS) == 1
+            assert server.process.wait(WAIT_SECONDS_MAX) == 1
         assert reason in fatal_lines(server)[-1]
         trigger.unlink()
     with running_kvorum(tmp_path / "data") as server, connected(server.address) as client:
@@ -155,7 +157,8 @@ def test_a_long_apply_is_warned_of(tmp_path: Path) -> None:
             client.put_many([f"{number}/{key}".encode() for key in range(5000)])
         client.delete_everything()
         assert not client.everything().kvs
-        with urllib.request.urlopen(f"http://{server.address}/metrics", timeout=60) as page:
+        url = f"http://{server.address}/metrics"
+        with urllib.request.urlopen(url, timeout=WAIT_SECONDS_MAX) as page:
             text = page.read()
     lines = [line for line in server.lines if "apply request took too long" in line]
     assert lines and b"\netcd_server_slow_apply_total %d\n" % len(lines) in text
@@ -276,8 +279,12 @@ def test_a_server_that_was_killed_on_a_small_disk_starts_again(tmp_path: Path) -
         with running_kvorum(disk / "data") as server, connected(server.address) as client:
             client.put(b"key", b"value")
             spare = disk / "data" / "member" / "wal" / "0.tmp"
-            while not spare.exists() or spare.stat().st_size < SEGMENT_BYTES:
+
+            def is_made() -> bool:
                 client.put(b"other", b"value")
+                return spare.exists() and spare.stat().st_size >= SEGMENT_BYTES
+
+            until("a segment is made in advance", is_made)
             server.process.kill()
             server.process.wait()
         with running_kvorum(disk / "data") as server, connected(server.address) as client:
@@ -304,7 +311,7 @@ def test_a_start_that_etcd_refuses_is_refused(tmp_path: Path, flags: tuple[str, 
         command(tmp_path / "data", "127.0.0.1:0", *flags),
         capture_output=True,
         text=True,
-        timeout=WAIT_SECONDS,
+        timeout=WAIT_SECONDS_MAX,
         check=False,
     )
     assert done.returncode == 1, done.stderr
@@ -319,5 +326,5 @@ def test_signals_end_the_process_as_they_end_etcd(tmp_path: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         with running_kvorum(tmp_path / "data") as server:
             server.process.send_signal(number)
-            assert server.process.wait(WAIT_SECONDS) == -number
+            assert server.process.wait(WAIT_SECONDS_MAX) == -number
         assert any("closed etcd server" in line for line in server.lines)

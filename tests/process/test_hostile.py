@@ -28,9 +28,9 @@ from kvorum.raft.changes import ChangeType, ConfChange
 from tests.kvorum import Kvorum, running_kvorum
 from tests.ports import held_port
 from tests.rpc.harness import Harness
+from tests.waiting import WAIT_SECONDS_MAX
 
 EXAMPLES = int(os.environ.get("KVORUM_EXAMPLES", "25"))
-WAIT_SECONDS = 20.0
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LISTENERS = ("clients", "metrics", "members")
 
@@ -83,7 +83,7 @@ def place(
 
 def exchange(address: tuple[str, int], data: bytes) -> bytes:
     """Send these bytes and nothing more; return the head of the answer, empty if there is none."""
-    with socket.create_connection(address, timeout=WAIT_SECONDS) as connection:
+    with socket.create_connection(address, timeout=WAIT_SECONDS_MAX) as connection:
         received = b""
         with suppress(ConnectionError):
             connection.sendall(data)
@@ -185,7 +185,7 @@ def call(server: Kvorum, name: str, request: Any, response: Any) -> Any:
         method = channel.unary_unary(
             f"/etcdserverpb.{name}", type(request).SerializeToString, response.FromString
         )
-        return method(request, timeout=WAIT_SECONDS, wait_for_ready=True)
+        return method(request, timeout=WAIT_SECONDS_MAX, wait_for_ready=True)
 
 
 def check_serves(server: Kvorum, url: str) -> None:

@@ -25,6 +25,7 @@ from kvorum.process.helper import LENGTH, PACKAGES, START, Helper
 from kvorum.server.jobs import Ended, JobOrder, Outcome
 from kvorum.telemetry.logs import Logger
 from kvorum.wal import AppendLog
+from tests.waiting import WAIT_SECONDS_MAX
 
 RECORD = 8
 
@@ -85,7 +86,7 @@ def run_jobs(
             edge.awake()
             ended += order.take_ended()
             if len(ended) < len(jobs) and not order.has_ended and edge.announce_sleep():
-                await asyncio.wait_for(woken.wait(), 30)
+                await asyncio.wait_for(woken.wait(), WAIT_SECONDS_MAX)
                 woken.clear()
         assert [job for job, _, _ in ended] == jobs
         assert [error for _, _, error in ended] == [None] * len(jobs)
@@ -152,7 +153,7 @@ def with_helper(use: Callable[[Helper, "asyncio.Queue[tuple[object, Outcome]]"],
             lambda token, outcome: outcomes.put_nowait((token, outcome)),
         )
         try:
-            await asyncio.wait_for(use(helper, outcomes), 60)  # type: ignore[arg-type]
+            await asyncio.wait_for(use(helper, outcomes), WAIT_SECONDS_MAX)  # type: ignore[arg-type]
         finally:
             helper.stop()
 
@@ -215,7 +216,7 @@ def with_order(use: Callable[[JobOrder, Callable[[], Awaitable[Ended]]], Awaitab
             while not ended:
                 ended.extend(order.take_ended())
                 if not ended:
-                    await asyncio.wait_for(woken.wait(), 60)
+                    await asyncio.wait_for(woken.wait(), WAIT_SECONDS_MAX)
                     woken.clear()
             return ended.pop(0)
 

@@ -4,10 +4,12 @@ import errno
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,12 @@ from cryptography.hazmat.primitives import serialization
 from kvorum.edge import Edge, TlsSettings
 from kvorum.process.refused import system_text
 from tests.certificates import Authority
-from tests.cluster.processes import start
+from tests.cluster.members import TIMING
+from tests.cluster.processes import Process, start
 from tests.etcd import binary, is_target
 from tests.kvorum import READY, command, running_kvorum
 from tests.ports import held_ports
-
-WAIT_SECONDS = 60.0
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 
 def refused(directory: Path, *flags: str, scheme: str = "http") -> tuple[str, str]:
@@ -42,18 +44,29 @@ def refused(directory: Path, *flags: str, scheme: str = "http") -> tuple[str, st
 def ended(directory: Path, arguments: list[str]) -> str:
     """Start the server, which ends by itself with exit code 1; return what it logged."""
     log = directory / "log"
-    assert start("kvorum", arguments, log).wait(WAIT_SECONDS) == 1
+    assert start("kvorum", arguments, log).wait(WAIT_SECONDS_MAX) == 1
     content = log.read_text()
     log.unlink()
     assert "Traceback" not in content
     return content
 
 
+def kill(process: Process) -> None:
+    """End a server that may run, and wait until it is gone: it writes into its directory."""
+    if process.poll() is None:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(WAIT_SECONDS_MAX)
+
+
 def etcd_refused(directory: Path, *flags: str, scheme: str = "http") -> str:
     """Return why a real etcd refuses the same flags."""
     arguments = command(directory / "etcd", "127.0.0.1:0", *flags, scheme=scheme)[1:]
     done = subprocess.run(
-        [str(binary("etcd")), *arguments], capture_output=True, text=True, timeout=60, check=False
+        [str(binary("etcd")), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS_MAX,
+        check=False,
     )
     assert done.returncode == 1, done.stderr
     # Others of its threads may log a line behind it.
@@ -272,19 +285,24 @@ def test_a_member_among_strangers_ends_and_they_go_on(tmp_path: Path) -> None:
                 f"--initial-advertise-peer-urls={urls[number]}",
                 f"--initial-cluster={listed}",
                 f"--initial-cluster-token={token}",
+                # With the shortest, a busy machine might elect for ever.
+                *TIMING,
             ]
 
-        members = []
+        members: list[tuple[Process, Path]] = []
         for number in range(2):
             log = tmp_path / f"log{number}"
             log.touch()
             arguments = command(tmp_path / f"m{number}", "127.0.0.1:0", *flags(number, "theirs"))
             members.append((start("kvorum", arguments[1:], log), log))
-            running.callback(os.kill, members[number][0].pid, 9)
+            running.callback(kill, members[number][0])
+
+        def is_ready(member: Process, log: Path) -> bool:
+            assert member.poll() is None, log.read_text()
+            return READY in log.read_text()
+
         for member, log in members:
-            with log.open() as lines:
-                while READY not in lines.readline():
-                    assert member.poll() is None, log.read_text()
+            until(f"{log} says that it serves", partial(is_ready, member, log))
         # Before it starts, or after a while if they did not answer in time.
         content = ended(tmp_path, command(tmp_path / "data", "127.0.0.1:0", *flags(2, "own"))[1:])
         last = json.loads(content.splitlines()[-1])

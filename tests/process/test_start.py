@@ -15,6 +15,7 @@ from tests.clients.etcdctl import run as etcdctl
 from tests.etcd import binary
 from tests.kvorum import command, running_kvorum
 from tests.process.client import connected
+from tests.waiting import WAIT_SECONDS_MAX
 
 PROGRAM = str(Path(sys.executable).parent / "kvorum")
 
@@ -25,7 +26,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         capture_output=True,
         text=True,
         env=os.environ | environment,
-        timeout=60,
+        timeout=WAIT_SECONDS_MAX,
         check=False,
     )
 
@@ -55,7 +56,7 @@ def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(path))
-        manager.settimeout(60)
+        manager.settimeout(WAIT_SECONDS_MAX)
         monkeypatch.setenv("NOTIFY_SOCKET", str(path))
         with running_kvorum(tmp_path / "data") as server:
             assert manager.recv(100) == b"READY=1"
@@ -92,7 +93,7 @@ def test_too_few_descriptors_are_refused(tmp_path: Path) -> None:
         ["sh", "-c", 'ulimit -n 100 && exec "$@"', "sh", *command(tmp_path, "127.0.0.1:0")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_SECONDS_MAX,
         check=False,
     )
     assert done.returncode == 1
@@ -138,7 +139,7 @@ def test_exit_codes_are_etcds(
         capture_output=True,
         env=os.environ | environment,
         cwd=tmp_path,
-        timeout=60,
+        timeout=WAIT_SECONDS_MAX,
         check=False,
     )
     assert (done.returncode, theirs.returncode) == (code, code), done.stderr

@@ -20,6 +20,7 @@ from tests.kvorum import command
 from tests.ports import held_port, held_ports
 from tests.process.client import connected
 from tests.process.nursery import Child, Nursery, nursery, running
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 MEBIBYTE = 1 << 20
 
@@ -108,7 +109,11 @@ def test_the_database_is_locked_as_it_grows(servers: Nursery, tmp_path: Path) ->
                 client.put(b"key", b"x" * MEBIBYTE)
     with running(servers, tmp_path / "data", "--memory-mlock") as server:
         assert locked_bytes(server) >= 3 * MEBIBYTE > first
-        assert locked_bytes(server) >= file.stat().st_size // 4096 * 4096
+        # The file may just have grown.
+        until(
+            "all of the file is locked",
+            lambda: file.stat().st_size // 4096 * 4096 <= locked_bytes(server),
+        )
 
 
 NO_LOCKING = """
@@ -130,7 +135,7 @@ def test_memory_that_cannot_be_locked_refuses_the_start(tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_SECONDS_MAX,
         check=False,
     )
     assert done.returncode == 1, done.stderr
@@ -186,7 +191,8 @@ def test_etcd_says_that_it_skips_defragmenting(servers: Nursery, tmp_path: Path)
     log = tmp_path / "log"
     flags = ("--bootstrap-defrag-threshold-megabytes=2", f"--log-outputs={log},stderr")
     with running_etcd(tmp_path / "data", *flags):
-        theirs = [json.loads(line) for line in log.read_text().splitlines()]
+        pass
+    theirs = [json.loads(line) for line in log.read_text().splitlines()]
     (told,) = [line for line in theirs if line["msg"] == "Skipping defragmentation"]
     with running(servers, tmp_path / "ours", flags[0]) as server:
         ours = fields(server, "Skipping defragmentation")
@@ -196,8 +202,10 @@ def test_etcd_says_that_it_skips_defragmenting(servers: Nursery, tmp_path: Path)
 
 
 def test_a_lone_member_holds_one_election(servers: Nursery, tmp_path: Path) -> None:
+    # So long an election timeout that a slow disk does not exceed it.
+    flags = ("--heartbeat-interval=1000", "--election-timeout=50000")
     for term in (1, 2):
-        with running(servers, tmp_path / "data") as server:
+        with running(servers, tmp_path / "data", *flags) as server:
             told = messages(server)
             elections = [line for line in told if "is starting a new election" in line]
             assert len(elections) == 1 and elections[0].endswith(f"at term {term}")
@@ -221,4 +229,4 @@ def test_it_is_ready_when_every_listener_is_bound(servers: Nursery, tmp_path: Pa
             assert sum(message.startswith("serving client traffic") for message in told) == 3
             for address in addresses:
                 host, port = address.split(":")
-                socket.create_connection((host, int(port)), timeout=20).close()
+                socket.create_connection((host, int(port)), timeout=WAIT_SECONDS_MAX).close()

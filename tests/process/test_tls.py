@@ -30,6 +30,7 @@ from tests.edge.wire import Wire
 from tests.etcd import binary, is_target, running_etcd
 from tests.kvorum import running_kvorum
 from tests.ports import held_port
+from tests.waiting import WAIT_SECONDS_MAX
 
 
 class Place:
@@ -51,19 +52,19 @@ REFUSED_SECONDS = 8
 """How long etcdctl tries before it reports why: enough for a server on a busy machine."""
 
 
-def etcdctl(url: str, *arguments: str, seconds: int = 30) -> tuple[int, str]:
+def etcdctl(url: str, *arguments: str, seconds: float = WAIT_SECONDS_MAX / 2) -> tuple[int, str]:
     """Return etcdctl's exit status and its output."""
     done = subprocess.run(
         [
             str(binary("etcdctl")),
             f"--endpoints={url}",
-            f"--dial-timeout={seconds}s",
-            f"--command-timeout={seconds}s",
+            f"--dial-timeout={seconds:g}s",
+            f"--command-timeout={seconds:g}s",
             *arguments,
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_SECONDS_MAX,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr
@@ -110,11 +111,13 @@ def test_etcdctl_with_certificates(place: Place, tmp_path: Path) -> None:
         assert status == 0 and "is healthy" in output
         curl = ["curl", "-sS", "--cacert", str(place.authority.cert)]
         curl += ["--cert", str(place.client.cert), "--key", str(place.client.key)]
-        done = subprocess.run([*curl, f"{url}/health"], capture_output=True, timeout=20, check=True)
+        done = subprocess.run(
+            [*curl, f"{url}/health"], capture_output=True, timeout=WAIT_SECONDS_MAX, check=True
+        )
         assert json.loads(done.stdout)["health"] == "true"
         assert any("serving client traffic securely" in line for line in server.lines)
         done = subprocess.run(
-            [*curl, f"{url}/metrics"], capture_output=True, timeout=20, check=True
+            [*curl, f"{url}/metrics"], capture_output=True, timeout=WAIT_SECONDS_MAX, check=True
         )
         assert b'kvorum_edge_incidents_total{name="tls_handshakes_failed"} 0' in done.stdout
 
@@ -150,7 +153,9 @@ def test_failures_look_as_a_real_etcds(place: Place, tmp_path: Path) -> None:
     with both(place, tmp_path) as ports, ThreadPoolExecutor(2 * len(cases)) as pool:
         futures = {
             (name, case): pool.submit(
-                etcdctl, f"{url}:{port}", *flags, "get", "x", seconds=REFUSED_SECONDS
+                etcdctl,
+                *(f"{url}:{port}", *flags, "get", "x"),
+                seconds=WAIT_SECONDS_MAX / 2 if case == "well" else REFUSED_SECONDS,
             )
             for name, port in ports.items()
             for case, (url, flags) in cases.items()
@@ -200,7 +205,7 @@ def test_a_revoked_client_is_not_let_in(place: Place, tmp_path: Path) -> None:
             )
             for port in ports.values()
             for expected, flags, seconds in (
-                (0, identity(place, place.client), 30),
+                (0, identity(place, place.client), WAIT_SECONDS_MAX / 2),
                 (1, identity(place, revoked), 3),
             )
         ]
@@ -309,7 +314,10 @@ def test_both_schemes_at_one_address(place: Place, tmp_path: Path) -> None:
         curl += ["--cacert", str(place.authority.cert)]
         curl += ["--cert", str(place.client.cert), "--key", str(place.client.key)]
         done = subprocess.run(
-            [*curl, "https://127.0.0.1/health"], capture_output=True, timeout=20, check=True
+            [*curl, "https://127.0.0.1/health"],
+            capture_output=True,
+            timeout=WAIT_SECONDS_MAX,
+            check=True,
         )
         assert json.loads(done.stdout)["health"] == "true"
         said = [json.loads(line)["msg"] for line in server.lines]

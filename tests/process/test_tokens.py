@@ -17,6 +17,7 @@ from kvorum.settings.config import Config, ConfigError
 from kvorum.telemetry.logs import Logger, Sink, as_json
 from tests.auth.keys import SECRET, private_key, private_pem, public_pem
 from tests.etcd import binary, is_target
+from tests.waiting import WAIT_SECONDS_MAX
 
 Lines = list[dict[str, Any]]
 
@@ -69,7 +70,7 @@ def etcd_says(directory: Path, flag: str) -> tuple[str, Lines]:
         ],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=WAIT_SECONDS_MAX,
         check=False,
     )
     assert done.returncode == 1

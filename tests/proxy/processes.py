@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.etcd import binary
+from tests.waiting import WAIT_SECONDS_MAX
 
 PROGRAM = str(Path(sys.executable).parent / "kvorum")
 GATEWAY_READY = "ready to proxy client requests"
 PROXY_READY = "started gRPC proxy"
-WAIT_SECONDS_MAX = 60.0
 
 
 def run(program: str | Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -6,8 +6,8 @@ import select
 import signal
 import socket
 import struct
+import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -21,11 +21,21 @@ from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 from tests.ports import held_port
 from tests.proxy.processes import RunningProxy, running_proxy
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 MEBIBYTE = 1024 * 1024
 BETWEEN_BYTES_MAX = 64 * MEBIBYTE
 """More than the buffers of four sockets and a pipe, however the system tunes them."""
 RESET = struct.pack("ii", 1, 0)
+_PATIENT = f"""
+import sys
+from kvorum.process import gateway_loop, main
+gateway_loop.DRAIN_SECONDS_MAX = {WAIT_SECONDS_MAX}
+sys.argv[:] = sys.argv[1:]
+main.main()
+"""
+PATIENT = (sys.executable, "-c", _PATIENT)
+"""Runs a gateway that waits for its last connections longer than a test may stand still."""
 
 
 class Member:
@@ -49,7 +59,7 @@ class Member:
             thread.start()
 
     def _serve_one(self, connection: socket.socket) -> None:
-        connection.settimeout(60)
+        connection.settimeout(WAIT_SECONDS_MAX)
         with connection:
             try:
                 self._handle(connection)
@@ -100,7 +110,7 @@ def named(name: bytes) -> Callable[[socket.socket], None]:
 
 
 def connect(gateway: RunningProxy) -> socket.socket:
-    return socket.create_connection(gateway.place, timeout=60)
+    return socket.create_connection(gateway.place, timeout=WAIT_SECONDS_MAX)
 
 
 def ask(gateway: RunningProxy) -> bytes:
@@ -109,12 +119,19 @@ def ask(gateway: RunningProxy) -> bytes:
         return read_all(connection)
 
 
-def settled(gateway: RunningProxy, descriptors: int) -> None:
+def await_descriptors(gateway: RunningProxy, count: int) -> None:
     """Wait until the gateway has so few descriptors open."""
-    until = time.monotonic() + 60
-    while gateway.descriptors() > descriptors:
-        assert time.monotonic() < until, gateway.descriptors()
-        time.sleep(0.01)
+    until(f"the gateway has {count} descriptors", lambda: gateway.descriptors() <= count)
+
+
+def has_room(connection: socket.socket) -> bool:
+    return bool(select.select([], [connection], [], 0)[1])
+
+
+def is_asleep(gateway: RunningProxy) -> bool:
+    """Return whether the gateway waits for something: it has done all that it can do by now."""
+    stats = Path(f"/proc/{gateway.process.pid}/task").glob("*/stat")
+    return all(stat.read_text().rpartition(")")[2].split()[0] == "S" for stat in stats)
 
 
 def test_a_client_that_has_said_everything_still_gets_its_answer() -> None:
@@ -194,7 +211,7 @@ def test_a_member_that_does_not_read_holds_its_client_back_and_no_other() -> Non
 
     def read_late(connection: socket.socket) -> None:
         if connection.recv(1) == b"s":
-            reads.wait()
+            reads.wait(WAIT_SECONDS_MAX)
             answer_with_digest(connection)
         else:
             connection.sendall(b"quick")
@@ -207,12 +224,18 @@ def test_a_member_that_does_not_read_holds_its_client_back_and_no_other() -> Non
         slow.sendall(b"s")
         slow.setblocking(False)
         sent, piece, digest = 0, random.Random(2).randbytes(MEBIBYTE), hashlib.sha256()
-        # Held back: a second without room. The machine may be slow, but not without an end.
-        while select.select([], [slow], [], 1.0)[1]:
-            count = slow.send(piece)
-            digest.update(piece[:count])
-            sent += count
-            assert sent < BETWEEN_BYTES_MAX
+
+        def is_held_back() -> bool:
+            """Send what there is room for; return whether none is left and none is made."""
+            nonlocal sent
+            while has_room(slow):
+                count = slow.send(piece)
+                digest.update(piece[:count])
+                sent += count
+                assert sent < BETWEEN_BYTES_MAX
+            return is_asleep(gateway) and not has_room(slow)
+
+        until("the client is held back", is_held_back)
         with connect(gateway) as quick:
             quick.sendall(b"q")
             assert quick.recv(5) == b"quick"
@@ -277,7 +300,7 @@ def test_thousands_of_connections_leave_no_descriptor_behind() -> None:
             client.sendall(b"x" * 4 * MEBIBYTE)
             client.shutdown(socket.SHUT_WR)
             assert len(read_all(client)) == 4 * MEBIBYTE
-        settled(gateway, 1000)
+        await_descriptors(gateway, 1000)
         before = gateway.descriptors()
         for _ in range(20):
             clients = [connect(gateway) for _ in range(100)]
@@ -294,7 +317,7 @@ def test_thousands_of_connections_leave_no_descriptor_behind() -> None:
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 client.close()
         # Pipes are kept for others; they were made before.
-        settled(gateway, before)
+        await_descriptors(gateway, before)
 
 
 @pytest.mark.parametrize("command", ["gateway", "grpc-proxy"])
@@ -302,7 +325,7 @@ def test_the_service_manager_hears_that_it_serves(command: str, tmp_path: Path) 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         path = str(tmp_path / "notify")
         manager.bind(path)
-        manager.settimeout(60)
+        manager.settimeout(WAIT_SECONDS_MAX)
         before = ("env", f"NOTIFY_SOCKET={path}")
         with running_proxy(command, "--endpoints=127.0.0.1:1", before=before) as proxy:
             assert manager.recv(100) == b"READY=1"
@@ -312,7 +335,7 @@ def test_the_service_manager_hears_that_it_serves(command: str, tmp_path: Path) 
 def test_a_signal_ends_it_when_the_last_connection_has_ended() -> None:
     with (
         running_member(echo) as member,
-        running_proxy("gateway", f"--endpoints={member.address}") as gateway,
+        running_proxy("gateway", f"--endpoints={member.address}", before=PATIENT) as gateway,
     ):
         with connect(gateway) as client:
             client.sendall(b"before")
@@ -329,7 +352,7 @@ def test_a_signal_ends_it_when_the_last_connection_has_ended() -> None:
 def test_a_second_signal_ends_it_at_once() -> None:
     with (
         running_member(echo) as member,
-        running_proxy("gateway", f"--endpoints={member.address}") as gateway,
+        running_proxy("gateway", f"--endpoints={member.address}", before=PATIENT) as gateway,
         connect(gateway) as client,
     ):
         client.sendall(b"x")
@@ -370,7 +393,7 @@ def test_clients_of_a_cluster_behind_it(program: str, tmp_path: Path) -> None:
     ):
         assert etcdctl(gateway.address, "put", "hello", "world").output == "OK\n"
         assert etcdctl(gateway.address, "get", "hello").output == "hello\nworld\n"
-        with Client(gateway.address) as client:
+        with Client(gateway.address, timeout=WAIT_SECONDS_MAX) as client:
             value = random.Random(4).randbytes(MEBIBYTE)
             client.put("large", value)
             got = client.get("large")

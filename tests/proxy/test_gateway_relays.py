@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvorum.process.relays import CHUNK_BYTES, PIPE_BYTES, Flow, Pipes, Relay, configure
+from kvorum.process.relays import CHUNK_BYTES, PIPE_BYTES, Flow, Pipe, Pipes, Relay, configure
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 KINDS = {"copied": 0, "spliced": 4}
 
@@ -39,6 +40,11 @@ def read(reader: socket.socket, count: int) -> bytes | None:
         return None
 
 
+def await_bytes(reader: socket.socket) -> None:
+    """Wait until there is something to read, or the end."""
+    assert select.select([reader], [], [], WAIT_SECONDS_MAX)[0]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40)
 @given(
@@ -51,21 +57,33 @@ def test_everything_arrives_and_then_the_end(kind: str, size: int, steps: list[i
     pipes = Pipes(KINDS[kind])
     with connections(2) as ((speaker, source), (sink, hearer)):
         flow = Flow(source, sink, pipes)
-        heard, sent, turn, is_ended = bytearray(), 0, 0, False
-        while not is_ended:
-            step = steps[turn % len(steps)]
-            turn += 1
-            if sent < size:
-                with suppress(BlockingIOError):
-                    sent += speaker.send(data[sent : sent + step])
-            elif not flow.is_ending:
-                speaker.shutdown(socket.SHUT_WR)
-                flow.is_ending = True
-            flow.pump()
-            piece = read(hearer, step)
-            if piece is not None:
-                heard += piece
-                is_ended = not piece
+        heard, sent, turn = bytearray(), 0, 0
+
+        def is_ended() -> bool:
+            """Take turns while bytes move; the system passes them on when it likes."""
+            nonlocal heard, sent, turn
+            has_moved = True
+            while has_moved:
+                has_moved = False
+                step = steps[turn % len(steps)]
+                turn += 1
+                if sent < size:
+                    with suppress(BlockingIOError):
+                        sent += speaker.send(data[sent : sent + step])
+                        has_moved = True
+                elif not flow.is_ending:
+                    speaker.shutdown(socket.SHUT_WR)
+                    flow.is_ending = True
+                flow.pump()
+                piece = read(hearer, step)
+                if piece == b"":
+                    return True
+                if piece is not None:
+                    heard += piece
+                    has_moved = True
+            return False
+
+        until("the end is heard", is_ended)
         assert bytes(heard) == data
         assert flow.is_done
         flow.release()
@@ -78,15 +96,23 @@ def test_a_reader_that_does_not_read_holds_the_writer_back(kind: str) -> None:
     pipes = Pipes(KINDS[kind])
     with connections(2) as ((speaker, source), (sink, hearer)):
         flow = Flow(source, sink, pipes)
-        sent, refusals = 0, 0
-        # The system passes bytes on when it likes: only many refusals in a row are one.
-        while refusals < 1000:
-            try:
-                sent += speaker.send(b"x" * CHUNK_BYTES)
-                refusals = 0
-            except BlockingIOError:
-                refusals += 1
+        sent = 0
+
+        def is_refused() -> bool:
+            """Return whether nothing can be written, and was not the last time either.
+
+            The system passes bytes on when it likes.
+            """
+            nonlocal sent
+            before = sent
+            with suppress(BlockingIOError):
+                while True:
+                    sent += speaker.send(b"x" * CHUNK_BYTES)
+                    flow.pump()
             flow.pump()
+            return flow.is_held_back and sent == before
+
+        until("the writer is held back", is_refused)
         assert flow.is_held_back
         # The system doubles what it is told.
         assert sent < PIPE_BYTES + 2 * (4 + 4 + 1 + 1) * CHUNK_BYTES, (
@@ -94,9 +120,16 @@ def test_a_reader_that_does_not_read_holds_the_writer_back(kind: str) -> None:
         )
         assert pipes.made == (KINDS[kind] > 0)
         heard = 0
-        while heard < sent:
-            heard += len(read(hearer, CHUNK_BYTES) or b"")
+
+        def is_all_heard() -> bool:
+            nonlocal heard
+            while piece := read(hearer, CHUNK_BYTES):
+                heard += len(piece)
+                flow.pump()
             flow.pump()
+            return heard >= sent
+
+        until("everything is heard", is_all_heard)
         assert heard == sent
         assert not flow.is_held_back
         flow.release()
@@ -107,14 +140,20 @@ def test_pipes_are_given_back_when_little_is_said() -> None:
     pipes = Pipes(1)
     with connections(2) as ((speaker, source), (sink, hearer)):
         flow = Flow(source, sink, pipes)
-        while not pipes.made:
+
+        def is_made() -> int:
             with suppress(BlockingIOError):
                 speaker.send(b"x" * CHUNK_BYTES)
             flow.pump()
-        while (taken := pipes.take()) is None:
+            return pipes.made
+
+        def taken() -> Pipe | None:
             read(hearer, CHUNK_BYTES)
             flow.pump()
-        pipes.give_back(taken)
+            return pipes.take()
+
+        until("a pipe is made", is_made)
+        pipes.give_back(until("the pipe is given back", taken))
         flow.release()
     pipes.close()
     assert pipes.made == 0
@@ -126,16 +165,20 @@ def test_one_side_that_has_said_everything_still_hears() -> None:
         relay = Relay(near, far, pipes)
         client.shutdown(socket.SHUT_WR)
         relay.forward.is_ending = True
-        while not relay.forward.is_done:
+
+        def is_done() -> bool:
             relay.forward.pump()
-        while (end := read(member, 1)) is None:
-            pass
-        assert end == b""
+            return relay.forward.is_done
+
+        until("everything is passed on", is_done)
+        await_bytes(member)
+        assert read(member, 1) == b""
         assert not relay.is_done
         member.send(b"late")
-        while (late := read(client, 10)) is None:
-            relay.backward.pump()
-        assert late == b"late"
+        await_bytes(far)
+        relay.backward.pump()
+        await_bytes(client)
+        assert read(client, 10) == b"late"
 
 
 def test_a_break_is_an_error() -> None:
@@ -143,6 +186,6 @@ def test_a_break_is_an_error() -> None:
         flow = Flow(source, sink, Pipes(0))
         speaker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         speaker.close()
-        select.select([source], [], [])
+        await_bytes(source)
         with pytest.raises(ConnectionResetError):
             flow.pump()

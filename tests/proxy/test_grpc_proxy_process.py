@@ -16,21 +16,38 @@ from tests.discovery.domain import DOMAIN, Zone, machine_of
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 from tests.proxy.processes import running_proxy
+from tests.waiting import WAIT_SECONDS_MAX, until
+
+HEALTHY = (200, '{"health":"true","reason":""}')
 
 
 def page(address: str, path: str, context: ssl.SSLContext | None = None) -> tuple[int, str]:
     """Fetch a page by plain HTTP, or by TLS where there is a context."""
     connection: http.client.HTTPConnection
     if context is None:
-        connection = http.client.HTTPConnection(address, timeout=60)
+        connection = http.client.HTTPConnection(address, timeout=WAIT_SECONDS_MAX)
     else:
-        connection = http.client.HTTPSConnection(address, timeout=60, context=context)
+        connection = http.client.HTTPSConnection(address, timeout=WAIT_SECONDS_MAX, context=context)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
     finally:
         connection.close()
+
+
+def await_health(address: str, path: str, context: ssl.SSLContext | None = None) -> None:
+    """Wait until a proxy calls itself healthy: a member may once take longer than the second that
+    it is given to answer."""
+    until(f"{path} is well", lambda: page(address, path, context) == HEALTHY)
+
+
+def await_metrics(address: str, context: ssl.SSLContext | None = None) -> None:
+    """Wait until a proxy shows the metrics of its member, which has some seconds to show them."""
+    until(
+        "the metrics of the member",
+        lambda: "etcd_server_has_leader 1" in page(address, "/metrics", context)[1],
+    )
 
 
 def test_its_lines_tell_where_it_listens(tmp_path: Path) -> None:
@@ -45,9 +62,9 @@ def test_its_lines_tell_where_it_listens(tmp_path: Path) -> None:
         assert etcdctl(proxy.address, "put", "hello", "world").output == "OK\n"
         assert etcdctl(proxy.address, "get", "hello").output == "hello\nworld\n"
         for address in (proxy.address, metrics):
-            assert page(address, "/health") == (200, '{"health":"true","reason":""}')
-            assert page(address, "/proxy/health") == (200, '{"health":"true","reason":""}')
-            assert "etcd_server_has_leader 1" in page(address, "/metrics")[1]
+            await_health(address, "/health")
+            await_health(address, "/proxy/health")
+            await_metrics(address)
             assert "etcd_grpc_proxy_cache_hits_total" in page(address, "/proxy/metrics")[1]
             assert "process_open_fds" in page(address, "/proxy/metrics")[1]
             for missing in ("/version", "/v3/kv/range", "/debug/pprof/"):
@@ -62,7 +79,7 @@ def test_a_proxy_in_front_of_a_real_etcd(tmp_path: Path) -> None:
     with (
         running_etcd(tmp_path / "data") as server,
         running_proxy("grpc-proxy", f"--endpoints={server.address}") as proxy,
-        Client(proxy.address) as client,
+        Client(proxy.address, timeout=WAIT_SECONDS_MAX) as client,
     ):
         client.put("hello", "world")
         assert server.get(b"hello") == b"world"
@@ -119,8 +136,8 @@ def test_tls_on_both_sides(tmp_path: Path) -> None:
             page(metrics, "/health", context)
         context.load_cert_chain(user.cert, user.key)
         for address in (proxy.address, metrics):
-            assert page(address, "/health", context)[0] == 200
-            assert "etcd_server_has_leader 1" in page(address, "/metrics", context)[1]
+            await_health(address, "/health", context)
+            await_metrics(address, context)
 
 
 def test_a_certificate_of_its_own(tmp_path: Path) -> None:
@@ -155,13 +172,13 @@ def test_members_by_records(tmp_path: Path) -> None:
 def test_a_signal_ends_it_and_its_streams(tmp_path: Path) -> None:
     with running_kvorum(tmp_path / "data") as server:
         with running_proxy("grpc-proxy", f"--endpoints={server.address}") as proxy:
-            with Client(proxy.address) as client:
+            with Client(proxy.address, timeout=WAIT_SECONDS_MAX) as client:
                 client.put("hello", "world")
                 proxy.process.send_signal(signal.SIGTERM)
                 proxy.wait_for("received signal; shutting down", signal="terminated")
             assert proxy.end() == -signal.SIGTERM
             with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(proxy.place, timeout=60)
+                socket.create_connection(proxy.place, timeout=WAIT_SECONDS_MAX)
         assert etcdctl(server.address, "get", "hello").output == "hello\nworld\n"
 
 
@@ -169,7 +186,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     with (
         running_kvorum(tmp_path / "data") as server,
         running_proxy("grpc-proxy", f"--endpoints={server.address}") as proxy,
-        socket.create_connection(proxy.place, timeout=60),
+        socket.create_connection(proxy.place, timeout=WAIT_SECONDS_MAX),
     ):
         proxy.process.send_signal(signal.SIGINT)
         proxy.wait_for("received signal; shutting down", signal="interrupt")

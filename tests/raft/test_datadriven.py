@@ -6,8 +6,6 @@ import pytest
 
 from tests.raft.datadriven import Case, parse_directive, read_cases, run
 
-pytestmark = pytest.mark.compiled
-
 
 def cases(path: Path, text: str) -> list[Case]:
     path.write_text(text)

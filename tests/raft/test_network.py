@@ -40,8 +40,6 @@ from kvorum.raft.storage import MemoryStorage
 from kvorum.raft.wire import decode_conf_change, decode_message, encode_message
 from tests.raft.cores import new_config
 
-pytestmark = pytest.mark.compiled
-
 FIRST = Snapshot(1, 1, ConfState((1, 2, 3)))
 NODES = (1, 2, 3, 4)  # the fourth joins, if a change lets it
 

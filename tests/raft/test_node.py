@@ -38,6 +38,7 @@ from kvorum.raft.status import Status
 from kvorum.raft.storage import MemoryStorage
 from kvorum.raft.wire import decode_conf_change, encode_conf_change
 from tests.raft.cores import Lines, StoredLog, entries, new_config
+from tests.waiting import WAIT_SECONDS_MAX
 
 
 def nothing() -> None:
@@ -383,7 +384,7 @@ def test_a_loop_in_a_thread() -> None:
 
     for number in range(100):
         driven.node.propose(b"%d" % number, done)
-    assert all_done.wait(30)
+    assert all_done.wait(WAIT_SECONDS_MAX)
     finished.set()
     awake.set()
     thread.join()

@@ -34,8 +34,6 @@ from kvorum.raft.states import ReadState, Role
 from kvorum.raft.wire import decode_conf_change, encode_conf_change
 from tests.raft.cores import StoredLog, entries, new_config, new_core, new_raw_node, storage_of
 
-pytestmark = pytest.mark.compiled
-
 
 def persist(node: RawNode, ready: Ready) -> None:
     storage = storage_of(node.raft)

@@ -16,8 +16,6 @@ from tests.raft.changer_driver import ChangerDriver
 from tests.raft.datadriven import Case
 from tests.raft.interaction import Interaction
 
-pytestmark = pytest.mark.compiled
-
 REPOSITORY = Path(__file__).parents[2]
 GIVEN = Path(os.environ.get("KVORUM_RAFT_SCENARIOS", REPOSITORY.parent / "shared/conformance/raft"))
 OURS = Path(__file__).parent / "scenarios"

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +17,9 @@ from tests.cluster.members import reserved_prefix
 from tests.cluster.processes import Process, start
 from tests.kvorum import READY
 from tests.recovery.page import Step, listing
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 NAMES = ("m1", "m2", "m3")
-WAIT_SECONDS_MAX = 90.0
 # Neither disks nor how long members have been connected is what these tests are about.
 QUICK = """
 unsafe-no-fsync: true
@@ -61,7 +60,12 @@ class Site:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=self.directory,
-            env={**os.environ, "PATH": f"{self.directory / 'bin'}:{os.environ['PATH']}"},
+            env={
+                **os.environ,
+                "PATH": f"{self.directory / 'bin'}:{os.environ['PATH']}",
+                "KVORUMCTL_DIAL_TIMEOUT": f"{WAIT_SECONDS_MAX:.0f}s",
+                "KVORUMCTL_COMMAND_TIMEOUT": f"{WAIT_SECONDS_MAX:.0f}s",
+            },
         )
         own = {
             **{f"H{name[1:]}": host for name, host in self.hosts.items()},
@@ -117,13 +121,11 @@ class Site:
         return all(served)
 
     def _serves(self, name: str) -> bool:
-        end = time.monotonic() + WAIT_SECONDS_MAX
-        while READY not in self.log(name).read_text():
-            if not self.runs(name):
-                return False
-            assert time.monotonic() < end, f"{name} does not serve: {self.log(name).read_text()}"
-            time.sleep(0.01)
-        return True
+        def is_ready() -> bool:
+            return READY in self.log(name).read_text()
+
+        until(f"{name} serves or ends", lambda: is_ready() or not self.runs(name))
+        return self.runs(name)
 
     def runs(self, name: str) -> bool:
         return name in self._processes and self._processes[name].poll() is None
@@ -160,14 +162,24 @@ class Site:
     def follow(self, steps: Sequence[Step]) -> None:
         """Run the command lines of a section; each has to end, and show, what the page says."""
         for step in steps:
-            end = time.monotonic() + WAIT_SECONDS_MAX
-            while True:
-                output, code = self.run(step.line)
-                if step.is_as_shown(output, code):
-                    break
-                # Members need a moment to find each other; who reads the page looks again, too.
-                waits = step.line.startswith("kvorumctl ") and time.monotonic() < end
-                assert waits, f"$ {step.line}\n{output}ended with {code}, expected: {step.shown}"
+            self._do(step)
+
+    def _do(self, step: Step) -> None:
+        told: list[str] = []
+
+        def is_as_shown() -> bool:
+            output, code = self.run(step.line)
+            told.append(f"$ {step.line}\n{output}ended with {code}, expected: {step.shown}")
+            return step.is_as_shown(output, code)
+
+        if not step.line.startswith("kvorumctl "):
+            assert is_as_shown(), told[-1]
+            return
+        # Members need a moment to find each other; who reads the page looks again, too.
+        try:
+            until(step.line, is_as_shown)
+        except AssertionError as error:
+            raise AssertionError(told[-1]) from error
 
     def run(self, line: str) -> tuple[str, int]:
         """Run a command line; return its output and its exit code."""
@@ -177,7 +189,9 @@ class Site:
         if words[0] == "journalctl":
             return self._journalctl(*words[1:])
         # It only waits less than on the page, for a second look and for those that are silent.
-        line = line.replace(" doctor", " doctor --interval=0s --command-timeout=1s")
+        if " doctor" in line:
+            line = line.replace(" doctor", " doctor --interval=0s")
+            line = f"KVORUMCTL_COMMAND_TIMEOUT=1s {line}"
         assert self._shell.stdin is not None and self._shell.stdout is not None
         self._shell.stdin.write(f"{line}\nprintf '\\n{_END}%s\\n' $?\n")
         self._shell.stdin.flush()

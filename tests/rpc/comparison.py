@@ -65,11 +65,14 @@ class Comparison:
 
     def _catch_up(self) -> None:
         """Wait until etcd has sent as much as we have, so that both go on from there."""
-        wanted = _comparable_counts(self._ours.seen, self._compactions)
+        wanted = self._counts(self._ours.seen)
         # Fails at the first disagreement: every further wait would last until its timeout.
-        assert self._theirs.wait(
-            lambda seen: _comparable_counts(seen, self._compactions) == wanted
-        ), f"ours {wanted}, theirs {_comparable_counts(self._theirs.seen, self._compactions)}"
+        assert self._theirs.wait(lambda seen: self._counts(seen) == wanted), (
+            f"ours {wanted}, theirs {self._theirs.ask(self._counts)}"
+        )
+
+    def _counts(self, seen: Seen) -> dict[int, tuple[int, int]]:
+        return _comparable_counts(seen, self._compactions)
 
     def _compare(self) -> None:
         ours, theirs = self._ours.seen.responses, self._theirs.seen.responses

@@ -14,15 +14,16 @@ from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from tests.etcd import is_target
 from tests.servers import running_server
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 METHODS: dict[str, Method] = {method.path: method for method in methods()}
-CALL_SECONDS_MAX = 20
 OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     # Otherwise it reads ahead, the quicker the network the more, what nobody has asked for.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 64 * 1024),
 ]
+NONE_BEHIND = b"\netcd_debugging_mvcc_slow_watcher_total 0\n"
 
 
 def by_name(name: str) -> Method:
@@ -53,7 +54,7 @@ class Oracle:
                 response_deserializer=method.response.FromString,
             )
         try:
-            answer: Message = self._calls[name](request, timeout=CALL_SECONDS_MAX)
+            answer: Message = self._calls[name](request, timeout=WAIT_SECONDS_MAX)
         except grpc.RpcError as error:
             return status_of(error)
         return answer
@@ -61,7 +62,7 @@ class Oracle:
     def ask_bytes(self, path: str, payload: bytes) -> bytes | Status:
         """Send bytes as they are, to any path."""
         try:
-            answer: bytes = self.channel.unary_unary(path)(payload, timeout=CALL_SECONDS_MAX)
+            answer: bytes = self.channel.unary_unary(path)(payload, timeout=WAIT_SECONDS_MAX)
         except grpc.RpcError as error:
             return status_of(error)
         return answer
@@ -74,17 +75,14 @@ class Oracle:
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
         )
-        return open_stream(requests, timeout=CALL_SECONDS_MAX)
+        return open_stream(requests, timeout=WAIT_SECONDS_MAX)
 
     def wait_for_watchers(self) -> None:
         """Wait until no watcher of the server is behind; the server checks ten times a second."""
         host, _, port = self.address.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=CALL_SECONDS_MAX)
+        connection = http.client.HTTPConnection(host, int(port), timeout=WAIT_SECONDS_MAX)
         try:
-            text = b""
-            while b"\netcd_debugging_mvcc_slow_watcher_total 0\n" not in text:
-                connection.request("GET", "/metrics")
-                text = connection.getresponse().read()
+            until("no watcher is behind", lambda: NONE_BEHIND in _page(connection, "/metrics"))
         finally:
             connection.close()
 
@@ -92,13 +90,23 @@ class Oracle:
         self.channel.close()
 
 
+def _page(connection: http.client.HTTPConnection, path: str) -> bytes:
+    connection.request("GET", path)
+    return connection.getresponse().read()
+
+
 def settled(server: Oracle) -> Oracle:
     """Return a server once it has stored the version of its data."""
-    version = ""
-    while version != ("3.7.0" if is_target() else ""):
-        status: Any = server.ask("Maintenance/Status", pb.StatusRequest())
-        version = status.storageVersion
+    if is_target():
+        until("the version of the data is stored", lambda: storage_version(server) == "3.7.0")
     return server
+
+
+def storage_version(server: Oracle) -> str:
+    """Return the version of a server's data; nothing while it has not stored one."""
+    status: Any = server.ask("Maintenance/Status", pb.StatusRequest())
+    version: str = status.storageVersion
+    return version
 
 
 @contextmanager

@@ -19,8 +19,6 @@ from kvorum.rpc.interface import Streams
 from kvorum.rpc.table import NUMBERS
 from tests.rpc.harness import Harness, Stream
 
-pytestmark = pytest.mark.compiled
-
 PUT = "/etcdserverpb.KV/Put"
 STATUS = "/etcdserverpb.Maintenance/Status"
 WATCH = "/etcdserverpb.Watch/Watch"

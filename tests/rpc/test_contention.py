@@ -18,8 +18,8 @@ from kvorum.api.pb.v3electionpb import (
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
 from tests.rpc.oracle import Oracle, by_name, running_oracle, status_of
 from tests.servers import PROXIED
+from tests.waiting import WAIT_SECONDS_MAX, until
 
-WAIT_SECONDS = 20
 LEASES = (1, 2, 3, 4)
 
 
@@ -51,7 +51,7 @@ class Story:
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
         )
-        return call.future(request, timeout=WAIT_SECONDS)
+        return call.future(request, timeout=WAIT_SECONDS_MAX)
 
     def ask(self, name: str, request: Message) -> Any:
         answer = self._server.ask(name, request)
@@ -81,12 +81,12 @@ class Story:
             sort_target=pb.RangeRequest.CREATE,
         )
         wanted = [name + b"/" + key for key in keys]
-        for _ in range(20_000):
+
+        def queue() -> Any:
             found: Any = self._server.ask("KV/Range", request)
-            if [kv.key for kv in found.kvs] == wanted:
-                self.note(found)
-                return
-        raise AssertionError(f"{wanted} do not come about; there is {found}")
+            return found if [kv.key for kv in found.kvs] == wanted else None
+
+        self.note(until(f"the keys under {name!r} are {wanted}", queue))
 
 
 def locks(story: Story) -> None:

@@ -16,8 +16,6 @@ from kvorum.member.callers import MEMBER
 from kvorum.member.requests import PUT
 from tests.rpc.harness import Harness
 
-pytestmark = pytest.mark.compiled
-
 
 def serve_some_of_everything(harness: Harness) -> None:
     put = pb.RequestOp(request_put=pb.PutRequest(key=b"b"))

@@ -8,8 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from tests.rpc.calls import Call, alarm_sequences, every_call, kv_calls, sequences
 from tests.rpc.pairs import SEQUENCES, Pairs, run
 
-pytestmark = pytest.mark.compiled
-
 many = settings(
     deadline=None,
     max_examples=SEQUENCES,

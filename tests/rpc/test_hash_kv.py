@@ -11,8 +11,6 @@ from tests.etcd import is_target
 from tests.rpc.harness import Harness
 from tests.rpc.oracle import Oracle, running_oracle
 
-pytestmark = pytest.mark.compiled
-
 
 def compacted_twice(server: Harness | Oracle, *, physical: bool) -> list[tuple[int, int]]:
     """Return hashes and compacted revisions at the second of two compactions, and now."""

@@ -226,6 +226,7 @@ def test_without_tokens_only_certificates_count(certificates: dict[str, bytes]) 
     assert guarded.who(None) == ("u", guarded.member.auth.revision)
 
 
+@pytest.mark.sources
 def test_the_kept_callers_are_limited(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identities, "KEPT_MAX", 3)
     for _ in range(10):

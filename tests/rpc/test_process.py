@@ -21,12 +21,18 @@ from kvorum.api.pb.v3electionpb import CampaignRequest, LeaderRequest
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
 from tests.etcd import binary
 from tests.rpc.calls import Call, every_call, sequences
-from tests.rpc.oracle import Oracle, by_name, running_oracle, settled, status_of
+from tests.rpc.oracle import (
+    Oracle,
+    by_name,
+    running_oracle,
+    settled,
+    status_of,
+    storage_version,
+)
 from tests.rpc.pair import Pair
 from tests.rpc.pairs import SEQUENCES
 from tests.servers import PROXIED
-
-WAIT_SECONDS = 20
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 
 @pytest.fixture(scope="module", params=["kvorum", *PROXIED])
@@ -46,10 +52,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         running_oracle(directory, "--unsafe-no-fsync", kind="kvorum") as ours,
         running_oracle(tmp_path_factory.mktemp("etcd")) as oracle,
     ):
-        status: Any = None
-        while status is None or not status.storageVersion:
-            # The cluster decides on a version soon after its start.
-            status = ours.ask("Maintenance/Status", pb.StatusRequest())
+        # The cluster decides on a version soon after its start.
+        until("the version of the data is stored", lambda: storage_version(ours))
         yield Pair(ours, settled(oracle))
 
 
@@ -78,6 +82,13 @@ class Talk:
     def hear(self) -> Any:
         return next(self._call)
 
+    def hear_events(self, count: int) -> list[Any]:
+        """Wait for so many events, which may come one by one or together."""
+        found: list[Any] = []
+        while len(found) < count:
+            found += self.hear().events
+        return found
+
     def half_close(self) -> None:
         self._requests.put(None)
 
@@ -96,8 +107,8 @@ def test_watch(server: Oracle) -> None:
     assert talk.hear().created
     for value in (b"1", b"2"):
         server.ask("KV/Put", pb.PutRequest(key=b"w", value=value))
-    assert talk.hear().events[0].kv.value == b"1"
-    assert talk.hear().events[0].prev_kv.value == b"1"
+    first, second = talk.hear_events(2)
+    assert first.kv.value == second.prev_kv.value == b"1"
     talk.say(pb.WatchRequest(progress_request=pb.WatchProgressRequest()))
     assert talk.hear().watch_id == -1
     talk.say(pb.WatchRequest(cancel_request=pb.WatchCancelRequest(watch_id=0)))
@@ -153,7 +164,7 @@ def server_stream(server: Oracle, name: str, request: Message) -> Any:
         request_serializer=method.request.SerializeToString,
         response_deserializer=method.response.FromString,
     )
-    return call(request, timeout=WAIT_SECONDS)
+    return call(request, timeout=WAIT_SECONDS_MAX)
 
 
 def test_range_stream(server: Oracle) -> None:
@@ -189,7 +200,7 @@ def test_a_client_that_gives_up_a_lock(server: Oracle) -> None:
     await_keys(server, b"lock/", 1)
 
 
-def begin(server: Oracle, name: str, request: Message, timeout: float = WAIT_SECONDS) -> Any:
+def begin(server: Oracle, name: str, request: Message, timeout: float = WAIT_SECONDS_MAX) -> Any:
     method = by_name(name)
     call = server.channel.unary_unary(
         method.path,
@@ -235,7 +246,7 @@ def test_metadata(server: Oracle) -> None:
         [("authorization", "Bearer nonsense")],
         [("client-api-version", "3.7")],
     ):
-        assert call(request, timeout=WAIT_SECONDS, metadata=metadata)
+        assert call(request, timeout=WAIT_SECONDS_MAX, metadata=metadata)
 
 
 def test_what_is_not_served(server: Oracle) -> None:

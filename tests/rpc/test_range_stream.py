@@ -12,8 +12,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from tests.etcd import is_target
 from tests.rpc.harness import Harness
 from tests.rpc.oracle import Oracle, by_name, running_oracle
-
-pytestmark = pytest.mark.compiled
+from tests.waiting import WAIT_SECONDS_MAX
 
 KEYS = 60
 TARGETS = [0, 1, 2, 3, 4]
@@ -44,7 +43,7 @@ def range_stream(server: Harness | Oracle, request: pb.RangeRequest) -> list[pb.
         request_serializer=method.request.SerializeToString,
         response_deserializer=method.response.FromString,
     )
-    return [each.range_response for each in call(request, timeout=20)]
+    return [each.range_response for each in call(request, timeout=WAIT_SECONDS_MAX)]
 
 
 def comparable(pieces: list[pb.RangeResponse]) -> list[tuple[object, ...]]:

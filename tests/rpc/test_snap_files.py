@@ -3,15 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.backend.memory import MemoryEnvironments
 from kvorum.files.memory import MemoryFiles
 from tests.rpc.harness import Harness
 from tests.rpc.oracle import Oracle, running_oracle
-
-pytestmark = pytest.mark.compiled
 
 ENTRIES = 60
 COUNT = 10

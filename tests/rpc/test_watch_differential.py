@@ -10,8 +10,6 @@ from tests.rpc.comparison import Comparison
 from tests.rpc.pairs import SEQUENCES, Pairs
 from tests.rpc.watching import Watching, sequences
 
-pytestmark = pytest.mark.compiled
-
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pairs]:

@@ -14,8 +14,6 @@ from tests.etcd import is_target
 from tests.rpc.harness import Harness
 from tests.rpc.oracle import Oracle
 
-pytestmark = pytest.mark.compiled
-
 EXCESSIVE = b"\xff" * 9 + b"\x02"
 GREATEST = b"\xff" * 9 + b"\x01"
 REFUSED = "grpc: error unmarshalling request: "

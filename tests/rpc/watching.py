@@ -3,7 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 from hypothesis import strategies as st
@@ -21,8 +21,9 @@ from tests.rpc.calls import (
 )
 from tests.rpc.harness import Harness
 from tests.rpc.oracle import Oracle
+from tests.waiting import WAIT_SECONDS_MAX
 
-WAIT_SECONDS_MAX = 10.0
+T = TypeVar("T")
 
 
 class Watching(NamedTuple):
@@ -132,6 +133,11 @@ class OracleStream:
         """Wait until enough was seen; False if that does not happen."""
         with self._changed:
             return self._changed.wait_for(lambda: condition(self.seen), WAIT_SECONDS_MAX)
+
+    def ask(self, question: Callable[[Seen], T]) -> T:
+        """Look at what was seen so far, while nothing is added to it."""
+        with self._changed:
+            return question(self.seen)
 
     def close(self) -> None:
         self._requests.put(None)

@@ -8,15 +8,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.member.jobs import Barrier, Job, Nothing, Place, Work, ignore
 from kvorum.server.jobs import Ended, JobOrder, Outcome
 from kvorum.wal import AppendLog
-
-pytestmark = pytest.mark.compiled
 
 SMALL, LARGE = 10, 1000
 FAILED = OSError("no room")

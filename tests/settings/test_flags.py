@@ -48,6 +48,7 @@ from kvorum.settings.rows import BOOL, Flag
 from kvorum.settings.suggestions import suggestions
 from tests.etcd import binary, is_target
 from tests.settings.texts import default, other_text
+from tests.waiting import WAIT_SECONDS_MAX
 
 REFUSE_LATER = "--heartbeat-interval=0"
 
@@ -275,7 +276,7 @@ def etcd_says(*arguments: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
         env={"HOME": "/"},
-        timeout=20,
+        timeout=WAIT_SECONDS_MAX,
         check=False,
     )
     return done.returncode, done.stderr.split("\n", 1)[0]

@@ -50,6 +50,7 @@ def test_seeds_without_proxies_can_be_left_out() -> None:
     assert found and int(found[1]) > 20, happened
 
 
+@pytest.mark.sources
 def test_a_failing_seed_says_what_and_how_to_see_it_again() -> None:
     ended = run("-c", WITH_A_BUG, "--seeds", "8", "--members", "1")
     assert ended.returncode == 1

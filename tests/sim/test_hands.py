@@ -89,6 +89,7 @@ class LookTwice:
             return first, again, view.applied()[0]
 
 
+@pytest.mark.sources
 def test_flushes_happen_amid_a_job_of_the_helper_which_does_not_see_them(stage: Stage) -> None:
     faults = stage.machine.faults
     assert faults.helper_time[1] * 20 > 0.02, "a flush is due while the job runs"
@@ -122,6 +123,7 @@ def test_a_helper_that_dies_leaves_what_it_had_done_and_is_replaced(stage: Stage
     assert files.exists("/data/two")
 
 
+@pytest.mark.sources
 def test_a_helper_that_hangs_takes_its_time_and_the_member_serves_meanwhile(stage: Stage) -> None:
     began, applied = stage.world.now, stage.member.applied
     stage.machine.hands.hang_helper(3.0)

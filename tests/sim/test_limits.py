@@ -117,7 +117,6 @@ def test_some_runs_have_the_limits_of_production() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.compiled
 @pytest.mark.parametrize(
     ("mark", "limits"),
     [

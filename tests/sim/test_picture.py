@@ -190,6 +190,7 @@ def test_a_replay_draws_one_picture_under_two_hash_seeds(tmp_path: Path) -> None
     assert (tmp_path / "picture.html").read_text() == (tmp_path / "sim-3.html").read_text()
 
 
+@pytest.mark.sources
 def test_a_campaign_draws_the_seeds_that_fail(tmp_path: Path) -> None:
     told = command_line(tmp_path, "1", "-c", WITH_A_BUG, "--seeds", "3", "--members", "1", "--plot")
     failed = re.findall(r"failed: seed (\d+), ", told)

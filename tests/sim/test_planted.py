@@ -117,6 +117,7 @@ def test_there_are_at_least_fifteen() -> None:
     assert len(PLANTED) >= 15 and set(KNOWN) <= set(PLANTED) and set(KNOWN) >= QUICK
 
 
+@pytest.mark.sources
 @pytest.mark.parametrize(
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in KNOWN],

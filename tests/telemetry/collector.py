@@ -10,7 +10,7 @@ import grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as messages
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as services
 
-WAIT_SECONDS_MAX = 60.0
+from tests.waiting import WAIT_SECONDS_MAX
 
 
 class Span(NamedTuple):

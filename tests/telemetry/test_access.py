@@ -28,8 +28,7 @@ from tests.kvorum import running_kvorum
 from tests.process.client import connected
 from tests.rpc.harness import Harness
 from tests.server.seams import RecordingLogger
-
-pytestmark = pytest.mark.compiled
+from tests.waiting import WAIT_SECONDS_MAX
 
 SECRET = "tell-nobody"
 PUT = NUMBERS["/etcdserverpb.KV/Put"]
@@ -362,7 +361,7 @@ def test_a_server_writes_it(edge: str, tmp_path: Path, monkeypatch: pytest.Monke
     with running_kvorum(tmp_path / "data", f"--access-log={path}") as server:
         with connected(server.address) as client:
             client.put(b"\x00k", SECRET.encode())
-        connection = http.client.HTTPConnection(server.address, timeout=20)
+        connection = http.client.HTTPConnection(server.address, timeout=WAIT_SECONDS_MAX)
         connection.request("POST", "/v3/kv/range", '{"key":"AGs="}')
         assert connection.getresponse().status == 200
         connection.close()

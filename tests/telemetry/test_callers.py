@@ -4,8 +4,6 @@ import ast
 import json
 from pathlib import Path
 
-import pytest
-
 import kvorum
 from kvorum.compiled import MODULES
 from kvorum.compiled.build import with_callers
@@ -24,7 +22,6 @@ def calling_lines(path: Path) -> set[int]:
     return {node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call)}
 
 
-@pytest.mark.compiled
 def test_lines_name_the_place_where_they_are_logged(tmp_path: Path) -> None:
     flags = ("--snapshot-count=5", "--log-level=debug", f"--log-outputs=stderr,{tmp_path}/log")
     with running_kvorum(tmp_path / "data", *flags) as server, connected(server.address) as client:

@@ -17,6 +17,7 @@ from kvorum.settings.config import ConfigError
 from kvorum.telemetry.journal import PRIORITIES, SOCKET, Journal, entry
 from kvorum.telemetry.logs import LEVELS, Logger, open_logger
 from tests import etcd
+from tests.waiting import WAIT_SECONDS_MAX
 
 
 def fields_of(data: bytes) -> dict[str, str]:
@@ -39,7 +40,7 @@ def fields_of(data: bytes) -> dict[str, str]:
 def daemon(tmp_path: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
         bound.bind(str(tmp_path / "journal"))
-        bound.settimeout(20)
+        bound.settimeout(WAIT_SECONDS_MAX)
         yield bound
 
 
@@ -128,7 +129,12 @@ def test_refusals_are_a_real_etcds(tmp_path: Path) -> None:
     for outputs in (["systemd/journal"], ["stderr", "systemd/journal"]):
         command = [str(etcd.binary("etcd")), f"--log-outputs={','.join(outputs)}"]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=WAIT_SECONDS_MAX,
+            cwd=tmp_path,
         )
         (line,) = [line for line in done.stderr.splitlines() if "failed to verify flags" in line]
         with pytest.raises(ConfigError) as refused:

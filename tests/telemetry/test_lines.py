@@ -1,7 +1,6 @@
 """Lines that operators wait for, compared with those of a real etcd that was used alike."""
 
 import json
-import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +20,7 @@ from tests import etcd
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 from tests.rpc.harness import by_name
-
-pytestmark = pytest.mark.compiled
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 FLAGS = ("--snapshot-count=5", "--quota-backend-bytes=400000", "--log-level=debug")
 VALUE = b"x" * 100_000
@@ -78,24 +76,24 @@ def use(address: str, has: Callable[[str], bool]) -> None:
             call = channel.unary_unary(
                 method.path, type(request).SerializeToString, method.response.FromString
             )
-            return call(request, timeout=60)
+            return call(request, timeout=WAIT_SECONDS_MAX)
 
         for number in range(8):
             ask("KV/Put", pb.PutRequest(key=b"k%d" % number))
         ask("KV/Compact", pb.CompactionRequest(revision=5))
-        wait(lambda: has("finished scheduled compaction"))
+        until("the compaction was logged", lambda: has("finished scheduled compaction"))
         snapshot = channel.unary_stream(
             "/etcdserverpb.Maintenance/Snapshot",
             pb.SnapshotRequest.SerializeToString,
             pb.SnapshotResponse.FromString,
         )
-        assert list(snapshot(pb.SnapshotRequest(), timeout=60))
+        assert list(snapshot(pb.SnapshotRequest(), timeout=WAIT_SECONDS_MAX))
         ask("Maintenance/Defragment", pb.DefragmentRequest())
         puts = (pb.PutRequest(key=b"big%d" % number, value=VALUE) for number in range(100))
         with pytest.raises(grpc.RpcError, match="database space exceeded"):
             deque((ask("KV/Put", put) for put in puts), maxlen=0)
         list_alarms = pb.AlarmRequest(action=pb.AlarmRequest.GET)
-        wait(lambda: bool(ask("Maintenance/Alarm", list_alarms).alarms))
+        until("the alarm was raised", lambda: bool(ask("Maintenance/Alarm", list_alarms).alarms))
         (alarm,) = ask("Maintenance/Alarm", list_alarms).alarms
         disarm = pb.AlarmRequest.DEACTIVATE
         ask(
@@ -110,15 +108,6 @@ def use(address: str, has: Callable[[str], bool]) -> None:
         ask("Cluster/MemberUpdate", pb.MemberUpdateRequest(ID=own, peerURLs=urls))
         ask("Auth/UserAdd", pb.AuthUserAddRequest(name="somebody", password="secret"))
         ask("Auth/RoleAdd", pb.AuthRoleAddRequest(name="something"))
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(600):
-        if condition():
-            return
-        pause.wait(0.05)
-    raise AssertionError("it does not come")
 
 
 def entries(path: Path) -> list[dict[str, Any]]:

@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from kvorum.api.pb import etcdserverpb as pb
 from tests.etcd import binary, is_target, running_etcd
 from tests.kvorum import command, running_kvorum
+from tests.ports import held_port
 from tests.telemetry.collector import Collector, Span, running_collector
+from tests.waiting import WAIT_SECONDS_MAX
 
 STEPS = {"queue", "propose", "durable", "commit", "apply", "wait", "confirm", "read", "serve"}
 STEPS |= {"reply"}
@@ -29,7 +31,8 @@ FLAGS = (
     "--distributed-tracing-service-name=store",
     "--distributed-tracing-instance-id=one",
 )
-WAIT_SECONDS = 60
+LEASE_SECONDS = 100_000
+"""No lease is to end in these tests: both servers would not end it at the same moment."""
 CALLER = "00f067aa0ba902b7"
 """The span in which clients make their calls."""
 
@@ -58,7 +61,7 @@ class Traced(NamedTuple):
             path, request_serializer=type(request).SerializeToString
         ).with_call
         try:
-            _, ended = call(request, metadata=metadata, timeout=WAIT_SECONDS)
+            _, ended = call(request, metadata=metadata, timeout=WAIT_SECONDS_MAX)
         except grpc.RpcError as error:
             ended = error
         code: grpc.StatusCode = ended.code()
@@ -69,7 +72,7 @@ class Traced(NamedTuple):
         call = self.channel.stream_stream(
             path, request_serializer=lambda request: request.SerializeToString()
         )
-        return call(requests, metadata=metadata, timeout=WAIT_SECONDS)
+        return call(requests, metadata=metadata, timeout=WAIT_SECONDS_MAX)
 
     def spans(self, trace: str) -> list[Span]:
         """Wait for a trace; the span of a call comes last."""
@@ -108,6 +111,8 @@ def prompt() -> Iterator[None]:
     """Let both servers send what they have at once: the libraries of both read this."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+        # Milliseconds to etcd's library, and seconds to ours.
+        patch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", f"{WAIT_SECONDS_MAX * 1000:.0f}")
         yield
 
 
@@ -194,7 +199,9 @@ REQUESTS = st.one_of(
     ),
     st.tuples(
         st.just("/etcdserverpb.Lease/LeaseGrant"),
-        st.builds(pb.LeaseGrantRequest, ID=st.integers(1, 9), TTL=st.sampled_from([60, 10**12])),
+        st.builds(
+            pb.LeaseGrantRequest, ID=st.integers(1, 9), TTL=st.sampled_from([LEASE_SECONDS, 10**12])
+        ),
     ),
     st.tuples(
         st.just("/etcdserverpb.Lease/LeaseRevoke"), st.builds(pb.LeaseRevokeRequest, ID=LEASE_IDS)
@@ -227,7 +234,7 @@ def test_unary_calls_have_the_spans_of_a_real_etcd(
 
 
 def keep_alive(traced: Traced, metadata: Any) -> int:
-    traced.ask("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRequest(ID=70, TTL=60))
+    traced.ask("/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRequest(ID=70, TTL=LEASE_SECONDS))
     requests = [pb.LeaseKeepAliveRequest(ID=number) for number in (70, 71)]
     path = "/etcdserverpb.Lease/LeaseKeepAlive"
     return len(list(traced.stream(path, iter(requests), metadata)))
@@ -265,7 +272,7 @@ def test_streams_have_the_spans_of_a_real_etcd(
 
 
 def post(traced: Traced, headers: dict[str, str]) -> int:
-    connection = http.client.HTTPConnection(traced.address, timeout=WAIT_SECONDS)
+    connection = http.client.HTTPConnection(traced.address, timeout=WAIT_SECONDS_MAX)
     try:
         connection.request("POST", "/v3/kv/put", json.dumps({"key": "YQ=="}), headers)
         return connection.getresponse().status
@@ -309,7 +316,7 @@ def test_every_call_is_traced_at_the_highest_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edge: str
 ) -> None:
     """And the end of the process sends what is left."""
-    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")
     if edge:
         monkeypatch.setenv("KVORUM_EDGE", edge)
     with ExitStack() as outer:
@@ -327,20 +334,22 @@ def test_every_call_is_traced_at_the_highest_rate(
 
 
 @pytest.mark.long
-def test_a_collector_that_is_gone_holds_nobody_up(tmp_path: Path) -> None:
-    with running_collector() as collector:
-        address = f"--distributed-tracing-address={collector.address}"
+def test_a_collector_that_is_gone_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Here it is the library's own, for which the end of the server waits.
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_TIMEOUT")
     rate = "--distributed-tracing-sampling-rate=1000000"
-    with (
-        running_kvorum(tmp_path / "data", *FLAGS, address, rate) as server,
-        grpc.insecure_channel(server.address) as channel,
-    ):
-        traced = Traced(server.address, collector, channel)
+    with held_port() as port, ExitStack() as stack:
+        address = f"--distributed-tracing-address=127.0.0.1:{port}"
+        server = stack.enter_context(running_kvorum(tmp_path / "data", *FLAGS, address, rate))
+        channel = stack.enter_context(grpc.insecure_channel(server.address))
+        traced = Traced(server.address, Collector(), channel)
         for number in range(100):
             request = pb.PutRequest(key=b"%d" % number)
             assert traced.ask("/etcdserverpb.KV/Put", request) is grpc.StatusCode.OK
         server.process.terminate()
-        server.process.wait(WAIT_SECONDS)
+        server.process.wait(WAIT_SECONDS_MAX)
     lines = [json.loads(line) for line in server.lines]
     assert any(line["msg"] == "closed etcd server" for line in lines)
     told = {"distributed tracing", "the last spans were not sent: the collector does not answer"}
@@ -356,7 +365,7 @@ def test_without_the_library_the_flag_says_what_to_install(tmp_path: Path) -> No
         [sys.executable, "-c", program, *arguments],
         capture_output=True,
         text=True,
-        timeout=WAIT_SECONDS,
+        timeout=WAIT_SECONDS_MAX,
         check=False,
     )
     assert done.returncode == 1
@@ -373,7 +382,7 @@ def test_a_rate_that_cannot_be_is_refused_in_etcds_words(tmp_path: Path, rate: i
     texts = []
     for program in programs:
         done = subprocess.run(
-            program, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+            program, capture_output=True, text=True, timeout=WAIT_SECONDS_MAX, check=False
         )
         assert done.returncode == 1
         line = next(line for line in done.stderr.splitlines() if "failed to verify" in line)

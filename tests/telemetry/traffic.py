@@ -9,8 +9,7 @@ from typing import Any
 import grpc
 
 from kvorum.api.pb import etcdserverpb as pb
-
-WAIT_SECONDS = 30
+from tests.waiting import WAIT_SECONDS_MAX
 
 
 class Caller:
@@ -25,7 +24,7 @@ class Caller:
             f"/etcdserverpb.{path}", lambda message: message.SerializeToString(), bytes
         )
         try:
-            answer: bytes = call(request, timeout=WAIT_SECONDS)
+            answer: bytes = call(request, timeout=WAIT_SECONDS_MAX)
             return answer
         except grpc.RpcError as error:
             code: grpc.StatusCode = error.code()
@@ -36,7 +35,7 @@ class Caller:
         call = self._channel.stream_stream(
             f"/etcdserverpb.{path}", lambda message: message.SerializeToString(), answer.FromString
         )
-        return call(requests, timeout=WAIT_SECONDS)
+        return call(requests, timeout=WAIT_SECONDS_MAX)
 
 
 def _put(key: bytes, value: bytes = b"v", **options: Any) -> pb.PutRequest:
@@ -182,7 +181,7 @@ def _watch(caller: Caller) -> None:
 
 def get(address: str, target: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
     """Return status, headers and body of an answer."""
-    connection = http.client.HTTPConnection(address, timeout=WAIT_SECONDS)
+    connection = http.client.HTTPConnection(address, timeout=WAIT_SECONDS_MAX)
     try:
         connection.request("GET", target, headers=headers)
         response = connection.getresponse()

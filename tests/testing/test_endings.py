@@ -16,8 +16,7 @@ from kvorum.testing.keeper import MAKERS
 from kvorum.testing.options import Options
 from kvorum.testing.store import Stores
 from tests.testing.conftest import Run, loading
-
-END_SECONDS_MAX = 120
+from tests.waiting import WAIT_SECONDS_MAX
 
 HELD = """
     import os
@@ -51,7 +50,7 @@ def wait_gone(process: int) -> None:
     except ProcessLookupError:
         return
     try:
-        assert select.select([descriptor], [], [], END_SECONDS_MAX)[0], f"{process} runs on"
+        assert select.select([descriptor], [], [], WAIT_SECONDS_MAX)[0], f"{process} runs on"
     finally:
         os.close(descriptor)
 
@@ -88,7 +87,7 @@ def test_a_run_that_is_killed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(HELD.replace("ENDING", "os.kill(os.getpid(), signal.SIGKILL)"))
     command = [*pytester._getpytestargs(), *loading(), "-p", "no:cacheprovider"]
     process = pytester.popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert process.wait(END_SECONDS_MAX) == -signal.SIGKILL
+    assert process.wait(WAIT_SECONDS_MAX) == -signal.SIGKILL
     check_gone(pytester)
 
 
@@ -171,7 +170,7 @@ def test_workers_of_xdist_have_servers_of_their_own(
         @pytest.mark.parametrize("number", range(2))
         def test_cluster(kvorum_cluster, number, worker_id):
             assert worker_id in ("gw0", "gw1")
-            assert kvorum_cluster.client(timeout=30).put("key", "value").revision == 2
+            assert kvorum_cluster.client(timeout=60).put("key", "value").revision == 2
 
         @pytest.mark.kvorum(tls=True)
         @pytest.mark.parametrize("number", range(4))

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.etcd import binary
+from tests.waiting import WAIT_SECONDS_MAX
 
 
 def run(program: str, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     """Run `kvorumutl`, `etcdutl` or `etcdctl` to its end."""
     path = Path(sys.executable).parent / program if program == "kvorumutl" else binary(program)
     return subprocess.run(
-        [str(path), *map(str, arguments)], capture_output=True, text=True, timeout=120
+        [str(path), *map(str, arguments)], capture_output=True, text=True, timeout=WAIT_SECONDS_MAX
     )
 
 

@@ -32,9 +32,10 @@ from kvorum.edge import native_rows
 from kvorum.process.main import run as run_server
 from kvorum.utl.main import run as run_utl
 from tests.kvorum import READY
+from tests.waiting import WAIT_SECONDS_MAX
 
 PROGRAMS = {"kvorumutl": run_utl, "kvorumctl": run_ctl, "kvorum": run_server}
-SECONDS_MAX = 60
+SECONDS_MAX = int(WAIT_SECONDS_MAX)
 CPU_SECONDS_MAX = 30
 
 

@@ -24,6 +24,7 @@ from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 from tests.utl.commands import done, refusal
 from tests.utl.history import Sight, ask, connected, perform, random_calls
+from tests.waiting import WAIT_SECONDS_MAX
 
 WRITERS = 4
 
@@ -43,7 +44,7 @@ def write_until_killed(address: str, kill: Callable[[], None]) -> dict[bytes, in
     The last put of each client is left out: etcd 3.5.1 answers before it has written its log.
     """
     acknowledged: dict[bytes, int] = {}
-    enough = threading.Barrier(WRITERS + 1)
+    enough = threading.Barrier(WRITERS + 1, timeout=WAIT_SECONDS_MAX)
 
     def write(writer: int) -> None:
         revisions: list[tuple[bytes, int]] = []

@@ -23,6 +23,7 @@ from kvorum.wal import (
 )
 from kvorum.wal.version import minimal_etcd_version
 from tests.etcd import binary, is_target, running_etcd
+from tests.waiting import WAIT_SECONDS_MAX
 from tests.wal.etcd import PUTS, value_of
 
 FILES = RealFiles()
@@ -85,7 +86,9 @@ def test_we_and_etcd_lock_each_other_out(etcd_directory: Path, tmp_path: Path) -
         f"--data-dir={directory}",
         "--listen-peer-urls=http://127.0.0.1:0",
     ]
-    ended = subprocess.run([binary("etcd"), *flags], capture_output=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [binary("etcd"), *flags], capture_output=True, timeout=WAIT_SECONDS_MAX, check=False
+    )
     assert b"file already locked" in ended.stderr
     log.close().run(FILES)
 

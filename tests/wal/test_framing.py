@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from google_crc32c import extend
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +16,6 @@ from kvorum.wal.decoding import SegmentScanner
 from kvorum.wal.framing import CRC, ENTRY, METADATA, SNAPSHOT, STATE, Framer
 from kvorum.wal.reading import SnapshotRecord, decode_snapshot_record
 from tests.etcd import is_target
-
-pytestmark = pytest.mark.compiled
 
 uint64 = st.integers(0, (1 << 64) - 1)
 entries = st.lists(

@@ -20,8 +20,7 @@ from kvorum.raft.messages import ConfState, HardState
 from kvorum.wal import SEGMENT_BYTES, Log, SnapshotRecord, create_log, open_log, read_log
 from kvorum.wal.segments import list_segments
 from kvorum.wal.version import minimal_etcd_version
-
-pytestmark = pytest.mark.compiled
+from tests.waiting import WAIT_SECONDS_MAX
 
 WAL = "/wal"
 
@@ -216,7 +215,7 @@ def test_the_edges_log_writer_takes_a_batch(tmp_path: Path) -> None:
     while len(done) < 2:
         done += [(number, error) for number, error, _, _ in edge.written()]
         if len(done) < 2 and edge.announce_sleep():
-            poller.poll(10_000)
+            assert poller.poll(WAIT_SECONDS_MAX * 1000), "the log's writer has not ended"
             edge.awake()
     edge.stop()
     assert done == [(number, 0) for number in numbers]

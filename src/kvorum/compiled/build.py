@@ -113,9 +113,19 @@ def compile_c(sources: list[Path], directory: Path, target: Path) -> None:
     compiler += get_cflags(compiler_type="unix", opt_level="1", debug_level="0", multi_file=True)
     compiler += [f"-I{path}" for path in (sysconfig.get_path("include"), include_dir(), directory)]
 
+    # Every generated file includes these headers. Compiling them once saves a fifth of the time.
+    headers = directory / "headers.h"
+    headers.write_text("".join(f'#include "{each.name}"\n' for each in directory.glob("*.h")))
+    subprocess.run(  # noqa: S603
+        [*compiler, "-x", "c-header", str(headers), "-o", f"{headers}.gch"], check=True
+    )
+
     def compiled(source: Path) -> str:
         output = f"{directory / source.stem}.o"
-        subprocess.run([*compiler, "-c", str(source), "-o", output], check=True)  # noqa: S603
+        included = ["-include", str(headers)] if source.parent == directory else []
+        subprocess.run(  # noqa: S603
+            [*compiler, *included, "-c", str(source), "-o", output], check=True
+        )
         return output
 
     with ThreadPoolExecutor(COMPILERS) as pool:

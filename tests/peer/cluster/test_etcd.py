@@ -18,6 +18,7 @@ from kvorum.raft.wire import encode_message
 from tests.etcd import is_target, running_etcd
 from tests.kvorum import running_kvorum
 from tests.ports import held_ports
+from tests.waiting import WAIT_SECONDS_MAX
 
 INTERNAL = "/leases/internal"
 COMPARED_HEADERS = ("content-type", "allow", "x-etcd-cluster-id", "x-content-type-options")
@@ -37,7 +38,7 @@ class Answer(NamedTuple):
 
 
 def ask(port: int, request: Request) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_SECONDS_MAX)
     try:
         connection.request(request.method, request.target, request.body, dict(request.headers))
         response = connection.getresponse()

@@ -9,7 +9,6 @@ its way by protobuf's own encoder; and with the form of our frame, whose bytes a
 
 import http.client
 import json
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,9 @@ from tests.etcd import chosen, is_target
 from tests.peer.transport.etcds import Member, Stream, running_members, streams
 from tests.peer.transport.network import Client, Network
 from tests.raft.protobuf import protobuf_snapshot
+from tests.waiting import WAIT_SECONDS_MAX, until
 
 WORD = 8
-SECONDS_MAX = 60.0
 
 
 def spelled_out_entry(entry: Entry) -> bytes:
@@ -95,13 +94,12 @@ def status_of(member: Member) -> dict[str, Any]:
 
 def the_leader(members: list[Member]) -> int:
     """Wait until all members know the same leader; return its id."""
-    end = time.monotonic() + SECONDS_MAX
-    while True:
+
+    def found() -> int:
         leaders = {int(status_of(member).get("leader", 0)) for member in members}
-        if len(leaders) == 1 and 0 not in leaders:
-            return leaders.pop()
-        assert time.monotonic() < end, f"no leader that all know: {leaders}"
-        time.sleep(0.02)
+        return leaders.pop() if len(leaders) == 1 else 0
+
+    return until("all know the same leader", found)
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +300,9 @@ def test_the_same_requests_are_answered_the_same(tmp_path: Path) -> None:
                 known = Message(MessageType.HEARTBEAT_RESP, int(to, 16), 9)
                 return encode_message_frame(known)[8:] if given == b"@message" else given
 
-            connection = http.client.HTTPConnection("127.0.0.1", member.peer_port, timeout=20)
+            connection = http.client.HTTPConnection(
+                "127.0.0.1", member.peer_port, timeout=WAIT_SECONDS_MAX
+            )
             connection.request(method, target, message(local), filled(local, cluster))
             theirs = connection.getresponse()
             their_body = theirs.read()

@@ -12,6 +12,7 @@ import pytest
 
 from kvorum.cli.text import printable
 from kvorum.utl.main import run
+from tests.waiting import WAIT_SECONDS_MAX
 from tools import etcds
 
 Words = list[str | Path]
@@ -62,7 +63,7 @@ def tool(name: str, *words: str | Path) -> Outcome:
     if not has_tool(name):
         pytest.skip(f"no {name} to compare with: 'make oracle' builds it where there is Go")
     done = subprocess.run(
-        [str(path), *map(str, words)], capture_output=True, timeout=60, check=False
+        [str(path), *map(str, words)], capture_output=True, timeout=WAIT_SECONDS_MAX, check=False
     )
     # Go may know characters as printable that this Python has yet to hear of.
     output = printable(_text(done.stdout), kept="\n\t")
