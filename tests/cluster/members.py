@@ -5,6 +5,7 @@ free. Members reach each other only through a `Network`.
 """
 
 import os
+import re
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -51,6 +52,7 @@ PASSING = frozenset(
 )
 """Errors that an election in between may cause, as happens whenever a busy machine starves a
 leader; whether the request took effect is not known then."""
+SAVED_SNAPSHOT = re.compile(rb'"msg":"saved snapshot[^"]*".*"snapshot-index":(\d+)')
 _PREFIXES = 60_000
 _prefixes = count()
 _leases = count(1000)
@@ -173,6 +175,11 @@ class Member:
         with self.log.open("rb") as log:
             log.seek(since)
             return sum(text.encode() in line for line in log)
+
+    def saved_snapshot(self) -> int:
+        """Return the index of its newest snapshot; it keeps few entries of those before."""
+        found = SAVED_SNAPSHOT.findall(self.log.read_bytes())
+        return int(found[-1]) if found else 0
 
     def log_size(self) -> int:
         return self.log.stat().st_size
@@ -411,6 +418,22 @@ class Cluster:
 
     def followers(self) -> list[Member]:
         return self.others(self.leader())
+
+    def outgrow_logs(self, members: Sequence[Member], keys: int, value: bytes) -> None:
+        """Write so many keys at once, and wait until these members keep no entry from before.
+
+        One that was away then is sent a snapshot when it comes back. Flags have to make snapshots
+        frequent, and half of the keys more than the entries that are kept.
+        """
+        leader = self.leader(members)
+        index = leader.state().raftAppliedIndex + keys // 2
+        leader.put_together(keys, value)
+        self.await_snapshots(members, index)
+
+    def await_snapshots(self, members: Sequence[Member], index: int) -> None:
+        """Wait until each of these members has made a snapshot behind this index."""
+        for each in members:
+            until(f"{each} makes a snapshot", lambda each=each: each.saved_snapshot() > index)  # type: ignore[misc]
 
     def lead(self, member: Member) -> None:
         """Make a member the leader."""

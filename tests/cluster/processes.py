@@ -61,7 +61,8 @@ def _nursery() -> Nursery:
 
 
 def start(make: str, arguments: list[str], log: Path) -> Process:
-    """Start a server of a make; its output is appended to a file."""
+    """Start a server of a make; its output is appended to a file, which is there at once."""
+    log.touch()
     if make == "kvorum":
         return Forked(_nursery().spawn(arguments, log))
     with log.open("ab") as output:

@@ -245,7 +245,7 @@ def test_a_member_that_gets_a_snapshot_has_the_users_of_the_others(guarded: Guar
     add = pb.AuthUserAddRequest(name="new", password="new-secret")
     leader.answer("Auth/UserAdd", add, done=errors.USER_ALREADY_EXIST)
     leader.answer("Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(user="new", role="r"))
-    leader.put_together(500, b"value")
+    cluster.outgrow_logs(others, 500, b"value")
     # Cut off, it knows nothing of that, as with any other data.
     assert not isinstance(guarded.ask(behind, "", "KV/Range", READ_A, shown), Status)
     cluster.network.mend()

@@ -43,13 +43,17 @@ def test_a_snapshot_while_writes_go_on(small_logs: Cluster, make: str, how: str)
     behind = cluster.followers()[0]
     with load(cluster, clerks=2) as work:
         work.await_progress()
+        others = cluster.others(behind)
         if how == "killed":
             behind.kill()
         else:
-            for other in cluster.others(behind):
+            for other in others:
                 cluster.network.sever(behind.node, other.node)
         size = behind.log_size()
-        write(cluster.leader(cluster.others(behind)), KEPT[make] + 1000)
+        leader = cluster.leader(others)
+        index = leader.state().raftAppliedIndex
+        write(leader, KEPT[make] + 1000)
+        cluster.await_snapshots(others, index + KEPT[make] + 500)
         if how == "killed":
             behind.start()
         else:

@@ -215,7 +215,7 @@ def test_a_member_that_was_away_decides_as_the_others(
     revoke = pb.AuthRoleRevokePermissionRequest(role="role", key=b"revoked")
     leader.answer("Auth/RoleRevokePermission", revoke, done=errors.PERMISSION_NOT_GRANTED)
     if by_snapshot:
-        leader.put_together(400, b"x")
+        processes.outgrow_logs(processes.others(away), 400, b"x")
     away.start(state="existing")
     # Its tokens are gone, so whoever asks it has to log in anew.
     until("it serves", lambda: _serves(away))

@@ -108,7 +108,7 @@ def test_20967_processes(tmp_path_factory: pytest.TempPathFactory) -> None:
         size = behind.log_size()
         remove(leader, gone.id)
         cluster.forget(gone)
-        leader.put_together(400, bytes(5000))
+        cluster.outgrow_logs(cluster.others(behind), 400, bytes(5000))
         cluster.network.mend()
         until("a snapshot has arrived", lambda: behind.logged("received the snapshot", size))
         check_processes(cluster, expected)

@@ -209,6 +209,7 @@ class Applied:
 PLAIN = PutRequest(key=b"a", value=b"v")
 
 
+@pytest.mark.sources
 @example([[Done(requests.ALARM, FULL), Asked("u", 0, PLAIN)]], 0)
 @example([[done(requests.AUTH_DISABLE, AuthDisableRequest()), Asked("u", -1, PLAIN)]], 0)
 @given(st.lists(steps, min_size=1, max_size=3), st.sampled_from([0, 1, 3]))

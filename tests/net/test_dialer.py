@@ -581,9 +581,8 @@ def test_http2_is_not_offered(place: TlsFixture, open_dialing: OpenDialing) -> N
 
         thread = threading.Thread(target=serve)
         thread.start()
-        dialing = open_dialing(place.settings())
         url = f"https://127.0.0.1:{server.getsockname()[1]}"
-        assert dialing.get(url, "/")[2] == b"ok"
+        assert open_dialing(place.settings()).get(url, "/")[2] == b"ok"
         thread.join(WAIT_SECONDS_MAX)
     assert offered == [None]
 

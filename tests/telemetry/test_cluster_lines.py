@@ -70,7 +70,7 @@ def use(make: str, directory: Path) -> list[Line]:
         behind = cluster.followers()[0]
         since = behind.log_size()
         behind.kill()
-        leader.put_together(KEYS, VALUE)
+        cluster.outgrow_logs(cluster.others(behind), KEYS, VALUE)
         behind.start()
         until("the database was sent", lambda: told_by_any(cluster, SENT))
         # Three by the start, three by the database that came.
