@@ -166,11 +166,11 @@ def test_plain_http(proxy: Running) -> None:
         connection.close()
 
 
-@pytest.mark.long
 def login(address: str, name: str) -> Client:
     return Client(address, user=name, password="p", timeout=WAIT_SECONDS_MAX)
 
 
+@pytest.mark.long
 def test_users_are_who_they_are_at_the_member(tmp_path: Path) -> None:
     with (
         running_kvorum(tmp_path / "data", "--bcrypt-cost=4") as server,

@@ -5,7 +5,6 @@ import pytest
 from kvorum.sim.campaign import Summary, run_seeds
 from kvorum.sim.run import simulate
 
-# What runs is what users run. That both cores make the same runs has a test of its own.
 SEEDS = 80
 # The first of them waits for all runs, on a busy machine for more than five minutes.
 waits_for_all_seeds = pytest.mark.timeout(900)
