@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvorum.api.errors import MEMBER_NOT_FOUND
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.authpb import Permission
 from kvorum.api.pb.membershippb import (
@@ -15,15 +16,24 @@ from kvorum.api.pb.membershippb import (
 )
 from kvorum.api.requests import LONG_BYTES
 from kvorum.member import requests
+from kvorum.member.arriving import check_entry
 from kvorum.member.callers import NOBODY, Caller, Front
 from kvorum.member.errors import MemberStopped
 from kvorum.member.requests import RequestIds
-from kvorum.membership.documents import Member, encode_member
+from kvorum.membership.documents import Member, encode_member, encode_promotion
 from kvorum.peer.transport.frames import decode_checked
 from kvorum.raft.changes import Change, ChangeType, ConfChange, ConfChangeV2
 from kvorum.raft.entries import Entry, EntryType
-from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
+from kvorum.raft.messages import (
+    APPEND_THREAD,
+    APPLY_THREAD,
+    ConfState,
+    Message,
+    MessageType,
+    Snapshot,
+)
 from kvorum.raft.wire import encode_conf_change, encode_message
+from tests.member.changes import added, change
 from tests.member.harness import Cluster, Machine
 
 STRANGER = 0x77
@@ -264,6 +274,32 @@ def test_an_append_that_no_leader_sends_is_not_written(fields: dict[str, int]) -
     send(machine, encode_message(message))
     cluster.pass_time(0.1)
     assert machine.running.node.raft.log.last_index() == last
+
+
+@pytest.mark.parametrize("node", [0, 8, APPLY_THREAD, APPEND_THREAD])
+def test_changes_of_ids_that_clients_make_up_are_applied_everywhere(node: int) -> None:
+    """Every one of them is refused when it is applied, and holds no follower up."""
+    cluster = Cluster(3)
+    leader = cluster.leader()
+    for made in (
+        ConfChange(ChangeType.REMOVE_NODE, node),
+        ConfChange(ChangeType.UPDATE_NODE, node, encode_member(Member(node, ("http://m:1",)))),
+        ConfChange(ChangeType.ADD_NODE, node, encode_promotion(node)),
+    ):
+        assert cluster.answer(leader, change(leader, made)) == MEMBER_NOT_FOUND
+    cluster.settle()
+    assert len({machine.running.applied for machine in cluster}) == 1
+    for machine in cluster:
+        machine.kill()
+        machine.start()
+    cluster.leader()
+
+
+@pytest.mark.parametrize("node", [0, APPLY_THREAD, APPEND_THREAD])
+def test_no_member_has_an_id_that_means_something_else(node: int) -> None:
+    kind, data = encode_conf_change(added(node, "http://m:1"))
+    with pytest.raises(ValueError, match="which cannot be one"):
+        check_entry(Entry(kind, 1, 1, data))
 
 
 def replace_term(entry: Entry, term: int) -> Entry:

@@ -18,6 +18,7 @@ from kvorum.member import requests
 from kvorum.member.execution import DECODERS
 from kvorum.member.foreign import describe_foreign
 from kvorum.member.terms import is_believed
+from kvorum.membership.cluster import ADDITIONS
 from kvorum.membership.documents import decode_context
 from kvorum.membership.versions import parse_version
 from kvorum.raft.changes import ChangeType, ConfChange
@@ -118,11 +119,12 @@ def _check_operation(operation: object) -> None:
 def _check_change(entry: Entry) -> None:
     change = decode_conf_change(entry)
     assert isinstance(change, ConfChange), "an entry of that type holds such a change"
-    if change.node_id in _NOT_NODES:
-        raise ValueError(f"a change of member {change.node_id:x}, which cannot be one")
-    if change.type != ChangeType.REMOVE_NODE:
-        context = decode_context(change.context)
-        if context.member.id != change.node_id:
-            raise ValueError(
-                f"a change of member {change.node_id:x} tells of {context.member.id:x}"
-            )
+    if change.type == ChangeType.REMOVE_NODE:
+        return
+    context = decode_context(change.context)
+    if context.member.id != change.node_id:
+        raise ValueError(f"a change of member {change.node_id:x} tells of {context.member.id:x}")
+    # Clients may name any id in other changes, which are refused when they are applied.
+    is_addition = change.type in ADDITIONS and not context.is_promotion
+    if is_addition and change.node_id in _NOT_NODES:
+        raise ValueError(f"an addition of member {change.node_id:x}, which cannot be one")

@@ -51,7 +51,7 @@ from kvorum.raft.messages import ConfState
 
 LEARNERS_MAX = 1
 _REMOVED = b"removed"
-_ADDITIONS = (ChangeType.ADD_NODE, ChangeType.ADD_LEARNER_NODE)
+ADDITIONS = (ChangeType.ADD_NODE, ChangeType.ADD_LEARNER_NODE)
 
 
 class MembershipError(Exception):
@@ -247,7 +247,7 @@ class Cluster:
         if node in self._removed:
             return MEMBER_NOT_FOUND
         known = self._members.get(node)
-        if change.type in _ADDITIONS and not context.is_promotion:
+        if change.type in ADDITIONS and not context.is_promotion:
             if known is not None:
                 return MEMBER_EXIST
             if self._is_url_taken(node, peer_urls):
@@ -257,7 +257,7 @@ class Cluster:
             return None
         if known is None:
             return MEMBER_NOT_FOUND
-        if change.type in _ADDITIONS:
+        if change.type in ADDITIONS:
             return None if known.is_learner else MEMBER_NOT_LEARNER
         if change.type == ChangeType.UPDATE_NODE:
             try:
