@@ -23,6 +23,7 @@ from tests.etcd import is_target, running_etcd
 from tests.kvorum import _running as kvorum_at
 from tests.kvorum import running_kvorum
 from tests.ports import held_port
+from tests.waiting import until
 
 TIMEOUT_SECONDS = 60.0
 Server = Callable[..., AbstractContextManager[Any]]
@@ -220,3 +221,17 @@ def test_an_answer_to_a_ping_goes_with_the_next_call_unless_one_waits() -> None:
     found.receive(ping)
     assert not found.can_wait
     assert found.take_output() == pong
+
+
+def test_a_turn_does_not_wait_for_a_reader_that_is_late() -> None:
+    """The reader empties its bell only when it has the lock."""
+    with Client("127.0.0.1:1") as client:
+        shell = client.shell
+        shell.start_reading()
+        until("somebody reads", lambda: shell._reader is not None)
+        with shell.lock:
+            shell._read_until = 0.0
+            # More rings than a socket takes.
+            for _ in range(10_000):
+                shell.enter()
+                shell.leave()

@@ -366,6 +366,8 @@ class ThreadedClient:
         self._poll = select.poll()
         self._bell, self._ringer = socket.socketpair()
         self._bell.setblocking(False)
+        # Who rings holds the lock, which the reader needs before it can empty the bell.
+        self._ringer.setblocking(False)
         self._poll.register(self._bell, select.POLLIN)
 
     def _close_bell(self) -> None:
