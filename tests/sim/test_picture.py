@@ -111,6 +111,7 @@ def test_every_request_is_there_with_its_answer() -> None:
     assert sum("request-" in each.get("id", "") for each in shown) == len(answered)
 
 
+@pytest.mark.sources
 @pytest.mark.long
 def test_the_violated_request_is_marked() -> None:
     found = find(miss_the_last_compare, 20_000)
@@ -130,6 +131,7 @@ def test_the_violated_request_is_marked() -> None:
     assert found.guarantee in page and safe(found.violation.splitlines()[0]) in page
 
 
+@pytest.mark.sources
 @pytest.mark.long
 def test_the_watcher_that_a_violation_is_about_is_marked() -> None:
     found = find(lose_an_event_at_catch_up)

@@ -11,6 +11,7 @@ from kvorum.sim.shrink import describe, requests_of, shrink
 RUNS = 25
 
 
+@pytest.mark.sources
 @pytest.mark.long
 def test_a_failing_seed_gets_smaller_and_fails_as_before() -> None:
     found = find(index_ahead_of_effects)
