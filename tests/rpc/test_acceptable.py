@@ -1,6 +1,6 @@
-"""Whatever clients ask for, the entries that come of it are ones that other members take.
+"""Other members take every entry that a client's call can cause.
 
-A follower refuses entries that it could not apply. One that a client can cause would stop a cluster.
+A follower refuses entries that it could not apply; such an entry would stop the cluster.
 """
 
 from hypothesis import given
