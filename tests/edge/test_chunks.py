@@ -43,7 +43,7 @@ def test_every_piece_is_one_chunk(service: Service) -> None:
                 assert client.chunk() == piece
             assert client.chunk() == b""
         while not service.events.empty():
-            service.next_event(EventKind.WRITABLE, call)
+            service.next_event(EventKind.WRITABLE)
 
     holds()
 
