@@ -228,6 +228,7 @@ def test_a_stream_that_is_not_polled_is_held_back(open_it: OpenEdge) -> None:
 
 
 def test_unary_calls_that_are_not_polled_are_held_back(open_it: OpenEdge, tmp_path: Path) -> None:
+    """The queue is full long before the window: a client that exceeds that one is thrown out."""
     limits = Limits(connection_queued_bytes_max=1 << 20)
     edge, address = open_it(limits, f"unix:{tmp_path}/edge.sock")
     stopped = threading.Event()
@@ -238,23 +239,25 @@ def test_unary_calls_that_are_not_polled_are_held_back(open_it: OpenEdge, tmp_pa
 
         def flood() -> None:
             try:
-                while sent[0] < 64 << 20:
-                    wire.call(ECHO, message(bytes(16_000)))
-                    sent[0] += 16_000
-            except OSError:
+                while sent[0] < 100_000:
+                    wire.call(ECHO, message(bytes(100)))
+                    sent[0] += 1
+            except TimeoutError:
                 pass
-            stopped.set()
+            finally:
+                stopped.set()
 
         thread = threading.Thread(target=flood)
         thread.start()
         while not stopped.wait(0.01):
             assert edge.poll(0, 0) == ([], [])
         thread.join()
-        # What the edge queues, and the little that the kernel holds between the two.
-        assert sent[0] < 4 << 20
         counters = edge.counters()
-        assert counters["bytes_read"] < 3 << 20
+        # Each costs 256 bytes besides its own; a few more may be read at once.
+        assert counters["messages_received"] < 4000
         assert counters["requests_refused"] == 0
+        # What the edge queues, and the little that the kernel holds between the two.
+        assert sent[0] < 20_000
         # Those that are whole: the last one may have been cut off.
         poll_until(edge, lambda r, _: len(r) >= counters["messages_received"])
 
