@@ -1,8 +1,8 @@
-"""Declares what is not Python: the native edge and the compiled core; the rest is pyproject.toml.
+"""Declare the parts that are not Python: the native edge and the compiled core.
 
-KVORUM_EDGE decides on the edge: `python` builds no extension, `native` makes a failing build an
-error, unset builds it if cargo works, and does without it otherwise. KVORUM_COMPILED decides on the
-core in the same way: `0`, `1`, or unset.
+Everything else is in pyproject.toml. KVORUM_EDGE controls the edge: `python` builds no extension,
+`native` makes a failed build an error; if unset, the edge is built if cargo works, and otherwise
+omitted. KVORUM_COMPILED controls the core in the same way: `0`, `1`, or unset.
 """
 
 import os
@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parent / "src" / "kvorum"
 
 
 def choice(name: str, *values: str) -> str:
-    """Return a variable of the environment that may be unset."""
+    """Return an environment variable that is unset or one of `values`; exit on any other value."""
     value = os.environ.get(name, "")
     if value not in ("", *values):
         raise SystemExit(f"{name} is {value!r}; expected one of {values}, or leave it unset")
@@ -32,7 +32,7 @@ class BuildExtensions(build_ext):  # type: ignore[misc]
     """Build the core after the extensions; an editable install leaves that to `make setup`."""
 
     def run(self) -> None:
-        """Build what is wanted."""
+        """Build the extensions, and the core unless it is not wanted."""
         super().run()
         if self.editable_mode or COMPILED == "0":
             return
@@ -49,10 +49,10 @@ class BuildExtensions(build_ext):  # type: ignore[misc]
 
 
 class BinaryDistribution(Distribution):  # type: ignore[misc]
-    """The build fits one version of Python on one kind of machine."""
+    """A distribution that fits one version of Python on one platform."""
 
     def has_ext_modules(self) -> bool:
-        """Say so."""
+        """Return True, so that the wheel is marked as platform-specific."""
         return True
 
 

@@ -1,1 +1,1 @@
-"""Benchmarks: Kvorum beside etcd, in one run, in alternation, as ratios."""
+"""Benchmarks that run Kvorum and etcd alternately in one session, and report ratios."""

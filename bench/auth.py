@@ -1,8 +1,8 @@
-"""What authentication costs: both servers with it, ours without it, ours amid a flood of logins.
+"""Measure the cost of authentication: etcd and Kvorum with it, Kvorum without it and under logins.
 
 The load is that of `bench.server`, by a user with a hundred grants, one of which covers its keys.
-A ratio above 1 is in our favour; the lines against ourselves compare with the same server without
-authentication, or without the flood. Run it as `make bench-auth`.
+A ratio above 1 is in Kvorum's favour; other lines compare Kvorum with itself: with and without
+authentication, and with and without a flood of logins. Run it as `make bench-auth`.
 """
 
 import argparse
@@ -43,7 +43,7 @@ SCENARIOS = (
 
 
 def protect(server: Server) -> None:
-    """Enable authentication, with a user who may use the keys of the load."""
+    """Enable authentication, with a user that may access the keys of the load."""
 
     def ask(name: str, request: Message) -> None:
         call(server.address, AUTH + name, request.SerializeToString())
@@ -63,12 +63,12 @@ def protect(server: Server) -> None:
 
 
 def login() -> bytes:
-    """Return the request for a token."""
+    """Return an Authenticate request."""
     return AuthenticateRequest(name=USER, password=PASSWORD).SerializeToString()
 
 
 class Client:
-    """The user's load on one server, with its token where there is authentication."""
+    """The user's load on one server, with a token if authentication is enabled."""
 
     def __init__(self, server: Server, *, is_protected: bool) -> None:
         self.name = server.name
@@ -79,7 +79,7 @@ class Client:
             self._headers = (("token", AuthenticateResponse.FromString(answer).token),)
 
     def load(self, path: str, messages: list[bytes], seconds: int) -> Load:
-        """Begin to ask, by a thousand requests at once."""
+        """Start a load of a thousand concurrent requests."""
         return Load(
             self.server.address,
             path,
@@ -91,15 +91,15 @@ class Client:
         )
 
     def check(self, path: str, message: bytes) -> None:
-        """Ask once; raises grpc.RpcError if that is refused."""
+        """Make one request; raises grpc.RpcError if the server refuses it."""
         call(self.server.address, path, message, self._headers)
 
 
 class Flooded(Client):
-    """The same while others log in, a hundred at once."""
+    """A client whose load runs beside a hundred concurrent logins."""
 
     def load(self, path: str, messages: list[bytes], seconds: int) -> Load:
-        """Begin to ask, and to log in."""
+        """Start the load and the logins."""
         self.flood = Load(
             self.server.address,
             AUTH + "Authenticate",
@@ -112,7 +112,7 @@ class Flooded(Client):
 
 
 def run(rounds: int, seconds: int) -> list[Row]:
-    """Compare everything."""
+    """Compare all servers in all scenarios."""
     rows: list[Row] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -151,7 +151,7 @@ def run(rounds: int, seconds: int) -> list[Row]:
 
 
 def main() -> None:
-    """Run the comparison, print it and keep it."""
+    """Run the comparison, print it and store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=4, help="length of one measurement")

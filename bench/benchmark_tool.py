@@ -1,9 +1,9 @@
-"""etcd's own `benchmark` against both servers: its rates and its p99, as ratios in one table.
+"""Run etcd's own `benchmark` against both servers, and print its rates and p99 as ratios.
 
-The tool is the one that `make oracle` builds. Both clusters run at the same time; each command runs
-against one, then against the other, round by round, on the same processors as the servers. Rates
-count where the tool goes as fast as it can, and latencies where they are those of calls or events.
-Run it as `make bench-etcd`.
+`make oracle` builds the tool. Both clusters run at the same time; each command runs against one,
+then against the other, round by round, on the same processors as the servers. Rates count for
+commands without a rate limit, and latencies for commands that measure single calls or events. Run
+it as `make bench-etcd`.
 """
 
 import argparse
@@ -30,27 +30,27 @@ TOOL_SECONDS_MAX = 120
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the tool tells of one kind of calls or events."""
+    """The tool's result for one kind of calls or events."""
 
     per_second: float
     p99: float
-    """In seconds; the slowest one, where the tool had too few for a percentile."""
+    """In seconds; the slowest request's, if the tool had too few for a percentile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What counts of one summary of a command."""
+    """The figures that count in one summary of a command."""
 
     summary: int = 0
     of: str = ""
-    """What the summary is about, where a command has several."""
+    """The subject of the summary, for commands that print several."""
     rate: bool = True
     p99: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A command of the tool, and what of it counts."""
+    """A command of the tool, and the figures of it that count."""
 
     name: str
     arguments: tuple[str, ...]
@@ -95,7 +95,7 @@ CASES = (
 
 
 def summaries(output: str) -> list[Summary]:
-    """Read what the tool printed."""
+    """Parse the tool's output."""
     found = []
     for part in output.split("Summary:")[1:]:
         rate = re.search(r"Requests/sec:\s+(\S+)", part)
@@ -107,7 +107,7 @@ def summaries(output: str) -> list[Summary]:
 
 
 def measure(tool: Path, cluster: Cluster, case: Case) -> list[Summary]:
-    """Run a command against a cluster."""
+    """Run a command against a cluster and parse its results."""
     endpoints = ",".join(member.address for member in cluster.members)
     command = [str(tool), f"--endpoints={endpoints}", "--precise", *case.arguments]
     done = subprocess.run(
@@ -122,7 +122,7 @@ def measure(tool: Path, cluster: Cluster, case: Case) -> list[Summary]:
 def compare(
     tool: Path, clusters: tuple[Cluster, Cluster], cases: list[Case], rounds: int
 ) -> list[Row]:
-    """Run all cases against both; a row for each figure that counts."""
+    """Run all cases against both clusters; return a row for each figure that counts."""
     rows = []
     size = len(clusters[0].members)
     state = "one member" if size == 1 else f"{size} members"
@@ -156,7 +156,7 @@ def _row(
 
 
 def main() -> None:
-    """Run the comparison, print it and keep it."""
+    """Run the comparison, print it and store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--members", type=int, default=1)

@@ -1,8 +1,8 @@
-"""This client against the others, in alternation: round trips, many calls at a time, events, start.
+"""Compare our client with others, in alternation: single calls, concurrent calls, events, start.
 
-The server is the same for all, and does not wait for its disk. Each measurement is a process of its
-own. Beside rates there is the processor time that the client takes for each call or event, which
-says more where client and server share processors. A ratio above 1 is in our favour. Run it as
+All clients use the same server, which does not wait for its disk. Each measurement is a process of
+its own. Besides rates, the table has the client's processor time per call or event, which matters
+more where client and server share processors. A ratio above 1 is in Kvorum's favour. Run it as
 `make bench-client`.
 """
 
@@ -24,12 +24,12 @@ from bench.table import Row, as_row, keep
 
 GO_SOURCE = Path(__file__).parents[1] / "tools" / "oracle" / "etcd"
 STARTS = 10
-"""How often a program is started in one round; the quickest start counts."""
+"""How many times each program starts in a round; the quickest start counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A client by its name, and the command that measures it."""
+    """A client library and the command that measures it."""
 
     name: str
     command: tuple[str, ...]
@@ -43,13 +43,13 @@ class Library:
 
 
 def python(what: str, library: str) -> Library:
-    """Return what measures a library for Python."""
+    """Return the Python library with its measuring command."""
     return Library(library, (sys.executable, "-m", "bench.libraries", what, library))
 
 
 @contextmanager
 def go_program() -> Iterator[Path | None]:
-    """Build the program of etcd's own client; None where there is no Go, or not all modules."""
+    """Build the program for etcd's Go client; yield None without Go or its modules."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "rounds")
         if shutil.which("go") is not None:
@@ -63,7 +63,7 @@ def go_program() -> Iterator[Path | None]:
 
 
 class Comparison:
-    """Measures two at a time, and gathers the lines of the table."""
+    """Measures two libraries at a time, and collects the rows of the table."""
 
     def __init__(self, rounds: int, seconds: float) -> None:
         self._rounds = rounds
@@ -73,7 +73,7 @@ class Comparison:
     def compare(
         self, name: str, ours: Library, others: Sequence[Library], address: str, goal: float
     ) -> None:
-        """Measure ours and each of the others in turn; etcd's own in Go has no goal."""
+        """Measure ours and each of the others in turn; the comparison with Go has no goal."""
         for other in others:
             pairs = [
                 (other.measure(address, self._seconds), ours.measure(address, self._seconds))
@@ -95,7 +95,7 @@ class Comparison:
                 )
 
     def compare_starts(self, address: str) -> None:
-        """Measure programs that start, read a key, and end."""
+        """Measure programs that start, read a key, and exit."""
         ours = Library("kvorum", ())
         for name in (name for name in STARTING if name != "kvorum"):
             pairs = [
@@ -130,7 +130,7 @@ asyncio.run(main())
 
 
 def start_milliseconds(name: str, address: str) -> float:
-    """Return how long such a program takes, without what Python itself takes to start."""
+    """Return how long a program takes to run, minus the time that Python itself takes."""
     host, _, port = address.partition(":")
     return _run_milliseconds(STARTING[name].format(host, port)) - _run_milliseconds("pass")
 
@@ -146,7 +146,7 @@ def _run_milliseconds(program: str) -> float:
 
 
 def run(server: str, rounds: int, seconds: float) -> list[Row]:
-    """Compare everything."""
+    """Compare all libraries."""
     comparison = Comparison(rounds, seconds)
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -175,7 +175,7 @@ def run(server: str, rounds: int, seconds: float) -> list[Row]:
 
 
 def main() -> None:
-    """Run the comparison, print it and keep it."""
+    """Run the comparison, print it and store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", default="etcd", help="etcd or kvorum")
     parser.add_argument("--rounds", type=int, default=5)

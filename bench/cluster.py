@@ -1,10 +1,10 @@
-"""Three members against three of etcd's on this machine, side by side: one table of ratios.
+"""Compare three members with three of etcd's on this machine, side by side, in one table of ratios.
 
 Both clusters run at the same time, with the same timeouts; the load goes to one, then to the other,
-round by round. Besides rates and latencies: how long a cluster takes no writes after its leader was
-killed or its host fell silent, how long a member takes to catch up, what memory all members take,
-and what processor time while nobody asks for anything. Run it as `make bench NODES=3` or `make
-bench-cluster`; hosts that fall silent need root.
+round by round. Besides rates and latencies, the table shows how long a cluster accepts no writes
+after its leader is killed or its host falls silent, how long a member takes to catch up, the memory
+of all members, and their processor time without load. Run it as `make bench NODES=3` or `make
+bench-cluster`; silent hosts need root.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from bench.table import Row, as_row, compared, header, keep, show
 SIZE = 3
 STATE = "three members"
 ATTEMPT_SECONDS = 0.01
-"""How often a client asks each survivor for a write after the leader was killed."""
+"""Interval between a client's writes to each survivor after the leader was killed."""
 PARTS = ("rates", "latencies", "memory", "idle", "failover", "silence", "catch-up")
 
 Choice = Callable[[Cluster], Server]
@@ -72,7 +72,7 @@ SCENARIOS: tuple[tuple[Scenario, Choice], ...] = (
 
 
 def failover_seconds(cluster: Cluster, lose: Act, mend: Act) -> float:
-    """Lose the leader; return the time until one of the others has acknowledged a write."""
+    """Lose the leader; return the time until another member has acknowledged a write."""
     leader = cluster.leader()
     survivors = [member for member in cluster.members if member is not leader]
     acknowledged = threading.Event()
@@ -90,7 +90,7 @@ def failover_seconds(cluster: Cluster, lose: Act, mend: Act) -> float:
             each(put(key(0)), timeout=10)
         lost_at = time.monotonic()
         lose(leader)
-        # A write that waits for the lost leader is useless: new ones are tried all the time.
+        # A write may get stuck waiting for the lost leader, so the client keeps sending new ones.
         while not acknowledged.wait(ATTEMPT_SECONDS):
             for each in puts:
                 each.future(put(key(0)), timeout=2).add_done_callback(answer)
@@ -112,7 +112,7 @@ def _let_speak(server: Server) -> None:
 
 
 def catch_up_seconds(cluster: Cluster, writes: int) -> float:
-    """Return how long a member takes, from its start, to apply what it missed."""
+    """Return how long a restarted member takes to apply the entries it missed."""
     follower = _follower(cluster)
     follower.stop()
     messages = [put(key(number)) for number in range(LOAD_PROCESSES)]
@@ -132,7 +132,7 @@ def catch_up_seconds(cluster: Cluster, writes: int) -> float:
 
 
 def rates(both: tuple[Cluster, Cluster], rounds: int, seconds: int, *, alone: bool) -> list[Row]:
-    """Compare requests per second and their cost, or the latency of one client."""
+    """Compare request rates and processor costs, or the latency of one client."""
     rows = []
     for scenario, choose in SCENARIOS:
         if scenario.alone != alone:
@@ -167,7 +167,7 @@ def rates(both: tuple[Cluster, Cluster], rounds: int, seconds: int, *, alone: bo
             )
         )
         if not alone:
-            # Of all members together; other work on the machine changes it little.
+            # The cost of all members together; other load on the machine hardly changes it.
             name = f"{scenario.name}: cost"
             theirs, ours = (costs[cluster] for cluster in both)
             rows.append(
@@ -179,13 +179,13 @@ def rates(both: tuple[Cluster, Cluster], rounds: int, seconds: int, *, alone: bo
 def failovers(
     both: tuple[Cluster, Cluster], times: int, name: str, goal: float, lose: Act, mend: Act
 ) -> Row:
-    """Compare the time without a leader over many losses, by the median."""
+    """Compare the median time without a leader over many losses."""
     theirs, ours = [], []
     for _ in range(times):
         theirs.append(failover_seconds(both[0], lose, mend) * 1e3)
         ours.append(failover_seconds(both[1], lose, mend) * 1e3)
     medians = statistics.median(theirs), statistics.median(ours)
-    # Rounds mean nothing here, since timeouts are random: the ratios of best, mean and worst do.
+    # Timeouts are random, so rounds cannot be compared: show ratios of best, mean and worst.
     others = [f(theirs) / f(ours) for f in (min, statistics.mean, max)]
     ratio = medians[0] / medians[1]
     row = Row(STATE, name, "ms", both[0].name, *medians, ratio, others, goal)
@@ -196,7 +196,7 @@ def failovers(
 
 
 def idling(both: tuple[Cluster, Cluster], seconds: int) -> Row:
-    """Compare the processor time of members that nobody asks for anything."""
+    """Compare the members' processor time without any load."""
     began = [cluster.processor_seconds() for cluster in both]
     time.sleep(seconds)
     theirs, ours = (
@@ -211,7 +211,7 @@ def idling(both: tuple[Cluster, Cluster], seconds: int) -> Row:
 def running_both(
     against: str, size: int = SIZE, *, on_hosts: bool = False
 ) -> Iterator[tuple[Cluster, Cluster]]:
-    """Run a cluster of each for as long as the block takes."""
+    """Run a cluster of each kind within the block."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         hosts = stack.enter_context(running_hosts(2 * size)) if on_hosts else None
@@ -233,7 +233,7 @@ def running_both(
 
 
 def run(arguments: argparse.Namespace) -> list[Row]:
-    """Compare the parts that are asked for."""
+    """Run the requested parts of the comparison."""
     parts = arguments.only or PARTS
     rows: list[Row] = []
     if set(parts) - {"silence", "catch-up"}:
@@ -243,7 +243,7 @@ def run(arguments: argparse.Namespace) -> list[Row]:
             name = f"failover, {arguments.kills} silent hosts"
             rows.append(failovers(both, arguments.kills, name, 1.0, _silence, _let_speak))
     if "catch-up" in parts:
-        # Separate clusters: in the others, the faster one has written more by now.
+        # Separate clusters: in the others, the faster one has received more writes by now.
         with running_both(arguments.against) as both:
             rows.append(
                 compared(
@@ -261,7 +261,7 @@ def run(arguments: argparse.Namespace) -> list[Row]:
 
 
 def serving(arguments: argparse.Namespace, parts: Sequence[str]) -> list[Row]:
-    """Compare how clients are served."""
+    """Compare the parts that need both clusters to serve clients."""
     rows: list[Row] = []
     with running_both(arguments.against) as both:
         for cluster in both:
@@ -293,7 +293,7 @@ def serving(arguments: argparse.Namespace, parts: Sequence[str]) -> list[Row]:
 
 
 def main() -> None:
-    """Run the comparison, print it and keep it."""
+    """Run the comparison, print it and store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=4, help="length of one measurement")

@@ -1,4 +1,4 @@
-"""Clusters that are compared: members on this machine, with the same flags and timeouts."""
+"""Clusters for comparisons: members on this machine, with the same flags and timeouts."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -37,14 +37,14 @@ class Cluster:
             member.flags += [f"--name={each}", f"--initial-cluster={initial}"]
 
     def start(self) -> None:
-        """Start all members, and wait until they serve."""
+        """Start all members, and wait until they are healthy."""
         for member in self.members:
             member.launch()
         for member in self.members:
             member.wait_until_healthy()
 
     def leader(self) -> Server:
-        """Return the member that leads, by its own account."""
+        """Return the member that considers itself the leader."""
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         while time.monotonic() < deadline:
             for member in self.members:
@@ -54,17 +54,17 @@ class Cluster:
         raise SystemExit(f"{self.name}: nobody leads")
 
     def followers(self) -> list[Server]:
-        """Return the others."""
+        """Return all members except the leader."""
         leader = self.leader()
         return [member for member in self.members if member is not leader]
 
     def applied(self) -> int:
-        """Return the index of the last entry that the leader has applied."""
+        """Return the leader's applied index."""
         found = status(self.leader())
         return 0 if found is None else found.raftAppliedIndex
 
     def settle(self) -> None:
-        """Wait until all members have applied what the leader has."""
+        """Wait until all members have reached the leader's applied index."""
         target = self.applied()
         for member in self.members:
             wait_for_index(member, target)
@@ -79,7 +79,7 @@ class Cluster:
 
 
 def status(member: Server) -> StatusResponse | None:
-    """Ask a member for its status; None if it does not answer."""
+    """Return a member's status; None if it does not answer."""
     try:
         return StatusResponse.FromString(call(member.address, STATUS, b""))
     except grpc.RpcError:
@@ -87,7 +87,7 @@ def status(member: Server) -> StatusResponse | None:
 
 
 def wait_for_index(member: Server, index: int) -> None:
-    """Wait until a member has applied an entry; it may be starting."""
+    """Wait until a member, which may still be starting, has applied an index."""
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while time.monotonic() < deadline:
         found = status(member)
@@ -99,7 +99,7 @@ def wait_for_index(member: Server, index: int) -> None:
 
 @contextmanager
 def ended_cluster(cluster: Cluster) -> Iterator[Cluster]:
-    """End the started members of a cluster after the block."""
+    """Kill the cluster's started members after the block."""
     with ExitStack() as stack:
         for member in cluster.members:
             stack.callback(member.kill)
@@ -110,7 +110,7 @@ def ended_cluster(cluster: Cluster) -> Iterator[Cluster]:
 def running_cluster(
     name: str, directory: Path, size: int, hosts: Sequence[Host] | None = None
 ) -> Iterator[Cluster]:
-    """Run a cluster for as long as the block takes, each member at its host if there are any."""
+    """Run a cluster within the block, each member on its host if hosts are given."""
     with ended_cluster(Cluster(name, directory / name, size, hosts)) as cluster:
         cluster.start()
         yield cluster

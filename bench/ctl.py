@@ -1,6 +1,6 @@
-"""How long `kvorumctl` takes from its start to its end, beside bare Python and etcdctl.
+"""Measure how long `kvorumctl` runs for one command, beside bare Python and etcdctl.
 
-A command is over in a moment, so what counts is what it imports. Run it as `make bench-ctl`.
+A command takes only a moment, so its imports dominate. Run it as `make bench-ctl`.
 """
 
 import argparse
@@ -19,7 +19,7 @@ KVORUMCTL = str(Path(sys.executable).parent / "kvorumctl")
 
 
 def cost(command: list[str]) -> tuple[float, float]:
-    """Return how long a command takes, and how much of a processor, in milliseconds."""
+    """Return a command's wall time and processor time, in milliseconds."""
     begun = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)

@@ -1,6 +1,6 @@
-"""What runs beside the updates of `bench.kubernetes`: lists, compactions, a snapshot, a defragment.
+"""Duties beside the updates of `bench.kubernetes`: lists, compactions, snapshot, defragmentation.
 
-Each duty is told the time once a tick, and keeps from when until when it ran.
+Each duty gets the time once a tick, and records when its activities started and ended.
 """
 
 import time
@@ -19,16 +19,16 @@ DEFRAGMENT, SNAPSHOT = (f"/etcdserverpb.Maintenance/{name}" for name in ("Defrag
 def _note(
     clients: Clients, name: str, begin: int, now: int, answer: bytes | None, error: str
 ) -> None:
-    """Keep that something has ended, and why if it was not done."""
+    """Record the end of an activity, and the reason if it failed."""
     clients.seen.activities.append(Activity(name, begin / NANOS, now / NANOS))
     if answer is None:
         clients.seen.refusals[f"{name}: {error}"] += 1
 
 
 class Lists:
-    """Lists of all that is not a lease: pages at a fixed rate, those of a list at one revision.
+    """Lists of all pods, as pages at a fixed rate; all pages of one list read one revision.
 
-    A page is due though the one before, whose last key it begins after, is not answered yet.
+    A page's due time does not depend on the previous page's answer, but its first key does.
     """
 
     def __init__(self, clients: Clients, per_second: int, member: int) -> None:
@@ -39,7 +39,7 @@ class Lists:
         self._revision = 0
 
     def step(self, now: int) -> None:
-        """Ask for the next page, if it is due and the one before has come."""
+        """Request the next page if it is due and the previous one has arrived."""
         if self._asked == self._answered < self._schedule.due_count(now):
             self._asked += 1
             request = pb.RangeRequest(
@@ -57,8 +57,7 @@ class Lists:
         self._answered += 1
         self._from, self._revision = PODS, 0
         if answer is None:
-            # A list that took longer than revisions are kept begins anew, and so does one that
-            # was refused.
+            # A refused list restarts; so does one whose revision was compacted meanwhile.
             if "compacted" not in error:
                 seen.refusals[f"page: {error}"] += 1
             return
@@ -69,7 +68,7 @@ class Lists:
 
 
 class Compactions:
-    """Compactions at fixed times, each to the revision that was the newest at the time before."""
+    """Compactions at fixed intervals, each to the newest revision of the previous interval."""
 
     def __init__(self, clients: Clients, seconds: float, member: int) -> None:
         self._clients, self._every, self._member = clients, seconds * NANOS, member
@@ -77,9 +76,9 @@ class Compactions:
         self._next = self._every
 
     def step(self, now: int) -> None:
-        """Compact, if it is time."""
+        """Compact if it is time."""
         if now >= self._next:
-            # Physical: the answer comes when the rows are gone, so that it is known what ran when.
+            # A physical compaction answers after removing the rows, which gives its full duration.
             request = pb.CompactionRequest(revision=self._revision, physical=True)
             self._revision = self._clients.revision
             self._next += self._every
@@ -91,14 +90,14 @@ class Compactions:
 
 
 class Defragment:
-    """One member is defragmented once."""
+    """One defragmentation of one member."""
 
     def __init__(self, clients: Clients, at_seconds: float, member: int) -> None:
         self._clients, self._at, self._member = clients, at_seconds * NANOS, member
         self._begin = 0
 
     def step(self, now: int) -> None:
-        """Defragment, if it is time."""
+        """Defragment if it is time."""
         if not self._begin and now >= self._at:
             self._begin = now
             self._clients.ask(self._member, DEFRAGMENT, b"", self._take)
@@ -108,14 +107,14 @@ class Defragment:
 
 
 class Snapshot:
-    """One snapshot is fetched, by a process of its own that reads as fast as it can."""
+    """One snapshot, fetched as fast as possible by a process of its own."""
 
     def __init__(self, clients: Clients, at_seconds: float, address: str) -> None:
         self._clients, self._at, self._address = clients, at_seconds * NANOS, address
         self._begin = 0
 
     def step(self, now: int) -> None:
-        """Fetch, if it is time."""
+        """Fetch the snapshot if it is time."""
         if not self._begin and now >= self._at:
             self._begin = now
             Thread(target=self._fetch).start()

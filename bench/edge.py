@@ -1,7 +1,7 @@
-"""The edge against etcd: a constant through `poll` and `reply`, and a serializable range.
+"""Compare the edge with etcd: a constant answer through `poll` and `reply`, and etcd's range.
 
-Both servers run at the same time; h2load asks one, then the other, round by round, so that other
-work on the machine affects both. Run it as `make bench-edge`.
+Both servers run at the same time; h2load calls one, then the other, round by round, so that other
+load on the machine affects both. Run it as `make bench-edge`.
 """
 
 import argparse
@@ -28,7 +28,7 @@ LOADS = {"20 connections, 50 streams each": (20, 50), "one client at a time": (1
 
 
 def serve_constant(tls: TlsSettings | None) -> None:
-    """Answer every request with etcd's answer for the key, until terminated."""
+    """Answer every request with the bytes of etcd's answer for the key, until terminated."""
     kv = key_value(KEY, 2, 2, 1, VALUE, 0)
     header = HeaderEncoder(cluster_id=1 << 62, member_id=1 << 62, raft_term=2).field(2)
     answer = header + length_delimited(b"\x12", kv) + b"\x20\x01"
@@ -48,7 +48,7 @@ def serve_constant(tls: TlsSettings | None) -> None:
 
 @contextmanager
 def serving(*flags: str) -> Iterator[str]:
-    """Run the constant in a process of its own; yield its address."""
+    """Serve the constant from a process of its own; yield its address."""
     command = [sys.executable, "-m", "bench.edge", "--serve", *flags]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -60,7 +60,7 @@ def serving(*flags: str) -> Iterator[str]:
 
 
 def rate(url: str, connections: int, streams: int, message: bytes, seconds: int) -> float:
-    """Return the requests a second that one server answers."""
+    """Return the requests per second that one server answers."""
     scheme, _, address = url.partition("://")
     load = Load(
         address,
@@ -98,7 +98,7 @@ def compare(ours: str, theirs: str, rounds: int, seconds: int, message: bytes) -
 
 
 def main() -> None:
-    """Run the comparison."""
+    """Run the comparison, or serve the constant."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--serve", action="store_true", help="only serve the constant")
     parser.add_argument("--tls", nargs=2, metavar=("CERT", "KEY"), help="serve it with TLS")
@@ -121,7 +121,7 @@ def main() -> None:
             )
         cert, key = map(str, self_signed(directory / "tls", ["127.0.0.1"], 1))
         flags = [f"--cert-file={cert}", f"--key-file={key}"]
-        # On the same directory as before, where the key is.
+        # The same directory as before holds the key.
         with (
             running("etcd", directory, *flags, scheme="https") as etcd,
             serving("--tls", cert, key) as ours,

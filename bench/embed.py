@@ -1,7 +1,7 @@
-"""A member inside a program: round trips without a socket, and what the program's work does to it.
+"""Measure a member inside a program: calls without a socket, and the effect of the program's load.
 
-Everything is one process, so what the caller computes and what the member computes share the
-interpreter's lock. The member does not wait for a disk. Run it as `python -m bench.embed`.
+The program and the member share one process and the interpreter's lock. The member does not wait
+for a disk. Run it as `python -m bench.embed`.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from kvorum.embed import Config, ProcessServer, Server
 
 WARM_UP_CALLS = 200
 TOGETHER = 100
-"""How many calls an asyncio client makes at a time, where it makes many."""
+"""Number of concurrent calls of an asyncio client."""
 
 
 def round_trips(call: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """Return calls per second, one after the other, and microseconds of processor time for each."""
+    """Return the rate of sequential calls, and the microseconds of processor time per call."""
     for _ in range(WARM_UP_CALLS):
         call()
     count, began, used = 0, time.perf_counter(), time.process_time()
@@ -36,7 +36,7 @@ def round_trips(call: Callable[[], object], seconds: float) -> tuple[float, floa
 
 
 async def rates_on_a_loop(client: AsyncClient, seconds: float) -> tuple[float, float]:
-    """Return calls per second: one after the other, and many at a time."""
+    """Return the rates of sequential and of concurrent calls."""
     found = []
     for together in (1, TOGETHER):
         count, began = 0, time.perf_counter()
@@ -48,7 +48,7 @@ async def rates_on_a_loop(client: AsyncClient, seconds: float) -> tuple[float, f
 
 
 def compare_clients(rounds: int, seconds: float) -> None:
-    """Show rates without a socket and with one, in alternation; the best round of each counts."""
+    """Print rates without and with a socket, in alternation; the best round of each counts."""
     print(f"{'':28}{'in process':>12}{'network':>12}{'ratio':>7}{'cpu':>16}")
     with (
         Server(Config(ephemeral=True)) as server,
@@ -90,7 +90,7 @@ def compare_clients(rounds: int, seconds: float) -> None:
 
 @contextmanager
 def computing(is_computing: bool) -> Iterator[None]:
-    """Let another thread of this program compute meanwhile, if it is to."""
+    """Run a computing thread of this program within the block, if requested."""
     ends = threading.Event()
 
     def compute() -> None:
@@ -109,7 +109,7 @@ def computing(is_computing: bool) -> Iterator[None]:
 
 
 def latencies(client: Client, calls: int) -> str:
-    """Return in words how long puts take, one after the other."""
+    """Measure sequential puts; return their latencies as text."""
     took = []
     for _ in range(calls):
         began = time.perf_counter()
@@ -121,14 +121,14 @@ def latencies(client: Client, calls: int) -> str:
 
 
 def latencies_elsewhere(url: str, calls: int) -> str:
-    """Return the same, as a program of its own sees it."""
+    """Measure the same latencies from another process."""
     command = [sys.executable, "-m", "bench.embed", "--at", url, "--calls", str(calls)]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return ran.stdout.strip()
 
 
 def show_latencies(calls: int) -> None:
-    """Show how long puts take while the program is idle, and while one of its threads computes."""
+    """Print the latencies of puts while the program is idle, and while a thread computes."""
     print(f"\nputs, one after the other (switch interval {sys.getswitchinterval() * 1000:.0f} ms)")
     for kind in (Server, ProcessServer):
         with kind(Config(ephemeral=True)) as server, server.client() as client:
@@ -142,7 +142,7 @@ def show_latencies(calls: int) -> None:
 
 
 def show_starts(count: int) -> None:
-    """Show how long a fresh member takes to be ready, and to end, after the first."""
+    """Print how long a fresh member takes to become ready and to end."""
     starts, ends = [], []
     for _ in range(count):
         began = time.perf_counter()
@@ -159,8 +159,8 @@ def show_starts(count: int) -> None:
 
 
 def show_command(count: int) -> None:
-    """Show how long `kvorum --ephemeral` takes until its first line, after the first time."""
-    # An installation has the bytecode of all modules, and so has a checkout after its first start.
+    """Print how long `kvorum --ephemeral` takes until its first line, without its first start."""
+    # Installations have bytecode for all modules, and checkouts have it after the first start.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     command = [f"{sys.prefix}/bin/kvorum", "--ephemeral", "--log-level=error"]
     took = []
@@ -176,7 +176,7 @@ def show_command(count: int) -> None:
 
 
 def main() -> None:
-    """Measure, and show."""
+    """Run and print all measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0)

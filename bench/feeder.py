@@ -1,7 +1,7 @@
-"""A server of one watch that sends events as fast as they are taken, to measure clients with.
+"""A server of one watch that sends events as fast as the client takes them, to measure clients.
 
-A real server has to write what it sends, on the same processors. This one has its answers ready:
-revisions of a hundred events each, from any revision on, without end.
+A real server would spend time to produce events, on the same processors. This one has its answers
+ready: an endless sequence of revisions of a hundred events each, from any revision on.
 """
 
 import socket
@@ -16,7 +16,7 @@ from kvorum.api.pb import mvccpb
 EVENTS_PER_REVISION = 100
 VALUE = b"v" * 100
 REVISION_MIN = 0x5A5A5A5
-"""The first revision there is; all have the same length, and are found in a message by it."""
+"""The first revision; all revisions have encodings of one length, so messages can be patched."""
 REVISIONS_AT_ONCE = 10
 READ_BYTES = 1 << 16
 _FRAME = Struct(">IBI")
@@ -42,7 +42,7 @@ def _varint(value: int) -> bytes:
 
 
 def _revision(stream: int, watch: int) -> bytes:
-    """Return the first revision, as it is sent."""
+    """Encode the first revision's message."""
     header = pb.ResponseHeader(cluster_id=1 << 62, member_id=1 << 61, revision=REVISION_MIN)
     response = pb.WatchResponse(header=header, watch_id=watch)
     for number in range(EVENTS_PER_REVISION):
@@ -53,7 +53,7 @@ def _revision(stream: int, watch: int) -> bytes:
 
 
 class Feeder:
-    """One connection with one stream of watches."""
+    """One connection with one watch stream."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -67,7 +67,7 @@ class Feeder:
         self._is_new = True
 
     def serve(self) -> None:
-        """Send events until the client goes away."""
+        """Send events until the client disconnects."""
         self._connection.sendall(_frame(_SETTINGS, 0, 0, b""))
         while self._read(is_waiting=not self._can_send()):
             while self._can_send():
@@ -79,7 +79,7 @@ class Feeder:
         return self._watch is not None and min(rooms[0], rooms[self._stream]) > 1 << 18
 
     def _send_revisions(self) -> None:
-        """Send a few revisions at once."""
+        """Send several revisions in one piece."""
         assert self._watch is not None
         first = self._revision
         self._revision += REVISIONS_AT_ONCE
@@ -92,7 +92,7 @@ class Feeder:
         self._connection.sendall(output)
 
     def _read(self, *, is_waiting: bool) -> bool:
-        """Take what the client sent; return whether it is there."""
+        """Handle the client's input; return False once it has disconnected."""
         self._connection.setblocking(is_waiting)
         try:
             data = self._connection.recv(READ_BYTES)
@@ -150,7 +150,7 @@ def _serve(listener: socket.socket) -> None:
 
 @contextmanager
 def feeding() -> Iterator[str]:
-    """Run the server for as long as the block takes; give its address."""
+    """Run the server within the block; yield its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         process = get_context("fork").Process(target=_serve, args=(listener,), daemon=True)
         process.start()

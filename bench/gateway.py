@@ -1,7 +1,7 @@
-"""The JSON gateway against etcd's, side by side: rates, latencies, events to watchers.
+"""Compare the JSON gateway with etcd's, side by side: rates, latencies, events to watchers.
 
-The requests are those of `bench.server`, as JSON over HTTP/1.1: fifty connections with one request
-each, or a single one. A ratio above 1 is in our favour. Run it as `make bench-gateway`.
+The requests are those of `bench.server`, as JSON over HTTP/1.1, by one client or by fifty at once.
+A ratio above 1 is in Kvorum's favour. Run it as `make bench-gateway`.
 """
 
 import argparse
@@ -29,13 +29,13 @@ KEYS = 1000
 LOAD_PROCESSES = 2
 CONNECTIONS = 50
 EVENT = b'"mod_revision"'
-"""Once in each event, also where a response has several."""
+"""Appears once in each event, also in responses with several events."""
 
 Json = dict[str, Any]
 
 
 def text(data: bytes) -> str:
-    """Return bytes as JSON has them."""
+    """Encode bytes for JSON."""
     return base64.b64encode(data).decode()
 
 
@@ -45,12 +45,12 @@ def put_request(name: bytes) -> Json:
 
 
 def linearizable(name: bytes) -> Json:
-    """Return a range of one key through a quorum."""
+    """Return a linearizable range of one key."""
     return {"key": text(name)}
 
 
 def serializable(name: bytes) -> Json:
-    """Return a range of one key by the member itself."""
+    """Return a serializable range of one key."""
     return {"key": text(name), "serializable": True}
 
 
@@ -61,14 +61,14 @@ def txn(name: bytes) -> Json:
 
 
 def thousand(name: bytes) -> Json:
-    """Return a range of all keys, whatever the name."""
+    """Return a range of all keys; it ignores the name."""
     del name
     return {"key": text(key(0)), "range_end": text(key(KEYS))}
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One kind of request, what its answer has to hold, and its goal."""
+    """One kind of request, the required content of its answer, and its goal."""
 
     name: str
     path: str
@@ -76,7 +76,7 @@ class Scenario:
     answer: Json
     goal: float = 2.0
     alone: bool = False
-    """Whether one client waits for each answer, and that time is measured."""
+    """Whether a single client sends each request after the last answer, and latency counts."""
 
 
 ONE = {"count": "1"}
@@ -94,7 +94,7 @@ SCENARIOS = (
 
 
 def check(server: Server, scenario: Scenario) -> None:
-    """Ask once, and check the answer."""
+    """Make one request, and check the answer."""
     connection = http.client.HTTPConnection(server.address, timeout=30)
     try:
         body = json.dumps(scenario.request(key(0)))
@@ -108,7 +108,7 @@ def check(server: Server, scenario: Scenario) -> None:
 
 
 def measure(server: Server, scenario: Scenario, seconds: int) -> float:
-    """Return requests per second, or for one client the median time in microseconds."""
+    """Return requests per second, or for a single client the median latency in microseconds."""
     check(server, scenario)
     processes = 1 if scenario.alone else LOAD_PROCESSES
     connections = 1 if scenario.alone else CONNECTIONS // LOAD_PROCESSES
@@ -132,7 +132,7 @@ def measure(server: Server, scenario: Scenario, seconds: int) -> float:
 
 
 def requests_per_second(output: str) -> float:
-    """Return what h2load measured; ends the program if a request failed."""
+    """Parse the rate that h2load measured; exit if a request failed."""
     rate = re.search(r"([\d.]+) req/s", output)
     failed = re.search(r"(\d+) failed", output)
     if rate is None or failed is None or int(failed[1]):
@@ -144,7 +144,7 @@ def requests_per_second(output: str) -> float:
 
 
 def json_watchers(address: str, count: int) -> list[socket.socket]:
-    """Open watchers of the key that is put, each on a connection of its own."""
+    """Open `count` watchers of the key that is put, each on a connection of its own."""
     return [open_watch(address) for _ in range(count)]
 
 
@@ -164,7 +164,7 @@ def open_watch(address: str) -> socket.socket:
 
 
 def run(rounds: int, seconds: int) -> list[Row]:
-    """Compare everything on stores of a thousand keys."""
+    """Compare all scenarios on stores of a thousand keys."""
     rows: list[Row] = []
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -205,7 +205,7 @@ def run(rounds: int, seconds: int) -> list[Row]:
 
 
 def main() -> None:
-    """Run the comparison, print it and keep it."""
+    """Run the comparison, print it and store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=4, help="length of one measurement")

@@ -1,7 +1,7 @@
-"""What a put passes on its way: every Python function that is called for it, in order.
+"""List every Python function that a member calls for a put, in order.
 
-One node serves in this process, on the sources; a client in another thread puts one key at a time.
-Of several puts the one with the fewest calls is shown, because ticks and duties fall into others.
+One member serves in this process, from the Python sources; a client in another thread puts one key
+at a time. The shortest of several puts is shown, because ticks and duties add calls to others.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-os.environ["KVORUM_COMPILED"] = "0"  # compiled functions are not seen
+os.environ["KVORUM_COMPILED"] = "0"  # the profiler does not see compiled functions
 
 import grpc
 
@@ -31,7 +31,7 @@ WARMING_PUTS = 50
 
 
 class Recorder:
-    """Notes which functions of the package the loop's thread calls."""
+    """Records the functions of the package that the loop's thread calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -44,7 +44,7 @@ class Recorder:
             self.called.append(f"{module}.{frame.f_code.co_name}")
 
     def record(self, call: Callable[[], object]) -> list[str]:
-        """Return what the loop's thread called meanwhile."""
+        """Run `call`; return the functions that the loop's thread called meanwhile."""
         self._on_loop(lambda: sys.setprofile(self._note))
         call()
         self._on_loop(lambda: sys.setprofile(None))
@@ -63,7 +63,7 @@ class Recorder:
 
 
 def put_and_show(recorder: Recorder, address: str, *, whole: bool) -> None:
-    """Put keys, show what the shortest put called, and end the process."""
+    """Put keys, print the calls of the shortest put, and exit the process."""
     with grpc.insecure_channel(address) as channel:
         put = channel.unary_unary("/etcdserverpb.KV/Put")
         bodies = [
@@ -82,7 +82,7 @@ def put_and_show(recorder: Recorder, address: str, *, whole: bool) -> None:
 
 
 def main() -> None:
-    """Serve, put, and show."""
+    """Run a member, put keys, and print the calls."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--whole", action="store_true", help="list every call")
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Hosts on this machine that can fall silent: a network namespace each, on one bridge. Needs root.
+"""Hosts on this machine that can fall silent: network namespaces on one bridge. Needs root.
 
-A host that is silent keeps running, and none of its packets arrives anywhere: nothing is refused,
-nothing is reset, as with a machine that lost its power or its cable.
+A silent host keeps running, but none of its packets arrive anywhere: nothing refuses or resets its
+connections, as with a machine that has lost its power or its cable.
 """
 
 import os
@@ -15,33 +15,33 @@ NETWORK = "10.213.77"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A place for one server."""
+    """A simulated host for one server."""
 
     name: str
     address: str
 
     @property
     def command(self) -> list[str]:
-        """What runs a program there."""
+        """The command prefix that runs a program on the host."""
         return ["ip", "netns", "exec", self.name]
 
     def silence(self) -> None:
-        """Let nothing in or out."""
+        """Drop all packets from and to the host."""
         _ip("link", "set", self.name, "down")
 
     def speak(self) -> None:
-        """Let everything pass again."""
+        """Let packets pass again."""
         _ip("link", "set", self.name, "up")
 
 
 def can_be_made() -> bool:
-    """Return whether this process may make hosts."""
+    """Return whether this process has the rights to make hosts."""
     return os.geteuid() == 0
 
 
 @contextmanager
 def running_hosts(count: int) -> Iterator[list[Host]]:
-    """Have so many hosts for as long as the block takes."""
+    """Make `count` hosts that exist within the block."""
     bridge = f"kb{os.getpid()}"
     with ExitStack() as stack:
         _ip("link", "add", bridge, "type", "bridge")

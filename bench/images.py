@@ -1,11 +1,11 @@
-"""Large snapshots: one is made, and what `kvorumutl` takes for it is measured.
+"""Make large snapshots, and measure `kvorumutl` on them.
 
-A snapshot has as many keys as revisions, or fewer that are written again and again, and every
-twentieth row is a tombstone; half of the revisions are compacted. The commands run as users run
-them, one process each; their processor time is the system's account of the process, and their
-memory the highest anonymous memory that was seen, every 50 ms. Pages of mapped files are not
-counted, because the system may take them back at any time. Run it as `python -m bench.images`; for
-an image of ten gigabytes with `--megabytes 10000`.
+A snapshot has as many keys as revisions, or fewer keys that are rewritten repeatedly. Every
+twentieth row is a tombstone, and half of the revisions are compacted. Each command runs as one
+process, as for users. Its processor time is the system's account, and its memory is the highest of
+its anonymous memory samples, taken every 50 ms; pages of mapped files do not count, because the
+system can reclaim them at any time. Run it as `python -m bench.images`, or with
+`--megabytes 10000` for an image of ten gigabytes.
 """
 
 import argparse
@@ -31,11 +31,11 @@ PIECE_BYTES = 1 << 20
 TOMBSTONES = 20
 SAMPLE_SECONDS = 0.05
 ROW_BYTES = 80
-"""What a row takes beside its value: element, row key, key, numbers."""
+"""The size of a row without its value: element, row key, key, numbers."""
 
 
 def rows(count: int, keys: int, value_bytes: int) -> Iterator[tuple[bytes, bytes]]:
-    """Return rows of a history."""
+    """Yield the rows of a history."""
     value = b"v" * value_bytes
     kv = KeyValue(value=value)
     for main in range(2, count + 2):
@@ -51,7 +51,7 @@ def rows(count: int, keys: int, value_bytes: int) -> Iterator[tuple[bytes, bytes
 
 
 def make_snapshot(path: Path, size: int, value_bytes: int, rows_per_key: int) -> int:
-    """Write a snapshot of about a size, with its checksum; return its size."""
+    """Write a snapshot of about this size and its checksum; return the length before that."""
     files = RealFiles()
     count = size // (value_bytes + ROW_BYTES)
     meta = [
@@ -75,7 +75,7 @@ def make_snapshot(path: Path, size: int, value_bytes: int, rows_per_key: int) ->
 
 
 def measure(what: str, size: int, *arguments: str) -> None:
-    """Run a command of kvorumutl, and print what it took."""
+    """Run a kvorumutl command, and print its processor time and memory."""
     command = [sys.executable, "-m", "kvorum.utl.main", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     ended = threading.Event()

@@ -1,9 +1,9 @@
-"""Kubernetes' load at a fixed rate: leases of nodes updated, ranges watched, lists in pages.
+"""Kubernetes' load at a fixed rate: updates of node leases, watched ranges, lists in pages.
 
-An update is the transaction that an API server makes of it: put if the key was not changed since,
-or else read it. Calls are sent when they are due, whether earlier ones are answered or not. Sending
-and receiving is done in batches, once a millisecond, by the native calling side of the edge, so
-that little of the machine is taken from the servers; latencies are exact to about a millisecond.
+An update is an API server's transaction: put if the key is unchanged, otherwise read it. Calls are
+sent when they are due, even if earlier ones have no answer yet. The native upstream of the edge
+sends and receives in batches, once a millisecond, so that the servers keep most of the machine;
+latencies are exact to about a millisecond.
 """
 
 import time
@@ -26,23 +26,23 @@ CONNECTIONS = 6
 PAGE_KEYS = 500
 TICK_SECONDS = 0.001
 ANSWER_SECONDS_MAX = 60
-"""For how long answers are waited for after the last call; what has none then counts as lost."""
+"""Time limit for answers after the last call; calls without an answer then count as lost."""
 EVENTS_MAX, BYTES_MAX = 500, 8 << 20
-"""What is taken at once: after a pause thousands of answers come together, and updates that are due
-meanwhile must not wait for all of them."""
+"""Limits of one poll: after a pause thousands of answers arrive at once, and updates that become
+due must not wait until all are handled."""
 RETRY_SECONDS = 1.0
 _FIRST_UPDATE = 1 << 32
 _RETRY = 1 << 40
-"""Lies between the numbers of calls for the same update."""
+"""Difference between the call numbers of two attempts of the same update."""
 
 
 def lease_key(number: int) -> bytes:
-    """Return the key of the lease of a node."""
+    """Return the key of a node's lease."""
     return LEASES + b"%08d" % number
 
 
 def objects(count: int, leases: int) -> Iterator[tuple[bytes, bytes]]:
-    """Return so many objects: leases, and the rest."""
+    """Yield `count` objects: leases, and pods for the rest."""
     value = b"x" * VALUE_BYTES
     for number in range(leases):
         yield lease_key(number), value
@@ -52,34 +52,34 @@ def objects(count: int, leases: int) -> Iterator[tuple[bytes, bytes]]:
 
 @dataclass(slots=True)
 class Seen:
-    """What clients saw of a run; times in seconds from its begin."""
+    """What clients observed in a run; times are in seconds from its start."""
 
     per_second: int
     updates: "array[float]"
-    """The latency of each update, in the order in which they were due."""
+    """The latency of each update, in the order of their due times."""
     events: "array[float]" = field(default_factory=lambda: array("d"))
-    """From when an update was due to its event at a watcher."""
+    """Times from an update's due time to its event at a watcher."""
     pages: "array[float]" = field(default_factory=lambda: array("d"))
     activities: list[Activity] = field(default_factory=list)
     refusals: Counter[str] = field(default_factory=Counter)
-    """Why updates were refused; each was made again, and is counted from when it was first due."""
+    """Reasons for refused updates; each was retried, and its latency counts from its due time."""
     conflicts: int = 0
-    """Updates that came after another one of the same lease that was not answered yet."""
+    """Updates that lost against an unanswered update of the same lease."""
     late_seconds: float = 0.0
-    """The longest time by which the generator itself was late."""
+    """The longest delay caused by the generator itself."""
     processors: float = 0.0
-    """What the generator itself took of the machine."""
+    """The generator's own processor usage, in processors."""
 
     def dues(self) -> "array[float]":
-        """Return when each update was due."""
+        """Return the due time of each update."""
         schedule = Schedule(self.per_second)
         return array("d", (schedule.due_nanos(n) / NANOS for n in range(len(self.updates))))
 
 
 Answered: TypeAlias = Callable[[int, bytes | None, str], None]
-"""Is told the time in nanoseconds, and the answer to a call or why there is none."""
+"""Called with the time in nanoseconds, and a call's answer or the reason why it has none."""
 Duty: TypeAlias = Callable[[int], None]
-"""Is told the time in nanoseconds once a tick, and does what is due."""
+"""Called with the time in nanoseconds once a tick; does the work that is due."""
 
 
 class Clients:
@@ -104,7 +104,7 @@ class Clients:
         self._first = self._update
         self._unanswered = 0
         self._retries: deque[tuple[int, int]] = deque()
-        """When updates are made again, and as which calls."""
+        """Times and call numbers of updates to retry."""
         self._connect()
         self._read_revisions()
         self._watch()
@@ -114,7 +114,7 @@ class Clients:
         self._upstream.stop()
 
     def _connect(self) -> None:
-        """Connect several times for updates and watches, and once to each member for the rest."""
+        """Open several connections for updates and watches, and one per member for the rest."""
         wanted = CONNECTIONS + len(self._addresses)
         for endpoint in range(wanted):
             address = self._addresses[endpoint % len(self._addresses)]
@@ -133,19 +133,19 @@ class Clients:
         )
 
     def ask(self, member: int, path: str, message: bytes, answered: Answered) -> None:
-        """Make a call to a member; its answer, or why it failed, is told."""
+        """Call a member; `answered` gets the answer or the error."""
         self._other += 1
         self._answers[self._other] = answered
         self._upstream.call([(self._other, self._endpoint(member), path, message, ())])
 
     def _wait(self) -> None:
-        """Wait until all such calls are answered."""
+        """Wait until all calls made with `ask` are answered."""
         while self._answers:
             self._take(0)
             time.sleep(TICK_SECONDS)
 
     def _read_revisions(self) -> None:
-        """Find the revision of every lease, as an API server's cache does."""
+        """Read the revision of every lease, as an API server's cache does."""
 
         def take(_: int, answer: bytes | None, error: str) -> None:
             assert answer is not None, error
@@ -176,7 +176,7 @@ class Clients:
             time.sleep(TICK_SECONDS)
 
     def offer(self, per_second: int, seconds: int, duties: Sequence[Duty] = ()) -> Seen:
-        """Update leases at a rate for a time, in turn, and do the duties; return what was seen."""
+        """Update leases in turn at a fixed rate, and run the duties; return the observations."""
         schedule, total = Schedule(per_second), per_second * seconds
         seen = self._seen = Seen(per_second, array("d", [float("inf")]) * total)
         self._schedule, self._unanswered, self._first = schedule, total, self._update
@@ -208,13 +208,13 @@ class Clients:
                 time.sleep(TICK_SECONDS - time.monotonic_ns() % 1_000_000 / NANOS)
 
     def _send(self, first: int, end: int) -> None:
-        """Send the updates that are due."""
+        """Send updates `first` to `end`, which are due."""
         for number in range(first, end):
             self._dues[(self._first + number) % self._leases] = self._schedule.due_nanos(number)
         self._upstream.call([self._request(self._first + each) for each in range(first, end)])
 
     def _request(self, call: int) -> Unary:
-        """Return an update, or one that is made again, as it is sent."""
+        """Encode an update or its retry as a unary call."""
         message, lease = self._put, call % _RETRY % self._leases
         (compare,), (put,), (get,) = message.compare, message.success, message.failure
         key = lease_key(lease)
@@ -223,7 +223,7 @@ class Clients:
         return call, lease % CONNECTIONS, TXN, message.SerializeToString(), ()
 
     def _take(self, now: int) -> bool:
-        """Take some of what has arrived; return whether that was all."""
+        """Handle one poll's events; return whether no more are waiting."""
         events = self._upstream.poll(EVENTS_MAX, BYTES_MAX)
         for kind, call, detail in events:
             if kind == UpstreamEventKind.MESSAGE:
@@ -241,7 +241,7 @@ class Clients:
         return len(events) < EVENTS_MAX
 
     def _take_events(self, now: int, detail: bytes) -> None:
-        """Find the events of a response by their keys: to parse all of it would cost much more."""
+        """Find a response's events by their keys; parsing all of it would cost much more."""
         at = detail.find(LEASES)
         if at < 0:
             response = pb.WatchResponse.FromString(detail)
@@ -255,7 +255,7 @@ class Clients:
     def _take_update(self, now: int, call: int, is_answered: bool, detail: Any) -> None:
         seen, number = self._seen, call % _RETRY - self._first
         if number < 0:
-            return  # It was lost to the run before, and is to this one.
+            return  # The previous run lost it, and this one ignores it.
         if not is_answered:
             seen.refusals[detail[1]] += 1
             self._retries.append((now + int(RETRY_SECONDS * NANOS), call + _RETRY))
@@ -273,10 +273,10 @@ class Clients:
 
     @property
     def revision(self) -> int:
-        """The newest revision that was told."""
+        """The newest revision in any answer."""
         return self._revision
 
     @property
     def seen(self) -> Seen:
-        """What is seen of the run that goes on."""
+        """The observations of the current run."""
         return self._seen

@@ -1,8 +1,8 @@
-"""The arithmetic of calls at a fixed rate: when each is due, percentiles, pauses and what ran then.
+"""Calculate due times of calls at a fixed rate, percentiles, pauses, and activities during them.
 
-Latency is counted from the time at which a call was due, not from the time at which it was sent: a
-pause counts for every call that should have been sent in it. Times are seconds from the begin of
-the run, in the order in which calls are due; a call without an answer took infinitely long.
+Latency counts from a call's due time, not from its sending, so a pause counts for every call due in
+it. Times are seconds from the start of the run, in the order of due times; a call without an answer
+has infinite latency.
 """
 
 import math
@@ -25,12 +25,12 @@ class Schedule:
         return call * NANOS // self.per_second
 
     def due_count(self, nanos: int) -> int:
-        """Return how many calls are due by then."""
+        """Return how many calls are due at a time in nanoseconds."""
         return -(-(nanos + 1) * self.per_second // NANOS)
 
 
 def percentile(ordered: Sequence[float], part: int) -> float:
-    """Return the least value that so many of ten thousand do not exceed; 0 where there is none."""
+    """Return the least value that `part` of ten thousand values do not exceed; 0 for no values."""
     if not ordered:
         return 0.0
     return ordered[max(0, -(-len(ordered) * part // 10_000) - 1)]
@@ -38,7 +38,7 @@ def percentile(ordered: Sequence[float], part: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """What is told of many latencies, in seconds."""
+    """Summary of many latencies, in seconds."""
 
     count: int
     median: float
@@ -48,7 +48,7 @@ class Percentiles:
 
 
 def percentiles(latencies: Sequence[float]) -> Percentiles:
-    """Return what is told of these."""
+    """Summarize latencies."""
     ordered = sorted(latencies)
     found = (percentile(ordered, part) for part in (MEDIAN, P99, P999, 10_000))
     return Percentiles(len(ordered), *found)
@@ -56,7 +56,7 @@ def percentiles(latencies: Sequence[float]) -> Percentiles:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Something that ran beside the calls for a time."""
+    """An activity that ran beside the calls for a time."""
 
     name: str
     begin: float
@@ -65,27 +65,27 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Calls that took longer than a limit, each of which was under way together with another."""
+    """Slow calls whose times overlap without a gap, each longer than a limit."""
 
     begin: float
-    """When the first of them was due."""
+    """When the first slow call was due."""
     end: float
-    """When the last of them was answered."""
+    """When the last slow call was answered."""
     longest: float
     calls: int
     meanwhile: tuple[str, ...]
-    """What ran at some time of it, by name."""
+    """Names of the activities that ran at some time during the pause."""
 
 
 def running(activities: Sequence[Activity], begin: float, end: float) -> tuple[str, ...]:
-    """Return the names of what ran at some time between these."""
+    """Return the names of the activities that ran at some time within an interval."""
     return tuple(sorted({each.name for each in activities if each.begin < end > begin < each.end}))
 
 
 def pauses(
     dues: Sequence[float], latencies: Sequence[float], limit: float, activities: Sequence[Activity]
 ) -> list[Pause]:
-    """Return the pauses, the longest first; `dues` ascend."""
+    """Return the pauses, the longest first; `dues` must ascend."""
     found: list[Pause] = []
     begin = end = longest = -math.inf
     calls = 0
@@ -107,9 +107,9 @@ def pauses(
 def by_activity(
     dues: Sequence[float], latencies: Sequence[float], activities: Sequence[Activity]
 ) -> dict[str, list[float]]:
-    """Return the latencies of calls during which something ran, by its name; "" if nothing did.
+    """Return the latencies of calls by the name of an activity during them; "" means none.
 
-    A call during which two things ran is listed with both.
+    A call during two activities is listed with both.
     """
     found: dict[str, list[float]] = {"": []}
     for due, latency in zip(dues, latencies, strict=True):
@@ -119,7 +119,7 @@ def by_activity(
 
 
 def by_second(dues: Sequence[float], latencies: Sequence[float], seconds: int) -> list[Percentiles]:
-    """Return what is told of the calls due in each second of a run."""
+    """Summarize the calls due in each second of a run."""
     parts: list[list[float]] = [[] for _ in range(seconds)]
     for due, latency in zip(dues, latencies, strict=True):
         parts[min(math.floor(due), seconds - 1)].append(latency)

@@ -1,8 +1,8 @@
-"""What the client libraries for Python are measured with, each in a process of its own.
+"""Measure one Python client library in a process of its own.
 
-`python -m bench.libraries WHAT LIBRARY ADDRESS SECONDS` does one thing with one library for that
-long, and prints how often it did it a second, and the microseconds of processor time for each.
-`grpcio` is gRPC's own library with bare messages: the least that a library on top of it can cost.
+`python -m bench.libraries WHAT LIBRARY ADDRESS SECONDS` repeats one operation with one library for
+that time, and prints the operations per second and the microseconds of processor time for each.
+`grpcio` is gRPC's own library with bare messages: the minimum cost of a library built on it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ PREFIX = b"bench/events/"
 PREFIX_END = b"bench/events0"
 
 Calls = dict[str, Callable[[], Any]]
-"""A put and a get."""
+"""The operations to measure: a put and a get."""
 
 
 # Round trips without asyncio.
@@ -31,14 +31,14 @@ Calls = dict[str, Callable[[], Any]]
 
 @contextmanager
 def kvorum_calls(address: str) -> Iterator[Calls]:
-    """Give the calls of this client."""
+    """Yield Kvorum's operations."""
     with Client(address) as client:
         yield {"put": lambda: client.put(KEY, VALUE), "get": lambda: client.get(KEY)}
 
 
 @contextmanager
 def etcd3gw_calls(address: str) -> Iterator[Calls]:
-    """Give the calls of etcd3gw, which asks the JSON gateway."""
+    """Yield the operations of etcd3gw, which uses the JSON gateway."""
     import etcd3gw
 
     host, _, port = address.partition(":")
@@ -48,7 +48,7 @@ def etcd3gw_calls(address: str) -> Iterator[Calls]:
 
 @contextmanager
 def grpcio_calls(address: str) -> Iterator[Calls]:
-    """Give the calls of grpcio."""
+    """Yield the operations of grpcio."""
     import grpc
 
     with grpc.insecure_channel(address) as channel:
@@ -73,19 +73,19 @@ def _multi_callables(channel: Any) -> list[Any]:
     ]
 
 
-# The same on a loop.
+# Round trips with asyncio.
 
 
 @asynccontextmanager
 async def kvorum_async_calls(address: str) -> AsyncIterator[Calls]:
-    """Give the calls of this client."""
+    """Yield Kvorum's operations for asyncio."""
     async with AsyncClient(address) as client:
         yield {"put": lambda: client.put(KEY, VALUE), "get": lambda: client.get(KEY)}
 
 
 @asynccontextmanager
 async def aetcd_calls(address: str) -> AsyncIterator[Calls]:
-    """Give the calls of aetcd."""
+    """Yield the operations of aetcd."""
     import aetcd
 
     host, _, port = address.partition(":")
@@ -95,7 +95,7 @@ async def aetcd_calls(address: str) -> AsyncIterator[Calls]:
 
 @asynccontextmanager
 async def grpcio_async_calls(address: str) -> AsyncIterator[Calls]:
-    """Give the calls of grpcio."""
+    """Yield the operations of grpcio for asyncio."""
     import grpc
 
     async with grpc.aio.insecure_channel(address) as channel:
@@ -111,7 +111,7 @@ ASYNC = {"kvorum": kvorum_async_calls, "aetcd": aetcd_calls, "grpcio": grpcio_as
 
 
 class Meter:
-    """Counts until the time is over, from the moment on when it is asked first."""
+    """Counts operations from its construction until the time is over."""
 
     def __init__(self, seconds: float) -> None:
         self.count = 0
@@ -119,12 +119,12 @@ class Meter:
         self._ends = self._began + seconds
 
     def goes_on(self) -> bool:
-        """Count one; return whether there is time for more."""
+        """Count one operation; return whether there is time for more."""
         self.count += 1
         return time.perf_counter() < self._ends
 
     def show(self) -> None:
-        """Print what was measured."""
+        """Print the rate and the processor time per operation."""
         seconds = time.perf_counter() - self._began
         used = time.process_time() - self._used
         print(self.count / seconds, used / self.count * 1e6)
@@ -145,7 +145,7 @@ def round_trips(what: str, library: str, address: str, seconds: float) -> None:
 async def async_calls(
     what: str, library: str, address: str, seconds: float, in_flight: int
 ) -> None:
-    """Make so many calls at a time."""
+    """Keep `in_flight` calls running at a time."""
     async with ASYNC[library](address) as calls:
         call: Callable[[], Awaitable[Any]] = calls[what]
         await asyncio.gather(*(call() for _ in range(100)))
@@ -159,7 +159,7 @@ async def async_calls(
         meter.show()
 
 
-# Events, of a server that has as many as are taken.
+# Events from a server that always has more of them.
 
 
 def watch(library: str, address: str, seconds: float) -> None:
@@ -197,7 +197,7 @@ async def watch_async(library: str, address: str, seconds: float) -> None:
 
 
 def main() -> None:
-    """Measure one thing."""
+    """Measure the chosen operation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what")
     parser.add_argument("library")

@@ -1,8 +1,8 @@
-"""Load from outside: h2load for rates and latencies, a gRPC client to fill a store and to check.
+"""Load generators: h2load for rates and latencies, a gRPC client to fill a store and check answers.
 
-h2load repeats one request per process, so a load over several keys is several processes at the same
-time, each with a body of its own. It does not read gRPC's trailers: a real client checks once that
-a request succeeds, before it is measured.
+An h2load process repeats one request, so a load over several keys runs several processes at once,
+each with a body of its own. h2load ignores gRPC's trailers, so a real client checks once that a
+request succeeds before it is measured.
 """
 
 import re
@@ -26,21 +26,21 @@ TXNS_IN_FLIGHT = 64
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one measurement saw, over all its processes."""
+    """The result of one measurement, over all its processes."""
 
     requests_per_second: float
     data_bytes: int
     median_seconds: float
-    """The latency of one request; 0 where no request ended."""
+    """The median latency; 0 if no latency was logged."""
 
 
 def framed(message: bytes) -> bytes:
-    """Return a message as gRPC sends it."""
+    """Frame a message as gRPC does."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 class Load:
-    """Several h2load processes started together: for a time, or for so many requests each."""
+    """Several h2load processes started together: for a time, or for `requests` requests each."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Load:
             )
 
     def finish(self) -> Traffic:
-        """Wait for the end, and check that no request failed."""
+        """Wait for the end, and exit if any request failed."""
         outputs = [process.communicate()[0] for process in self._processes]
         try:
             rate, data = 0.0, 0
@@ -105,21 +105,21 @@ class Load:
 
 
 def channel(address: str) -> Any:
-    """Return a connection of a real client."""
+    """Return a real client's channel."""
     return grpc.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)])
 
 
 def call(
     address: str, path: str, message: bytes, metadata: Sequence[tuple[str, str]] = ()
 ) -> bytes:
-    """Ask once; raises grpc.RpcError if the answer is an error."""
+    """Make one call; raises grpc.RpcError if the answer is an error."""
     with channel(address) as connection:
         answer: bytes = connection.unary_unary(path)(message, timeout=30, metadata=metadata)
         return answer
 
 
 def first_answer(address: str, path: str, message: bytes) -> bytes:
-    """Ask once on a stream, and return its first message."""
+    """Open a stream with one message, and return the first answer."""
     with channel(address) as connection:
         answers = connection.stream_stream(path)(iter([message]), timeout=30)
         answer: bytes = next(answers)

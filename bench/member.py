@@ -1,8 +1,8 @@
-"""What a server costs the loop: puts in batches, and reads, with an instant log in memory.
+"""Measure what a server costs the loop: batches of puts and reads, with an instant in-memory log.
 
-Requests are handed to the member, as services do it, or to the server, as an edge does. The
-backend is a real LMDB in a temporary directory. Times are CPU time of this thread, so that a
-busy machine does not count; every figure is the best and the median of several rounds.
+Requests go to the member, as from the services, or to the server, as from an edge. The backend is a
+real LMDB in a temporary directory. Times are processor time of this thread, so that other load on
+the machine does not count; every figure is the best and the median of several rounds.
 """
 
 import argparse
@@ -47,14 +47,14 @@ RANGE = "/etcdserverpb.KV/Range"
 
 
 class UnreadEdge(RecordingEdge):
-    """Keeps no answers."""
+    """An edge that drops all answers."""
 
     def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
-        """Take answers."""
+        """Drop answers."""
 
 
 class Machine:
-    """A server whose log is durable at once."""
+    """A server whose log appends complete immediately."""
 
     def __init__(self, directory: str) -> None:
         self.files = RealFiles()
@@ -88,7 +88,7 @@ class Machine:
             self.turn()
 
     def turn(self, requests: Sequence[Request] = ()) -> None:
-        """Take turns until nothing is left."""
+        """Run turns until the server is idle."""
         server = self.server
         server.turn(time.monotonic(), requests, [], (), ())
         while True:
@@ -99,7 +99,7 @@ class Machine:
             server.turn(time.monotonic(), (), [], (), ())
 
     def run(self, job: Job) -> Ended:
-        """Run a job; an append costs nothing here."""
+        """Run a job; an append only adds its size, at no cost."""
         if isinstance(job.work, AppendLog):
             self.log_bytes += len(job.work.data)
             return job, None, None
@@ -110,7 +110,7 @@ class Machine:
 
 
 def calls(machine: Machine, path: str, bodies: list[bytes], batch: int) -> None:
-    """Make calls in batches, as the edge hands them to the server."""
+    """Pass calls to the server in batches, as the edge does."""
     number = NUMBERS[path]
     for start in range(0, len(bodies), batch):
         machine.turn(
@@ -149,7 +149,7 @@ def reads(machine: Machine, bodies: list[bytes], batch: int, *, linearizable: bo
 
 
 def measure(name: str, machine: Machine, count: int, work: Callable[[], None]) -> None:
-    """Print microseconds of CPU per request, without those of jobs."""
+    """Print the processor time per request in microseconds, without that of jobs."""
     figures = []
     for _ in range(ROUNDS):
         machine.flush_seconds = 0.0
@@ -165,7 +165,7 @@ def put_body(key: bytes) -> bytes:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the measurements, or profile one of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", choices=["put", "single", "read", "txn"])
     arguments = parser.parse_args()

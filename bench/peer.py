@@ -1,10 +1,10 @@
-"""What it costs two members to exchange appends: the transport, the dialer and the edge.
+"""Measure what it costs two members to exchange appends: the transport, the dialer and the edge.
 
-A leader in one process sends appends to a follower in another, which acknowledges each; no raft,
-log or store takes part. Printed are messages and entries a second, and the processor time of
-each member per append: of its loop, and of everything else, which is the edge's own thread. On a
-shared machine rounds differ much; the best one is the nearest to what the code costs. Run it
-as `make bench-peer`; `--profile` shows where the leader's loop spends its time, `--tls` encrypts.
+A leader in one process sends appends to a follower in another, which acknowledges each; raft, log
+and store take no part. The output has messages and entries per second, and each member's processor
+time per append: its loop's, and the rest, which is the edge's own thread's. On a shared machine
+rounds differ much; the best one is the nearest to the code's own cost. Run it as `make bench-peer`;
+`--profile` shows where the leader's loop spends its time, `--tls` encrypts.
 """
 
 import argparse
@@ -50,13 +50,13 @@ class Spent(NamedTuple):
 
     @classmethod
     def now(cls) -> "Spent":
-        """Return what was spent so far."""
+        """Return the processor time spent so far."""
         loop = time.thread_time()
         return cls(loop, time.process_time() - loop)
 
 
 class Member:
-    """A node behind a real edge and a real dialer; what it receives goes to `receive`."""
+    """A node behind a real edge and a real dialer; it passes messages to `receive`."""
 
     def __init__(self, local: int, tls: TlsSettings | None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ class Member:
         self.receive: Callable[[Message], None]
         self.speak: Callable[[], list[Message]]
         self.streams = 0
-        """Streams that the other node reads."""
+        """How many streams the other node reads."""
         self.is_connected = False
         self._is_scheduled = self._is_stopped = False
         self._wake_at = 0.0
@@ -85,7 +85,7 @@ class Member:
         self._loop.add_reader(self._edge.fileno(), self.wake)
 
     def wake(self) -> None:
-        """Take a turn soon."""
+        """Schedule a turn soon."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._turn)
@@ -118,7 +118,7 @@ class Member:
             self.wake()
 
     def stop(self) -> None:
-        """Stop everything."""
+        """Close the edge, the dialer and the transport."""
         self._timer.cancel()
         self._is_stopped = True
         self._loop.remove_reader(self._edge.fileno())
@@ -126,41 +126,41 @@ class Member:
         self._dialer.stop()
         self._edge.stop()
 
-    # What a transport tells its node.
+    # Reports of the transport.
 
     def unreachable(self, peer: int) -> None:
         """Accept the loss of a message, which may happen only before the streams are open."""
 
     def connected(self, peer: int, now: float) -> None:
-        """Note that the other node is there."""
+        """Note that the other node has connected."""
         del peer, now
         self.is_connected = True
 
     def disconnected(self, peer: int) -> None:
-        """Note that the other node is gone."""
+        """Ignore that the other node has disconnected."""
 
     def absent(self, peer: int) -> None:
-        """Note that the other node's process has ended."""
+        """Ignore that the other node's process has ended."""
 
     def present(self, peer: int) -> None:
-        """Note that the other node's host is not silent."""
+        """Ignore that the other node's host answers."""
 
     def is_removed(self, peer: int) -> bool:
-        """Know of nobody else."""
+        """Return True for any node but these two."""
         return peer not in (LEADER, FOLLOWER)
 
     def removed(self) -> None:
-        """Never be removed."""
+        """Do nothing: neither node is ever removed."""
 
     def snapshot_sent(self, transfer: Any, *, failed: bool) -> None:
-        """Send none."""
+        """Do nothing: the nodes send no snapshots."""
 
     def submit(self, work: Any, done: Any, failed: Any) -> None:
-        """Have no work."""
+        """Do nothing: the nodes have no blocking work."""
 
 
 async def follow(leader: str, tls: TlsSettings | None) -> None:
-    """Acknowledge every append; for each line of input print what was spent since the last."""
+    """Acknowledge every append; for each line of input print the processor time used so far."""
     member = Member(FOLLOWER, tls)
     answers: list[Message] = []
 
@@ -189,7 +189,7 @@ async def follow(leader: str, tls: TlsSettings | None) -> None:
 
 
 class Measured(NamedTuple):
-    """One round of the leader."""
+    """The leader's result of one round."""
 
     appends: int
     seconds: float
@@ -198,7 +198,7 @@ class Measured(NamedTuple):
 
 
 class Leading:
-    """The leader's side, and the follower's process."""
+    """The leader's side, which also runs the follower's process."""
 
     def __init__(self, tls: TlsSettings | None) -> None:
         self.member = Member(LEADER, tls)
@@ -238,12 +238,12 @@ class Leading:
         return said
 
     async def ready(self) -> None:
-        """Wait until the streams are open both ways."""
+        """Wait until streams are open in both directions."""
         while not (self.member.is_connected and self.member.streams == 2):
             await asyncio.sleep(0.01)
 
     async def run(self, window: int, size: int, seconds: float) -> Measured:
-        """Send for a while; return what was done until the last acknowledgement."""
+        """Send for a while; return the result up to the last acknowledgement."""
         theirs, ours, began = self._theirs(), Spent.now(), time.monotonic()
         before = self._index
         self._window, self._size = window, size
@@ -269,7 +269,7 @@ class Leading:
         return Spent(loop, rest)
 
     def stop(self) -> None:
-        """End both."""
+        """End both nodes."""
         self.member.stop()
         self._input.close()
         self._process.wait(10)
@@ -301,7 +301,7 @@ async def lead(rounds: int, seconds: float, tls: TlsSettings | None, profile: st
 
 
 def main() -> None:
-    """Run the measurement."""
+    """Run the measurement, or the follower."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--follow", metavar="URL", help="only follow the leader at this address")
     parser.add_argument("--files", nargs=2, metavar=("CERT", "KEY"), help="what to encrypt with")

@@ -1,4 +1,4 @@
-"""Charts as SVG files, written by hand: bars of ratios with marks at goals; times over a run."""
+"""Draw SVG charts without a library: bars of ratios with marks at goals, and times over a run."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SPAN_COLOURS = {"compaction": "#e8eef7", "snapshot": "#e3f3e6", "defragment": "#
 
 
 def plot(rows: Sequence[tuple[str, float, float]], path: Path) -> None:
-    """Draw (name, ratio, goal) from top to bottom."""
+    """Draw a bar for each (name, ratio, goal), from top to bottom."""
     greatest = max(max(ratio, goal) for _, ratio, goal in rows)
     scale = BAR_WIDTH / greatest
     height = LINE_HEIGHT * (len(rows) + 1)
@@ -49,7 +49,7 @@ def plot(rows: Sequence[tuple[str, float, float]], path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Times over the seconds of a run, and what ran beside it."""
+    """Times over the seconds of a run, and the activities beside it."""
 
     title: str
     lines: dict[str, Sequence[float]]
@@ -59,7 +59,7 @@ class Panel:
 
 
 def timeline(panels: Sequence[Panel], path: Path) -> None:
-    """Draw panels below each other, with the same scales; times are logarithmic."""
+    """Draw panels below each other, with the same scales; the scale of times is logarithmic."""
     seconds = max(len(line) for panel in panels for line in panel.lines.values())
     height = (PANEL_HEIGHT + 40) * len(panels) + 20
     width = PANEL_LEFT + PANEL_WIDTH + MARGIN

@@ -1,9 +1,9 @@
-"""The gRPC proxy against etcd's, side by side: rates, events to watchers, the latency it adds.
+"""Compare the gRPC proxy with etcd's, side by side: rates, events to watchers, added latency.
 
-First both stand in front of a real etcd each, so that nothing but the proxy differs; then each
-stands in front of its own server. On a small machine members and load take most of the processors:
-so the processor time that a call or an event costs the proxy is shown too. A ratio above 1 is in
-our favour. Run it as `make bench-proxy`.
+First both proxies stand in front of a real etcd each, so that only the proxies differ; then each
+stands in front of its own server. On a small machine, members and load take most of the processors,
+so the table also shows the proxy's processor time per call or event. A ratio above 1 is in Kvorum's
+favour. Run it as `make bench-proxy`.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def _row_pair(
     goals: tuple[float, float],
     found: Figures,
 ) -> list[Row]:
-    """Make two rows of pairs of figures, of etcd's proxy and of ours, round by round."""
+    """Make two rows from pairs of figures, of etcd's proxy and of ours, round by round."""
     theirs, ours = ([list(each) for each in zip(*figures, strict=True)] for figures in found)
     return [
         as_row(
@@ -79,7 +79,7 @@ def rates(
     rounds: int,
     seconds: int,
 ) -> list[Row]:
-    """Compare the rates of something, and how much time of the proxies one of it takes."""
+    """Compare the rates of an operation, and its processor time in the proxies."""
     found: Figures = ([], [])
     for _ in range(rounds):
         for proxy, figures in zip(proxies, found, strict=True):
@@ -94,20 +94,20 @@ def rates(
 def latencies(
     state: str, proxies: Proxies, scenario: Scenario, rounds: int, seconds: int
 ) -> list[Row]:
-    """Compare the median times of a single client, and how much of it the proxies add."""
+    """Compare a single client's median latency, and the part of it that the proxies add."""
     found: Figures = ([], [])
     for _ in range(rounds):
         for proxy, figures in zip(proxies, found, strict=True):
             direct = measure(proxy.member, scenario, seconds) * 1e6
             proxied = measure(proxy, scenario, seconds) * 1e6
-            # Where the disk decides, the difference may vanish.
+            # Where the disk dominates, the difference may vanish.
             figures.append((proxied, max(proxied - direct, 1.0)))
     names = scenario.name, f"{scenario.name}: added"
     return _row_pair(state, proxies, names, ("us", "us"), (1.0, 1.0), found)
 
 
 def prepare(proxies: Proxies) -> None:
-    """Give every member the same keys, and ask each question through each proxy."""
+    """Put the same keys into every member, and make each kind of request through each proxy."""
     for proxy in proxies:
         fill(proxy.address, ((key(number), VALUE) for number in range(KEYS)))
         for scenario in (*SCENARIOS, *ALONE):
@@ -119,7 +119,7 @@ def run(
 ) -> list[Row]:
     """Compare the proxies, etcd's in front of the first member and ours in front of the second.
 
-    Only rows whose names have one of the words `only`, if there are any.
+    With `only`, measure only rows whose names contain one of its words.
     """
 
     def is_wanted(name: str) -> bool:
@@ -157,7 +157,7 @@ def run(
 
 
 def main() -> None:
-    """Run the comparison, print it and keep it."""
+    """Run the comparison, print it and store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=2, help="length of one measurement")

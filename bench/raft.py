@@ -1,10 +1,9 @@
-"""How many entries a second a group of three commits and applies, all in one process.
+"""Measure how many entries per second three nodes in one process commit and apply.
 
-Messages pass over lists and logs are kept in memory, so this is the cost of the consensus
-code alone, three times over, on one core. Seconds are of processor time, and the cyclic
-garbage collector is off, as in the server. On a shared machine rounds differ much; the best
-one is the nearest to what the code costs. Run as `python -m bench.raft`; with `--profile` it
-shows where the time goes.
+Messages pass through lists and logs stay in memory, so the result is the cost of the consensus code
+alone, for three nodes on one core. Seconds are processor time, and the cyclic garbage collector is
+off, as in the server. On a shared machine rounds differ much; the best one is the nearest to the
+code's own cost. Run it as `python -m bench.raft`; `--profile` shows where the time goes.
 """
 
 import argparse
@@ -23,12 +22,12 @@ from kvorum.raft.rawnode import RawNode
 from kvorum.raft.storage import MemoryStorage
 
 PAYLOAD = bytes(256)
-GOALS = {200: 150_000, 1: 8_000}  # entries a second, by the size of a batch
+GOALS = {200: 150_000, 1: 8_000}  # entries per second, by the size of a batch
 ROUNDS = 9
 
 
 class Group:
-    """Three nodes that do at once what a Ready asks for."""
+    """Three nodes that handle each Ready immediately."""
 
     def __init__(self, log_length: int = 0) -> None:
         logger = logging.getLogger("bench.raft")
@@ -63,12 +62,12 @@ class Group:
             self.propose(1000)
 
     def propose(self, count: int) -> None:
-        """Propose entries on the leader, and see them applied everywhere."""
+        """Propose entries on the leader, and wait until all nodes have applied them."""
         self.nodes[1].propose_batch([PAYLOAD] * count)
         self.settle()
 
     def settle(self) -> None:
-        """Carry messages until no node has anything to do."""
+        """Deliver messages until no node has work left."""
         busy = True
         while busy:
             busy = False
@@ -98,7 +97,7 @@ class Group:
 
 
 def rate(group: Group, batch: int, seconds: float) -> float:
-    """Return entries a second, applied on all three."""
+    """Return the rate of entries that all three nodes applied."""
     before = dict(group.applied)
     start = time.process_time()
     proposed = 0
@@ -112,7 +111,7 @@ def rate(group: Group, batch: int, seconds: float) -> float:
 
 
 def main() -> None:
-    """Measure, or profile."""
+    """Run the measurements, with profiles if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", action="store_true", help="show where the time goes")
     parser.add_argument("--seconds", type=float, default=0.5, help="length of each round")

@@ -1,8 +1,8 @@
-"""How long a killed member takes to serve again, and what the slowest restarts waited for.
+"""Measure how long a killed member takes to serve again, and where the slowest restarts spent time.
 
-Three members serve clients that put keys with leases, delete them and revoke the leases. The bench
-kills one member after another and starts it again, beside processes that keep all processors busy,
-and divides each restart by the lines of the member's log. Run it as `make bench-restarts`.
+Three members serve clients that put keys with leases, delete them and revoke the leases. The
+benchmark kills and restarts one member after another, beside processes that keep all processors
+busy, and divides each restart by the lines of the member's log. Run it as `make bench-restarts`.
 """
 
 import argparse
@@ -38,11 +38,11 @@ STAGES = {
     "published local member": "joining",
     "ready to serve client requests": "listening",
 }
-"""What the member has done when it logs a line that begins so."""
+"""The stage that the member has completed when it logs a line with this beginning."""
 
 
 class Restart(NamedTuple):
-    """How one member came back."""
+    """The duration of one restart, in total and by stage."""
 
     seconds: float
     processor_seconds: float
@@ -91,7 +91,7 @@ def _busy_processes(count: int) -> Iterator[None]:
 
 
 def restart(member: Server) -> Restart:
-    """Kill a member, start it again, and return how it came back."""
+    """Kill a member and restart it; return the durations."""
     logged = member.log.stat().st_size
     member.kill()
     began = time.time()
@@ -116,7 +116,7 @@ def _text(each: Restart) -> str:
 
 
 def main() -> None:
-    """Kill and restart members; print how long they took."""
+    """Kill and restart members, and print the durations."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--busy", type=int, default=os.cpu_count(), help="processes beside it")

@@ -1,7 +1,7 @@
-"""The server against etcd, side by side: one table of ratios, and a plot of them.
+"""Compare the server with etcd, side by side, in one table of ratios and a plot of them.
 
 All servers of a comparison run at the same time; the load goes to one, then to the other, round by
-round, so that other work on the machine affects both. A ratio above 1 is in our favour: more
+round, so that other load on the machine affects both. A ratio above 1 is in Kvorum's favour: more
 requests, more events, less time, less memory. Run it as `make bench-server`.
 """
 
@@ -43,7 +43,7 @@ WATCHERS = 100
 
 
 def key(number: int) -> bytes:
-    """Return a key of the store that the load works on."""
+    """Return one of the keys that the load uses."""
     return b"/bench/%08d" % number
 
 
@@ -56,8 +56,8 @@ class Scenario:
     message: Callable[[bytes], bytes]
     goal: float
     alone: bool = False
-    """Whether one client waits for each answer, and that time is measured, instead of a
-    thousand."""
+    """Whether a single client sends each request after the last answer, and latency counts;
+    otherwise a thousand requests run at once."""
 
 
 def put(name: bytes) -> bytes:
@@ -66,12 +66,12 @@ def put(name: bytes) -> bytes:
 
 
 def linearizable(name: bytes) -> bytes:
-    """Return a range of one key through a quorum."""
+    """Return a linearizable range of one key."""
     return RangeRequest(key=name).SerializeToString()
 
 
 def serializable(name: bytes) -> bytes:
-    """Return a range of one key by the member itself."""
+    """Return a serializable range of one key."""
     return RangeRequest(key=name, serializable=True).SerializeToString()
 
 
@@ -83,7 +83,7 @@ def txn(name: bytes) -> bytes:
 
 
 def _thousand(name: bytes) -> bytes:
-    # From the first key on, whatever its name: every process asks for the same thousand.
+    # The range ignores the name, so that all processes read the same thousand keys.
     del name
     return RangeRequest(key=key(0), range_end=key(1000)).SerializeToString()
 
@@ -108,7 +108,7 @@ SCENARIOS = (
 
 
 def check(server: Server, scenario: Scenario) -> None:
-    """Ask once, as a real client, and check the answer."""
+    """Make one request as a real client, and check the answer."""
     message = scenario.message(key(0))
     if scenario.path == KEEP_ALIVE:
         answer = LeaseKeepAliveResponse.FromString(
@@ -126,7 +126,7 @@ def check(server: Server, scenario: Scenario) -> None:
 
 
 def measure(server: Server, scenario: Scenario, seconds: int) -> float:
-    """Return requests per second, or for one client the median time in seconds."""
+    """Return requests per second, or for a single client the median latency in seconds."""
     if scenario.alone:
         load = Load(
             server.address,
@@ -151,7 +151,7 @@ def measure(server: Server, scenario: Scenario, seconds: int) -> float:
 
 
 def measure_watch(server: Server, seconds: int) -> float:
-    """Return how many events a second reach a hundred watchers of a key that is put."""
+    """Return how many events per second reach a hundred watchers of a key that is put."""
     name = key(0)
     create = WatchRequest(create_request=WatchCreateRequest(key=name)).SerializeToString()
     watchers = Load(
@@ -160,15 +160,15 @@ def measure_watch(server: Server, seconds: int) -> float:
     writers = Load(server.address, PUT, [put(name)], connections=2, streams=10, seconds=seconds)
     data = watchers.finish().data_bytes
     writers.finish()
-    # Responses of several events share a frame and a header; these few bytes are not counted.
+    # Events in one response share a frame and a header; these few bytes are neglected.
     event = len(put_event(key_value(name, 1 << 20, 1 << 20, 1 << 20, VALUE, 0))) + 3
     return data / event / seconds
 
 
 def measure_puts_watched(server: Server, seconds: int) -> float:
-    """Return how much is left of the rate of puts where a hundred watchers follow the key.
+    """Return the fraction of the put rate that remains when a hundred watchers follow the key.
 
-    The rest of it is compared with the same watchers following another key.
+    The reference is the put rate beside as many watchers of another key.
     """
     rates = []
     for name, watched in ((key(1), key(0)), (key(0), key(0))):
@@ -183,7 +183,7 @@ def measure_puts_watched(server: Server, seconds: int) -> float:
 
 
 def prepare(servers: Iterable[Server], keys: int) -> None:
-    """Give every server the same keys and the lease."""
+    """Put the same keys and the lease into every server, and check all scenarios."""
     for server in servers:
         fill(server.address, ((key(number), VALUE) for number in range(keys)))
         grant = LeaseGrantRequest(ID=LEASE, TTL=3600).SerializeToString()
@@ -194,7 +194,7 @@ def prepare(servers: Iterable[Server], keys: int) -> None:
 
 
 def run(state: str, keys: int, rounds: int, seconds: int, only: Sequence[str]) -> list[Row]:
-    """Compare on stores of so many keys; only rows whose names have one of the words, if any."""
+    """Compare on stores of `keys` keys; with `only`, measure only rows named with its words."""
     rows: list[Row] = []
 
     def add(
@@ -250,7 +250,7 @@ def run(state: str, keys: int, rounds: int, seconds: int, only: Sequence[str]) -
 
 
 def main() -> None:
-    """Run the comparison, print it and keep it."""
+    """Run the comparison, print it and store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=4, help="length of one measurement")

@@ -1,9 +1,9 @@
-"""The servers that are compared: started the same way on a directory of their own, and stopped.
+"""Start and stop the compared servers in the same way, each on a directory of its own.
 
-`kvorum` is the program of this checkout. `etcd` is the newest at hand: 3.7.3 after `make oracle`,
-3.5.1 otherwise. On a single member 3.5.1 answers a put before it is on the disk
-(etcd-io/etcd#14370): beside that one a single client's latency is compared with `etcd-3.4`, which
-is Debian's 3.4.23.
+`kvorum` is the program of this checkout. `etcd` is the newest available: 3.7.3 after `make oracle`,
+3.5.1 otherwise. A single member of 3.5.1 answers a put before the put is durable
+(etcd-io/etcd#14370), so with 3.5.1 a single client's latency is compared with `etcd-3.4`, which is
+Debian's 3.4.23.
 """
 
 import http.client
@@ -27,11 +27,11 @@ DEBIAN_PACKAGE = "etcd-server"
 CACHE = Path(__file__).parent / "results" / "cache"
 START_SECONDS_MAX = 300
 KEEPS_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
-"""Set, every start would compile every source, which takes longer than the rest of it."""
+"""If set, every start compiles every source, which takes longer than the rest of the start."""
 
 
 def opponent() -> etcds.Etcd:
-    """Return the etcd that is compared with."""
+    """Return the etcd to compare with."""
     chosen = etcds.chosen()
     if chosen is None:
         raise SystemExit("no etcd to compare with: 'make oracle' or 'make setup-dev' gets one")
@@ -39,12 +39,12 @@ def opponent() -> etcds.Etcd:
 
 
 def single_client_etcd() -> str:
-    """Return the name of the etcd whose answers to one client mean the same as ours."""
+    """Return the etcd that answers a single client only when its put is durable, as ours does."""
     return "etcd" if opponent().version >= (3, 6) else "etcd-3.4"
 
 
 def debian_etcd() -> str:
-    """Return the path of Debian's etcd, unpacked without being installed as a service."""
+    """Return the path of Debian's etcd, unpacked but not installed as a service."""
     program = CACHE / "usr" / "bin" / "etcd"
     if not program.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -58,19 +58,19 @@ def debian_etcd() -> str:
 
 
 def program(name: str) -> str:
-    """Return the program of a server by the name it is compared under."""
+    """Return the program of a server by its name in the tables."""
     if name == "kvorum":
         return str(Path(sys.executable).parent / "kvorum")
     return debian_etcd() if name == "etcd-3.4" else str(opponent().programs / "etcd")
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a server: bytecode may be kept, as in an installed program."""
+    """Return a server's environment: it may store bytecode, as an installed program does."""
     return {name: value for name, value in os.environ.items() if name != KEEPS_NO_BYTECODE}
 
 
 def free_port() -> int:
-    """Return a free port."""
+    """Return a TCP port that is currently free."""
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port: int = bound.getsockname()[1]
         return port
@@ -89,14 +89,14 @@ class Server:
     ) -> None:
         self.name = name
         self.host = host
-        """Where it runs, if not among all other processes."""
+        """The simulated host on which the server runs; None for the machine itself."""
         self.port = free_port()
         self._ip = "127.0.0.1" if host is None else host.address
         self.address = f"{self._ip}:{self.port}"
         self.peer_url = f"http://{self._ip}:{free_port()}"
         self.directory = directory
         self.flags = [f"--initial-cluster=default={self.peer_url}", *flags]
-        """Of equal flags the last counts."""
+        """Command-line flags; the last of several equal flags counts."""
         self.prefix: list[str] = [] if host is None else host.command
         """A command that starts the program, such as one that sets limits."""
         self.start_seconds = 0.0
@@ -116,7 +116,7 @@ class Server:
             )
 
     def arguments(self) -> list[str]:
-        """Return what follows the program on its command line."""
+        """Return the arguments of the program."""
         client_url = f"{self._scheme}://{self.address}"
         return [
             f"--data-dir={self.directory}",
@@ -129,7 +129,7 @@ class Server:
         ]
 
     def wait_until_healthy(self) -> None:
-        """Wait until it answers linearizable reads."""
+        """Wait until the server answers linearizable reads."""
         while not self._is_healthy():
             took_too_long = time.monotonic() > self._began + START_SECONDS_MAX
             if self._running().poll() is not None or took_too_long:
@@ -180,12 +180,12 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
-        """End the process as an operator would."""
+        """Terminate the process, as an operator would."""
         self._running().terminate()
         self._running().wait(60)
 
     def restart(self) -> None:
-        """Stop, and start again on the same directory."""
+        """Stop the process, and start it again on the same directory."""
         self.stop()
         self.launch()
         self.wait_until_healthy()
@@ -205,14 +205,14 @@ class Proxy(Server):
         self.member = member
 
     def arguments(self) -> list[str]:
-        """Return what follows the program on its command line."""
+        """Return the arguments of the program."""
         flags = [f"--listen-addr={self.address}", f"--endpoints={self.member.address}"]
         return ["grpc-proxy", "start", *flags, f"--data-dir={self.directory}"]
 
 
 @contextmanager
 def running(name: str, directory: Path, *flags: str, scheme: str = "http") -> Iterator[Server]:
-    """Run a server for as long as the block takes."""
+    """Run a new server within the block."""
     with serving(Server(name, directory / name, *flags, scheme=scheme)) as server:
         yield server
 
@@ -222,7 +222,7 @@ Serving = TypeVar("Serving", bound=Server)
 
 @contextmanager
 def serving(server: Serving) -> Iterator[Serving]:
-    """Run a server that was made for as long as the block takes."""
+    """Run a given server within the block."""
     try:
         server.launch()
         server.wait_until_healthy()

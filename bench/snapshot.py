@@ -1,9 +1,8 @@
-"""Snapshots: how fast an image is written and read, and what a client of the member feels of it.
+"""Measure snapshots: the speed of writing and reading an image, and the effect on a client's puts.
 
-The image is written and imported in a process that does nothing else, as the helper does it. The
-latency of a single client's puts is measured in turns, undisturbed and while snapshots are fetched
-one after the other, for kvorum and for etcd; the ratio of the two counts. Run it as `make
-bench-snapshot`.
+This process writes and imports the image alone, as the helper process does. For kvorum and etcd,
+the latency of a single client's puts is measured alternately without load and while snapshots are
+fetched one after the other; the ratio of the two counts. Run it as `make bench-snapshot`.
 """
 
 import argparse
@@ -32,7 +31,7 @@ MEGABYTE = 1_000_000
 
 
 def rows(count: int) -> Iterator[tuple[bytes, bytes]]:
-    """Return rows of a store with that many keys."""
+    """Yield the rows of a store with `count` keys."""
     for main in range(2, count + 2):
         kv = KeyValue(
             key=b"/bench/%08d" % main,
@@ -45,7 +44,7 @@ def rows(count: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def measured(what: str, size: int, rounds: int, work: Callable[[], object]) -> None:
-    """Print megabytes per second of work, by processor time and by the clock."""
+    """Print the speed of some work in megabytes per second, by processor time and wall clock."""
     processor, clock = [], []
     for _ in range(rounds):
         started = time.process_time(), time.monotonic()
@@ -60,7 +59,7 @@ def measured(what: str, size: int, rounds: int, work: Callable[[], object]) -> N
 
 
 def measure_files(directory: Path, keys: int, rounds: int) -> None:
-    """Write and import an image of so many keys."""
+    """Write and import an image of `keys` keys."""
     files, environments = RealFiles(), LmdbEnvironments(native_rows())
     source, target, image = directory / "source", directory / "target", str(directory / "image")
     for each in (source, target):
@@ -84,7 +83,7 @@ def put_seconds(server: Server, seconds: int) -> float:
 
 
 def measure_serving(directory: Path, keys: int, rounds: int, seconds: int) -> None:
-    """Compare the latency while snapshots are fetched with the usual one."""
+    """Compare the latency while snapshots are fetched with the undisturbed latency."""
     with ExitStack() as stack:
         servers = [stack.enter_context(running(name, directory)) for name in ("kvorum", "etcd")]
         for server in servers:
@@ -114,7 +113,7 @@ def measure_serving(directory: Path, keys: int, rounds: int, seconds: int) -> No
 
 
 def main() -> None:
-    """Measure all of it."""
+    """Run all measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,9 +1,9 @@
-"""What the storage costs: index, buffer, watch hub and LMDB, without network, Raft and log.
+"""Measure the storage: index, buffer, watch hub and LMDB, without network, Raft and log.
 
-Rates are counted in processor time, so that other work on the machine does not matter, and given as
-best and median of some rounds. Memory is anonymous memory, in a process of its own, beside an etcd
-that was given the same keys by single puts. Run as `make bench-storage`; `--keys` says how many
-keys the large store has, `--no-etcd` leaves etcd out (it takes minutes).
+Rates count processor time, so that other load on the machine does not matter, and are given as best
+and median of several rounds. Memory is anonymous memory, in a process of its own, beside an etcd
+that received the same keys by single puts. Run it as `make bench-storage`; `--keys` sets the number
+of keys in the large store, `--no-etcd` leaves etcd out (it takes minutes).
 """
 
 import argparse
@@ -47,7 +47,7 @@ PUTS_IN_FLIGHT = 500
 
 
 class Storage:
-    """A store over LMDB with everything the apply path touches, and its flushes."""
+    """A store over LMDB with everything that the apply path uses, and its flushes."""
 
     def __init__(self, directory: str, limits: Limits | None = None) -> None:
         self._files = RealFiles()
@@ -62,14 +62,14 @@ class Storage:
         self.hub.history = self.store
 
     def flush(self) -> None:
-        """Bring everything to the disk."""
+        """Make everything durable."""
         stage = self.backend.seal()
         if stage is not None:
             commit = self.backend.staged(stage.run(self._files, self._environments))
             self.backend.committed(commit.run(self._files, self._environments))
 
     def put_all(self, keys: list[bytes]) -> None:
-        """Put each key, as a busy member does: one transaction each, flushed now and then."""
+        """Put each key in a transaction of its own, as a busy member does, with regular flushes."""
         for start in range(0, len(keys), FLUSH_ROWS):
             put = self.store.put
             for key in keys[start : start + FLUSH_ROWS]:
@@ -77,7 +77,7 @@ class Storage:
             self.flush()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the backend."""
         self.backend.close()
 
 
@@ -93,12 +93,12 @@ def storage(limits: Limits | None = None) -> Iterator[Storage]:
 
 
 def key_of(number: int) -> bytes:
-    """Return a key as long as those of a usual cluster."""
+    """Return a key of typical length."""
     return b"/registry/pods/default/%010d" % number
 
 
 def shuffled(count: int) -> list[bytes]:
-    """Return keys in a random order."""
+    """Return `count` keys in a random order."""
     keys = [key_of(number) for number in range(count)]
     random.Random(7).shuffle(keys)
     return keys
@@ -110,7 +110,7 @@ def say(what: str, figure: str, goal: str = "") -> None:
 
 
 def rates(count: int, work: Callable[[int], None], rounds: int = ROUNDS) -> list[float]:
-    """Return how often a second something was done, one figure a round, best first."""
+    """Return operations per second, one figure a round, best first."""
     found = []
     for number in range(rounds):
         start = time.process_time()
@@ -120,7 +120,7 @@ def rates(count: int, work: Callable[[int], None], rounds: int = ROUNDS) -> list
 
 
 def shown(found: list[float]) -> str:
-    """Return best and median."""
+    """Format best and median."""
     return f"{found[0]:,.0f}/s, median {statistics.median(found):,.0f}/s"
 
 
@@ -163,7 +163,7 @@ def apply_path() -> None:
 
 
 def ranges() -> None:
-    """Measure ranges of a thousand keys, as reply bytes."""
+    """Measure ranges of a thousand keys, including the encoding of the reply."""
     for name, cache_bytes, goal in (("LMDB", 0, 400), ("the cache", 64 << 20, 1_500)):
         with storage(Limits(cache_bytes_max=cache_bytes)) as made:
             made.put_all(shuffled(20 * RANGE_KEYS))
@@ -190,7 +190,7 @@ def anonymous_bytes() -> int:
 
 
 def load(directory: str, count: int) -> None:
-    """Fill a store by single puts; print the memory that took."""
+    """Fill a store by single puts; print the resulting memory."""
     gc.disable()  # as in the server
     made = Storage(directory)
     made.put_all(shuffled(count))
@@ -199,7 +199,7 @@ def load(directory: str, count: int) -> None:
 
 
 def restore(directory: str, count: int) -> None:
-    """Open a filled store; print how long that took, the memory, and how long long work holds."""
+    """Open a filled store; print its opening time, memory, and the longest slices of long work."""
     gc.disable()
     start, start_cpu = time.perf_counter(), time.process_time()
     made = Storage(directory)
@@ -245,7 +245,7 @@ def restore(directory: str, count: int) -> None:
 
 
 def compaction(store: Store) -> Slices[None]:
-    """Do a compaction's steps."""
+    """Run the steps of a compaction as slices."""
     while store.compaction.is_pending:
         job = store.compaction.step()
         if job is not None:
@@ -256,7 +256,7 @@ def compaction(store: Store) -> Slices[None]:
 def longest(slices: Slices[object], flushed: Storage | None = None) -> str:
     """Run slices to their end; return the processor time of the longest, and of all.
 
-    Between slices a storage may be flushed as often as a member does; that is not counted.
+    Between slices, `flushed` is flushed as often as a member does; that time does not count.
     """
     worst = total = 0.0
     for number in count_up(1):
@@ -265,7 +265,7 @@ def longest(slices: Slices[object], flushed: Storage | None = None) -> str:
             next(slices)
             is_done = False
         except StopIteration as end:
-            result, is_done = end.value, True  # the caller frees it in slices, see `freed`
+            result, is_done = end.value, True  # the caller frees the result in slices, see `freed`
         taken = time.thread_time() - start
         worst, total = max(worst, taken), total + taken
         if is_done:
@@ -277,7 +277,7 @@ def longest(slices: Slices[object], flushed: Storage | None = None) -> str:
 
 
 def etcd_bytes(count: int) -> int:
-    """Return the memory of an etcd that was given the keys by single puts."""
+    """Return the memory of an etcd that received the keys by single puts."""
     flags = ("--unsafe-no-fsync", "--log-level=error")
     with (
         tempfile.TemporaryDirectory(dir=".") as directory,
@@ -296,14 +296,14 @@ def etcd_bytes(count: int) -> int:
 
 
 def child(part: str, directory: str, count: int) -> str:
-    """Run a part in a process of its own; return what it printed."""
+    """Run a part in a process of its own; return its output."""
     command = [sys.executable, "-m", "bench.storage", "--part", part, directory]
     command += ["--keys", str(count)]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def large(count: int, *, with_etcd: bool) -> None:
-    """Measure a large store."""
+    """Measure memory, opening and long work of a large store."""
     with tempfile.TemporaryDirectory(dir=".") as directory:
         ours = int(child("load", directory, count))
         print(child("restore", directory, count), end="", flush=True)
@@ -315,7 +315,7 @@ def large(count: int, *, with_etcd: bool) -> None:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table, or run one part of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, default=1_000_000, help="keys of the large store")
     parser.add_argument("--no-etcd", action="store_true", help="do not measure etcd's memory")

@@ -1,6 +1,6 @@
-"""One table of ratios: what is compared, round by round, printed, kept and plotted.
+"""One table of ratios: compare servers round by round, then print, store and plot the rows.
 
-A ratio above 1 is in our favour: more requests, more events, less time, less memory.
+A ratio above 1 is in Kvorum's favour: more requests, more events, less time, less memory.
 """
 
 import json
@@ -19,11 +19,11 @@ RESULTS = Path(__file__).parent / "results"
 
 
 class Named(Protocol):
-    """What is compared: a server, a cluster."""
+    """A server or cluster in a comparison."""
 
     @property
     def name(self) -> str:
-        """Return the name it is compared under."""
+        """Return the name shown in the table."""
 
 
 Compared = TypeVar("Compared", bound=Named)
@@ -55,7 +55,7 @@ def compared(
     *,
     less_is_better: bool = False,
 ) -> Row:
-    """Measure both servers round by round, and print the line."""
+    """Measure both servers round by round, and print the row."""
     theirs, ours = zip(
         *[(figure(servers[0]), figure(servers[1])) for _ in range(rounds)], strict=True
     )
@@ -73,7 +73,7 @@ def as_row(
     *,
     less_is_better: bool,
 ) -> Row:
-    """Make a row of the figures of both servers in each round, and print it."""
+    """Make a row from both servers' figures in each round, and print it."""
     pairs = list(zip(theirs, ours, strict=True))
     ratios = [their / our if less_is_better else our / their for their, our in pairs]
     row = Row(
@@ -92,7 +92,7 @@ def as_row(
 
 
 def show(row: Row) -> None:
-    """Print one line of the table."""
+    """Print one row of the table."""
     verdict = "" if row.ratio >= row.goal else f"  (goal {row.goal:.1f})"
     rounds = ", ".join(f"{ratio:.2f}" for ratio in row.ratios)
     print(
@@ -103,7 +103,7 @@ def show(row: Row) -> None:
 
 
 def header() -> None:
-    """Print which etcd is compared with, and the first line of the table."""
+    """Print which etcd is compared, and the table's header."""
     print(f"etcd {opponent()}")
     print(
         f"{'state':<16} {'what':<32} {'against':<9} {'etcd':>11} {'kvorum':>11} {'unit':<6} ratio"
@@ -111,7 +111,7 @@ def header() -> None:
 
 
 def keep(rows: list[Row], name: str) -> None:
-    """Keep the table as a file and as a plot, and print which goals were missed."""
+    """Store the table as a file and as a plot, and print how many goals were met."""
     RESULTS.mkdir(exist_ok=True)
     facts = {
         "kvorum": kvorum.__version__,

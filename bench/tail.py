@@ -1,9 +1,9 @@
-"""The tail of latencies under Kubernetes' load: how long the slowest calls take, and what ran then.
+"""Measure the slowest calls under Kubernetes' load, and the activities that ran beside them.
 
-Both servers in turn, on one and on three members, at the same fixed rate: updates of nodes' leases
-beside watchers, lists in pages, compactions, one snapshot and one defragment, these at the leader.
-First it is found out by short trials which rate both hold; if that is less than what is wanted,
-our server is measured at the wanted rate as well. Run it as `make bench-tail`.
+Both servers run in turn, with one and with three members, under the same fixed-rate load: updates
+of node leases beside watchers, lists in pages, compactions, one snapshot and one defragmentation,
+both at the leader. Short trials first find the rate that both servers hold; if Kvorum holds a
+higher one, it is measured at that rate as well. Run it as `make bench-tail`.
 """
 
 import argparse
@@ -26,15 +26,15 @@ from bench.servers import opponent
 from bench.table import RESULTS
 
 LEASE_SECONDS = 10
-"""How often a node renews its lease; with the rate, this is how many there are."""
+"""How often a node renews its lease; this and the rate determine the number of leases."""
 TRIAL_SECONDS = 6
 WARM_UP_SECONDS = 3
 HELD_SECONDS = 0.1
-"""A rate is held if in the last third of a trial, after a compaction, half of the updates take no
-longer, and none is refused."""
+"""A rate is held if, in the last third of a trial, after a compaction, the median update takes no
+longer, and the whole trial had no refusals."""
 LOWER_MIN, LOWER_MAX = 0.5, 0.85
-"""The next rate that is tried is what was answered in a second, but between these parts of the one
-before."""
+"""The next trial's rate is the rate that was answered, limited to these fractions of the previous
+rate."""
 PAUSE_SECONDS = 0.1
 PAUSES_SHOWN = 8
 LIST = "list"
@@ -44,7 +44,7 @@ NICENESS = -10
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is run."""
+    """The parameters of a run."""
 
     objects: int
     rate: int
@@ -59,13 +59,13 @@ class Options:
 
 
 def is_held(seen: Seen) -> bool:
-    """Tell whether a trial's rate was held: its calls do not queue up."""
+    """Return whether a trial's rate was held, so that its calls did not queue up."""
     last = seen.updates[-len(seen.updates) // 3 :]
     return not seen.refusals and percentiles(last).median <= HELD_SECONDS
 
 
 def held_rate(clients: Clients, options: Options, leader: int) -> int:
-    """Return the first of falling rates that is held, beside lists and a compaction."""
+    """Try falling rates, beside lists and a compaction; return the first that is held."""
     rate = options.rate
     while True:
         duties = [Compactions(clients, TRIAL_SECONDS / 2, leader).step]
@@ -84,7 +84,7 @@ def held_rate(clients: Clients, options: Options, leader: int) -> int:
 
 
 def measure(cluster: Cluster, clients: Clients, rate: int, options: Options) -> Seen:
-    """Offer the load, with everything that runs beside it."""
+    """Offer the load with all its duties, and return the observations."""
     leader = cluster.members.index(cluster.leader())
     seconds = options.seconds
     duties = [
@@ -107,18 +107,18 @@ def measure(cluster: Cluster, clients: Clients, rate: int, options: Options) -> 
 
 
 def stolen_seconds() -> float:
-    """Return how long this machine's processors had to wait for the host's, in all."""
+    """Return for how long in all this machine's processors waited for the host's processors."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return int(fields[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a time for the table."""
+    """Format a time for the table."""
     return f"{seconds * 1e3:,.1f}"
 
 
 def shown(found: Percentiles) -> str:
-    """Return the percentiles on a line."""
+    """Format the percentiles on one line."""
     figures = (found.median, found.p99, found.p999, found.longest)
     names = ("p50", "p99", "p99.9", "max")
     told = (f"{name} {milliseconds(each):>9}" for name, each in zip(names, figures, strict=True))
@@ -127,26 +127,26 @@ def shown(found: Percentiles) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to, for the table and the plot."""
+    """The result of a run, for the table and the plot."""
 
     server: str
     members: int
     rate: int
     parts: dict[str, Percentiles]
     pauses: list[Pause]
-    """The longest ones."""
+    """The longest pauses."""
     pauses_over: int
-    """How many are longer than a pause may be."""
+    """How many pauses exceeded `PAUSE_SECONDS`."""
     late_seconds: float
     refusals: dict[str, int]
     conflicts: int
     seconds: list[Percentiles]
-    """The updates due in each second."""
+    """Summaries of the updates due in each second."""
     spans: list[tuple[str, float, float]]
 
 
 def judged(server: str, members: int, seconds: int, seen: Seen) -> Outcome:
-    """Count, and print it."""
+    """Summarize a run's observations, and print them."""
     dues = seen.dues()
     updates = percentiles(seen.updates)
     parts = {"updates": updates}
@@ -184,7 +184,7 @@ def judged(server: str, members: int, seconds: int, seen: Seen) -> Outcome:
 
 
 def run(members: int, options: Options) -> Iterator[Outcome]:
-    """Compare clusters of so many members; only one of them runs at a time."""
+    """Compare clusters of `members` members, one of which runs at a time."""
     with tempfile.TemporaryDirectory() as directory:
         names = ("etcd", "kvorum")
         clusters = [Cluster(name, Path(directory, name), members) for name in names]
@@ -208,7 +208,7 @@ def trials(cluster: Cluster, options: Options) -> int:
 
 
 def judged_run(cluster: Cluster, rate: int, options: Options) -> Outcome:
-    """Start a cluster on what it has, measure it and stop it."""
+    """Restart a cluster on its data, measure it and stop it."""
     cluster.start()
     with clients_of(cluster, options) as clients:
         clients.offer(rate, WARM_UP_SECONDS)
@@ -219,7 +219,7 @@ def judged_run(cluster: Cluster, rate: int, options: Options) -> Outcome:
 
 @contextmanager
 def clients_of(cluster: Cluster, options: Options) -> Iterator[Clients]:
-    """Connect clients for as long as the block takes."""
+    """Connect clients within the block."""
     clients = Clients([each.address for each in cluster.members], options.leases)
     try:
         yield clients
@@ -228,13 +228,13 @@ def clients_of(cluster: Cluster, options: Options) -> Iterator[Clients]:
 
 
 def stop(cluster: Cluster) -> None:
-    """End all members as an operator would."""
+    """Terminate all members, as an operator would."""
     for member in cluster.members:
         member.stop()
 
 
 def keep(outcomes: Sequence[Outcome], options: Options, name: str) -> None:
-    """Keep the figures as a file and as a plot."""
+    """Store the figures as a file and as a plot."""
     RESULTS.mkdir(exist_ok=True)
     kept = RESULTS / f"{name}.json"
     facts = {"etcd": str(opponent()), **asdict(options)}
@@ -259,7 +259,7 @@ def keep(outcomes: Sequence[Outcome], options: Options, name: str) -> None:
 
 
 def main() -> None:
-    """Run the comparison, print it and keep it."""
+    """Run the comparison, print it and store it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--objects", type=int, default=1_000_000, help="of 1 KiB each")
     parser.add_argument("--rate", type=int, default=13_000, help="updates a second wanted")
@@ -278,7 +278,7 @@ def main() -> None:
     for members in given.members:
         for outcome in run(members, options):
             outcomes.append(outcome)
-            # After each, because all together take the best part of an hour.
+            # Stored after each run, because all runs together take nearly an hour.
             keep(outcomes, options, given.name)
 
 

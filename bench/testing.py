@@ -1,7 +1,7 @@
-"""What fixtures of the pytest plugin cost: the first store, the next ones, a cluster, and nothing.
+"""Measure the cost of the pytest plugin: loading it, the first and later stores, and clusters.
 
-Stores are made ahead of time in another process, so what a test waits for depends on how long the
-test before took: `--tests` are such times, in milliseconds. Run it as `make bench-testing`.
+Another process makes stores ahead of time, so the wait of a test depends on the duration of the
+test before: `--tests` are such durations, in milliseconds. Run it as `make bench-testing`.
 """
 
 import argparse
@@ -27,13 +27,13 @@ print(time.perf_counter() - begun)
 
 
 def import_seconds() -> float:
-    """Return what loading the plugin adds to a run of pytest."""
+    """Return how long loading the plugin takes."""
     command = [sys.executable, "-c", IMPORT]
     return float(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
 def first_seconds(module: str, make: Callable[[Companion], object]) -> float:
-    """Return how long the first one takes."""
+    """Return how long a new companion takes to make its first store or cluster."""
     begun = time.perf_counter()
     companion = Companion(module)
     try:
@@ -44,7 +44,7 @@ def first_seconds(module: str, make: Callable[[Companion], object]) -> float:
 
 
 def store_seconds(stores: Stores, count: int, test_seconds: float) -> list[float]:
-    """Return how long each of many tests waits for its store, and for its end."""
+    """Return how long each of `count` tests waits for its store to start and to end."""
     found = []
     for number in range(count):
         begun = time.perf_counter()
@@ -60,7 +60,7 @@ def store_seconds(stores: Stores, count: int, test_seconds: float) -> list[float
 
 
 def show(what: str, seconds: list[float]) -> None:
-    """Print the best, the middle and the worst of several times."""
+    """Print the best, the median, the 90th percentile and the worst of several times."""
     ordered = [f"{1000 * each:8.1f}" for each in _marks(seconds)]
     print(f"{what:44} {' '.join(ordered)} ms")
 
@@ -71,13 +71,13 @@ def _marks(seconds: list[float]) -> tuple[float, ...]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run and print all measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--stores", type=int, default=100)
     parser.add_argument("--tests", type=float, nargs="*", default=[0.0, 5.0, 20.0])
     asked = parser.parse_args()
-    # An installation has the bytecode of all modules, and so has a checkout after its first start.
+    # Installations have bytecode for all modules, and checkouts have it after the first start.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     print(f"{'':44} {'best':>8} {'median':>8} {'9 of 10':>8} {'worst':>8}")
     rounds = range(asked.rounds)

@@ -1,8 +1,8 @@
-"""A put, system call by system call: the answer leaves after fdatasync has returned.
+"""Trace a put's system calls, and check that its answer leaves after fdatasync has returned.
 
-Runs our server under strace, puts a few keys one after the other, prints what the kernel saw of
-each put, and ends with an error if an answer ever left before the log was on the disk. Run it as
-`make trace-put`.
+The script runs our server under strace, puts a few keys one after the other, prints the system
+calls of each put, and exits with an error if an answer left before its log entry was durable. Run
+it as `make trace-put`.
 """
 
 import re
@@ -25,24 +25,24 @@ _LINE = re.compile(r"\d+ +([\d.]+) (<\.\.\. )?(\w+)")
 
 
 def traced(server: Server, path: Path) -> list[str]:
-    """Put a few keys under strace; return the trace's lines."""
+    """Put a few keys while strace is attached; return the trace's lines."""
     command = ["strace", "-f", "-ttt", "-s", "4096", "-e", CALLS, "-o", str(path)]
     tracer = subprocess.Popen([*command, "-p", str(server.pid)], stderr=subprocess.PIPE)
     assert tracer.stderr is not None
-    tracer.stderr.readline()  # it is attached
+    tracer.stderr.readline()  # strace is attached after this line
     with grpc.insecure_channel(server.address) as channel:
         put = channel.unary_unary("/etcdserverpb.KV/Put")
         for number in range(PUTS):
             request = PutRequest(key=b"%b%d" % (MARK, number), value=b"v" * 16)
             put(request.SerializeToString(), timeout=30)
-            time.sleep(0.3)  # the flush of the database is over, and separate in the trace
+            time.sleep(0.3)  # the database flush ends here, and stays separate in the trace
     tracer.terminate()
     tracer.wait()
     return path.read_text().splitlines()
 
 
 def story(lines: list[str], number: int) -> list[str]:
-    """Return what happened from the arrival of a put to its answer."""
+    """Return the trace's lines from the arrival of a put to its answer."""
     mark = f"{MARK.decode()}{number}"
     begin = next(i for i, line in enumerate(lines) if mark in line)
     told = []
@@ -54,7 +54,7 @@ def story(lines: list[str], number: int) -> list[str]:
         told.append(line[:150])
         call = found[3]
         has_written = has_written or call == "pwrite64"
-        # The answer is long; a write that wakes a thread is eight bytes.
+        # The answer is long; a write that only wakes a thread has eight bytes.
         is_sent = call in ("write", "writev", "sendto", "sendmsg") and len(line) > ANSWER_CHARACTERS
         if has_written and is_sent:
             return told
@@ -62,7 +62,7 @@ def story(lines: list[str], number: int) -> list[str]:
 
 
 def main() -> None:
-    """Trace, print, judge."""
+    """Trace puts, print their system calls, and check their order."""
     with tempfile.TemporaryDirectory() as directory, running("kvorum", Path(directory)) as server:
         lines = traced(server, Path(directory, "trace"))
     for number in range(PUTS):

@@ -1,9 +1,10 @@
-"""How long the loop is held: the longest single call into a server, for the longest requests.
+"""Measure how long the loop is held: the longest single call into a server, by kind of request.
 
-Two servers in one thread, with real LMDB in a temporary directory and logs that are durable at
-once. Jobs are not counted, unless the loop would wait for them. Times are CPU time of this thread,
-so that a busy machine does not matter. Peers hear nothing while a call lasts, so none may take
-nearly as long as a heartbeat, and a turn is meant to end after five milliseconds.
+Two servers run in one thread, with real LMDB in a temporary directory and log appends that complete
+immediately. Jobs do not count unless the loop would wait for them. Times are processor time of this
+thread, so that other load on the machine does not matter. Peers receive nothing during a call, so
+no call may take nearly as long as a heartbeat interval, and a turn should end after five
+milliseconds.
 """
 
 import argparse
@@ -65,13 +66,13 @@ URLS = {"m0": ("http://m0:2380",), "m1": ("http://m1:2380",)}
 
 
 class Longest:
-    """The longest calls, by the method called."""
+    """The longest duration of calls, by the method called."""
 
     def __init__(self) -> None:
         self.calls: dict[str, float] = {}
 
     def timed(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call, and note how long it took."""
+        """Make a call, and record how long it took."""
         began = time.thread_time()
         try:
             return call(*arguments)
@@ -81,14 +82,14 @@ class Longest:
 
 
 class Output(RecordingEdge):
-    """An edge that keeps answers, and nothing of what streams are sent."""
+    """An edge that keeps unary answers, and drops the messages of streams."""
 
     def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
-        """Take messages of streams."""
+        """Drop messages of streams."""
 
 
 class Machine:
-    """A server and its jobs."""
+    """A server with its jobs and its pending input."""
 
     def __init__(self, cluster: "Pair", name: str, directory: str) -> None:
         Path(directory).mkdir()
@@ -128,7 +129,7 @@ class Machine:
         self.calls = 0
 
     def turn(self) -> bool:
-        """Take a turn, run a job of those that wait; return whether there is more."""
+        """Run a turn and one of the waiting jobs; return whether work is left."""
         server, timed = self.server, self.longest.timed
         requests, events = self.requests, self.events
         if min(server.room) > 0:
@@ -156,7 +157,7 @@ class Machine:
         return run_job(job, self.files, self.environments)
 
     def begin(self, path: str, request: Any) -> int:
-        """Begin a call, which the next turn serves."""
+        """Start a call, which the next turn serves."""
         self.calls += 1
         number = NUMBERS[path]
         payload = request if isinstance(request, bytes) else request.SerializeToString()
@@ -169,7 +170,7 @@ class Machine:
 
 
 class Pair:
-    """Two servers, and what is on its way between them."""
+    """Two servers, and the messages between them."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -178,20 +179,20 @@ class Pair:
         self.machines = [Machine(self, name, f"{directory}/{name}") for name in URLS]
 
     def send(self, sender: Member, message: Message) -> None:
-        """Put a message on its way."""
+        """Queue a message for delivery."""
         del sender
         self.messages.append(message)
 
     def send_snapshot(self, sender: Member, transfer: SnapshotTransfer) -> None:
-        """Put a snapshot on its way."""
+        """Queue a snapshot for delivery."""
         self.transfers.append((sender, transfer))
 
     def ask(self, asking: Member, question: Question) -> None:
-        """Let nobody answer."""
+        """Report to the asking member that no peer answers."""
         asking.take_answer(question.number, None)
 
     def step(self) -> bool:
-        """Let everybody take a turn; return whether there is more."""
+        """Run a turn of each server and deliver messages; return whether work is left."""
         turns = [machine.turn() for machine in self.machines]
         messages, self.messages = self.messages, []
         transfers, self.transfers = self.transfers, []
@@ -207,18 +208,18 @@ class Pair:
         return any(turns) or bool(messages)
 
     def until(self, condition: Callable[[], Any]) -> None:
-        """Take turns until a condition holds."""
+        """Run turns until a condition holds."""
         while not condition():
             if not self.step():
                 time.sleep(0.0005)
 
     @property
     def leader(self) -> Machine:
-        """The leader."""
+        """The machine whose member leads."""
         return next(machine for machine in self.machines if machine.member.is_leader)
 
     def reset(self) -> None:
-        """Forget how long calls took."""
+        """Forget the recorded durations."""
         for machine in self.machines:
             machine.longest.calls.clear()
 
@@ -233,7 +234,7 @@ class Pair:
         print(f"{name:<40} {told}", flush=True)
 
     def measure(self, name: str, path: str, request: Any) -> Any:
-        """Make a call at the leader, wait until all have applied it, and report."""
+        """Make a call at the leader, wait until both members have applied it, and report."""
         self.settle()
         self.reset()
         leader = self.leader
@@ -245,7 +246,7 @@ class Pair:
         return edge.replies.pop(call, None)
 
     def settle(self) -> None:
-        """Wait until no member has anything to do."""
+        """Wait until both members have applied everything and run no jobs."""
         one, other = self.machines
         self.until(
             lambda: (
@@ -259,7 +260,7 @@ class Pair:
 
 
 def load(pair: Pair, keys: int, prefix: bytes = b"key", lease: int = 0) -> None:
-    """Put so many keys at the leader, in batches."""
+    """Put `keys` keys at the leader, in batches."""
     leader = pair.leader
     random = Random(3)
     for start in range(0, keys, BATCH):
@@ -275,7 +276,7 @@ def load(pair: Pair, keys: int, prefix: bytes = b"key", lease: int = 0) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run and print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, default=500_000)
     parser.add_argument("--only", default="", help="names that contain this")
@@ -343,13 +344,13 @@ def txn(pair: Pair) -> None:
 
 
 def install(pair: Pair) -> None:
-    """Give the follower an empty disk, and a snapshot in place of the log."""
+    """Replace the follower by one with an empty disk, which needs a snapshot instead of the log."""
     pair.settle()
     leader = pair.leader
     place = next(each for each, machine in enumerate(pair.machines) if machine is not leader)
     name = pair.machines[place].member.config.name
     behind = pair.machines[place] = Machine(pair, name, f"{pair.directory}/{name}-again")
-    # What the one before has acknowledged counts no more.
+    # The new follower has not acknowledged what the old one did.
     leader.events.clear()
     storage, member = leader.member.storage, leader.member
     storage.create_snapshot(member.applied, member.conf_state, b"")
@@ -366,7 +367,7 @@ def install(pair: Pair) -> None:
 
 
 def snapshot(pair: Pair) -> None:
-    """Save a snapshot while puts go on."""
+    """Save a snapshot while puts continue."""
     pair.settle()
     pair.reset()
     leader = pair.leader

@@ -1,8 +1,8 @@
-"""What the log costs: framing on the loop, and whole batches made durable on this disk.
+"""Measure the log: framing on the loop, and whole batches made durable on this disk.
 
-Framing is the work of the loop, from entries and state to a job; it is counted in processor time,
-so that other work on the machine does not matter. Writing is one write and one fdatasync a batch,
-done by the job itself, in real time, because it is mostly waiting. Run as `make bench-wal`.
+Framing, from entries and state to a job, runs on the loop; it is counted in processor time, so that
+other load on the machine does not matter. Writing is one write and one fdatasync per batch, done by
+the job itself, and counted in real time, because it is mostly waiting. Run it as `make bench-wal`.
 """
 
 import gc
@@ -22,12 +22,12 @@ WRITE_SECONDS = 1.5
 
 
 def entries(first: int, count: int) -> list[Entry]:
-    """Return entries as a busy leader has them."""
+    """Return entries as a busy leader produces them."""
     return [Entry(0, 2, first + each, PAYLOAD) for each in range(count)]
 
 
 def framing_us(log: Log, batch: int) -> float:
-    """Return processor microseconds per record, the best of some rounds.
+    """Return processor microseconds per record, the best of several rounds.
 
     Each batch has a state with another commit index, which is a record as well.
     """
@@ -46,7 +46,7 @@ def framing_us(log: Log, batch: int) -> float:
 
 
 def written_per_second(files: RealFiles, log: Log, first: int, batch: int) -> tuple[float, int]:
-    """Return how many records a second were made durable, and how many there were."""
+    """Return the rate at which records became durable, and their number."""
     total = 0
     start = time.perf_counter()
     while (elapsed := time.perf_counter() - start) < WRITE_SECONDS:
@@ -64,7 +64,7 @@ def written_per_second(files: RealFiles, log: Log, first: int, batch: int) -> tu
 
 
 def main() -> None:
-    """Print a table, and then how fast such a log is read."""
+    """Print a table, and then the speed of reading the written log."""
     files = RealFiles()
     gc.disable()  # as in the server
     with tempfile.TemporaryDirectory(dir=".") as directory:

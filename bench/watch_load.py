@@ -1,7 +1,7 @@
-"""What watching costs: puts beside few and many watchers, fan-out, and catching up from history.
+"""Measure the cost of watching: puts beside few and many watchers, fan-out, and catching up.
 
-Everything runs over a real store on LMDB, without network, Raft and log. Times are processor
-time. Run as `python -m bench.watch_load`.
+Everything runs on a real store over LMDB, without network, Raft and log. Times are processor time.
+Run it as `python -m bench.watch_load`.
 """
 
 import gc
@@ -33,7 +33,7 @@ def watch(made: Storage, keys: list[bytes]) -> None:
 
 
 def put_all(made: Storage, keys: list[bytes]) -> float:
-    """Put keys in turn; return the rate."""
+    """Put keys in turns of `TURN_PUTS`; return the rate."""
     start = time.process_time()
     put, take = made.store.put, made.hub.take_outgoing
     for first in range(0, len(keys), TURN_PUTS):
@@ -44,9 +44,9 @@ def put_all(made: Storage, keys: list[bytes]) -> float:
 
 
 def puts() -> None:
-    """Compare few watchers with many: a put must take the same time.
+    """Compare puts beside few and many watchers, which must take the same time.
 
-    The keys are the same for both, or the index would make a difference, and the rounds alternate.
+    Both use the same keys, because other keys would change the index, and the rounds alternate.
     """
     with storage() as few, storage() as many:
         watch(few, [key_of(number) for number in range(0, MANY, MANY // FEW)])
@@ -62,7 +62,7 @@ def puts() -> None:
 
 
 def steps(made: Storage) -> tuple[float, float]:
-    """Let the hub finish its work; return all seconds, and those of the longest step."""
+    """Let the hub finish its work; return the total seconds and the longest step's."""
     total = longest = 0.0
     while made.hub.has_work:
         start = time.process_time()
@@ -75,7 +75,7 @@ def steps(made: Storage) -> tuple[float, float]:
 
 
 def fan_out() -> None:
-    """Measure one put that everybody watches."""
+    """Measure one put that all watchers receive."""
     with storage() as made:
         watch(made, [b"hot"] * MANY)
         start = time.process_time()
@@ -104,7 +104,7 @@ def large_transaction() -> None:
 
 
 def catching_up() -> None:
-    """Measure watchers of one prefix that read history from its beginning."""
+    """Measure watchers of one prefix that read the whole history."""
     with storage() as made:
         first = made.store.revision + 1
         for number in range(HISTORY_ROWS):
@@ -121,7 +121,7 @@ def catching_up() -> None:
 
 
 def main() -> None:
-    """Measure everything, with the collector off as in a member that serves."""
+    """Run all measurements with the garbage collector off, as in a member."""
     gc.disable()
     puts()
     fan_out()

@@ -1,6 +1,6 @@
-"""Many watchers of the key that is put, read as fast as they can be sent, and their events counted.
+"""Open many watchers of a key that is put, read their streams at full speed, and count the events.
 
-Nothing of what arrives is parsed: a mark that is once in each event is looked for.
+The reader does not parse messages: it counts a mark that each event contains once.
 """
 
 import multiprocessing
@@ -21,13 +21,13 @@ CONNECTIONS = 10
 OPEN_SECONDS_MAX = 30.0
 
 Opening = Callable[[str, int], list[socket.socket]]
-"""Opens so many watchers at an address; returns the connections when all of them are created."""
+"""Opens `count` watchers at an address; returns their connections when all are created."""
 
 
 def measure_watchers(
     address: str, opening: Opening, mark: bytes, count: int, seconds: int
 ) -> float:
-    """Return how many events a second reach so many watchers of a key that is put."""
+    """Return how many events per second reach `count` watchers of a key that is put."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     reader = context.Process(
@@ -46,13 +46,13 @@ def measure_watchers(
 def _count_events(
     address: str, opening: Opening, mark: bytes, count: int, seconds: int, results: Connection
 ) -> None:
-    """Open the watchers, tell so, and count events for a time after the warm-up that follows.
+    """Open the watchers, report that, and count events for a time after the following warm-up.
 
-    Runs in a process of its own.
+    This function runs in a process of its own.
     """
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
         for each in opening(address, count):
-            # What was received, but may be the beginning of a mark that goes on.
+            # The bytes at the end of the last read that may be the start of a mark.
             selector.register(stack.enter_context(each), selectors.EVENT_READ, [b""])
         results.send(None)
         found, begin = 0, time.monotonic() + WARM_UP_SECONDS
@@ -64,7 +64,7 @@ def _count_events(
 
 
 def _receive(chosen: selectors.SelectorKey, mark: bytes) -> int:
-    """Take what has arrived on a connection; return how many events that are."""
+    """Read a connection's input; return the number of events in it."""
     assert isinstance(chosen.fileobj, socket.socket)
     data: bytes = chosen.fileobj.recv(RECEIVE_BYTES)
     assert data, "a watch ended"
@@ -77,8 +77,8 @@ def _receive(chosen: selectors.SelectorKey, mark: bytes) -> int:
 def grpc_watchers(address: str, count: int) -> list[socket.socket]:
     """Open watchers over gRPC, on ten connections.
 
-    Their streams stay open in both directions: to etcd's proxy a client that will say no more has
-    ended its watches.
+    Their streams stay open in both directions, because etcd's proxy ends the watches of a client
+    that has closed its side.
     """
     found = [_grpc_connection(address) for _ in range(CONNECTIONS)]
     create = WatchRequest(create_request=WatchCreateRequest(key=key(0))).SerializeToString()
@@ -93,7 +93,7 @@ def grpc_watchers(address: str, count: int) -> list[socket.socket]:
 
 
 def _grpc_connection(address: str) -> socket.socket:
-    """Return a connection whose windows last for longer than anything is measured."""
+    """Return a connection with windows that outlast any measurement."""
     made = wire.connect(address, OPEN_SECONDS_MAX)
     window = wire.INITIAL_WINDOW_SIZE.to_bytes(2, "big") + wire.WINDOW_MAX.to_bytes(4, "big")
     more = (wire.WINDOW_MAX - wire.FIRST_WINDOW).to_bytes(4, "big")
@@ -107,7 +107,7 @@ def _grpc_connection(address: str) -> socket.socket:
 
 
 def _await_answers(connection: socket.socket, count: int) -> None:
-    """Read until so many messages have arrived: one on each stream."""
+    """Read until `count` messages have arrived, one on each stream."""
     received = b""
     while count:
         data = connection.recv(RECEIVE_BYTES)

@@ -1,1 +1,1 @@
-"""Small programs that show how parts of Kvorum are used by themselves."""
+"""Small programs that show how to use single parts of Kvorum."""

@@ -1,7 +1,7 @@
-"""Settings that a running program follows: change a key, and every process has the new value.
+"""Settings that a running program follows: change a key, and every process uses the new value.
 
-Each setting is a key below `settings/`. A value that cannot be read as what it has to be is refused
-and told, and the program goes on with the value before.
+Each setting is a key below `settings/`. The program reports a value that it cannot parse, and keeps
+the previous one.
 
 Run it, and change a key: `python -m examples.config_watcher localhost:2379`
 """
@@ -19,7 +19,7 @@ PREFIX = "settings/"
 
 @dataclass(frozen=True)
 class Settings:
-    """What can be set, and what holds as long as nobody has set it."""
+    """The settings and their defaults."""
 
     greeting: str = "hello"
     requests_per_second: int = 100
@@ -27,7 +27,7 @@ class Settings:
 
 
 def switch(text: str) -> bool:
-    """Read a setting that is on or off."""
+    """Parse a setting that is on or off."""
     return {"on": True, "off": False}[text]
 
 
@@ -40,7 +40,7 @@ assert READERS.keys() == {each.name for each in fields(Settings)}
 
 
 def changed(settings: Settings, kvs: list[KeyValue], tell: Callable[[str], None]) -> Settings:
-    """Return the settings that keys stand for; those that are refused stay as they were."""
+    """Return the settings from their keys; a refused value leaves its setting as it was."""
     new = Settings()
     for kv in kvs:
         name = kv.key.decode().removeprefix(PREFIX)
@@ -57,7 +57,7 @@ def changed(settings: Settings, kvs: list[KeyValue], tell: Callable[[str], None]
 
 
 def follow(client: Client, tell: Callable[[str], None] = print) -> Generator[Settings, None, None]:
-    """Go through the settings as they are, and as they become, for ever."""
+    """Yield the current settings, and then the new settings after each change, for ever."""
     with client.cache(PREFIX) as cache:
         cache.wait_ready()
         settings, revision = changed(Settings(), list(cache), tell), cache.revision
@@ -70,7 +70,7 @@ def follow(client: Client, tell: Callable[[str], None] = print) -> Generator[Set
 
 
 def main(endpoint: str) -> None:
-    """Print settings whenever they change."""
+    """Print the settings at the start and whenever they change."""
     with Client(endpoint) as client:
         for settings in follow(client):
             print(settings)

@@ -1,9 +1,9 @@
-"""Jobs that are done at fixed times, each time once, by whichever process comes first.
+"""Jobs that run at fixed times, each time once, in whichever process claims the time first.
 
-Every process looks at the clock and tries to claim what is due: a key for each job and each of its
-times, which only one of them can create. If the one that claimed a time crashes before it is done,
-its lease ends, the claim goes, and another process does the job. So a job is done at least once at
-each time, and once as long as nobody crashes.
+Every process polls the clock and tries to claim due jobs: each job and time has a key that only one
+process can create. If that process crashes before the job is done, its lease expires, the claim
+disappears, and another process does the job. So a job runs at least once at each time, and exactly
+once as long as no process crashes.
 
 Run as many as you like: `python -m examples.distributed_cron localhost:2379`
 """
@@ -18,27 +18,27 @@ from kvorum.client import create_revision, delete, put, version
 
 PREFIX = "cron/"
 CLAIM_SECONDS = 10
-"""So long after a process has crashed others may do its job."""
+"""After a crash, other processes may do the crashed process's job this much later."""
 KEPT_SECONDS = 24 * 3600
-"""So long it is known what was done."""
+"""How long the record of a finished job is kept."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Something to do every so many seconds."""
+    """An action to run once every `every_seconds` seconds."""
 
     name: str
     every_seconds: int
     action: Callable[[int], None]
-    """Takes the time at which it was due, in seconds since 1970."""
+    """Takes the time at which the job was due, in seconds since 1970."""
 
     def due(self, now: float) -> int:
-        """Return the latest time at which it was to be done."""
+        """Return the latest time at which the job was due."""
         return int(now) // self.every_seconds * self.every_seconds
 
 
 def run_due(client: Client, job: Job, now: float) -> bool:
-    """Do a job if it is due and nobody else does or did it; return whether it was done here."""
+    """Run a job if it is due and no other process claimed it; return whether it was done here."""
     due = job.due(now)
     claim, done = f"{PREFIX}{job.name}/{due}/claim", f"{PREFIX}{job.name}/{due}/done"
     with client.lease(CLAIM_SECONDS) as lease:
@@ -59,13 +59,13 @@ def run_due(client: Client, job: Job, now: float) -> bool:
             .commit()
         )
         if not written.succeeded:
-            # Whoever has claimed it since does it once more.
+            # Our claim expired meanwhile, so another process may do the job once more.
             kept.revoke()
         return written.succeeded
 
 
 def main(endpoint: str) -> None:
-    """Say the time every ten seconds, in one of all processes that do this."""
+    """Print the time every ten seconds, in only one of all processes that run this."""
     jobs = [Job("clock", 10, lambda due: print(time.ctime(due)))]
     with Client(endpoint) as client:
         while True:

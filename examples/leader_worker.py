@@ -1,7 +1,7 @@
-"""Workers of which one works at a time: the one that leads; another one goes on when it is gone.
+"""Workers that work one at a time: the leader works, and another worker replaces it when it ends.
 
-Jobs are keys below `jobs/open/`. A worker that leads takes them in order, and what it writes down
-holds only if it still leads, because that is a condition of the very transaction that writes it.
+Jobs are keys below `jobs/open/`. The leader takes them in order. It writes a result in a
+transaction whose condition is that it still leads, so a deposed leader writes nothing.
 
 Run as many as you like: `python -m examples.leader_worker worker-1 localhost:2379`
 """
@@ -15,12 +15,12 @@ from kvorum.client import AsyncElection, KeyValue, KvorumError, delete, mod_revi
 
 OPEN, DONE, LEADER = "jobs/open/", "jobs/done/", "jobs/leader"
 SESSION_SECONDS = 5
-"""So long after a worker has crashed another one leads."""
+"""After a worker's crash, another worker leads this much later."""
 AGAIN_SECONDS = 0.5
 
 
 async def run(client: AsyncClient, name: str, work: Callable[[KeyValue], str]) -> None:
-    """Stand for election, and do jobs while leading, until the task is cancelled."""
+    """Campaign, and do jobs while leading, until the task is cancelled."""
     while True:
         election = client.election(LEADER, ttl=SESSION_SECONDS)
         try:
@@ -37,7 +37,7 @@ async def run(client: AsyncClient, name: str, work: Callable[[KeyValue], str]) -
 async def lead(
     client: AsyncClient, election: AsyncElection, work: Callable[[KeyValue], str]
 ) -> None:
-    """Do one job after the other; return when another worker leads."""
+    """Do one job after the other; return when this worker no longer leads."""
     while True:
         found = await client.read(prefix=OPEN, limit=1)
         for job in found.kvs:
@@ -49,7 +49,7 @@ async def lead(
 
 
 async def finish(client: AsyncClient, election: AsyncElection, job: KeyValue, result: str) -> bool:
-    """Write a result down in place of its job; return whether this worker was still to do so."""
+    """Replace a job by its result; return whether this worker led and the job was unchanged."""
     number = job.key.decode().removeprefix(OPEN)
     written = (
         client.txn()
@@ -60,7 +60,7 @@ async def finish(client: AsyncClient, election: AsyncElection, job: KeyValue, re
 
 
 async def main(name: str, endpoint: str) -> None:
-    """Work for ever."""
+    """Run a worker for ever."""
     async with AsyncClient(endpoint) as client:
         await run(client, name, lambda job: f"{name} did {job.text}")
 

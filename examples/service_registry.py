@@ -1,8 +1,8 @@
-"""Servers that say where they are, and clients that find them: no list of addresses to maintain.
+"""Servers that announce their addresses, and clients that find them, without a list to maintain.
 
-A server is announced for as long as its session lives, so one that crashes is forgotten by itself.
-A client keeps a list that follows every change, and takes the servers in turn. Go programs find the
-same servers by gRPC's resolver.
+A server stays announced while its session lives, so a crashed server disappears after its session
+expires. A client's list follows every change, and the client uses the servers in turn. Go programs
+find the same servers with gRPC's resolver.
 
 Run several: `python -m examples.service_registry shop server-1 10.0.0.1:80 localhost:2379`
 """
@@ -15,21 +15,21 @@ from contextlib import asynccontextmanager
 from kvorum import AsyncClient
 
 SESSION_SECONDS = 5
-"""So long after a server has crashed its clients do not find it any more."""
+"""After a server's crash, clients stop finding it this much later."""
 
 
 @asynccontextmanager
 async def announced(
     client: AsyncClient, service: str, name: str, address: str
 ) -> AsyncIterator[None]:
-    """Let clients find a server while the block runs."""
+    """Announce a server to clients within the block."""
     async with await client.session(SESSION_SECONDS) as session:
         await client.service_registry(service).register(name, address, lease=session.id)
         yield
 
 
 class Servers:
-    """The servers of one service, as they come and go."""
+    """The current servers of one service."""
 
     def __init__(self, client: AsyncClient, service: str) -> None:
         self._registry = client.service_registry(service)
@@ -38,7 +38,7 @@ class Servers:
         self._changed = asyncio.Event()
 
     async def follow(self) -> None:
-        """Keep the list, until the task is cancelled."""
+        """Update the list until the task is cancelled."""
         async for change in self._registry.watch():
             if change.service is None:
                 del self._addresses[change.name]
@@ -49,17 +49,17 @@ class Servers:
 
     @property
     def addresses(self) -> list[str]:
-        """Those that are there now, in the order of their names."""
+        """The current addresses, in the order of the servers' names."""
         return [address for _, address in sorted(self._addresses.items())]
 
     async def wait_for(self, count: int) -> list[str]:
-        """Return the addresses when there are so many."""
+        """Return the addresses when there are exactly `count`."""
         while len(self._addresses) != count:
             await self._changed.wait()
         return self.addresses
 
     async def pick(self) -> str:
-        """Return the address of the next server, as soon as there is one."""
+        """Return the next server's address, as soon as there is one."""
         while not self._addresses:
             await self._changed.wait()
         self._turn += 1
@@ -67,7 +67,7 @@ class Servers:
 
 
 async def main(service: str, name: str, address: str, endpoint: str) -> None:
-    """Announce a server, and print who else is there, for ever."""
+    """Announce a server, and print all servers that come and go, for ever."""
     async with AsyncClient(endpoint) as client, announced(client, service, name, address):
         async for change in client.service_registry(service).watch():
             print(change.name, change.service.address if change.service else "has gone")

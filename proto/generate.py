@@ -1,11 +1,11 @@
-"""Generates `src/kvorum/api/pb/` from the `.proto` files beside this script.
+"""Generate `src/kvorum/api/pb/` from the `.proto` files beside this script.
 
 Run it as `make proto`. With `--check DIRECTORY` it writes nothing there and fails when the
 directory's content differs from what it would write.
 
-Each `.proto` file becomes a module that takes its classes from `kvorum.api.descriptors`, and
-a stub for type checkers; each package has the names of all its files. A package takes its classes
-when the first of them is asked for: a program that needs none of them does not load protobuf.
+Each `.proto` file becomes a module that defines its classes with `kvorum.api.descriptors`, and a
+stub for type checkers; each package exports the names of all its files. A package defines its
+classes on first use, so a program that needs none of them does not load protobuf.
 """
 
 import argparse
@@ -54,9 +54,10 @@ def module_text(file: FileDescriptorProto) -> str:
 
 
 def stub_text(stub: str) -> str:
-    """Point protoc's imports at our package, and drop what only its own modules need.
+    """Point protoc's imports at our package, and drop imports that only its own modules need.
 
-    Mappings in place of messages get their types, or whatever takes one is not fully typed.
+    Mappings that stand for messages get type arguments; functions that take one would otherwise not
+    be fully typed.
     """
     stub = re.sub(r"(?<!as )_Mapping\b(?!\[)", "_Mapping[str, object]", stub)
     stub = re.sub(r"^from google\.api .*\n", "", stub, flags=re.M)
@@ -124,7 +125,7 @@ def generate() -> dict[str, bytes]:
 
 
 def existing(directory: Path) -> dict[str, bytes]:
-    """Return the generated files that a directory holds now."""
+    """Return the generated files that a directory now holds."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in directory.rglob("*")
@@ -133,7 +134,7 @@ def existing(directory: Path) -> dict[str, bytes]:
 
 
 def main() -> None:
-    """Write the generated files, or compare with those that exist."""
+    """Write the generated files, or compare them with the existing ones."""
     parser = argparse.ArgumentParser(description="Generate src/kvorum/api/pb/ from proto/.")
     parser.add_argument("--check", metavar="DIRECTORY", type=Path, help="compare, write nothing")
     arguments = parser.parse_args()

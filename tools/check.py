@@ -1,8 +1,8 @@
-"""Checks what changed since the last commit, within a minute: `make check`, after every edit.
+"""Check the changes since the last commit, within a minute: `make check`, after every edit.
 
-It checks style and types of everything, and then runs tests, the closest first: those that changed,
-those of the repository's own rules, those named for a changed module, those that import one, and
-the others of its room. Whatever does not fit into the time is counted; `make test` runs all.
+The script checks style and types of everything, then runs tests, the most relevant first: changed
+tests, tests of the repository's own rules, tests named for a changed module, tests that import one,
+and the other tests of its package. It stops starting tests when time is up; `make test` runs all.
 
 Tests run on the Python sources, because compiling the core takes longer than a minute.
 """
@@ -19,13 +19,13 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 SECONDS_MAX = 55.0
-"""After so long no further test begins."""
+"""No test starts later than this after the script."""
 PROCESSES = 2
 RULES = ("test_style.py", "test_layers.py", "test_architecture.py", "test_left_out.py")
 
 
 def changed_files(repository: Path) -> list[Path]:
-    """Return what differs from the last commit and is still there, new files included."""
+    """Return the existing files that differ from the last commit, new files included."""
     commands = (
         ["git", "diff", "--name-only", "--relative", "HEAD"],
         ["git", "ls-files", "--others", "--exclude-standard"],
@@ -38,7 +38,7 @@ def changed_files(repository: Path) -> list[Path]:
 
 
 def importers(names: Iterable[str], files: Iterable[Path]) -> list[Path]:
-    """Return which files import one of these modules."""
+    """Return the files that import one of these modules."""
     parts = [name.rpartition(".") for name in names]
     patterns = [rf"\b{re.escape(f'{room}.{module}')}\b" for room, _, module in parts]
     patterns += [
@@ -49,7 +49,7 @@ def importers(names: Iterable[str], files: Iterable[Path]) -> list[Path]:
 
 
 def concerned_tests(changed: list[Path], repository: Path) -> list[Path]:
-    """Return the files of tests that changes concern, the closest first."""
+    """Return the test files that are affected by changes, the most relevant first."""
     tests = repository / "tests"
     every = sorted(tests.rglob("test_*.py"))
     python = [path.relative_to(repository) for path in changed if path.suffix == ".py"]
@@ -68,7 +68,7 @@ def concerned_tests(changed: list[Path], repository: Path) -> list[Path]:
 
 
 class Deadline:
-    """Ends a run of tests at a moment, so that no further test begins."""
+    """A pytest plugin that ends the run at a moment, so that no further test starts."""
 
     def __init__(self, end: float) -> None:
         self._end = end
@@ -76,11 +76,11 @@ class Deadline:
         self._session: pytest.Session | None = None
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Note what can be ended."""
+        """Keep the session so that it can be ended."""
         self._session = session
 
     def pytest_runtest_logfinish(self) -> None:
-        """End the run if it is time."""
+        """End the run when the time is up."""
         assert self._session is not None
         if time.monotonic() >= self._end:
             self.is_over = True
@@ -88,7 +88,7 @@ class Deadline:
 
 
 def main() -> int:
-    """Check everything that fits; return 0 if nothing was found."""
+    """Run all checks that fit into the time; return 0 if none failed."""
     end = time.monotonic() + SECONDS_MAX
     changed = changed_files(REPOSITORY)
     commands = [["ruff", "check", "--quiet"], ["ruff", "format", "--check", "--quiet"], ["mypy"]]

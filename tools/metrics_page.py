@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the table of metrics: `make metrics-page`."""
+"""Write docs/metrics.md from the table of metrics: `make metrics-page`."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +36,7 @@ taken.
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the page's text."""
     parts = [HEAD]
     for title, metrics in GROUPS.items():
         parts += [f"\n## {title}\n\n", "| name | type | labels | buckets | meaning |\n"]

@@ -1,7 +1,7 @@
-"""Writes the licenses of the crates that are linked into the native edge: `make notices`.
+"""Write the licenses of the crates that are linked into the native edge: `make notices`.
 
-Anyone who distributes the edge, in a wheel or an image, has to include these. If a crate has
-several licenses, that of Apache is left out where there is another: its text is in this repository,
+Each distribution of the edge, as a wheel or an image, must include these licenses. If a crate has
+several licenses, Apache's is left out where there is another: Apache's text is in this repository,
 and the others name the crate's authors.
 """
 
@@ -24,7 +24,7 @@ Written by 'make notices' from rust/Cargo.lock.
 
 
 def linked() -> list[dict[str, Any]]:
-    """Return the packages whose code is in the library, in the order of their names."""
+    """Return the packages whose code is in the library, sorted by name."""
     command = ["cargo", "metadata", "--locked", "--format-version=1"]
     command += [f"--filter-platform={TARGET}", f"--manifest-path={RUST / 'Cargo.toml'}"]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
@@ -48,7 +48,7 @@ def linked() -> list[dict[str, Any]]:
 
 
 def texts(package: dict[str, Any]) -> list[str]:
-    """Return the license texts that come with a package; raises LookupError if there is none."""
+    """Return the license texts in a package; raises LookupError if it has none."""
     directory = Path(package["manifest_path"]).parent
     paths = sorted(
         path for path in directory.rglob("*") if path.is_file() and LICENSE.fullmatch(path.name)

@@ -1,7 +1,7 @@
-"""Runs the processes of a Procfile until they are interrupted: `python tools/procfile.py Procfile`.
+"""Run the processes of a Procfile until interrupted: `python tools/procfile.py Procfile`.
 
-Every line of output is printed after the process's name. When one ends, the others go on, so that a
-member can be killed and started again by hand.
+Every line of output is printed after its process's name. When one process ends, the others go on,
+so that a member can be killed and restarted by hand.
 """
 
 import shlex
@@ -24,7 +24,7 @@ def commands(path: Path) -> dict[str, list[str]]:
 
 
 def show(name: str, width: int, process: subprocess.Popen[str]) -> None:
-    """Print the output of a process, and how it ends."""
+    """Print a process's output, and how the process ended."""
     assert process.stdout is not None
     for line in process.stdout:
         print(f"{name:{width}} | {line}", end="", flush=True)
@@ -34,7 +34,7 @@ def show(name: str, width: int, process: subprocess.Popen[str]) -> None:
 
 
 def main() -> None:
-    """Run them all."""
+    """Run all processes of the Procfile."""
     if len(sys.argv) != 2:
         sys.exit("usage: python tools/procfile.py <Procfile>")
     found = commands(Path(sys.argv[1]))
@@ -51,7 +51,7 @@ def main() -> None:
     width = max(map(len, found))
     shows = []
     for name, command in found.items():
-        # In a session of its own: an interrupt at the terminal reaches this process alone.
+        # In a session of its own, the process does not receive an interrupt from the terminal.
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

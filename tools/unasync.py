@@ -1,7 +1,7 @@
-"""Writes the client for threads from the one for asyncio: the same source without its waiting.
+"""Write the client for threads from the client for asyncio: the same source without await.
 
-Every module of `kvorum/client/aio` becomes one of `kvorum/client/sync`. Words of asyncio are
-replaced by those that threads have for the same; nothing else differs.
+Every module of `kvorum/client/aio` becomes one of `kvorum/client/sync`. The script replaces
+asyncio's names with their counterparts for threads, and changes nothing else.
 """
 
 import io
@@ -63,9 +63,9 @@ HEAD = "# Written by `make client` from kvorum/client/aio; change that.\n"
 
 
 def translated(source: str) -> str:
-    """Return a module for threads."""
+    """Return a module's source for threads."""
     lines = source.splitlines(keepends=True)
-    # From the end on, so that places before it stay what they are.
+    # From the end on, so that earlier positions stay valid.
     for token in reversed(list(tokenize.generate_tokens(io.StringIO(source).readline))):
         (row, start), (last, stop) = token.start, token.end
         if row != last or token.type not in (tokenize.NAME, tokenize.STRING):
@@ -90,7 +90,7 @@ def _linted(source: str) -> str:
             "check",
             "--quiet",
             "--select=I,UP028",
-            # Modules that are not written yet are the client's own, too.
+            # The isort rule must also treat modules that are not written yet as first-party.
             "--config=lint.isort.known-first-party=['kvorum']",
             "--unsafe-fixes",
             "--fix-only",
@@ -105,7 +105,7 @@ def _linted(source: str) -> str:
 
 
 def main() -> None:
-    """Write all of it."""
+    """Write all modules."""
     TARGET.mkdir(exist_ok=True)
     for path in SOURCE.rglob("*.py"):
         target = TARGET / path.relative_to(SOURCE)

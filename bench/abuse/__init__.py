@@ -1,1 +1,1 @@
-"""Attacks on a server, beside a real etcd: what they cost it, and who else feels them."""
+"""Attacks on a server, and on a real etcd for comparison: their cost for it and other clients."""

@@ -1,8 +1,7 @@
 """Run the attacks on etcd and on kvorum in turn, and print one table; `make abuse`.
 
 Every attack gets a new cluster on an empty directory, one server after the other, so that no attack
-affects the next and the two do not share the machine. What the attacker saw goes to stderr as it
-happens.
+affects the next one and the servers do not compete. stderr shows each attacker's view at once.
 """
 
 import argparse
@@ -24,23 +23,23 @@ from bench.servers import free_port
 
 NAMES = ("etcd", "kvorum")
 AFTERMATH_SECONDS = 0.5
-"""The bystander also feels the work that an attack left behind."""
+"""This time also counts for the bystander, which feels the work that an attack left behind."""
 PREPARE_SECONDS_MAX = 120.0
 RECOVERY_SECONDS_MAX = 20.0
 LOG_LINES = 3
 MEMORY_DISK = Path("/dev/shm")
-"""Attacks are not aimed at the disk, and other users of a real one would show in the puts."""
+"""Attacks do not target the disk, and other load on a real disk would slow the puts."""
 
 
 def target_of(cluster: Cluster, metrics: str) -> Target:
-    """Return a cluster's first member as an attack sees it."""
+    """Return a cluster's first member as the target of an attack."""
     server = cluster.members[0]
     peer = server.peer_url.removeprefix("http://")
     return Target(server.address, peer, metrics, server.log, lambda: server.is_running)
 
 
 def starts_again(cluster: Cluster) -> bool:
-    """Start all members anew; return whether they serve."""
+    """Restart all members; return whether they serve."""
     for each in cluster.members:
         each.kill()
         each.launch()
@@ -54,7 +53,7 @@ def starts_again(cluster: Cluster) -> bool:
 
 
 def verdict(attack: Attack, seen: Seen, cluster: Cluster) -> str:
-    """Return the state of a cluster after an attack."""
+    """Return the verdict on a cluster after an attack."""
     members = cluster.members
 
     def is_running() -> bool:
@@ -70,7 +69,7 @@ def verdict(attack: Attack, seen: Seen, cluster: Cluster) -> str:
 
 
 def measure(attack: Attack, name: str, directory: Path) -> tuple[Outcome, Seen]:
-    """Attack a new cluster."""
+    """Attack a new cluster and measure it."""
     metrics = f"127.0.0.1:{free_port()}"
     with ended_cluster(Cluster(name, directory / name, attack.members)) as cluster:
         first = cluster.members[0]
@@ -102,7 +101,7 @@ def measure(attack: Attack, name: str, directory: Path) -> tuple[Outcome, Seen]:
 
 
 def chosen(names: Sequence[str]) -> list[Attack]:
-    """Return the attacks whose names contain one of these; all, if there are none."""
+    """Return the attacks whose names contain one of `names`, or all attacks without names."""
     found = [
         each for each in ATTACKS if not names or any(name in each.name.lower() for name in names)
     ]
@@ -113,13 +112,13 @@ def chosen(names: Sequence[str]) -> list[Attack]:
 
 
 def main() -> None:
-    """Attack both servers with everything, or with what is asked for."""
+    """Run the chosen attacks on the chosen servers."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", default=[], help="parts of names of attacks")
     parser.add_argument("--servers", nargs="+", default=NAMES, choices=NAMES)
     parser.add_argument("--rounds", type=int, default=1, help="the best of so many is shown")
     given = parser.parse_args()
-    # Attackers have many connections, and so have their servers.
+    # Attackers open many connections, and the servers inherit this limit.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     attacks = chosen([name.lower() for name in given.only])

@@ -14,7 +14,7 @@ from bench.abuse.target import Attack, Seen, Target
 
 
 def nobody(target: Target, count: int, deadline: float) -> Seen:
-    """Do nothing for so many seconds: what the others are compared with."""
+    """Do nothing for `count` seconds, as the baseline for all attacks."""
     del target
     time.sleep(max(0.0, min(count, deadline - time.monotonic())))
     return Seen("nothing was done")

@@ -1,8 +1,8 @@
 """An ordinary client beside an attack: puts, one after the other, on its own connection, timed.
 
-It runs as a process of its own, so that no attack takes its time through the interpreter's lock. It
-puts until its input ends, and then prints a JSON list of [when, seconds, whether it was answered
-well], by the clock that all processes share.
+The client is a process of its own, so that no attack slows it through the interpreter's lock. It
+puts until its input ends, and then prints a JSON list of [start, seconds, success], with start
+times by the clock that all processes share.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ Put = tuple[float, float, bool]
 
 
 def put(wire: Wire, seconds: float = PUT_SECONDS_MAX) -> bool:
-    """Put once; return whether it was answered well."""
+    """Put once; return whether the put succeeded."""
     deadline = time.monotonic() + seconds
     return wire.answered(wire.call(PUT, KEY_AND_VALUE, deadline), deadline) == "0"
 
 
 def is_served(address: str, seconds: float, is_running: Callable[[], bool]) -> bool:
-    """Wait for a put to be answered well; False if none is, or the server is gone."""
+    """Wait for a successful put; return False if the time or the server ends first."""
     deadline = time.monotonic() + seconds
     while is_running() and time.monotonic() < deadline:
         with contextlib.suppress(OSError), Wire(address) as wire:
@@ -63,7 +63,7 @@ def put_all_the_time(address: str) -> list[Put]:
 
 
 class Bystander:
-    """The process, for as long as a block takes."""
+    """The client's process, which runs within a block."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -93,7 +93,7 @@ class Bystander:
             self._found = json.loads(output)
 
     def worst(self, begin: float, end: float) -> float:
-        """Return the duration of the longest put within a time, once all have ended."""
+        """Return the longest put's duration between two moments, once the block has ended."""
         return max(
             [
                 seconds if is_well else FAILED

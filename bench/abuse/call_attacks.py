@@ -1,4 +1,4 @@
-"""Attacks by calls that anybody may make: each is a legitimate request, only very large."""
+"""Attacks by calls that any client may make: each is a legitimate request, only very large."""
 
 import time
 
@@ -39,7 +39,7 @@ TIMES_LISTED = 10
 
 
 def put_large(target: Target, count: int, deadline: float) -> None:
-    """Put so many keys of a mebibyte each."""
+    """Put `count` keys of a mebibyte each."""
     with Wire(target.client) as wire:
         for number in range(count):
             put = PutRequest(key=b"large%06d" % number, value=b"v" * (MEBIBYTE - 100))
@@ -49,12 +49,12 @@ def put_large(target: Target, count: int, deadline: float) -> None:
 
 
 def put_twenty_large(target: Target, count: int, deadline: float) -> None:
-    """Put what the unread ranges ask for."""
+    """Put the keys that the unread ranges request."""
     put_large(target, min(count, UNREAD_KEYS), deadline)
 
 
 def _watch(wire: Wire, count: int, deadline: float) -> int:
-    """Create so many watchers on one stream; return the stream once all are there."""
+    """Create `count` watchers on one stream; return the stream once all are created."""
     create = WatchCreateRequest(key=b"watched")
     one = WatchRequest(create_request=create).SerializeToString()
     stream = wire.call(WATCH, one, deadline, end=False)
@@ -64,7 +64,7 @@ def _watch(wire: Wire, count: int, deadline: float) -> int:
 
 
 def progress_requests(target: Target, count: int, deadline: float) -> Seen:
-    """Create 50 watchers for each of so many progress requests, and send these in one burst."""
+    """Create 50 watchers per progress request, and send `count` of these in one burst."""
     with Wire(target.client) as wire:
         stream = _watch(wire, count * 50, deadline)
         made = wire.messages[stream]
@@ -77,7 +77,7 @@ def progress_requests(target: Target, count: int, deadline: float) -> Seen:
 
 
 def cancel_storm(target: Target, count: int, deadline: float) -> Seen:
-    """Create so many watchers on one stream, and cancel all of them in one burst."""
+    """Create `count` watchers on one stream, and cancel all of them in one burst."""
     with Wire(target.client) as wire:
         stream = _watch(wire, count, deadline)
         made = wire.messages[stream]
@@ -93,15 +93,15 @@ def cancel_storm(target: Target, count: int, deadline: float) -> Seen:
 
 
 def closed_watchers(target: Target, count: int, deadline: float) -> Seen:
-    """Create so many watchers on one stream, and break the connection off."""
+    """Create `count` watchers on one stream, and break the connection."""
     with Wire(target.client) as wire:
         made = wire.messages[_watch(wire, count, deadline)]
-    time.sleep(min(1.0, target.hold_seconds))  # the end of all of them is what costs
+    time.sleep(min(1.0, target.hold_seconds))  # ending all of them is the costly part
     return Seen(f"{made:,} watchers")
 
 
 def nested_deletions(target: Target, count: int, deadline: float) -> Seen:
-    """Send one Txn with two levels of Txns in it, and deletions in these: the cube of so many."""
+    """Send one Txn with two levels of nested Txns and the cube of `count` deletions."""
     deletion = RequestOp(request_delete_range=DeleteRangeRequest(key=b"a", range_end=b"z"))
     inner = RequestOp(request_txn=TxnRequest(success=[deletion] * count))
     middle = RequestOp(request_txn=TxnRequest(success=[inner] * count))
@@ -112,14 +112,14 @@ def nested_deletions(target: Target, count: int, deadline: float) -> Seen:
 
 
 def large_range(target: Target, count: int, deadline: float) -> Seen:
-    """Ask once for so many keys of a mebibyte each, and read the answer."""
+    """Request `count` keys of a mebibyte each in one range, and read the answer."""
     with Wire(target.client) as wire:
         status = wire.answered(wire.call(RANGE, EVERYTHING, deadline), deadline)
         return Seen(f"{count:,} keys: {status}, {wire.data_bytes / 1e6:.0f} MB")
 
 
 def unread_ranges(target: Target, count: int, deadline: float) -> Seen:
-    """Ask so often for 20 MB on one connection, and let the server send none of it."""
+    """Request 20 MB `count` times on one connection, with a window that admits no data."""
     with Wire(target.client, window=0) as wire:
         for _ in range(count):
             wire.call(RANGE, EVERYTHING, deadline)
@@ -130,11 +130,11 @@ def unread_ranges(target: Target, count: int, deadline: float) -> Seen:
 
 
 def unread_snapshots(target: Target, count: int, deadline: float) -> Seen:
-    """Ask for two snapshots that are never read; another client waits so many seconds for one."""
+    """Never read two requested snapshots; another client waits `count` seconds for its own."""
     with Wire(target.client, window=0) as unread, Wire(target.client) as backup:
         for _ in range(2):
             unread.call(SNAPSHOT, b"", deadline)
-        # Both are in progress then.
+        # After this, both snapshots are in progress.
         unread.until(lambda: unread.is_closed, time.monotonic() + min(1.0, target.hold_seconds))
         began = time.monotonic()
         end = min(deadline, began + count)
@@ -145,7 +145,7 @@ def unread_snapshots(target: Target, count: int, deadline: float) -> Seen:
 
 
 def many_leases(target: Target, count: int, deadline: float) -> Seen:
-    """Grant so many leases, and list all of them ten times."""
+    """Grant `count` leases, and list all of them ten times."""
     body = LeaseGrantRequest(TTL=3600).SerializeToString()
     with Wire(target.client) as wire:
         for number in range(count):
@@ -161,24 +161,24 @@ def many_leases(target: Target, count: int, deadline: float) -> Seen:
 
 
 def many_locks(target: Target, count: int, deadline: float) -> Seen:
-    """Ask so often for one lock that is held, and break the connection off."""
+    """Request one held lock `count` times, and break the connection."""
     with Wire(target.client) as wire:
         for _ in range(count):
             wire.call(LOCK, b"\x0a\x04lock", deadline)
         wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + target.hold_seconds))
         answered = len(wire.ended)
-    time.sleep(min(1.0, target.hold_seconds))  # the end of all of them costs, too
+    time.sleep(min(1.0, target.hold_seconds))  # ending all of them is costly, too
     return Seen(f"{count:,} calls, {answered:,} answered")
 
 
 def put_many(target: Target, count: int, deadline: float) -> None:
-    """Put 2,500 small keys for each of so many ranges."""
+    """Put 2,500 small keys for each of `count` ranges."""
     del deadline
     fill(target.client, ((b"many%08d" % each, b"v") for each in range(2_500 * count)))
 
 
 def ranges_in_one(target: Target, count: int, deadline: float) -> Seen:
-    """Send one Txn that asks for all keys so many times."""
+    """Send one Txn that reads all keys `count` times."""
     every = RangeRequest(key=b"many", range_end=b"manz", keys_only=True)
     body = TxnRequest(success=[RequestOp(request_range=every)] * count).SerializeToString()
     with Wire(target.client) as wire:
@@ -187,7 +187,7 @@ def ranges_in_one(target: Target, count: int, deadline: float) -> Seen:
 
 
 def keep_alives(target: Target, count: int, deadline: float) -> Seen:
-    """Keep one lease alive so many times in one burst."""
+    """Renew one lease `count` times in one burst."""
     grant = LeaseGrantRequest(TTL=3600, ID=7).SerializeToString()
     alive = LeaseKeepAliveRequest(ID=7).SerializeToString()
     with Wire(target.client) as wire:

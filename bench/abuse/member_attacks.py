@@ -1,4 +1,4 @@
-"""Attacks on what members say to each other: the peer port, and false members."""
+"""Attacks on the communication between members: on the peer port, and by false members."""
 
 import contextlib
 import socket
@@ -33,7 +33,7 @@ def _add(target: Target, url: str, deadline: float) -> str:
 
 
 def member_not_ascii(target: Target, count: int, deadline: float) -> Seen:
-    """Add a learner whose host name is not ASCII, and wait until it is dialed."""
+    """Add a learner whose host name is not ASCII, and wait `count` seconds for its dialing."""
     status = _add(target, "http://\u00e9:2380", deadline)
     end = min(deadline, time.monotonic() + count)
     while time.monotonic() < end and target.is_running():
@@ -43,7 +43,7 @@ def member_not_ascii(target: Target, count: int, deadline: float) -> Seen:
 
 @contextlib.contextmanager
 def _answering(body: bytes, status: bytes = b"200 OK") -> Iterator[tuple[str, list[bytes]]]:
-    """Answer every HTTP request with a body; yields where, and the requests as they come."""
+    """Answer every HTTP request with a body; yield the URL, and the requests as they come."""
     asked: list[bytes] = []
     answer = b"HTTP/1.1 " + status + b"\r\nContent-Type: application/json\r\nConnection: close\r\n"
     answer += b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -81,7 +81,7 @@ def member_of_brackets(target: Target, count: int, deadline: float) -> Seen:
 
 
 def log_injection(target: Target, count: int, deadline: float) -> Seen:
-    """Send texts that are logged, with control characters and a line that looks like the log's."""
+    """Send text that servers log, with control characters and a line that imitates the log."""
     before = target.log.stat().st_size
     for address in (target.client, target.metrics, target.peer):
         for each in (b"X-Server-Version: ", b"X-PeerURLs: http://", b"X-Raft-To: "):
@@ -108,7 +108,7 @@ def log_injection(target: Target, count: int, deadline: float) -> Seen:
 
 
 def promotion_of_digits(target: Target, count: int, deadline: float) -> Seen:
-    """Ask the peer port to promote a member whose id has thousands of digits, and other ids."""
+    """Promote members at the peer port by ids with `count` digits and other invalid ids."""
     seen: Counter[str] = Counter()
     for each in (b"9" * count, b"-1", b"1_0", b"%d" % 2**64, "\u0661".encode(), b" 1", b""):
         asked = request(b"/members/promote/" + each, method=b"POST")
@@ -117,7 +117,7 @@ def promotion_of_digits(target: Target, count: int, deadline: float) -> Seen:
 
 
 def last_term(target: Target, count: int, deadline: float) -> Seen:
-    """Post a heartbeat of the highest term there is, in the name of the other member."""
+    """Post a heartbeat of the highest possible term in the name of the other member."""
     answer = MemberListResponse.FromString(
         call(target.client, LIST, MemberListRequest().SerializeToString())
     )

@@ -1,6 +1,6 @@
-"""What a server's processes use: memory at its peak, and processor time.
+"""Measure the peak memory and the processor time of a server's processes.
 
-The kernel keeps the peak itself, and restarts it on request; nothing is sampled.
+The kernel records the peak itself, and resets it on request, so nothing is sampled.
 """
 
 import os
@@ -11,7 +11,7 @@ RESET_PEAK = "5"
 
 
 def processes(pid: int) -> list[int]:
-    """Return a process and those that it started, and so on."""
+    """Return a process and all its descendants."""
     found = [pid]
     for each in found:
         for path in Path(f"/proc/{each}/task").glob("*/children"):
@@ -30,12 +30,12 @@ def _figure(pid: int, name: str) -> int:
 
 def _seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    # Those of ended children count, too.
+    # The sum includes children that have ended.
     return sum(int(each) for each in fields[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
 class Meter:
-    """Measures from when it was made; all figures are above what was there then."""
+    """Measures the increase of memory and processor time since the meter was made."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -45,7 +45,7 @@ class Meter:
             self._before[each] = _figure(each, "VmRSS"), _seconds(each)
 
     def read(self) -> tuple[int, float] | None:
-        """Return the peak of memory and the processor time; None if the server is gone."""
+        """Return the peak of memory and the processor time; None if the server has ended."""
         peak, seconds = 0, 0.0
         for each in processes(self._pid):
             resident, spent = self._before.get(each, (0, 0.0))

@@ -1,6 +1,6 @@
-"""Attacks by few calls, each of which is small for what it asks a server to do.
+"""Attacks by a few calls, each small for the work it demands of a server.
 
-Each of them once occupied the loop of one of our members for longer than a tenth of a second.
+Each of these attacks once occupied the loop of a Kvorum member for longer than a tenth of a second.
 """
 
 import time
@@ -43,27 +43,27 @@ def _urls(count: int) -> list[str]:
 
 
 def member_of_many_urls(target: Target, count: int, deadline: float) -> Seen:
-    """Add a learner with so many peer URLs."""
+    """Add a learner with `count` peer URLs."""
     body = MemberAddRequest(peerURLs=_urls(count), isLearner=True).SerializeToString()
     status = _answered(target, MEMBER_ADD, body, deadline)
-    time.sleep(min(1.0, target.hold_seconds))  # a member that was added would be dialed
+    time.sleep(min(1.0, target.hold_seconds))  # an added member would be dialed
     return Seen(f"{status}, {len(body) / 1e6:.1f} MB")
 
 
 def member_updated_with_many_urls(target: Target, count: int, deadline: float) -> Seen:
-    """Give a member that does not exist so many peer URLs."""
+    """Update a nonexistent member with `count` peer URLs."""
     body = MemberUpdateRequest(ID=1, peerURLs=_urls(count)).SerializeToString()
     return Seen(f"{_answered(target, MEMBER_UPDATE, body, deadline)}, {len(body) / 1e6:.1f} MB")
 
 
 def put_many_small(target: Target, count: int, deadline: float) -> None:
-    """Put the keys that the compares look at."""
+    """Put the keys that the compares read."""
     del count, deadline
     fill(target.client, ((b"many%08d" % each, b"v") for each in range(KEYS)))
 
 
 def compares(*, writes: bool) -> Callable[[Target, int, float], Seen]:
-    """Return an attack of one Txn that compares all of many keys so many times."""
+    """Return an attack by one Txn that compares all of many keys `count` times."""
     every = Compare(
         key=b"many",
         range_end=b"manz",
@@ -82,18 +82,18 @@ def compares(*, writes: bool) -> Callable[[Target, int, float], Seen]:
 
 
 def dropped_locks(target: Target, count: int, deadline: float) -> Seen:
-    """Wait for one lock with so many calls, and break the connection off once all wait."""
+    """Queue `count` calls for one lock, and break the connection once all wait."""
     with Wire(target.client) as wire:
         for _ in range(count):
             wire.call(LOCK, b"\x0a\x04lock", deadline)
         wire.until(lambda: wire.is_closed, min(deadline, time.monotonic() + target.hold_seconds))
         answered = len(wire.ended)
-    time.sleep(min(1.0, target.hold_seconds))  # their end is what costs
+    time.sleep(min(1.0, target.hold_seconds))  # ending the calls is the costly part
     return Seen(f"{count:,} calls, {answered:,} answered")
 
 
 def grant_and_put(target: Target, count: int, deadline: float) -> None:
-    """Put so many keys with one lease."""
+    """Put `count` keys with one lease."""
     with Wire(target.client) as wire:
         grant = LeaseGrantRequest(TTL=3600, ID=LEASE).SerializeToString()
         wire.answered(wire.call(GRANT, grant, deadline), deadline)
@@ -109,7 +109,7 @@ def grant_and_put(target: Target, count: int, deadline: float) -> None:
 
 
 def revoked_lease(target: Target, count: int, deadline: float) -> Seen:
-    """Revoke the lease that has so many keys."""
+    """Revoke the lease that has `count` keys."""
     body = LeaseRevokeRequest(ID=LEASE).SerializeToString()
     return Seen(f"{_answered(target, REVOKE, body, deadline)}, {count:,} keys")
 

@@ -1,4 +1,4 @@
-"""One table: a line for each attack, and in it what it did to each server."""
+"""Format one table with a line for each attack and its effect on each server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an attack did to one server."""
+    """The effect of an attack on one server."""
 
     memory_bytes: int | None
-    """Resident at the peak, above what was there before; None if the server ended."""
+    """Peak resident memory above the level before the attack; None if the server ended."""
     processor_seconds: float | None
     put_seconds: float
-    """Of the bystander's longest put, or that of the attack's own victim."""
+    """The longest put of the bystander, or the longer wait of the attack's own victim."""
     survived: str
 
     def cells(self) -> tuple[str, ...]:
-        """Return the figures as they are shown."""
+        """Return the formatted figures."""
         memory, seconds, put = self.memory_bytes, self.processor_seconds, self.put_seconds
         return (
             "-" if memory is None else f"{memory / MEBIBYTE:,.0f}",
@@ -38,7 +38,7 @@ class Outcome:
 
 
 def best(rounds: Sequence[Outcome]) -> Outcome:
-    """Return the lowest of each figure, since other work only adds; every round must survive."""
+    """Return the lowest of each figure, since other load only adds; every round must survive."""
     fallen = [each for each in rounds if each.survived != SURVIVED]
     if fallen:
         return fallen[0]
@@ -51,7 +51,7 @@ def best(rounds: Sequence[Outcome]) -> Outcome:
 
 
 def header(names: Sequence[str], width: int) -> str:
-    """Return the first two lines."""
+    """Return the first two lines of the table."""
     first, second = [" " * width], ["attack".ljust(width)]
     for title, cell in COLUMNS:
         first.append(title.center((cell + 1) * len(names) - 1))
@@ -60,7 +60,7 @@ def header(names: Sequence[str], width: int) -> str:
 
 
 def line(name: str, outcomes: Sequence[Outcome], width: int) -> str:
-    """Return the line of an attack; equal columns of all servers are side by side."""
+    """Return an attack's line, in which the servers' figures of a column are side by side."""
     parts = [name.ljust(width)]
     rows = [outcome.cells() for outcome in outcomes]
     for number, (_, cell) in enumerate(COLUMNS):

@@ -1,7 +1,7 @@
-"""Clients that send whatever bytes an attack wants: HTTP/2 frame by frame, HTTP/1.1 as it is.
+"""Clients that send an attack's bytes unchecked: HTTP/2 frame by frame, HTTP/1.1 unmodified.
 
 `Wire` keeps HTTP/2's rules only in some methods: `call` and `say` respect the server's windows,
-`send` respects nothing. Nothing waits past the deadline it is given.
+`send` respects no rule. No method waits past its deadline.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ _setting = Struct(">HI")
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Return a frame of HTTP/2."""
+    """Encode an HTTP/2 frame."""
     return _word.pack(len(payload) << 8 | kind) + bytes((flags,)) + _word.pack(stream) + payload
 
 
 def integer(value: int, prefix_bits: int, first: int = 0) -> bytes:
-    """Return a number in HPACK's encoding, with the bits that `first` has set."""
+    """Encode a number as HPACK does; `first` holds the bits beside the prefix."""
     full = (1 << prefix_bits) - 1
     if value < full:
         return bytes((first | value,))
@@ -51,12 +51,12 @@ def integer(value: int, prefix_bits: int, first: int = 0) -> bytes:
 
 
 def literal(name: bytes, value: bytes, first: int = 0) -> bytes:
-    """Return a header field spelled out; with `first` 0x40 it is taken into the table."""
+    """Encode a literal header field; with `first` 0x40, the peer adds it to its table."""
     return b"".join((bytes((first,)), integer(len(name), 7), name, integer(len(value), 7), value))
 
 
 def head(path: bytes, *more: tuple[bytes, bytes], method: bytes = b"POST") -> bytes:
-    """Return the header block of a gRPC call, or with another method of a plain request."""
+    """Encode the headers of a gRPC call, or with another method those of a plain request."""
     fields = [(b":method", method), (b":scheme", b"http"), (b":path", path), (b":authority", b"a")]
     if method == b"POST":
         fields += [(b"te", b"trailers"), (b"content-type", b"application/grpc")]
@@ -64,25 +64,25 @@ def head(path: bytes, *more: tuple[bytes, bytes], method: bytes = b"POST") -> by
 
 
 def message(payload: bytes, flag: int = 0) -> bytes:
-    """Return a message as gRPC sends it."""
+    """Frame a message as gRPC does."""
     return bytes((flag,)) + _word.pack(len(payload)) + payload
 
 
 def address_of(address: str) -> tuple[str, int]:
-    """Return host and port of an address."""
+    """Split an address into host and port."""
     host, _, port = address.rpartition(":")
     return host, int(port)
 
 
 def connect(address: str, seconds: float = CONNECT_SECONDS_MAX) -> socket.socket:
-    """Return a connection."""
+    """Open a TCP connection."""
     made = socket.create_connection(address_of(address), timeout=seconds)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
 
 
 def exchange(address: str, request: bytes, seconds: float = CONNECT_SECONDS_MAX) -> bytes:
-    """Send bytes on a connection of their own; return the answer, or as much as came of it."""
+    """Send bytes on a new connection; return the answer, or as much of it as arrived."""
     answer = b""
     with contextlib.suppress(OSError), connect(address, seconds) as connection:
         end = time.monotonic() + seconds
@@ -96,7 +96,7 @@ def exchange(address: str, request: bytes, seconds: float = CONNECT_SECONDS_MAX)
 
 
 def request(target: bytes, *headers: bytes, method: bytes = b"GET", body: bytes = b"") -> bytes:
-    """Return an HTTP/1.1 request after which the connection is closed."""
+    """Return an HTTP/1.1 request that closes its connection."""
     lines = [method + b" " + target + b" HTTP/1.1", b"Host: a", b"Connection: close", *headers]
     if method != b"GET":
         lines.append(b"Content-Length: %d" % len(body))
@@ -116,7 +116,7 @@ def is_complete(answer: bytes) -> bool:
 
 
 def status_of(answer: bytes) -> str:
-    """Return the status in an HTTP/1.1 answer; `closed` if it has none."""
+    """Return the status code of an HTTP/1.1 answer; `closed` if it has none."""
     parts = answer.split(b" ", 2)
     return parts[1][:3].decode(errors="replace") if len(parts) > 1 else "closed"
 
@@ -124,8 +124,8 @@ def status_of(answer: bytes) -> str:
 class Wire:
     """One HTTP/2 connection.
 
-    `window` is what the server may send on each stream, and as much on all of them; with `reads`
-    False not even that is taken from the socket.
+    `window` is the number of bytes that the server may send on each stream, and on all streams
+    together; with `reads` False, the client does not even read those from the socket.
     """
 
     def __init__(self, address: str, *, window: int = WINDOW_MAX, reads: bool = True) -> None:
@@ -146,9 +146,9 @@ class Wire:
         self._last = -1
         self.is_closed = False
         self.ended: set[int] = set()
-        """Streams that the server ended."""
+        """Streams that the server has ended."""
         self.statuses: Counter[str] = Counter()
-        """How they ended: status of gRPC or HTTP, or `reset`."""
+        """Counts of ended streams by gRPC or HTTP status, or `reset`."""
         self.messages: Counter[int] = Counter()
         """Complete messages by stream."""
         self.data_bytes = 0
@@ -166,20 +166,20 @@ class Wire:
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self.is_closed = True
         self._socket.close()
 
     # Sending.
 
     def next_stream(self) -> int:
-        """Return the number of a stream that was not used yet."""
+        """Return the number of an unused stream."""
         self._last += 2
         return self._last
 
     def send(self, data: bytes, deadline: float) -> int:
-        """Send bytes as they are, and read meanwhile; return how many the socket took."""
-        # Answers are read between frames: inside a caller's bytes the boundaries are not known.
+        """Send bytes unchecked, and read meanwhile; return how many bytes the socket took."""
+        # Answers to the server go first: frame boundaries inside `data` are unknown.
         view, sent = memoryview(bytes(self._answers) + data), 0
         own = len(self._answers)
         self._answers.clear()
@@ -193,7 +193,7 @@ class Wire:
         return max(0, sent - own)
 
     def call(self, block: bytes, body: bytes, deadline: float, *, end: bool = True) -> int:
-        """Open a stream with one message in it, within the windows; return its number."""
+        """Open a stream with one message, within the windows; return its number."""
         stream = self.next_stream()
         whole = message(body)
         if len(whole) <= min(self._window, FIRST_WINDOW, FRAME_BYTES):
@@ -208,7 +208,7 @@ class Wire:
         return stream
 
     def say(self, stream: int, data: bytes, deadline: float, *, end: bool = False) -> bool:
-        """Send data on a stream as the server's windows allow; False if that was not all."""
+        """Send data on a stream as the server's windows allow; return whether all was sent."""
         at = 0
         while at < len(data):
             room = min(self._window, self._stream_window + self._credits[stream])
@@ -234,22 +234,22 @@ class Wire:
     # Receiving.
 
     def until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Read until a condition holds; False if it does not before time or connection end."""
+        """Read until a condition holds; return False if the time or the connection ends first."""
         while not condition():
             if self._answers and not self.is_closed:
-                self.send(b"", deadline)  # which reads as well
+                self.send(b"", deadline)  # this reads as well
             elif not self._wait(deadline):
                 return condition()
         return True
 
     def answered(self, stream: int, deadline: float) -> str:
-        """Wait for the end of a stream; return how it ended, or why that is not known."""
+        """Wait for the end of a stream; return its status, or why the status is unknown."""
         if self.until(lambda: stream in self.ended, deadline):
             return self._status.get(stream, "reset")
         return "closed" if self.is_closed else "no answer"
 
     def _wait(self, deadline: float, *, writes: bool = False) -> bool:
-        """Wait until something can be done, and read; False if time or connection have ended."""
+        """Wait until the socket is ready, and read; return False at the deadline or when closed."""
         left = deadline - time.monotonic()
         if self.is_closed or left <= 0:
             return False
@@ -313,7 +313,7 @@ class Wire:
             self.statuses[self._status.get(stream, "")] += 1
 
     def _status_in(self, block: bytes) -> str:
-        # Blocks are independent of each other, because the table's size was set to 0.
+        # Blocks are independent of each other, because the table's size is 0.
         known = self._known_blocks.get(block)
         if known is None:
             fields = {str(name): str(value) for name, value in self._decoder.decode(block)}

@@ -1,1 +1,1 @@
-"""Workers of which one leads and writes invoices, each number once: an example for simulations."""
+"""Workers whose leader writes invoices, each number once: an example for simulations."""

@@ -1,4 +1,4 @@
-"""A scenario for workers: three of them, and a reader that sees every invoice as it is written."""
+"""A scenario with three workers, and a reader that receives every invoice as it is written."""
 
 import asyncio
 from functools import partial
@@ -14,7 +14,7 @@ TROUBLED_SECONDS = 30.0
 async def no_invoice_is_written_twice(
     cluster: SimulatedCluster, kind: type[Worker] = Worker
 ) -> None:
-    """Let workers work while things go wrong; then one of them must go on."""
+    """Run workers during faults, and require that one of them continues afterwards."""
     for number in range(1, WORKERS + 1):
         name = f"worker{number}"
         cluster.process(partial(work, cluster, kind, name), name)
@@ -23,19 +23,19 @@ async def no_invoice_is_written_twice(
         cluster.spawn(read(client, written))
         await asyncio.sleep(TROUBLED_SECONDS)
         await cluster.heal()
-        # Whoever is left leads once the sessions of the others have ended.
+        # A remaining worker leads once the other workers' sessions have expired.
         before = len(written)
         await cluster.until(lambda: len(written) > before)
 
 
 async def work(cluster: SimulatedCluster, kind: type[Worker], name: str) -> None:
-    """Be one of the workers, as a program that is started by itself."""
+    """Run one worker, as a program of its own would."""
     async with cluster.client() as client:
         await kind(client, name).run()
 
 
 async def read(client: AsyncClient, written: list[int]) -> None:
-    """Follow all invoices, which must come one after the other."""
+    """Follow all invoices, whose numbers must have no gaps."""
     async for event in client.watch(prefix=WRITTEN, revision=1):
         number = int(event.key.removeprefix(WRITTEN.encode()))
         assert number == len(written) + 1, f"{number} was written after {len(written)}"

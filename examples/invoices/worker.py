@@ -1,9 +1,9 @@
 """A worker that writes invoices while it leads; the numbers have no gaps, and none is used twice.
 
-Any number of workers run at once. To be elected is not enough to write: between the moment at which
-a worker looks whether it leads and the moment at which it writes, it may stand still for longer
-than its session lasts, and another one leads. So each write is a transaction whose condition is
-that its worker leads still.
+Any number of workers run at once. Winning the election is not enough to write safely: a worker may
+pause between its check that it leads and its write, for longer than its session lasts, while
+another worker becomes leader. So each write is a transaction on the condition that its worker
+still leads.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ AGAIN_SECONDS = 0.5
 
 
 class Worker:
-    """Writes invoices, if it is the one to do so."""
+    """Writes invoices while it leads."""
 
     def __init__(self, client: AsyncClient, name: str) -> None:
         self.client = client
         self.name = name
 
     async def run(self) -> None:
-        """Stand for election and lead, again and again."""
+        """Campaign and lead, again and again."""
         while True:
             election = self.client.election(ELECTION, ttl=SESSION_SECONDS)
             try:
@@ -38,17 +38,17 @@ class Worker:
                 finally:
                     await election.resign()
             except KvorumError:
-                # The session is lost, or the outcome of a write is unknown: begin anew.
+                # The session is lost, or the outcome of a write is unknown: campaign again.
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def lead(self, election: AsyncElection) -> bool:
-        """Write one invoice; return whether this worker leads still."""
+        """Write one invoice; return whether this worker still leads."""
         number = await self.next_number()
         invoice = await self.made(number)
         return await self.write(election, number, invoice)
 
     async def next_number(self) -> int:
-        """Return the number of the next invoice."""
+        """Return the next invoice's number."""
         found = await self.client.get(NEXT)
         return 1 if found is None else int(found.value)
 
@@ -58,7 +58,7 @@ class Worker:
         return f"invoice {number} by {self.name}"
 
     async def write(self, election: AsyncElection, number: int, invoice: str) -> bool:
-        """Write an invoice if this worker leads; return whether it does."""
+        """Write an invoice if this worker leads; return whether it leads."""
         steps = (put(f"{WRITTEN}{number:06}", invoice), put(NEXT, str(number + 1)))
         done = await self.client.txn().when(election.condition).then(*steps).commit()
         return done.succeeded

@@ -9,7 +9,7 @@ from examples.raftexample.server import serve
 
 
 def main() -> None:
-    """Run a node."""
+    """Parse the flags and run a node."""
     parser = argparse.ArgumentParser(
         prog="raftexample", description="A replicated key-value store over HTTP."
     )

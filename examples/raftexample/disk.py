@@ -1,7 +1,6 @@
 """The disk of a node: its log in `raftexample-<id>`, its snapshots in `raftexample-<id>-snap`.
 
-Everything is durable when the call returns. A server with more to do would give the same jobs to a
-thread.
+All writes are durable when their call returns. A busier server would run the same jobs in a thread.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from kvorum.wal import SnapshotRecord, create_log, exists, open_log, valid_snaps
 
 
 class Disk:
-    """The log, and the same entries in memory, where raft reads them."""
+    """The log on disk, and the same entries in memory, where raft reads them."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -33,7 +32,7 @@ class Disk:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was ever written."""
+        """Whether no entry or snapshot was ever written."""
         return self.storage.last_index() == 0
 
     def _open(self, directory: str) -> None:
@@ -48,7 +47,7 @@ class Disk:
         self.storage.append(content.entries)
 
     def _prepare(self) -> None:
-        """Have the next segment of the log ready."""
+        """Prepare the log's next segment."""
         job = self._log.prepare()
         if job is not None:
             self._log.prepared(job.run(self._files))
@@ -67,19 +66,19 @@ class Disk:
         self.storage.append(entries)
 
     def write_snapshot(self, snapshot: Snapshot) -> None:
-        """Make a snapshot durable: first its file, then the record that lets it count."""
+        """Make a snapshot durable: first its file, then the log record that makes it valid."""
         WriteSnap(self._snap_directory, snapshot).run(self._files)
         record = self._log.save_snapshot(snapshot.index, snapshot.term, snapshot.conf_state)
         record.run(self._files)
 
     def release_to(self, index: int) -> None:
-        """Close the segments of the log before a snapshot."""
+        """Close the log segments before a snapshot."""
         job = self._log.release_to(index)
         if job is not None:
             job.run(self._files)
 
     def close(self) -> None:
-        """End the log cleanly."""
+        """Flush and close the log."""
         job = self._log.flush()
         if job is not None:
             job.run(self._files)

@@ -1,7 +1,7 @@
 """A node: raft, its disk, its store and its transport, driven by calls.
 
-It knows no socket, thread or clock; `main` gives it those. The order in `turn` is the contract of
-`kvorum.raft`: write, send, apply, advance.
+It has no socket, thread or clock of its own; `server` supplies them. The order of steps in `turn`
+is the contract of `kvorum.raft`: write, send, apply, advance.
 """
 
 from collections.abc import Callable
@@ -28,15 +28,15 @@ from kvorum.raft.wire import decode_conf_change
 
 SNAPSHOT_ENTRIES = 10_000
 CATCH_UP_ENTRIES = 1_000
-"""Entries that are kept before a snapshot, for nodes that are only a little behind."""
+"""Entries kept before a snapshot, for nodes that are only a little behind."""
 PROPOSAL_SECONDS_MAX = 5.0
 
 Answer = Callable[[bool], None]
-"""Called once: with True when what was proposed is applied here, with False if it may be lost."""
+"""Called once: with True when the proposal is applied here, with False if it may be lost."""
 
 
 class Node:
-    """Serves a `Store`. It is the `Host` of `kvorum.peer.transport`."""
+    """Serves a `Store`, and is the `Host` of `kvorum.peer.transport`."""
 
     transport: Transport
 
@@ -58,7 +58,7 @@ class Node:
         self._logger = logger
         self._disk = Disk(files, directory)
         self._waiting: dict[int, tuple[Answer, float]] = {}
-        # Even across restarts, no two proposals have the same number.
+        # A random start keeps proposal numbers unique across restarts.
         self._numbers = random_below(1 << 53) << 10
         snapshot = self._disk.snapshot
         if snapshot is not None:
@@ -84,23 +84,23 @@ class Node:
             self._raft.bootstrap([(place, url.encode()) for place, url in enumerate(urls, 1)])
 
     def connect(self, transport: Transport, urls: list[str], now: float) -> None:
-        """Use a transport, and the addresses that are known before anything is applied."""
+        """Use a transport, with the nodes' addresses from the command line and the store."""
         self.transport = transport
         known = dict(enumerate(urls, 1)) | self.store.nodes
         for node, url in known.items():
             if node != self.id and node not in self.store.removed:
                 transport.add_peer(node, [url], now)
 
-    # What clients ask for.
+    # Requests of clients.
 
     def put(self, key: str, value: str, answer: Answer, now: float) -> None:
-        """Propose a change of a key."""
+        """Propose a key's new value."""
         number = self._next_number()
         data = Put(number, key, value).encode()
         self._propose(lambda: self._raft.propose(data), number, answer, now)
 
     def change(self, kind: int, node: int, url: str, answer: Answer, now: float) -> None:
-        """Propose that a node is added or removed."""
+        """Propose to add or remove a node."""
         number = self._next_number()
         change = ConfChange(kind, node, url.encode(), number)
         self._propose(lambda: self._raft.propose_conf_change(change), number, answer, now)
@@ -124,16 +124,16 @@ class Node:
         if answer is not None:
             answer(is_applied)
 
-    # What happens.
+    # Events.
 
     def tick(self, now: float) -> None:
-        """Let a tenth of a second pass."""
+        """Advance raft by one tick, and fail proposals that took too long."""
         self._raft.tick()
         for number in [number for number, (_, until) in self._waiting.items() if now >= until]:
             self._answer(number, is_applied=False)
 
     def turn(self, now: float) -> None:
-        """Do everything that raft asks for."""
+        """Do all work that raft requests."""
         while self.is_running and self._raft.has_ready():
             ready = self._raft.ready()
             if ready.snapshot is not None:
@@ -182,10 +182,10 @@ class Node:
                 self.transport.add_peer(change.node_id, [url], now)
 
     def _snapshot_if_due(self) -> None:
-        """Every so many entries, keep the store in place of the log up to here.
+        """After a number of entries, snapshot the store to replace the log before.
 
-        Once there is a snapshot, every change of the group is followed by another: a new node does
-        not accept one that does not name it.
+        Once there is a snapshot, also make one after every membership change: a new node does not
+        accept a snapshot that does not name it.
         """
         storage = self._disk.storage
         last = storage.snapshot()
@@ -201,52 +201,52 @@ class Node:
         self._logger.info(f"made a snapshot at index {self._applied}")
 
     def close(self) -> None:
-        """End cleanly."""
+        """Close the transport and the disk."""
         self.transport.stop()
         self._disk.close()
 
-    # What the transport reports.
+    # Reports of the transport.
 
     def receive(self, message: Message) -> None:
-        """Take a message of another node."""
+        """Pass another node's message to raft."""
         try:
             self._raft.step(message)
         except RaftError as error:
             self._logger.debug(f"{error}")
 
     def unreachable(self, peer: int) -> None:
-        """Let raft probe the node."""
+        """Make raft probe the node."""
         self._raft.report_unreachable(peer)
 
     def snapshot_sent(self, transfer: Any, *, failed: bool) -> None:
-        """Let raft continue with a node that got a snapshot, or try again."""
+        """Let raft continue with a node that received a snapshot, or retry."""
         self._raft.report_snapshot(transfer.message.to, failed=failed)
 
     def connected(self, peer: int, now: float) -> None:
-        """Do nothing."""
+        """Do nothing: raft needs no such report."""
 
     def disconnected(self, peer: int) -> None:
-        """Do nothing."""
+        """Do nothing: raft needs no such report."""
 
     def absent(self, peer: int) -> None:
-        """Do nothing: an election comes when the timer runs out."""
+        """Do nothing: raft's election timer handles absent nodes."""
 
     def present(self, peer: int) -> None:
-        """Do nothing: nobody is asked."""
+        """Do nothing: raft needs no such report."""
 
     def is_removed(self, peer: int) -> bool:
         """Return whether a node once belonged to the group and no longer does."""
         return peer in self.store.removed
 
     def removed(self) -> None:
-        """End: the others go on without this node."""
+        """Stop running; the other nodes go on."""
         self._logger.warning("this node was removed from the group, and ends")
         self.is_running = False
 
     def submit(
         self, work: Any, done: Callable[[Any], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Do the work at once; the snapshots of this store fit into a message, so none comes."""
+        """Run the work now; no large snapshot arrives, because this store's fit into a message."""
         try:
             result = work.run(self._files)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The world of a node: two listeners, the dialer, the clock, and the loop that joins them."""
+"""The environment of a node: two listeners, the dialer, the clock, and the loop that runs it."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ ELECTION_SECONDS = 1.0
 
 
 class Server:
-    """One node and everything around it."""
+    """One node with its listeners, connections and timer."""
 
     def __init__(self, node_id: int, urls: list[str], port: int, *, joins: bool) -> None:
         self._loop = asyncio.get_running_loop()
@@ -66,7 +66,7 @@ class Server:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Take what arrived and what is due, let the node work, and sleep until there is more."""
+        """Handle input and timers, let the node work, and sleep until the next event."""
         self._is_scheduled = False
         if self.ended.is_set():
             return
@@ -101,12 +101,12 @@ class Server:
             else:
                 self._edge.respond(call, 404, (), b"404 page not found\n")
         else:
-            # Each ignores the calls of the other.
+            # The transport and the service each ignore calls of the other.
             self._transport.handle(kind, call, detail, now)
             self._service.handle(kind, call, detail, now)
 
     def close(self) -> None:
-        """End everything."""
+        """Close the node and all its connections."""
         self._loop.remove_reader(self._edge.fileno())
         if self._timer is not None:
             self._timer.cancel()
@@ -116,7 +116,7 @@ class Server:
 
 
 async def serve(node_id: int, urls: list[str], port: int, *, joins: bool) -> None:
-    """Run a node until it is told to end, or was removed."""
+    """Run a node until a signal ends it or the group removes it."""
     server = Server(node_id, urls, port, joins=joins)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

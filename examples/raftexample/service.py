@@ -1,7 +1,7 @@
 """The store over HTTP: `PUT` and `GET` a key, `POST` and `DELETE` a node.
 
-A change is answered when it is applied here. A `GET` returns what is applied here, which may be
-older than what another node has.
+A change is answered when this node has applied it. A `GET` returns the state applied on this node,
+which may be older than another node's.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ BODY_BYTES_MAX = 1 << 20
 
 
 class Request(NamedTuple):
-    """A request of which the body is not complete yet."""
+    """A request whose body is not complete yet."""
 
     method: str
     target: str
@@ -30,11 +30,11 @@ class Service:
         self._requests: dict[int, Request] = {}
 
     def opened(self, call: int, method: str, target: str) -> None:
-        """Begin a request."""
+        """Start a request."""
         self._requests[call] = Request(method, target, bytearray())
 
     def handle(self, kind: int, call: int, detail: bytes | None, now: float) -> None:
-        """Take an event of a call."""
+        """Handle an event of a call."""
         request = self._requests.get(call)
         if request is None:
             return
@@ -49,7 +49,7 @@ class Service:
 
     def _serve(self, call: int, request: Request, now: float) -> None:
         method, target, body = request
-        # Any bytes are a value.
+        # A value may be any bytes.
         text = bytes(body).decode(errors="surrogateescape")
         if method == "GET":
             value = self._node.store.values.get(target)

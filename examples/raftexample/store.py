@@ -1,11 +1,11 @@
-"""What is replicated: keys and values, and which nodes there are. It only changes by `apply`."""
+"""The replicated state: keys and values, and the nodes. Only applied entries change it."""
 
 import json
 from typing import NamedTuple
 
 
 class Put(NamedTuple):
-    """A change of a key, as it is in the log. The number identifies the call that waits for it."""
+    """A change of a key as stored in the log; the number identifies the call waiting for it."""
 
     number: int
     key: str
@@ -17,12 +17,12 @@ class Put(NamedTuple):
 
 
 def decode_put(data: bytes) -> Put:
-    """Read the data of an entry."""
+    """Decode the data of an entry."""
     return Put(*json.loads(data))
 
 
 class Store:
-    """Every node that applied the same entries has the same store."""
+    """The replicated state; nodes that applied the same entries have equal stores."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -30,24 +30,24 @@ class Store:
         self.removed: set[int] = set()
 
     def apply(self, put: Put) -> None:
-        """Take a change."""
+        """Apply a change."""
         self.values[put.key] = put.value
 
     def add_node(self, node: int, url: str) -> None:
-        """Note where a node can be reached."""
+        """Record a node's address."""
         self.nodes[node] = url
 
     def remove_node(self, node: int) -> None:
-        """Note that a node no longer belongs to the group."""
+        """Record that a node no longer belongs to the group."""
         self.nodes.pop(node, None)
         self.removed.add(node)
 
     def snapshot(self) -> bytes:
-        """Return everything, to be read by `restore`."""
+        """Return the whole state for `restore`."""
         nodes = sorted(self.nodes.items())
         return json.dumps([self.values, nodes, sorted(self.removed)]).encode()
 
     def restore(self, snapshot: bytes) -> None:
-        """Become the store that made the snapshot."""
+        """Replace the state with a snapshot's."""
         self.values, nodes, removed = json.loads(snapshot)
         self.nodes, self.removed = dict(nodes), set(removed)

@@ -1,4 +1,4 @@
-//! What one pass over a connection found, given to the loop at the pass's end.
+//! Collects the requests and events of one pass over a connection, and queues them for the loop.
 
 use crate::inbox::Item;
 use crate::network::{Connection, Network};
@@ -9,11 +9,11 @@ use bytes::Bytes;
 pub struct Arrivals {
     unary: Vec<Unary>,
     events: Vec<Event>,
-    /// Calls that began; their first message may come in a later pass.
+    /// Calls that started; their first message may arrive in a later pass.
     calls: u32,
-    /// gRPC messages among them.
+    /// gRPC messages that arrived.
     messages: u32,
-    /// Bytes of messages among them that were compressed.
+    /// Decompressed bytes of the messages that arrived compressed.
     pub unpacked_bytes: usize,
 }
 
@@ -36,9 +36,9 @@ impl Arrivals {
         self.events.push(Event { call, detail });
     }
 
-    /// Queues everything under one lock; the end of the network thread's pass wakes the loop.
+    /// Queues everything under one lock; the network thread wakes the loop at the end of its pass.
     ///
-    /// The counters come last, so that whatever is counted can be polled already.
+    /// The counters are updated last, so that a counted call or message can already be polled.
     pub fn publish(&mut self, network: &Network, connection: &Connection) {
         if !(self.unary.is_empty() && self.events.is_empty()) {
             self.queue(network, connection);

@@ -1,10 +1,10 @@
-//! Accepts clients whose `:authority` is not a valid one, as gRPC servers do: they never look at
-//! it.
+//! Repairs an invalid `:authority` in place, so that h2 accepts calls that gRPC servers accept.
 //!
-//! gRPC's C core, and so every Python client, sends a unix socket's path there, or all addresses of
-//! its target; others send a list in brackets. h2 refuses such calls. So wherever a header block
-//! spells the authority out, characters that no authority may hold are replaced in place as the
-//! bytes pass, and after the first of them the delimiters `:`, `[`, `]` and `@` too.
+//! gRPC servers never check the authority. gRPC's C core, and so every Python client, sends a unix
+//! socket's path there, or all addresses of its target; other clients send a list in brackets. h2
+//! refuses such calls. Wherever a header block spells the authority out, the filter therefore
+//! replaces the characters that no authority may contain, and after the first of them also the
+//! delimiters `:`, `[`, `]` and `@`.
 
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
@@ -12,7 +12,7 @@ const FLAG_PADDED: u8 = 0x08;
 const FLAG_PRIORITY: u8 = 0x20;
 const FRAME_HEADER_BYTES: usize = 9;
 
-/// Place of `:authority` in HPACK's static table.
+/// Index of `:authority` in HPACK's static table.
 const AUTHORITY: u8 = 1;
 const AUTHORITY_NAME: &[u8] = b":authority";
 
@@ -20,16 +20,16 @@ const AUTHORITY_NAME: &[u8] = b":authority";
 pub struct AuthorityFilter {
     header: [u8; FRAME_HEADER_BYTES],
     header_read: usize,
-    /// Bytes left of the frame, and how many of those come before its header block.
+    /// Payload bytes left in the frame, and how many of the next ones belong to no header block.
     payload_left: usize,
     skipped_left: usize,
     block: Block,
-    /// Headers that began since this was last read.
+    /// Header fields that started since this count was last taken.
     pub fields: usize,
 }
 
 impl AuthorityFilter {
-    /// Looks at the next bytes of the connection, behind its preface.
+    /// Filters the connection's next bytes, which follow the HTTP/2 preface.
     pub fn pass(&mut self, mut data: &mut [u8]) {
         while !data.is_empty() {
             if self.header_read < FRAME_HEADER_BYTES {
@@ -77,12 +77,12 @@ impl AuthorityFilter {
     }
 }
 
-/// How the next byte of a header block is to be read.
+/// The parser's state, which gives the next byte of a header block its meaning.
 #[derive(Clone, Copy, Default)]
 enum Block {
     #[default]
     Field,
-    /// The rest of a number that does not matter here; a literal's value may follow.
+    /// The rest of an integer that the filter ignores; a literal's value may follow.
     Number {
         then_value: bool,
     },
@@ -103,16 +103,16 @@ enum Block {
 
 #[derive(Clone, Copy)]
 enum Text {
-    /// A name whose first so many bytes are those of `:authority`.
+    /// A name whose first `matched` bytes equal those of `:authority`.
     Name {
         matched: usize,
     },
     Value,
     Authority,
-    /// An authority in which something was replaced; valid delimiters can only have come before
-    /// that.
+    /// An authority in which a character was replaced; valid delimiters can only precede the first
+    /// replaced one.
     MendedAuthority,
-    /// An authority in Huffman code, which cannot be mended in place and is not sent by C core.
+    /// A Huffman-coded authority, which cannot be repaired in place and which C core does not send.
     CodedAuthority,
 }
 
@@ -135,7 +135,7 @@ impl Block {
                 }
             }
             Block::LengthRest { text, length, shift } => {
-                // Longer numbers are an error, which h2 will find.
+                // h2 refuses longer numbers.
                 let length = length + (usize::from(byte & 0x7F) << shift.min(28));
                 match byte & 0x80 {
                     0 => Block::of_text(text, length),

@@ -1,24 +1,24 @@
-//! Answers that were given to h2 without asking whether the client has room for them.
+//! Tracks responses that were handed to h2 without checking the client's window.
 //!
-//! Nearly always they are written in the same pass, and nothing about them has to be remembered.
+//! h2 nearly always writes them in the same pass, and then nothing about them is kept.
 
 use rustc_hash::FxHashMap;
 
-/// How much may be given to h2 in one pass without asking.
+/// Bytes that one pass may hand to h2 without checking the window.
 const HURRY_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(Default)]
 pub struct Backlog {
-    /// Answers of this pass: stream and length.
+    /// Responses of this pass: stream and length.
     recent: Vec<(u32, usize)>,
     recent_bytes: usize,
-    /// What h2 still holds of answers of earlier passes, by stream.
+    /// Bytes of earlier passes' responses that h2 still holds, by stream.
     inside: FxHashMap<u32, usize>,
     inside_bytes: usize,
 }
 
 impl Backlog {
-    /// Whether an answer may be given to h2 without asking.
+    /// Whether a response may be handed to h2 without checking the window.
     pub fn has_room(&self) -> bool {
         self.inside.is_empty() && self.recent_bytes < HURRY_BYTES_MAX
     }
@@ -28,12 +28,12 @@ impl Backlog {
         self.recent_bytes += length;
     }
 
-    /// What h2 has not written of these answers, at the end of a pass.
+    /// Bytes of these responses that h2 had not written when the last pass ended.
     pub fn bytes(&self) -> usize {
         self.inside_bytes
     }
 
-    /// Ends a pass; `written` are the DATA frames that went out in it.
+    /// Ends a pass; `written` lists the DATA frames that left in it, and is cleared.
     pub fn settle(&mut self, written: &mut Vec<(u32, usize)>) {
         let bytes: usize = written.iter().map(|(_, length)| length).sum();
         let is_even = written.len() == self.recent.len() && bytes == self.recent_bytes;
@@ -56,7 +56,7 @@ impl Backlog {
         self.recent.shrink_to_fit();
     }
 
-    /// Forgets streams that the client reset; h2 has dropped what it had for them.
+    /// Forgets streams that the client reset; h2 has dropped their data.
     pub fn forget(&mut self, streams: &[u32]) {
         if !self.inside.is_empty() {
             streams.iter().for_each(|stream| self.take(*stream, usize::MAX));

@@ -1,7 +1,7 @@
-//! A certificate as far as `chains.rs` judges it.
+//! Parses the parts of a certificate that `chains.rs` needs to verify it.
 //!
-//! Parsing is as strict as Go's where it could matter for what is trusted: what cannot be read is
-//! refused, here or by the rule that needs it.
+//! Parsing is as strict as Go's where trust depends on it: an unreadable field is refused here, or
+//! by the rule that needs it.
 
 use crate::der::{
     EXPLICIT_VERSION, GENERALIZED_TIME, INTEGER, OBJECT_IDENTIFIER, SEQUENCE, UTC_TIME, Values,
@@ -18,7 +18,7 @@ const DNS_NAME: u8 = 0x82;
 const URI: u8 = 0x86;
 const IP_ADDRESS: u8 = 0x87;
 
-// The last byte of extensions' identifiers, which begin with 2.5.29.
+// Extensions' identifiers: the prefix 2.5.29, then the last byte of each.
 const EXTENSIONS: [u8; 2] = [0x55, 0x1D];
 const KEY_USAGE: u8 = 15;
 const ALTERNATIVE_NAMES: u8 = 17;
@@ -29,7 +29,7 @@ const POLICIES: u8 = 32;
 const POLICY_CONSTRAINTS: u8 = 36;
 const EXTENDED_KEY_USAGE: u8 = 37;
 
-/// Bit 5 of the usages of a key, counted from the highest.
+/// keyCertSign: bit 5 of the key usages, counted from the highest.
 const KEY_CERT_SIGN: u8 = 0x04;
 const V3: u8 = 2;
 
@@ -45,27 +45,27 @@ pub struct Certificate {
     /// Seconds since 1970.
     pub not_before: i64,
     pub not_after: i64,
-    /// The whole field of the public key, and its two parts.
+    /// The whole SubjectPublicKeyInfo, and its two parts.
     pub key_info: Vec<u8>,
     pub key_algorithm: Vec<u8>,
     pub key: Vec<u8>,
     pub is_v3: bool,
-    /// Whether it says that it is an authority or that it is none.
+    /// The CA flag of the basic constraints; None without that extension.
     pub is_authority: Option<bool>,
-    /// How many authorities may come between it and the last certificate.
+    /// How many intermediate CAs may stand between this CA and the leaf certificate.
     pub path_length: Option<usize>,
-    /// Whether its key may sign certificates, if the usages of the key are limited.
+    /// Whether the key may sign certificates; None if the key's usages are not limited.
     pub may_sign: Option<bool>,
-    /// Identifiers of what it may be used for, if that is limited.
+    /// Identifiers of the extended key usages, if the certificate limits them.
     pub purposes: Option<Vec<Vec<u8>>>,
     pub alternative_names: Option<Vec<u8>>,
     pub has_name_constraints: bool,
-    /// Whether it demands what nobody here knows.
+    /// Whether it has policy constraints, or a critical extension that this module cannot honour.
     pub has_unknown_demands: bool,
 }
 
 impl Certificate {
-    /// Reads a certificate in DER; None if it cannot be read.
+    /// Parses a certificate in DER; None if it is malformed.
     pub fn parse(der: &[u8]) -> Option<Certificate> {
         let mut outermost = Values(der);
         let mut outer = Values(outermost.take(SEQUENCE)?);
@@ -161,7 +161,7 @@ impl Certificate {
                     self.has_unknown_demands |= is_critical && known == 0;
                 }
                 NAME_CONSTRAINTS => self.has_name_constraints = true,
-                // Whoever limits policies asks for rules that nobody here applies.
+                // No rule here implements policy constraints, so they are refused.
                 POLICY_CONSTRAINTS => self.has_unknown_demands = true,
                 DISTRIBUTION_POINTS | POLICIES => {}
                 _ => self.has_unknown_demands |= is_critical,
@@ -171,13 +171,13 @@ impl Certificate {
     }
 }
 
-/// The content of a string of bits that fills its bytes.
+/// The content of a BIT STRING without unused bits.
 fn bits(value: &[u8]) -> Option<&[u8]> {
     let (unused, rest) = value.split_first()?;
     (*unused == 0).then_some(rest)
 }
 
-/// The content of a string of bits, whose last byte may be filled in part.
+/// The content of a BIT STRING whose last byte may have unused bits.
 fn bits_cut(value: &[u8]) -> Option<&[u8]> {
     let (unused, rest) = value.split_first()?;
     (*unused < 8).then_some(rest)
@@ -190,7 +190,7 @@ fn small_number(value: &[u8]) -> Option<usize> {
     }
 }
 
-/// Counts the names of kinds that are known; None if one cannot be read.
+/// Counts the alternative names of known kinds; None if one is malformed.
 fn count_names(mut names: Values<'_>) -> Option<usize> {
     let mut count = 0;
     while !names.0.is_empty() {
@@ -208,7 +208,7 @@ fn count_names(mut names: Values<'_>) -> Option<usize> {
     Some(count)
 }
 
-/// A moment in UTC, in seconds since 1970.
+/// Parses a UTCTime or GeneralizedTime into seconds since 1970.
 fn time((kind, text): (u8, &[u8])) -> Option<i64> {
     let (year, rest) = match kind {
         UTC_TIME => {
@@ -243,7 +243,7 @@ fn number(digits: &[u8]) -> Option<i64> {
     })
 }
 
-/// Days since 1970; years begin in March here, so that the day of a leap year is the last one.
+/// Days since 1970. Years start in March here, so that a leap day is the last day of its year.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month < 3 { year - 1 } else { year };
     let months = (month + 9) % 12;

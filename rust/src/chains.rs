@@ -1,10 +1,10 @@
-//! Whether a certificate is believed: by the rules of Go's `crypto/x509`, as etcd does.
+//! Verifies certificates by the rules of Go's `crypto/x509`, as etcd does.
 //!
-//! The library that rustls comes with refuses what people make at home, such as a self-signed
-//! certificate that is its own authority, or one of version 1; and it does not look at the dates,
-//! the limits and the key usage of the authorities that were named. Here a chain is looked for from
-//! the certificate to an authority, and every certificate in it has to be valid, the authority too.
-//! Only the constraints of names are left to the library, which is asked about that very chain.
+//! webpki, which rustls uses, refuses certificates that operators make themselves, such as a
+//! self-signed certificate that is its own CA, or one of version 1; and it does not check the
+//! dates, path length and key usage of the configured CAs. This module searches for a chain from
+//! the certificate to a configured CA, and requires every certificate in it to be valid, the CA
+//! included. It leaves only name constraints to webpki, which checks the chain that was found.
 
 use crate::certificate::Certificate;
 use crate::tls::certificates;
@@ -24,12 +24,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many signatures are verified for one certificate.
+/// Limit on the signatures verified for one certificate.
 const SIGNATURES_MAX: usize = 100;
 
 const ANY_PURPOSE: &[u8] = &[0x55, 0x1D, 0x25, 0x00];
 
-/// What a certificate is shown for.
+/// The purpose for which a certificate is presented.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Purpose {
     Server,
@@ -45,7 +45,7 @@ impl Purpose {
     }
 }
 
-/// The authorities that are believed.
+/// The trusted CAs.
 #[derive(Debug)]
 pub struct Authorities {
     known: Vec<Certificate>,
@@ -54,7 +54,7 @@ pub struct Authorities {
 }
 
 impl Authorities {
-    /// Reads a bundle; certificates in it that cannot be read are left out.
+    /// Reads a bundle of CAs, and leaves out certificates that cannot be parsed.
     pub fn load(path: &Path, provider: Arc<CryptoProvider>) -> Result<Authorities, String> {
         let known: Vec<_> =
             certificates(path)?.iter().filter_map(|der| Certificate::parse(der)).collect();
@@ -65,12 +65,12 @@ impl Authorities {
         Ok(Authorities { known, names, provider })
     }
 
-    /// The names of all of them, for those that are asked for a certificate.
+    /// The CAs' subject names, which a request for a client's certificate lists.
     pub fn names(&self) -> &[DistinguishedName] {
         &self.names
     }
 
-    /// Judges a certificate, which came with others that may be authorities in between.
+    /// Verifies a certificate; `others` came with it and may be intermediate CAs.
     pub fn verify(
         &self,
         certificate: &CertificateDer<'_>,
@@ -102,7 +102,7 @@ impl Authorities {
         if is_believed { Ok(()) } else { Err(search.problem) }
     }
 
-    /// Checks the signature of the side that shows a certificate on a handshake of TLS 1.2.
+    /// Verifies a handshake's signature in TLS 1.2 with the key of the presented certificate.
     pub fn verify_tls12(
         &self,
         message: &[u8],
@@ -125,7 +125,7 @@ impl Authorities {
         }
     }
 
-    /// The same for TLS 1.3.
+    /// Verifies a handshake's signature in TLS 1.3 with the key of the presented certificate.
     pub fn verify_tls13(
         &self,
         message: &[u8],
@@ -143,19 +143,19 @@ impl Authorities {
     }
 }
 
-/// The search for a chain from a certificate to an authority.
+/// The search for a chain from a certificate to a trusted CA.
 struct Search<'a> {
     authorities: &'a Authorities,
     others: &'a [Certificate],
     purpose: Purpose,
     now: UnixTime,
     signatures_left: usize,
-    /// Why the chains that were found are refused, or that there was none.
+    /// Why the last chain found was refused; `UnknownIssuer` if none was found.
     problem: Error,
 }
 
 impl<'a> Search<'a> {
-    /// Tries all issuers of the last certificate, those that are believed first.
+    /// Tries all issuers of the chain's last certificate, trusted CAs first.
     fn extend(&mut self, chain: &mut Vec<&'a Certificate>) -> bool {
         let known = self.authorities.known.iter().map(|one| (one, true));
         let others = self.others.iter().map(|one| (one, false));
@@ -173,7 +173,7 @@ impl<'a> Search<'a> {
         false
     }
 
-    /// Whether a certificate issued the last one of a chain, and may have done so.
+    /// Whether `issuer` signed the chain's last certificate, and was allowed to.
     fn may_follow(&mut self, chain: &[&Certificate], issuer: &Certificate, is_known: bool) -> bool {
         let last = chain[chain.len() - 1];
         let is_in_chain = chain.iter().any(|one| {
@@ -184,7 +184,7 @@ impl<'a> Search<'a> {
         if last.issuer != issuer.subject || is_in_chain || self.signatures_left == 0 {
             return false;
         }
-        // Authorities that are known may be so old that they do not say what they are.
+        // Certificates before version 3 cannot declare a CA; a trusted one counts as a CA.
         let is_authority = match issuer.is_authority {
             Some(says) => says,
             None => is_known && !issuer.is_v3,
@@ -201,7 +201,7 @@ impl<'a> Search<'a> {
         has_signed(issuer, last, &self.authorities.provider.signature_verification_algorithms)
     }
 
-    /// Whether a chain that ends with an authority is believed.
+    /// Whether a chain that ends with a trusted CA is valid for the purpose.
     fn is_complete(&mut self, chain: &[&Certificate]) -> bool {
         let wanted = self.purpose.identifier();
         let is_for = |one: &&Certificate| match &one.purposes {
@@ -224,7 +224,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Asks the library about a chain whose authorities limit names.
+    /// Lets webpki check a chain whose CAs constrain names.
     fn ask_library(&self, chain: &[&Certificate]) -> Result<(), Error> {
         let ders: Vec<_> = chain.iter().map(|one| CertificateDer::from(&one.der[..])).collect();
         let [certificate, between @ .., authority] = &ders[..] else {

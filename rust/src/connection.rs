@@ -1,4 +1,4 @@
-//! One client: TLS if the listener has it, then the first bytes decide which protocol it speaks.
+//! Serves one client: TLS if the listener has it, then the protocol that the first bytes reveal.
 
 use crate::http1;
 use crate::http2;
@@ -18,18 +18,18 @@ use tokio_rustls::TlsAcceptor;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// How Go's server answers HTTP/2 where it speaks only HTTP/1.1.
+/// The response of Go's server to HTTP/2 where it speaks only HTTP/1.1.
 const NO_HTTP2: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
 /// The first byte of every TLS connection.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Serves a client until it is gone.
+/// Serves a client until its connection ends.
 pub async fn serve(network: Rc<Network>, connection: Rc<Connection>, transport: Transport) {
     let registered = Registered { network, connection };
     let Registered { network, connection } = &registered;
-    // Boxed apart, so that an idle connection holds the state of one stage only.
+    // Each stage has its own box, so that an idle connection holds the state of one stage only.
     let Some(socket) = Box::pin(secure(network, connection, transport)).await else { return };
     let mut io = Io::new(socket, connection.clone(), network.shared.clone());
     let limits = &network.shared.limits;
@@ -41,7 +41,7 @@ pub async fn serve(network: Rc<Network>, connection: Rc<Connection>, transport: 
             io.link().borrow_mut().say(NO_HTTP2);
             farewell(&io.link()).await;
         }
-        // Where only gRPC is served, HTTP/1.1 is HTTP/2 with a wrong preface, as it is to grpc-go.
+        // A listener for gRPC only treats HTTP/1.1 as HTTP/2 with a wrong preface, as grpc-go does.
         Ok(Some(is_http2)) if is_http2 || connection.listener.serves == Serves::Grpc => {
             io.expect_http2();
             Box::pin(http2::serve(network, connection, io)).await;
@@ -52,7 +52,7 @@ pub async fn serve(network: Rc<Network>, connection: Rc<Connection>, transport: 
     }
 }
 
-/// Shakes hands where the listener has TLS; None if the client is not to be served.
+/// Performs the TLS handshake if the listener has TLS; None if the client cannot be served.
 async fn secure(
     network: &Network,
     connection: &Connection,
@@ -73,7 +73,7 @@ async fn secure(
             transport.close().await;
             return None;
         }
-        // A port scan: it said nothing, and is not worth an incident.
+        // A client that sent nothing, such as a port scan, is not worth an incident.
         Ok(Ok(None) | Err(_)) => return None,
         Err(_) => {
             timed_out();
@@ -95,7 +95,7 @@ async fn secure(
         }
         Ok(Err((error, mut transport))) => {
             failed(words::of_handshake(&error));
-            // A reset must not destroy the alert that rustls has sent.
+            // A graceful close: a reset could destroy the alert that rustls has sent.
             transport.close().await;
             None
         }
@@ -106,7 +106,7 @@ async fn secure(
     }
 }
 
-/// Whether the client speaks HTTP/2; None if it left before that was known, or speaks TLS.
+/// Whether the client speaks HTTP/2; None if it left before that was clear, or if it speaks TLS.
 async fn read_protocol(io: &mut Io) -> Option<bool> {
     let mut start = BytesMut::with_capacity(HTTP2_PREFACE.len());
     loop {
@@ -130,7 +130,7 @@ async fn read_protocol(io: &mut Io) -> Option<bool> {
     Some(is_http2)
 }
 
-/// Removes a connection from the lists, however its task ends.
+/// Removes a connection from the network's lists, however its task ends.
 struct Registered {
     network: Rc<Network>,
     connection: Rc<Connection>,

@@ -1,6 +1,7 @@
-//! The part of DER that certificates need: values, serial numbers, a common name, a revocation list.
+//! Reads the parts of DER that certificates need: values, serial numbers, common names and
+//! revocation lists.
 //!
-//! Nothing here decides whether a certificate is genuine; `chains.rs` does.
+//! This module does not decide whether a certificate is genuine; `chains.rs` does.
 
 pub const INTEGER: u8 = 0x02;
 pub const OBJECT_IDENTIFIER: u8 = 0x06;
@@ -12,7 +13,7 @@ pub const EXPLICIT_VERSION: u8 = 0xA0;
 /// 2.5.4.3, the attribute "common name".
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 
-/// The values that follow each other in a piece of DER.
+/// A cursor over consecutive DER values.
 #[derive(Clone, Copy)]
 pub struct Values<'a>(pub &'a [u8]);
 
@@ -43,7 +44,7 @@ impl<'a> Values<'a> {
         })
     }
 
-    /// Takes the next value if it has this tag; returns it with its tag and length.
+    /// Takes the next value if it has this tag; returns it with its tag and length bytes.
     pub fn take_whole(&mut self, tag: u8) -> Option<&'a [u8]> {
         let before = self.0;
         self.take(tag)?;
@@ -56,7 +57,7 @@ fn without_leading_zeros(number: &[u8]) -> &[u8] {
     &number[zeros..]
 }
 
-/// The signed part of a certificate, behind its version.
+/// The fields in a certificate's signed part that follow its version.
 fn certificate_fields(certificate: &[u8]) -> Option<Values<'_>> {
     let mut outer = Values(Values(certificate).take(SEQUENCE)?);
     let mut fields = Values(outer.take(SEQUENCE)?);

@@ -1,8 +1,8 @@
-//! A member's stream as the loop writes to it itself: a thread less to wake for each message.
+//! Lets the loop write to a member's stream itself, which saves waking a thread for each message.
 //!
 //! The network thread lends the socket while it has nothing to write to it, and takes it back at
-//! the begin of each pass over the connection. A chunk needs nothing of the chunks before it, so
-//! the HTTP library below need not know of those that were written here.
+//! the start of each pass over the connection. HTTP/1.1 chunks do not depend on each other, so
+//! hyper need not know about those that the loop wrote.
 
 use crate::shared::Pending;
 use parking_lot::Mutex;
@@ -10,17 +10,17 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// More than this is left to the network thread: copying it would hold the loop up.
+/// Longer messages are left to the network thread: copying them would delay the loop.
 const DIRECT_BYTES_MAX: usize = 16 * 1024;
 
-/// What became of a message.
+/// The result of a direct write.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wrote {
-    /// The socket has this many bytes, the chunk's frame included.
+    /// The socket took the whole chunk: this many bytes, framing included.
     All(usize),
-    /// It has this many; the connection is to be woken, and writes the rest.
+    /// The socket took this many bytes; the connection must be woken, and writes the rest.
     Part(usize),
-    /// Nothing was written: the message has to be queued.
+    /// Nothing was written: the caller has to queue the message.
     Nothing,
 }
 
@@ -31,9 +31,9 @@ pub struct Direct {
 
 #[derive(Default)]
 struct Loan {
-    /// The socket, while it is lent. It is taken back before it is closed.
+    /// The socket, while it is lent. The network thread takes it back before closing it.
     descriptor: Option<RawFd>,
-    /// What the socket did not accept of a chunk; it goes before everything else.
+    /// The part of a chunk that the socket did not accept; it leaves before everything else.
     rest: Vec<u8>,
 }
 
@@ -42,27 +42,27 @@ impl Direct {
         Direct { pending, loan: Mutex::default() }
     }
 
-    /// Lends the socket, to which everything was written that was taken from the loop.
+    /// Lends the socket, after the network thread has written all that it took from the loop.
     pub fn lend(&self, descriptor: RawFd) {
         self.loan.lock().descriptor = Some(descriptor);
     }
 
-    /// Takes the socket back, with what has to be written to it first.
+    /// Takes the socket back; returns the bytes that have to be written to it first.
     pub fn take_back(&self) -> Vec<u8> {
         let mut loan = self.loan.lock();
         loan.descriptor = None;
         std::mem::take(&mut loan.rest)
     }
 
-    /// Writes a message as one chunk, if it is lent and everything sent before has left; called by
-    /// the loop.
+    /// Writes a message as one chunk, if the socket is lent and everything sent earlier has left.
+    /// The loop calls this.
     pub fn write(&self, message: &[u8], mark: usize) -> Wrote {
         if message.is_empty() || message.len() > DIRECT_BYTES_MAX {
             return Wrote::Nothing;
         }
         let mut loan = self.loan.lock();
         let Some(descriptor) = loan.descriptor else { return Wrote::Nothing };
-        // What was queued meanwhile has not been taken from the queue.
+        // Messages that are still in the queue go first.
         if self.pending.bytes.load(Ordering::SeqCst) > 0 {
             return Wrote::Nothing;
         }
@@ -71,7 +71,7 @@ impl Direct {
         chunk.extend_from_slice(b"\r\n");
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let sent = unsafe { libc::send(descriptor, chunk.as_ptr().cast(), chunk.len(), flags) };
-        // The network thread finds out what is wrong with a socket that takes nothing.
+        // The network thread will find the error of a socket that takes nothing.
         let Ok(sent @ 1..) = usize::try_from(sent) else { return Wrote::Nothing };
         if sent == chunk.len() {
             return Wrote::All(sent);

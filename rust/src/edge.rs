@@ -1,4 +1,4 @@
-//! `NativeEdge`: the Python face of the edge. Only functions of this module touch Python.
+//! `NativeEdge`: the edge's Python class. In the edge, only this module's functions touch Python.
 //!
 //! `kvorum.edge.interface` documents what each method promises.
 
@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Numbers of `kvorum.edge.interface.EventKind`.
+/// Values of `kvorum.edge.interface.EventKind`.
 const OPENED: u8 = 1;
 const MESSAGE: u8 = 2;
 const HALF_CLOSED: u8 = 3;
@@ -42,14 +42,14 @@ const ENDED: u8 = 4;
 const HTTP_OPENED: u8 = 5;
 const WRITABLE: u8 = 6;
 
-/// A longer answer is sent from where Python keeps it: copying it would take the loop's time and
-/// as much memory again.
+/// Responses from this size on are sent from Python's own buffer: copying them would cost the loop
+/// time, and as much memory again.
 const LENT_BYTES_MIN: usize = 256 * 1024;
 
-/// The largest window HTTP/2 knows.
+/// The largest window that HTTP/2 allows.
 const HTTP2_WINDOW_MAX: u32 = (1 << 31) - 1;
 
-/// A stream or HTTP request that the loop knows.
+/// A stream or HTTP request that the loop has polled and not finished.
 struct OpenStream {
     pending: Arc<Pending>,
     is_http: bool,
@@ -147,7 +147,7 @@ impl NativeEdge {
         let bound = BoundSocket::new(address, facts, tls, reuse_port);
         let (bound, address) = bound.map_err(|error| {
             let reason = error.to_string();
-            // The exception carries the error number itself.
+            // The exception carries the errno itself, so its text leaves that out.
             let reason = reason.split(" (os error").next().unwrap_or_default();
             let text = format!("cannot listen at {address}: {reason}");
             PyOSError::new_err((error.raw_os_error().unwrap_or(libc::EINVAL), text))
@@ -230,7 +230,7 @@ impl NativeEdge {
         let mark = self.shared.limits.stream_writable_bytes;
         let streams = self.streams.lock();
         let mut commands = Vec::with_capacity(batch.len().unwrap_or(0));
-        // A message to many streams is one object of Python many times: it is framed once.
+        // A fan-out passes one Python object many times: it is framed once.
         let mut last: Option<(Bound<'_, PyBytes>, Bytes)> = None;
         for item in batch.try_iter()? {
             let item = item?.cast_into::<PyTuple>()?;
@@ -391,7 +391,7 @@ impl NativeEdge {
     }
 
     fn is_quiet(&self) -> bool {
-        // In this order: a client that may open no more calls has queued its last ones by then.
+        // Keep this order: clients that may open no more calls have queued their last ones by then.
         self.shared.draining.load(Ordering::SeqCst)
             && self.shared.callers.load(Ordering::SeqCst) == 0
             && self.shared.inbox.lock().is_drained()
@@ -417,7 +417,7 @@ impl NativeEdge {
         unsafe { self.shared.descriptors.force_unlock() };
     }
 
-    /// Closes the child's copies; no thread of the edge runs in the child.
+    /// Closes the child's copies of the sockets; no thread of the edge runs in the child.
     fn after_fork_in_child(&self) {
         self.closed.store(true, Ordering::SeqCst);
         std::mem::forget(self.network.lock().take());
@@ -432,7 +432,7 @@ impl NativeEdge {
 }
 
 impl NativeEdge {
-    /// What its thread shares with those who want to run on it.
+    /// Returns the network thread's shared state, for an `Upstream` that runs on that thread.
     pub fn opened(&self) -> PyResult<&Arc<Shared>> {
         self.check_open()?;
         Ok(&self.shared)
@@ -451,7 +451,7 @@ impl NativeEdge {
         Ok(())
     }
 
-    /// Forgets a stream or HTTP request that the loop has finished.
+    /// Forgets a stream or HTTP request that has ended.
     fn forget(&self, call: Call) {
         let stream = self.streams.lock().remove(&call);
         if stream.is_some_and(|stream| stream.is_http)
@@ -462,11 +462,11 @@ impl NativeEdge {
         }
     }
 
-    /// Hands answers over, after adding them to what their clients have to take.
+    /// Hands commands to the network thread, after counting their bytes as unread by the clients.
     fn hand_over(&self, commands: Vec<Command>) {
         let inbox = self.shared.inbox.lock();
         let mut given = (0, (0, 0));
-        // Answers to one connection mostly follow each other.
+        // Consecutive commands are mostly for one connection, so their bytes are added up first.
         let give = |(number, load): (u32, (usize, usize))| {
             if load != (0, 0)
                 && let Some(connection) = inbox.connection(number)
@@ -498,7 +498,7 @@ impl NativeEdge {
         self.shared.wakeup.close();
     }
 
-    /// Takes what arrived, and tells connections that stopped reading when they may go on.
+    /// Takes received requests and events, and resumes connections that had stopped reading.
     fn take(
         &self,
         calls_max: usize,

@@ -1,4 +1,4 @@
-//! The requests of an HTTP/1.1 connection, one after the other, and the answer to each.
+//! Passes an HTTP/1.1 connection's requests to the loop one by one, and its responses back.
 
 use crate::arrivals::Arrivals;
 use crate::direct::Direct;
@@ -24,16 +24,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// How many bytes of small pieces are sent as one.
+/// Small pieces of a response are joined up to this size.
 const JOINED_BYTES_MAX: usize = 64 * 1024;
 
-/// How much of an answered request's body is read to keep the connection.
+/// Bytes of an answered request's body that are read and discarded to keep the connection.
 const DISCARDED_BYTES_MAX: usize = 256 * 1024;
 
-/// Pieces of bodies below this are copied: each would keep the whole buffer it was read into.
+/// Smaller pieces of a body are copied: each would keep the whole buffer it was read into.
 const SHARED_BYTES_MIN: usize = 2 * 1024;
 
-/// The connection's requests, as hyper's service and as the loop's calls.
+/// The connection's requests: hyper sees a service, the loop sees calls.
 pub struct Exchanges {
     network: Rc<Network>,
     connection: Rc<Connection>,
@@ -41,27 +41,27 @@ pub struct Exchanges {
     requests: u32,
     current: Option<Exchange>,
     ledger: Ledger,
-    /// Bytes of answers that hyper has and has not written.
+    /// Bytes of responses that hyper has taken and not written.
     unwritten: Rc<Cell<usize>>,
-    /// A request's body broke off, so the connection ends.
+    /// A request's body failed before its end, so the connection ends.
     pub broken: bool,
 }
 
 struct Exchange {
     id: u32,
     is_head: bool,
-    /// How the loop may write the answer itself, if it is for a member.
+    /// Lets the loop write the response itself; only at listeners for HTTP/1.1 alone.
     direct: Option<Arc<Direct>>,
-    /// Bytes that the loop began to write, and the link has to.
+    /// Bytes of a chunk that the loop wrote in part and the link has to finish.
     rest: usize,
     body: Option<Incoming>,
-    /// Bytes of the body that the loop has not taken.
+    /// Bytes of the body that the loop has not polled.
     held: usize,
-    /// The loop wants no more of the body for now.
+    /// The loop has paused the request's body.
     is_paused: bool,
-    /// Bytes of the body that came after the answer.
+    /// Bytes of the body that arrived after the response.
     discarded: usize,
-    /// The answer says that the connection ends with it.
+    /// The response announces that the connection ends with it.
     is_last: bool,
     answer: Option<Response<AnswerBody>>,
     outgoing: Rc<RefCell<Outgoing>>,
@@ -104,7 +104,7 @@ impl Exchanges {
         };
         let pending = outgoing.pending.clone();
         let listener = self.connection.listener.number;
-        // Older clients are sent no chunks.
+        // Clients of HTTP/1.0 cannot read chunks.
         let is_chunked = outgoing.joins && parts.version == Version::HTTP_11;
         let direct = is_chunked.then(|| Arc::new(Direct::new(pending.clone())));
         let mut request = HttpRequest::new(&self.network.shared, &parts, listener, pending);
@@ -148,7 +148,7 @@ impl Exchanges {
         }
     }
 
-    /// Takes the socket back from the loop, with what has to be written to it first.
+    /// Takes the socket back from the loop; returns the bytes that have to be written to it first.
     pub fn take_back(&mut self) -> Vec<u8> {
         let Some(current) = &mut self.current else { return Vec::new() };
         let rest = current.direct.as_ref().map_or_else(Vec::new, |direct| direct.take_back());
@@ -156,7 +156,7 @@ impl Exchanges {
         rest
     }
 
-    /// Lends the socket to the loop, if all that was taken of the answer was written to it.
+    /// Lends the socket to the loop, if everything taken of the response was written to it.
     pub fn lend(&mut self, descriptor: RawFd) {
         let Some(current) = &mut self.current else { return };
         let outgoing = current.outgoing.borrow();
@@ -177,12 +177,12 @@ impl Exchanges {
         })
     }
 
-    /// Whether the client has to send more of a request's body.
+    /// Whether the connection waits for the client to send more of a request's body.
     pub fn awaits_body(&self) -> bool {
         self.may_receive() && self.current.as_ref().is_some_and(|current| current.body.is_some())
     }
 
-    /// Takes pieces of the request's body, as many as may wait.
+    /// Takes pieces of the request's body until the limit on waiting bytes.
     pub fn poll_body(&mut self, cx: &mut Context<'_>) {
         while self.may_receive()
             && let Some(current) = &mut self.current
@@ -218,7 +218,7 @@ impl Exchanges {
         }
     }
 
-    /// Forgets a request that is answered; returns whether one is still being served.
+    /// Forgets an answered request; returns whether a request is still being served.
     ///
     /// The rest of an answered request's body is read first, unless the connection ends anyway.
     pub fn is_busy(&mut self) -> bool {
@@ -270,7 +270,7 @@ impl Exchanges {
         self.current.as_ref().is_none_or(Exchange::is_finished)
     }
 
-    /// Ends the current exchange; the loop is told unless it has finished with it.
+    /// Ends the current exchange; reports ENDED unless the loop has finished the response.
     pub fn end(&mut self) {
         if let Some(current) = self.current.take() {
             uncount(&self.network.shared.counters.calls_open, 1);
@@ -298,12 +298,12 @@ impl Exchanges {
 }
 
 impl Exchange {
-    /// Whether the loop has given all of the answer.
+    /// Whether the loop has handed over the whole response.
     fn is_finished(&self) -> bool {
         self.outgoing.borrow().ending.is_some()
     }
 
-    /// Counts bytes that nobody wants; gives the body up when there are too many.
+    /// Counts discarded bytes; abandons the body when there are too many.
     fn discard(&mut self, bytes: usize) {
         self.discarded += bytes;
         if self.discarded > DISCARDED_BYTES_MAX {
@@ -311,7 +311,7 @@ impl Exchange {
         }
     }
 
-    /// Whether more of the request's body may come than is read after an answer.
+    /// Whether more of the request's body may arrive than an answered request may discard.
     fn has_long_rest(&self) -> bool {
         self.body.as_ref().is_some_and(|body| {
             let left = body.size_hint().upper();
@@ -319,7 +319,7 @@ impl Exchange {
         })
     }
 
-    /// Whether hyper took the answer and has let go of it.
+    /// Whether hyper took the response and has dropped it again.
     fn is_taken(&self) -> bool {
         self.answer.is_none() && Rc::strong_count(&self.outgoing) == 1
     }
@@ -365,20 +365,20 @@ impl Exchange {
     }
 }
 
-/// What the loop sent and the network has not taken.
+/// The data that the loop sent and hyper has not taken.
 struct Outgoing {
     pieces: VecDeque<Bytes>,
     bytes: usize,
     ending: Option<i32>,
     waker: Option<Waker>,
     pending: Arc<Pending>,
-    /// The whole body was given at once, so its length is known.
+    /// The loop gave the whole body at once, so its length is known.
     exact: bool,
-    /// Each piece is a chunk, whose length it tells itself.
+    /// Each piece leaves as a chunk with its own length.
     chunked: bool,
-    /// What is sent has nowhere to go: hyper does not ask for it.
+    /// The response has no body: hyper asks for no data, and sent data is dropped.
     bodiless: bool,
-    /// Small pieces leave together. Members read whatever comes; clients take a chunk for a line.
+    /// Small pieces leave together. Members accept any chunks; clients take each chunk for a line.
     joins: bool,
     unwritten: Rc<Cell<usize>>,
 }
@@ -393,7 +393,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether hyper has asked for more of a chunked body, and there is none.
+    /// Whether hyper waits for more of a chunked body.
     fn awaits_chunks(&self) -> bool {
         self.chunked && self.waker.is_some() && self.pieces.is_empty() && self.ending.is_none()
     }
@@ -402,8 +402,8 @@ impl Outgoing {
         self.ending.get_or_insert(code);
     }
 
-    /// Takes the next piece, and with it small ones after it where they leave together: each would
-    /// cost a chunk header, and work at the reader.
+    /// Takes the next piece, joined with the small ones after it where pieces leave together: each
+    /// would cost a chunk header, and work for the reader.
     fn take(&mut self) -> Option<Piece> {
         let mut data = self.pieces.pop_front()?;
         if self.joins && !self.exact && self.is_joined(data.len()) {
@@ -418,7 +418,7 @@ impl Outgoing {
         Some(Piece { data, pending: self.pending.clone(), unwritten: self.unwritten.clone() })
     }
 
-    /// Whether the next piece goes out with one of this length.
+    /// Whether the next piece may be joined to one of this length.
     fn is_joined(&self, length: usize) -> bool {
         self.pieces.front().is_some_and(|next| length + next.len() <= JOINED_BYTES_MAX)
     }
@@ -437,7 +437,7 @@ impl Outgoing {
     }
 }
 
-/// A piece that is being written; what is not written yet is still pending and unread.
+/// A piece that hyper is writing; its unwritten bytes still count as pending and unread.
 pub struct Piece {
     data: Bytes,
     pending: Arc<Pending>,
@@ -460,14 +460,14 @@ impl Buf for Piece {
     }
 }
 
-/// hyper drops what exceeds the length that an answer announced.
+/// hyper drops data beyond the length that a response announced; such data counts as sent.
 impl Drop for Piece {
     fn drop(&mut self) {
         self.advance(self.data.len());
     }
 }
 
-/// The body of an answer, as hyper asks for it.
+/// The body of a response, which hyper polls.
 pub struct AnswerBody(Rc<RefCell<Outgoing>>);
 
 impl Body for AnswerBody {
@@ -507,7 +507,7 @@ impl Body for AnswerBody {
     }
 }
 
-/// Shows requests to the loop, and waits for its answers.
+/// Reports requests to the loop, and waits for its responses.
 pub struct Server(pub Rc<RefCell<Exchanges>>);
 
 impl Service<Request<Incoming>> for Server {

@@ -1,6 +1,6 @@
-//! Follows HTTP/2's frames in the bytes that pass, by their headers alone.
+//! Follows the HTTP/2 frames of a connection by their headers alone.
 //!
-//! h2 answers pings and forgets resets by itself; this is where a client's use of them is counted.
+//! h2 answers pings and handles resets without reporting them; this module counts a client's.
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
@@ -13,13 +13,13 @@ pub const CONTINUATION: u8 = 9;
 const FLAG_ACK: u8 = 0x01;
 pub const HEADER_BYTES: usize = 9;
 
-/// What a waiting call costs besides its headers.
+/// Memory that a waiting call costs besides its headers.
 const OVERHEAD_BYTES: usize = 256;
 
-/// What a header costs in memory besides its bytes, even if one byte refers to all of it.
+/// Memory that a header costs besides its bytes, even if a single byte refers to all of it.
 const FIELD_BYTES: usize = 128;
 
-/// How much is read ahead while new calls have not been accepted. Usually that is soon.
+/// Size of new calls at which reading stops until they are accepted, which is usually soon.
 const CALLS_BYTES_MAX: usize = 256 * 1024;
 
 struct Frame {
@@ -41,7 +41,7 @@ impl Frame {
     }
 }
 
-/// One direction of a connection.
+/// Finds the frames in one direction of a connection.
 #[derive(Default)]
 struct Walker {
     header: [u8; HEADER_BYTES],
@@ -75,28 +75,28 @@ impl Walker {
     }
 }
 
-/// What passed on a connection since it was last looked at.
+/// Counts of a client's frames, which the connection's driver takes and resets.
 #[derive(Default)]
 pub struct Traffic {
     reading: Walker,
     writing: Walker,
-    /// The client's first frame has begun.
+    /// The client's first frame has started.
     pub greeted: bool,
-    /// The client's pings since the last one that came after an answer.
+    /// Pings since the driver last took the count, or since a ping that followed a response.
     pub pings: u32,
-    /// A ping came after an answer.
+    /// A ping followed a response, which clears the client's earlier pings.
     pub forgiven: bool,
     /// HEADERS or DATA were written since the last ping.
     answered: bool,
     /// Streams that the client reset.
     pub resets: Vec<u32>,
-    /// Bytes that new calls brought, and their overhead, until the calls are accepted.
+    /// Size of new calls with their overhead, until the calls are accepted.
     pub calls_bytes: usize,
     /// New calls are not accepted for now.
     pub held: bool,
-    /// Nothing was read because calls have to be accepted first.
+    /// Reading stopped because calls have to be accepted first.
     pub throttled: bool,
-    /// DATA that was written: stream and length.
+    /// DATA frames that were written: stream and length.
     pub data: Vec<(u32, usize)>,
     /// GOAWAY frames that were written.
     pub goaways: u8,
@@ -118,14 +118,14 @@ impl Traffic {
         });
     }
 
-    /// Counts headers that arrived.
+    /// Counts header fields that arrived.
     pub fn read_fields(&mut self, fields: usize) {
         self.calls_bytes += fields * FIELD_BYTES;
     }
 
     /// Whether calls have to be accepted before more is read.
     pub fn is_throttled(&mut self) -> bool {
-        // Calls that are held are not accepted, and what releases them has to be read.
+        // Held calls are not accepted, and the frames that release them have to be read.
         self.throttled = !self.held && self.calls_bytes > CALLS_BYTES_MAX;
         self.throttled
     }
@@ -142,7 +142,7 @@ impl Traffic {
         });
     }
 
-    /// A GOAWAY frame, if one can be written now.
+    /// Builds a GOAWAY frame; None while another frame is half written.
     pub fn go_away(&self, last_stream: u32, reason: u32, text: &str) -> Option<Vec<u8>> {
         self.writing.is_between_frames().then(|| {
             let length = (8 + text.len()) as u32;
@@ -156,12 +156,12 @@ impl Traffic {
     }
 }
 
-/// What a client has to know of its server's frames, and h2 does not tell.
+/// Facts about a server's frames that its client needs and h2 does not report.
 #[derive(Default)]
 pub struct ServerFrames {
     reading: Walker,
     settings: bool,
-    /// The server wants no more calls.
+    /// The server has asked for no more calls.
     pub going_away: bool,
 }
 
@@ -174,7 +174,7 @@ impl ServerFrames {
         });
     }
 
-    /// Whether the server's settings have come.
+    /// Whether the server's settings have arrived.
     pub fn has_greeted(&self) -> bool {
         self.settings && self.reading.is_between_frames()
     }

@@ -1,4 +1,4 @@
-//! gRPC on top of HTTP/2: what headers mean, how messages are framed, how a call ends.
+//! gRPC on top of HTTP/2: parses headers, cuts and frames messages, and builds statuses.
 //!
 //! Codes and texts are those of grpc-go, which etcd's clients know.
 
@@ -30,7 +30,7 @@ pub const APPLICATION_GRPC: HeaderValue = HeaderValue::from_static("application/
 /// Length of the prefix of a message: a flag and four bytes of length.
 const PREFIX_BYTES: usize = 5;
 
-/// A call that the edge answers itself, before the loop sees it.
+/// The error with which the edge itself ends a call.
 pub struct Refusal {
     pub http_status: StatusCode,
     pub code: i32,
@@ -55,7 +55,7 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
     })
 }
 
-/// A plain HTTP request where only gRPC is served.
+/// Refuses a plain HTTP request where only gRPC is served.
 pub fn not_grpc(headers: &HeaderMap) -> Refusal {
     let kind = headers.get(CONTENT_TYPE).map(text_of).unwrap_or_default();
     Refusal {
@@ -65,7 +65,7 @@ pub fn not_grpc(headers: &HeaderMap) -> Refusal {
     }
 }
 
-/// Finds out what is called, or why it cannot be.
+/// Reads which method a call is for, and its options; the error says why it is refused.
 pub fn read_head(shared: &Shared, parts: &request::Parts) -> Result<CallHead, Refusal> {
     if parts.method != http::Method::POST {
         return Err(Refusal {
@@ -86,7 +86,7 @@ pub fn read_head(shared: &Shared, parts: &request::Parts) -> Result<CallHead, Re
             "grpc-encoding" => gzip = parse_encoding(value.as_bytes()),
             _ => {
                 let place = shared.metadata_keys.iter().position(|key| key == name);
-                // The first value counts.
+                // The first value of a key counts.
                 if let Some(place) = place
                     && !metadata.iter().any(|(known, _)| *known == place)
                 {
@@ -105,7 +105,7 @@ pub fn read_head(shared: &Shared, parts: &request::Parts) -> Result<CallHead, Re
     Ok(CallHead { method, gzip: gzip?, timeout, metadata })
 }
 
-/// Whether messages may be in gzip; an unknown encoding is refused.
+/// Whether messages may be compressed with gzip; an unknown encoding is refused.
 fn parse_encoding(value: &[u8]) -> Result<bool, Refusal> {
     match value {
         b"identity" | b"" => Ok(false),
@@ -135,7 +135,7 @@ fn quote(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// The client sends nothing more, and what it sent is not a whole message.
+/// Refuses a call whose client half-closed it before a whole message arrived.
 pub fn cut_off(streaming: bool, partial_bytes: usize) -> Refusal {
     let text = if partial_bytes == 0 { "EOF" } else { "unexpected EOF" };
     refuse(if streaming { INTERNAL } else { UNKNOWN }, text.to_owned())
@@ -145,7 +145,7 @@ pub fn deadline_exceeded() -> Refusal {
     refuse(DEADLINE_EXCEEDED, "context deadline exceeded".to_owned())
 }
 
-/// Parses up to eight digits and a unit.
+/// Parses a `grpc-timeout`: up to eight digits and a unit.
 fn parse_timeout(value: &[u8]) -> Result<Duration, String> {
     let text = quote(&String::from_utf8_lossy(value));
     if value.len() < 2 {
@@ -189,15 +189,15 @@ pub fn frame(payload: &[u8]) -> Bytes {
     framed.freeze()
 }
 
-/// What the body of a call holds next.
+/// The next part of a call's body.
 pub enum Next {
     Message {
         message: Bytes,
-        /// Its length on the wire.
+        /// The message's length on the wire, with its prefix.
         wire_bytes: usize,
         compressed: bool,
     },
-    /// It is here, but has to stay compressed for now.
+    /// A message is complete, but has to stay compressed for now.
     Packed,
     Incomplete,
 }
@@ -209,7 +209,7 @@ pub struct MessageReader {
     message_bytes_max: usize,
     /// The beginning of a message whose rest has not arrived.
     partial: BytesMut,
-    /// What arrived last and is not yet cut into messages.
+    /// The bytes that arrived last and are not yet cut into messages.
     chunk: Bytes,
 }
 
@@ -218,13 +218,13 @@ impl MessageReader {
         MessageReader { gzip, message_bytes_max, ..MessageReader::default() }
     }
 
-    /// Takes the next bytes; all earlier ones have been cut into messages.
+    /// Adds the next bytes; all earlier ones must have been cut into messages.
     pub fn push(&mut self, chunk: Bytes) {
         debug_assert!(self.chunk.is_empty());
         self.chunk = chunk;
     }
 
-    /// Bytes that belong to a message that is not complete.
+    /// Bytes that are not yet cut into messages.
     pub fn partial_bytes(&self) -> usize {
         self.partial.len() + self.chunk.len()
     }
@@ -261,7 +261,7 @@ impl MessageReader {
         self.unpack(compressed, message)
     }
 
-    /// Moves bytes from the chunk until the partial message has so many.
+    /// Moves bytes from the chunk until the partial message has `wanted` of them.
     fn gather(&mut self, wanted: usize) {
         let missing = wanted.saturating_sub(self.partial.len());
         let moved = self.chunk.split_to(missing.min(self.chunk.len()));
@@ -311,7 +311,7 @@ impl MessageReader {
     }
 }
 
-/// The headers that open an answer.
+/// The headers that open a response.
 pub fn response(status: StatusCode, metadata: &[(String, String)]) -> Response<()> {
     let mut response = Response::new(());
     *response.status_mut() = status;
@@ -327,7 +327,7 @@ pub fn ok_trailers() -> HeaderMap {
     trailers
 }
 
-/// Adds a call's outcome to trailers, or to the headers of an answer that consists of nothing else.
+/// Adds a call's status to trailers, or to the headers of a response that has nothing else.
 pub fn add_status(trailers: &mut HeaderMap, code: i32, text: &str, extra: &[(String, String)]) {
     trailers.insert(GRPC_STATUS, HeaderValue::from(code));
     if !text.is_empty() {
@@ -338,7 +338,7 @@ pub fn add_status(trailers: &mut HeaderMap, code: i32, text: &str, extra: &[(Str
 
 pub fn append_all(headers: &mut HeaderMap, pairs: &[(String, String)]) {
     for (name, value) in pairs {
-        // Names and values come from our own code; one that HTTP forbids is a bug there.
+        // Names and values come from our own code, so one that HTTP forbids is a bug there.
         if let (Ok(name), Some(value)) = (name.parse::<HeaderName>(), value_of(value)) {
             headers.append(name, value);
         }
@@ -357,7 +357,7 @@ fn percent_encode(text: &str) -> HeaderValue {
     HeaderValue::try_from(encoded).expect("percent-encoded text is printable")
 }
 
-/// Binary metadata as it is sent: base64 without padding.
+/// Encodes binary metadata as gRPC does: base64 without padding.
 pub fn base64(data: &[u8]) -> Vec<u8> {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut encoded = Vec::with_capacity(data.len().div_ceil(3) * 4);

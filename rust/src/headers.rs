@@ -1,11 +1,11 @@
-//! Which headers of plain HTTP requests the loop wants, and how they are written to it.
+//! Selects the headers of plain HTTP requests that the loop wants, and converts their values.
 
 use http::header::InvalidHeaderName;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-/// Subscribed names; one that ends in a star stands for all that begin with what is before it.
+/// Subscribed names; one that ends in a star stands for all names with that prefix.
 pub struct Wanted {
     names: HashSet<HeaderName>,
     prefixes: Vec<String>,
@@ -30,14 +30,14 @@ impl Wanted {
             || self.prefixes.iter().any(|prefix| name.as_str().starts_with(prefix))
     }
 
-    /// Every value of every subscribed header; those of one name keep their order.
+    /// Every value of every subscribed header; the values of one name keep their order.
     pub fn of(&self, headers: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
         let wanted = headers.iter().filter(|(name, _)| self.includes(name));
         wanted.map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 }
 
-/// A value as text with a character for each byte.
+/// A value as text with one character for each byte.
 pub fn text_of(value: &HeaderValue) -> Cow<'_, str> {
     match value.to_str() {
         Ok(text) => Cow::Borrowed(text),
@@ -45,7 +45,7 @@ pub fn text_of(value: &HeaderValue) -> Cow<'_, str> {
     }
 }
 
-/// The opposite of `text_of`; None if HTTP cannot carry it.
+/// The inverse of `text_of`; None if HTTP cannot carry the text.
 pub fn value_of(text: &str) -> Option<HeaderValue> {
     if text.is_ascii() {
         return HeaderValue::from_str(text).ok();

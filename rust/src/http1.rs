@@ -1,4 +1,4 @@
-//! An HTTP/1.1 connection: hyper does the protocol, the loop sees calls as on HTTP/2.
+//! Serves an HTTP/1.1 connection: hyper speaks the protocol, the loop sees calls as on HTTP/2.
 
 use crate::exchange::{Exchanges, Server};
 use crate::incidents::Incident;
@@ -15,7 +15,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// How much of an upgraded connection is read at a time.
+/// Bytes of an upgraded connection that are read at a time.
 const RAW_READ_BYTES: usize = 16 * 1024;
 
 pub async fn serve(network: &Rc<Network>, connection: &Rc<Connection>, io: Io) {
@@ -41,23 +41,23 @@ pub async fn serve(network: &Rc<Network>, connection: &Rc<Connection>, io: Io) {
 
 enum Stage {
     Http(Box<http1::Connection<TokioIo<Io>, Server>>),
-    /// After status 101 the bytes belong to the loop.
+    /// After status 101 the loop sends and receives the raw bytes.
     Raw(Io),
     Closed,
 }
 
-/// What the client has to do next.
+/// The client's next step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waiting {
-    /// Send a request; only connections at listeners for HTTP/1.1 alone are closed for lack of one.
+    /// Send a request; only listeners for HTTP/1.1 alone close a connection that sends none.
     Idle,
     /// Send the rest of a request's headers.
     Head,
-    /// Send more of its body.
+    /// Send more of a request's body.
     Body,
 }
 
-/// How long the client may take.
+/// The timeout of the client's next step.
 struct Patience {
     waiting: Waiting,
     alarm: Pin<Box<Sleep>>,
@@ -76,7 +76,7 @@ struct Driver {
 impl Driver {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.connection.set_waker(cx.waker());
-        // Nobody else writes to the socket during a pass.
+        // The loop does not write to the socket during a pass.
         let rest = self.exchanges.borrow_mut().take_back();
         self.link.borrow_mut().say(&rest);
         self.network.dispatch();
@@ -118,9 +118,9 @@ impl Driver {
         polled
     }
 
-    /// What the client has failed to do in time, if anything.
+    /// The step that the client has failed to take in time, if any.
     ///
-    /// hyper's own timeout would close connections that are merely idle, too.
+    /// hyper's own timeout would also close connections that are merely idle.
     fn missing(&mut self, cx: &mut Context<'_>) -> Option<Waiting> {
         let (limits, strict) = (&self.network.shared.limits, self.connection.listener.http1_only);
         let mut exchanges = self.exchanges.borrow_mut();
@@ -154,7 +154,7 @@ impl Driver {
         loop {
             match &mut self.stage {
                 Stage::Http(hyper) => {
-                    // Once to make room for what the socket holds, once to take what was read.
+                    // First make room for what hyper can read, then take what it has read.
                     self.exchanges.borrow_mut().poll_body(cx);
                     let polled = Pin::new(&mut **hyper).poll(cx);
                     self.exchanges.borrow_mut().poll_body(cx);
@@ -190,15 +190,15 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // The socket may be closed next.
+        // The loop must not write to a socket that may be closed next.
         if let Ok(mut exchanges) = self.exchanges.try_borrow_mut() {
             exchanges.take_back();
         }
     }
 }
 
-/// Reads what fits into the queue. Ready means that the client is gone: it has closed, even if only
-/// its sending half, and nothing is left to be written.
+/// Reads what fits into the queue. Ready means that the connection ends: reading failed, or the
+/// client closed, even if only its sending half, before the loop had finished.
 fn poll_raw_read(io: &mut Io, exchanges: &mut Exchanges, cx: &mut Context<'_>) -> Poll<()> {
     let mut data = [0; RAW_READ_BYTES];
     while exchanges.may_receive() {
@@ -217,7 +217,7 @@ fn poll_raw_read(io: &mut Io, exchanges: &mut Exchanges, cx: &mut Context<'_>) -
     Poll::Pending
 }
 
-/// Writes what was sent. Ready means that it is over: finished, or broken.
+/// Writes what the loop sent. Ready means that the connection ends, finished or broken.
 fn poll_raw_write(io: &mut Io, exchanges: &mut Exchanges, cx: &mut Context<'_>) -> Poll<()> {
     while let Some(mut piece) = exchanges.take_piece() {
         while piece.has_remaining() {

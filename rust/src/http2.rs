@@ -1,4 +1,4 @@
-//! An HTTP/2 connection: one task accepts calls, applies what the loop said, and flushes.
+//! Serves an HTTP/2 connection: one task accepts calls, applies the loop's commands, and flushes.
 
 use crate::arrivals::Arrivals;
 use crate::backlog::Backlog;
@@ -34,13 +34,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::time::{Sleep, sleep, sleep_until, timeout};
 
-/// How much of a stream's answer h2 may hold; the rest waits here, where it is counted.
+/// Bytes of a stream's response that h2 may hold; the rest waits here, where it is counted.
 const STREAM_BUFFER_BYTES_MAX: usize = 256 * 1024;
 
-/// How much of compressed messages is unpacked in one pass; the last one may exceed it.
+/// Bytes that one pass unpacks from compressed messages; the last message may exceed it.
 const UNPACKED_BYTES_MAX: usize = 1024 * 1024;
 
-/// Deadlines that are farther away than this never pass.
+/// Longer timeouts of calls are shortened to this, which never passes in practice.
 const DEADLINE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 const NO_SETTINGS: &str = "http2: no settings came in time";
@@ -77,20 +77,20 @@ struct Driver {
     h2: server::Connection<Io, Bytes>,
     streams: FxHashMap<u32, Box<Stream>>,
     ready: Arc<Ready>,
-    /// When calls with a deadline have to be answered.
+    /// Deadlines of open calls, with their streams.
     deadlines: BTreeSet<(Instant, u32)>,
     alarm: Option<Pin<Box<Sleep>>>,
-    /// Streams that have something to send as soon as the socket has written what it holds.
+    /// Streams that can send as soon as the socket has written what it holds.
     blocked: Vec<u32>,
-    /// Streams that the loop said something to in this pass.
+    /// Streams that received a command in this pass.
     addressed: Vec<u32>,
-    /// What the loop said and the socket has no room for, and what clients have to take of it.
+    /// Commands that wait until the socket has room, and their bytes in responses and in streams.
     commands: VecDeque<Command>,
     commands_load: (usize, usize),
     ledger: Ledger,
-    /// What h2 was given since it was last able to write.
+    /// Bytes handed to h2 since it was last able to write.
     granted: usize,
-    /// Streams that have a compressed message for which there was no room.
+    /// Streams whose compressed message waits for room.
     packed: Vec<u32>,
     /// Unary calls that have no waker yet.
     young: Vec<u32>,
@@ -99,7 +99,7 @@ struct Driver {
     going_away: bool,
     /// The client may open calls: it has not yet confirmed the request to open no more.
     is_caller: bool,
-    /// How long the client may take to send its settings.
+    /// The timeout for the client's settings.
     patience: Option<Pin<Box<Sleep>>>,
     keepalive: Option<Keepalive>,
     last_read: Instant,
@@ -114,7 +114,7 @@ struct Driver {
 }
 
 impl Driver {
-    // Apart from `serve`, whose future would otherwise hold room for the parts and the whole.
+    // Not part of `serve`, whose future would then hold room for the parts and for the whole.
     fn new(
         network: &Rc<Network>,
         connection: &Rc<Connection>,
@@ -200,7 +200,7 @@ impl Driver {
                 continue;
             }
             if self.is_throttled() {
-                // There is more to read; others come first.
+                // There is more to read; other connections come first.
                 cx.waker().wake_by_ref();
                 break;
             }
@@ -219,13 +219,13 @@ impl Driver {
         Poll::Pending
     }
 
-    /// Whether reading stopped because of the calls that this pass accepted.
+    /// Whether reading stopped until this pass had accepted calls.
     fn is_throttled(&self) -> bool {
         let mut link = self.link.borrow_mut();
         link.traffic.as_mut().is_some_and(|traffic| mem::take(&mut traffic.throttled))
     }
 
-    /// Lets compressed messages be unpacked in the next pass, if there is room by then.
+    /// Schedules compressed messages for the next pass, if the connection may queue more.
     fn unpack(&mut self, cx: &Context<'_>) {
         if !self.packed.is_empty() && !self.link.borrow().is_paused() {
             for stream in std::mem::take(&mut self.packed) {
@@ -235,10 +235,10 @@ impl Driver {
         }
     }
 
-    /// Notes that the client has heard that it may open no more calls.
+    /// Notes that the client has confirmed that it opens no more calls.
     ///
-    /// With its GOAWAY h2 sends a ping. The answer comes after every call that the client opened
-    /// before, and h2 sends a second GOAWAY then.
+    /// h2 sends a ping with its GOAWAY. The client's answer follows every call that the client
+    /// opened before, and makes h2 send a second GOAWAY.
     fn look_for_confirmation(&mut self) {
         let confirmed = self.link.borrow().traffic.as_ref().is_some_and(|it| it.goaways > 1);
         if confirmed && std::mem::take(&mut self.is_caller) {
@@ -246,7 +246,7 @@ impl Driver {
         }
     }
 
-    /// Frees memory that an idle connection does not need; there may be very many of them.
+    /// Frees memory that an idle connection does not need; there may be very many such connections.
     fn rest(&mut self) {
         self.streams.shrink_to_fit();
         self.commands.shrink_to_fit();
@@ -271,7 +271,7 @@ impl Driver {
             traffic.held = is_held;
         }
         if is_held {
-            // Frames that open the client's windows have to be read all the same.
+            // Frames that open the client's windows have to be read even while calls are held.
             return self.h2.poll_closed(cx).is_ready();
         }
         loop {
@@ -293,7 +293,7 @@ impl Driver {
         self.network.note(kind, &self.connection, text);
     }
 
-    /// Judges what the client did in this pass; true if the connection has to end.
+    /// Checks the client's pings, resets and unread bytes; true if the connection has to end.
     fn is_abusive(&mut self, highest_before: u32, calls_before: usize) -> bool {
         let link = &mut *self.link.borrow_mut();
         let Some(traffic) = &mut link.traffic else { return false };
@@ -334,7 +334,7 @@ impl Driver {
         offence.is_some()
     }
 
-    /// Whether the client has failed to answer a ping in time.
+    /// Whether the client has failed to send its settings, or to answer a ping, in time.
     fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
         if let Some(patience) = &mut self.patience {
             let greeted = self.link.borrow().traffic.as_ref().is_none_or(|traffic| traffic.greeted);
@@ -352,7 +352,7 @@ impl Driver {
         silent
     }
 
-    /// Finds out how much the client leaves unread, and whether its new calls have to wait.
+    /// Counts the bytes that the client leaves unread; decides whether its new calls have to wait.
     fn count_unread(&mut self) {
         if let Some(traffic) = &mut self.link.borrow_mut().traffic {
             self.backlog.settle(&mut traffic.data);
@@ -368,7 +368,7 @@ impl Driver {
         self.clogged = clogged;
     }
 
-    /// Counts what a stream keeps here; true if its message has to be refused.
+    /// Counts the bytes that a stream keeps here; true if its message has to be refused.
     fn weigh(&mut self, id: u32) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else { return false };
         let (before, now) = (stream.load, stream.current_load());
@@ -478,7 +478,7 @@ impl Driver {
         id
     }
 
-    /// Applies what the loop said, as long as the socket has room for the result.
+    /// Applies the loop's commands, if the socket has room for the result.
     fn apply_commands(&mut self) {
         let mut said = self.connection.commands.borrow_mut();
         for command in said.iter() {
@@ -496,7 +496,7 @@ impl Driver {
             self.apply(command);
         }
         self.commands_load = (0, 0);
-        // Only now: what was said to a stream at once leaves together.
+        // Streams transmit last, so that data of several commands leaves together.
         let mut addressed = mem::take(&mut self.addressed);
         for id in addressed.drain(..) {
             self.transmit(id);
@@ -544,10 +544,10 @@ impl Driver {
         }
     }
 
-    /// Finds unary calls that the client gave up.
+    /// Finds unary calls that the client cancelled.
     ///
-    /// Most calls are answered before a waker would be worth its price: only those that are older
-    /// than this pass get one, the others are looked at once.
+    /// Most calls are answered before a waker would be worth its price: only calls that are older
+    /// than this pass get one, and the others are checked once.
     fn watch_young(&mut self, known: usize) {
         let ready = self.ready.clone();
         let young = std::mem::take(&mut self.young);
@@ -561,7 +561,7 @@ impl Driver {
         }
     }
 
-    /// Drives a stream as far as it goes.
+    /// Receives and sends on a stream as far as possible.
     fn drive(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let may_unpack = |arrivals: &Arrivals| {
@@ -583,7 +583,7 @@ impl Driver {
         self.transmit(id);
     }
 
-    /// Sends what a stream has to send, as far as that goes.
+    /// Sends a stream's data as far as possible.
     fn transmit(&mut self, id: u32) {
         let socket_is_free = self.socket_is_free();
         let Some(stream) = self.streams.get_mut(&id) else { return };
@@ -616,8 +616,7 @@ impl Driver {
             }
             let deadline = deadline.into();
             let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-            // An alarm that rings too early costs one pass; setting it anew for each call would
-            // cost more.
+            // A timer that fires too early costs one pass; resetting it per call would cost more.
             if alarm.deadline() > deadline || alarm.is_elapsed() {
                 alarm.as_mut().reset(deadline);
             }
@@ -650,7 +649,7 @@ impl Driver {
         }
     }
 
-    /// Ends a call that the client gave up.
+    /// Ends a call without a response, and reports ENDED if the loop has to know.
     fn give_up(&mut self, id: u32) {
         if self.streams.get(&id).is_some_and(|stream| stream.is_reported()) {
             self.event(id, EventDetail::Ended);
@@ -680,7 +679,7 @@ impl Driver {
     }
 }
 
-/// When the edge stops, the runtime drops its tasks; the calls have to end then, too.
+/// Corrects the shared counters, also when the edge stops and the runtime drops its tasks.
 impl Drop for Driver {
     fn drop(&mut self) {
         if self.is_caller {

@@ -1,23 +1,24 @@
-//! What arrived and was not polled: connections are served in turn, each in its own order.
+//! Queues received items until the loop polls them: connections take turns, and each connection's
+//! items keep their order.
 
 use crate::shared::{ConnectionShared, Event, EventDetail, Unary, metadata_bytes};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How many items of one connection are taken before it is the next one's turn.
+/// Items taken from one connection before it is the next connection's turn.
 const TURN_CALLS: usize = 16;
 
-/// What an item costs while it waits, besides its bytes.
+/// Memory that a waiting item costs besides its bytes.
 const OVERHEAD_BYTES: usize = 256;
 
 pub trait Item {
     fn bytes(&self) -> usize;
 
-    /// Whether it needs an answer, and so room for one.
+    /// Whether the item needs a response, and so room for one.
     fn asks(&self) -> bool;
 
-    /// Whether it is a plain HTTP request.
+    /// Whether the item is a plain HTTP request.
     fn is_http(&self) -> bool {
         false
     }
@@ -56,7 +57,7 @@ impl Item for Event {
     }
 }
 
-/// What was taken from a connection's queue.
+/// The cost of the items taken from a connection's queue, and the HTTP requests among them.
 #[derive(Default)]
 pub struct Freed {
     pub cost: usize,
@@ -65,9 +66,9 @@ pub struct Freed {
 
 struct Lane<T> {
     queues: FxHashMap<u32, VecDeque<T>>,
-    /// Connections that have something to take, the next one first.
+    /// Connections that have items to take, the next one first.
     turns: VecDeque<u32>,
-    /// Connections whose next item needs room for an answer, which there is not.
+    /// Connections whose next item waits for room for a response.
     parked: Vec<u32>,
 }
 
@@ -116,7 +117,7 @@ impl<T: Item> Lane<T> {
             let mut freed_here = Freed::default();
             let is_full = !has_room(connection);
             for _ in 0..TURN_CALLS.min(calls_max - taken.len()) {
-                // One HTTP request a turn: the number of open ones decides about the next.
+                // One HTTP request per turn: the number of open ones decides about the next.
                 let is_http = freed_here.http_calls > 0 && queue.front().is_some_and(Item::is_http);
                 if is_http || is_full && queue.front().is_some_and(Item::asks) {
                     break;
@@ -154,8 +155,8 @@ impl Inbox {
         self.connections.insert(number, connection);
     }
 
-    /// Forgets a connection and its requests, whose answers nobody waits for. Events stay: the loop
-    /// has to be told that its streams ended.
+    /// Forgets a connection and its unary requests, whose responses nobody reads. Events stay: the
+    /// loop must learn that the connection's streams ended.
     pub fn close(&mut self, number: u32) {
         self.connections.remove(&number);
         self.unary.queues.remove(&number);
@@ -186,9 +187,9 @@ impl Inbox {
         self.is_empty() && self.unary.parked.is_empty() && self.events.parked.is_empty()
     }
 
-    /// Takes at most so many items and about so many bytes, half of them of each kind while both
-    /// wait. Items that need an answer stay while there is no room for it. `freed` is called with
-    /// every connection whose queue became shorter, and by how much.
+    /// Takes at most `calls_max` items and about `bytes_max` bytes, half of them of each kind while
+    /// both kinds wait. Items that need a response stay while there is no room for one. Calls
+    /// `freed` for every connection that had a turn, with the cost of the items taken from it.
     pub fn take(
         &mut self,
         calls_max: usize,

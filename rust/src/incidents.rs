@@ -1,8 +1,7 @@
-//! Why clients were refused or held back: all are counted, and the last of each kind is kept for
-//! the log.
+//! Counts why clients were refused or delayed.
 //!
-//! One of each kind is kept until the loop takes it, with how many there were, so that a flood
-//! costs as little memory as a single one.
+//! The last incident of each kind is kept for the log until the loop takes it, together with a
+//! count, so that a flood costs as little memory as a single incident.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +40,7 @@ pub const NAMES: [&str; KINDS] = [
     "unread_excessive",
 ];
 
-/// The last incident of a kind, and how many there were since they were last taken.
+/// The last incident of a kind, and how many there were since the loop last took them.
 pub struct Recent {
     pub name: &'static str,
     pub listener: usize,
@@ -63,7 +62,7 @@ impl Incidents {
         let count = recent.as_ref().map_or(0, |recent| recent.count) + 1;
         let (name, peer) = (NAMES[place], peer.to_owned());
         *recent = Some(Recent { name, listener, peer, text, count });
-        // The counter comes last, so that whatever is counted can be taken already.
+        // The counter is updated last, so that a counted incident can already be taken.
         self.totals[place].fetch_add(1, Ordering::Relaxed);
     }
 

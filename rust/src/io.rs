@@ -1,4 +1,4 @@
-//! A client's socket as HTTP sees it: writes are gathered until a flush, reads can pause.
+//! A client's socket as HTTP sees it: gathers writes until they are drained, and can pause reads.
 
 use crate::authority::AuthorityFilter;
 use crate::frames::Traffic;
@@ -19,17 +19,17 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
-/// The socket and what is gathered for it, shared by HTTP and the connection's driver.
+/// The socket and its gathered writes, shared by the HTTP library and the connection's driver.
 pub struct Link {
     socket: Gathering,
-    /// Bytes that were read to find out which protocol this is.
+    /// Bytes that were read to detect the protocol, and that HTTP reads again.
     prefix: Bytes,
-    /// Bytes read since this was last set to zero.
+    /// Bytes read since the driver last reset this count.
     pub read: usize,
     connection: Rc<Connection>,
     shared: Arc<Shared>,
     filter: Option<Box<AuthorityFilter>>,
-    /// The frames that pass, if it is HTTP/2.
+    /// Observes the frames, if the connection speaks HTTP/2.
     pub traffic: Option<Box<Traffic>>,
 }
 
@@ -39,12 +39,12 @@ impl Link {
         self.socket.waiting()
     }
 
-    /// The socket itself, if others may write to it: all is written, and there is no TLS.
+    /// The descriptor, if the loop may write to it: all is written, and there is no TLS.
     pub fn idle(&self) -> Option<RawFd> {
         self.socket.idle()
     }
 
-    /// Follows the frames in what was taken from HTTP.
+    /// Follows the frames in the bytes that the HTTP library has written.
     fn note_written(&mut self, slices: &[IoSlice<'_>], mut length: usize) {
         let Some(traffic) = &mut self.traffic else { return };
         for slice in slices {
@@ -54,33 +54,33 @@ impl Link {
         }
     }
 
-    /// Sends bytes that do not come from the HTTP library.
+    /// Gathers bytes that do not come from the HTTP library.
     pub fn say(&mut self, data: &[u8]) {
         self.socket.say(data);
     }
 
-    /// Tells the client why the connection ends, where the protocol has words for it.
+    /// Gathers a GOAWAY frame that says why the connection ends, if HTTP/2 permits one now.
     pub fn go_away(&mut self, last_stream: u32, reason: u32, text: &str) {
         let frame =
             self.traffic.as_ref().and_then(|traffic| traffic.go_away(last_stream, reason, text));
         self.socket.say(&frame.unwrap_or_default());
     }
 
-    /// Writes what is gathered.
+    /// Writes the gathered bytes.
     pub fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.socket.poll_drain(cx, &self.shared.counters.bytes_written)
     }
 
-    /// Whether a limit on queued bytes forbids reading; if so, `poll` will resume it.
+    /// Whether a limit on queued bytes forbids reading; if so, the loop's `poll` resumes it.
     ///
-    /// A client whose calls are held is read from all the same: they wait until it takes its
-    /// answers, and reading is how we learn that it does.
+    /// Reading goes on while the client's calls are held: they wait until the client takes its
+    /// responses, and reading shows when it does.
     pub fn is_paused(&self) -> bool {
         if self.traffic.as_ref().is_some_and(|traffic| traffic.held) || !self.is_over() {
             return false;
         }
         self.connection.shared.paused.store(true, Ordering::SeqCst);
-        // Whoever took bytes off the queue meanwhile may not have seen the flag.
+        // The loop may have taken bytes off the queue before it could see the flag.
         self.is_over()
     }
 
@@ -90,7 +90,7 @@ impl Link {
     }
 }
 
-/// Closes a connection that is over, however it ended.
+/// Closes a connection gracefully, in bounded time.
 pub async fn farewell(link: &RefCell<Link>) {
     let closed = poll_fn(|cx| {
         let link = &mut *link.borrow_mut();
@@ -99,7 +99,7 @@ pub async fn farewell(link: &RefCell<Link>) {
     let _ = timeout(FAREWELL_MAX, closed).await;
 }
 
-/// The link as HTTP reads and writes it; the connection's driver drains it, once per pass.
+/// The link as the HTTP library reads and writes it; the driver drains it, once per pass.
 pub struct Io(Rc<RefCell<Link>>);
 
 impl Io {
@@ -119,14 +119,14 @@ impl Io {
         self.0.clone()
     }
 
-    /// Prepares for HTTP/2, whose clients may send invalid authorities.
+    /// Prepares for HTTP/2: observes frames, and repairs invalid authorities.
     pub fn expect_http2(&mut self) {
         let link = &mut *self.0.borrow_mut();
         link.traffic = Some(Box::default());
         link.filter = Some(Box::default());
     }
 
-    /// Puts bytes back that were read.
+    /// Puts back bytes that were read.
     pub fn unread(&mut self, prefix: Bytes) {
         self.0.borrow_mut().prefix = prefix;
     }

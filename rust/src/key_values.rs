@@ -1,14 +1,14 @@
-//! The keys of a long answer as JSON, many a call.
+//! Writes the keys of a long response as JSON, many per call.
 //!
-//! `kvorum.gateway.encoding` documents the function. It handles `KeyValue`s in their canonical form
-//! and stops before any other, which the Python code that it replaces then writes.
+//! `kvorum.gateway.encoding` documents the function. It handles `KeyValue`s in canonical form and
+//! stops before any other, which the Python code then writes.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// The fields in their order: tag, name with what precedes and follows it, whether it is bytes.
+/// The fields in order: tag, name with the JSON around it, whether the value is bytes.
 const FIELDS: [(u8, &[u8], bool); 6] = [
     (0x0A, b",\"key\":\"", true),
     (0x10, b",\"create_revision\":\"", false),
@@ -18,9 +18,9 @@ const FIELDS: [(u8, &[u8], bool); 6] = [
     (0x30, b",\"lease\":\"", false),
 ];
 
-/// Writes the messages of a repeated field, from an offset on; returns where it stopped.
+/// Writes the messages of a repeated field from `offset` on; returns the text and the end offset.
 ///
-/// The texts have commas between them, and nothing around them.
+/// The text has commas between the messages, and nothing around them.
 #[pyfunction]
 pub fn key_values_json<'py>(
     py: Python<'py>,
@@ -39,7 +39,7 @@ pub fn key_values_json<'py>(
     (PyBytes::new(py, &text), offset)
 }
 
-/// Writes one message; returns where it ends, or None, and has written nothing, if it is unusual.
+/// Writes one message and returns where it ends; None, with nothing written, if it is unusual.
 fn item(data: &[u8], offset: usize, tag: u8, text: &mut Vec<u8>) -> Option<usize> {
     if data.get(offset) != Some(&tag) {
         return None;
@@ -66,7 +66,7 @@ fn fields(message: &[u8], text: &mut Vec<u8>) -> Option<()> {
             continue;
         }
         let (number, after) = varint(message, offset + 1)?;
-        // What is zero or empty is left out; nobody writes it.
+        // Canonical messages leave out fields that are zero or empty.
         if number == 0 {
             return None;
         }
@@ -99,7 +99,7 @@ fn varint(data: &[u8], mut offset: usize) -> Option<(u64, usize)> {
         offset += 1;
         value |= u64::from(byte & 0x7F) << shift;
         if byte < 0x80 {
-            // Longer than needed, or than 64 bits, is unusual.
+            // A number that is longer than needed, or than 64 bits, is unusual.
             let is_canonical = (byte != 0 || shift == 0) && (shift < 63 || byte == 1);
             return is_canonical.then_some((value, offset));
         }

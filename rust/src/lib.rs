@@ -1,9 +1,9 @@
 //! `kvorum.edge._native`: the network edge on native threads.
 //!
-//! One thread serves every socket; another writes the log; a third calls other servers, unless the
-//! first does that as well. None ever takes the GIL: the loop's own calls, in `edge` and `upstream`, and functions over many rows,
-//! records, pages or keys, in `rows`, `row_pages`, `newest`, `pages`, `log_records` and `key_values`,
-//! are the only code that touches Python.
+//! The network thread serves every socket, a second thread writes the log, and a third calls other
+//! servers unless the network thread does that as well. None of them ever takes the GIL. Only the
+//! loop's own calls (`edge`, `upstream`) and the functions over many rows, records, pages or keys
+//! (`rows`, `row_pages`, `newest`, `pages`, `log_records`, `key_values`) touch Python.
 
 #![cfg_attr(not(feature = "python"), allow(dead_code))]
 
@@ -62,7 +62,7 @@ mod upstream_tls;
 mod wakeup;
 mod words;
 
-/// A call costs some twenty allocations, most of them h2's; this halves their price.
+/// An RPC makes some twenty allocations, most of them in h2; mimalloc halves their cost.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,5 @@
-//! Listening sockets: bound by the loop, so that errors reach the operator, accepted here.
+//! Listening sockets: the loop binds them, so that errors reach the operator, and the network
+//! thread accepts connections.
 
 use crate::incidents::Incident;
 use crate::network::{Network, Origin};
@@ -16,10 +17,10 @@ use tokio::net::{TcpListener, UnixListener};
 
 const BACKLOG: i32 = 4096;
 
-/// Silence after which the system asks whether the client's machine is still there.
+/// Silence after which the system probes whether the client's machine is still there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// How long to pause after accepting failed for lack of descriptors or memory.
+/// Pause after a failed accept, such as for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 enum Bound {
@@ -27,7 +28,7 @@ enum Bound {
     Unix(std::os::unix::net::UnixListener),
 }
 
-/// What is served at a listener; see `kvorum.edge.interface.Serves`.
+/// The protocols served at a listener; see `kvorum.edge.interface.Serves`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Serves {
     Both,
@@ -41,11 +42,11 @@ impl Serves {
     }
 }
 
-/// What a connection inherits from its listener.
+/// The settings that a connection inherits from its listener.
 #[derive(Clone, Copy)]
 pub struct ListenerFacts {
     pub number: usize,
-    /// Which kind's share of the connections its clients count towards.
+    /// The `ListenerKind` whose limit on connections counts its clients.
     pub kind: usize,
     pub http1_only: bool,
     pub serves: Serves,
@@ -88,7 +89,7 @@ impl BoundSocket {
             socket2::Socket::new(Domain::for_address(resolved), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(reuse_port)?;
-        // Accepted sockets inherit this.
+        // Accepted sockets inherit the keepalive.
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
         socket.set_tcp_keepalive(&keepalive)?;
         socket.bind(&resolved.into())?;

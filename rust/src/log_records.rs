@@ -1,7 +1,7 @@
-//! Records of the log that a start needs no more than to check.
+//! Skims records of the log that a starting member only has to check.
 //!
-//! `kvorum.wal.skimming` documents the function. It passes entries and states in their usual form
-//! and stops before anything else, damage above all, which Python judges.
+//! `kvorum.wal.skimming` documents the function. It passes entries and states in their usual form,
+//! and stops before anything else, such as damage, which the Python code judges.
 
 use crate::rows::{crc32c, number_at, varint};
 use pyo3::prelude::*;
@@ -14,10 +14,10 @@ const ENTRY_TYPE_MAX: u8 = 2;
 /// Term, vote and commit index.
 type State = (u64, u64, u64);
 
-/// Where it stopped, the checksum there, how many records and states, the state, what is durable.
+/// End offset, checksum there, count of records, count of states, last state, durable offset.
 type Passed = (usize, u32, usize, usize, State, usize);
 
-/// A record: its type, checksum and data, and where the next one begins.
+/// Read a record: its type, checksum and data, and the offset of the next record.
 fn record(segment: &[u8], offset: usize) -> Option<(u8, u32, &[u8], usize)> {
     let word = u64::from_le_bytes(number_at(segment, offset)?);
     let length = usize::try_from(word & LENGTH_MASK).ok()?;
@@ -40,20 +40,20 @@ fn record(segment: &[u8], offset: usize) -> Option<(u8, u32, &[u8], usize)> {
     (place == body.len()).then_some((body[1], checksum, data, stop))
 }
 
-/// Pass a tag.
+/// Skip a tag; None if another byte is there.
 fn field(data: &[u8], place: &mut usize, tag: u8) -> Option<()> {
     (*data.get(*place)? == tag).then_some(())?;
     *place += 1;
     Some(())
 }
 
-/// Pass a tag and read a number.
+/// Skip a tag and read a number.
 fn number(data: &[u8], place: &mut usize, tag: u8) -> Option<u64> {
     field(data, place, tag)?;
     varint(data, place)
 }
 
-/// Read a length and so many bytes.
+/// Read a length and that many bytes.
 fn bytes<'a>(data: &'a [u8], place: &mut usize) -> Option<&'a [u8]> {
     let length = usize::try_from(varint(data, place)?).ok()?;
     let found = data.get(*place..place.checked_add(length)?)?;
@@ -61,7 +61,7 @@ fn bytes<'a>(data: &'a [u8], place: &mut usize) -> Option<&'a [u8]> {
     Some(found)
 }
 
-/// The index of an entry.
+/// Read the index of an entry; None if the entry is unusual.
 fn index_of(data: &[u8]) -> Option<u64> {
     let mut place = 2;
     if data.len() < 2 || data[0] != 0x08 || data[1] > ENTRY_TYPE_MAX {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// Number, errno, and the seconds that writing and syncing took.
+/// A write's number, its errno, and the seconds that writing and syncing took.
 pub type Written = (u64, i32, f64, f64);
 
 struct Write {
@@ -75,7 +75,7 @@ impl LogWriter {
         !self.queue.state.lock().finished.is_empty()
     }
 
-    /// Ends the thread after the write in progress; those behind it are not begun.
+    /// Ends the thread after the write in progress; writes behind it do not start.
     pub fn stop(&self) {
         self.queue.state.lock().stopping = true;
         self.queue.changed.notify_one();
@@ -86,7 +86,7 @@ impl LogWriter {
 }
 
 fn run(queue: &Queue, wakeup: &Wakeup) {
-    // After a failure the file's content is unknown; what follows must not be written.
+    // After a failure the file's content is unknown, so later writes must not reach it.
     let mut failed = false;
     loop {
         let mut state = queue.state.lock();
@@ -109,7 +109,7 @@ fn run(queue: &Queue, wakeup: &Wakeup) {
     }
 }
 
-/// Returns 0, or the errno; `written` becomes the time at which the sync began.
+/// Writes and syncs; returns 0 or the errno. `written` becomes the time at which the sync started.
 fn perform(write: &Write, written: &mut Instant) -> i32 {
     let mut length = 0;
     while length < write.data.len() {

@@ -34,16 +34,16 @@ thread_local! {
     static NETWORK: RefCell<Option<Rc<Network>>> = const { RefCell::new(None) };
 }
 
-/// The network thread's own state; only that thread ever sees it.
+/// The network thread's own state; no other thread sees it.
 pub struct Network {
     pub shared: Arc<Shared>,
-    /// Connections that can be given commands, by number.
+    /// Connections that take commands, by number.
     connections: RefCell<FxHashMap<u32, Rc<Connection>>>,
     connections_made: Cell<u32>,
-    /// Open sockets, including those that are only being closed, by kind of listener.
+    /// Open sockets, including those of connections that are closing, by kind of listener.
     connections_open: [Cell<usize>; LISTENER_KINDS],
     listeners: RefCell<Vec<AbortHandle>>,
-    /// Open listening sockets; an aborted one is closed a little later.
+    /// Open listening sockets; an aborted listener closes its socket a little later.
     listeners_open: Cell<usize>,
     main: RefCell<Option<Waker>>,
     pub draining: Cell<bool>,
@@ -53,7 +53,7 @@ pub struct Network {
     pub relay: OnceCell<Relay>,
 }
 
-/// Where a client came in.
+/// The listener and the address from which a client connected.
 pub struct Origin {
     pub listener: ListenerFacts,
     pub tls: Option<Rc<Tls>>,
@@ -68,7 +68,7 @@ pub struct Connection {
     pub shared: Arc<ConnectionShared>,
     pub commands: RefCell<VecDeque<Command>>,
     pub waker: RefCell<Option<Waker>>,
-    /// It leaves too much unread, and has to be ended.
+    /// The client leaves too much unread, so the connection has to end.
     pub expelled: Cell<bool>,
     descriptor: RawFd,
 }
@@ -88,7 +88,7 @@ impl Connection {
     }
 }
 
-/// Starts the network thread; it runs until it is told to stop.
+/// Starts the network thread; it runs until `Command::Stop`.
 pub fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     let (tell, told) = mpsc::channel();
     let thread = thread::Builder::new().name("kvorum-edge".to_owned()).spawn(move || {
@@ -132,7 +132,7 @@ fn run(shared: Arc<Shared>, runtime: Runtime) {
     NETWORK.set(Some(network.clone()));
     runtime.block_on(poll_fn(|cx| {
         let mut main = network.main.borrow_mut();
-        // Whoever wakes this thread holds the lock around its waker for a moment longer.
+        // Set only a new waker: a thread that wakes this one may still hold the old one's lock.
         if main.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
             network.shared.outbox.set_waker(Some(cx.waker().clone()));
             *main = Some(cx.waker().clone());
@@ -149,7 +149,7 @@ fn run(shared: Arc<Shared>, runtime: Runtime) {
     NETWORK.set(None);
 }
 
-/// The end of a pass: everything that was ready has been served.
+/// Ends a pass, after everything that was ready: wakes the loop if it has something to poll.
 fn before_sleep() {
     NETWORK.with_borrow(|network| {
         let Some(network) = network else { return };
@@ -157,7 +157,7 @@ fn before_sleep() {
         loop {
             network.dispatch();
             outbox.set_network_asleep(true);
-            // Commands given before the loop could see that this thread sleeps must not wait.
+            // Commands that came before the loop could see this thread sleep must not wait.
             if !outbox.is_filled() {
                 break;
             }
@@ -168,7 +168,7 @@ fn before_sleep() {
     upstream_network::before_sleep();
 }
 
-/// Does something with the relay of this thread, if it has one.
+/// Calls a function with this thread's relay, if the thread has one.
 pub fn with_relay<T>(act: impl FnOnce(&Network, &Relay) -> T) -> Option<T> {
     NETWORK.with_borrow(|network| {
         let network = network.as_ref()?;
@@ -176,7 +176,7 @@ pub fn with_relay<T>(act: impl FnOnce(&Network, &Relay) -> T) -> Option<T> {
     })
 }
 
-/// Lets a future that stays on this thread be treated as one that may move.
+/// Makes a future `Send` although it stays on this thread.
 struct Here<F>(F);
 
 // A single-threaded runtime polls and drops its tasks on the thread that runs it.
@@ -195,7 +195,7 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) -> AbortHandle {
 }
 
 impl Network {
-    /// Hands what the loop said to the connections it is for.
+    /// Applies the loop's commands, or hands them to their connections.
     pub fn dispatch(self: &Rc<Self>) {
         for command in self.shared.outbox.take() {
             match command {
@@ -247,7 +247,7 @@ impl Network {
         }
     }
 
-    /// Answers a call that the loop has not seen.
+    /// Answers a relayed call, which the loop has not seen.
     pub fn answer(&self, call: Call, result: Result<Bytes, (i32, String)>) {
         let number = connection_of(call);
         let command = Command::Reply { call, head: None, result };
@@ -257,7 +257,7 @@ impl Network {
         self.to_connection(number, Some(command));
     }
 
-    /// Leaves a request to the loop, unless its client is gone.
+    /// Leaves a relayed request to the loop, unless the client is gone.
     pub fn leave_to_loop(&self, request: Unary) {
         let number = connection_of(request.call);
         let Some(connection) = self.connections.borrow().get(&number).cloned() else { return };
@@ -266,7 +266,7 @@ impl Network {
         self.shared.wakeup.note();
     }
 
-    /// Breaks off a call that was passed on, if its client needs no answer any more.
+    /// Cancels a call at the relay, if it was relayed: its client needs no response any more.
     pub fn forsake(&self, call: Call) {
         if let Some(relay) = self.relay.get() {
             relay.cancel(self, call);
@@ -330,7 +330,7 @@ impl Network {
         self.shared.wakeup.note();
     }
 
-    /// Accepts a new client and serves it until it is gone.
+    /// Registers a new client, and starts the task that serves it.
     pub fn serve(self: &Rc<Self>, transport: Transport, origin: Origin) {
         let descriptor = transport.descriptor();
         self.connections_made.set(self.connections_made.get().wrapping_add(1));
@@ -363,7 +363,7 @@ impl Network {
         spawn(connection::serve(self.clone(), connection, transport));
     }
 
-    /// Ends a connection as far as the loop is concerned: later commands for it have no effect.
+    /// Ends a connection for the loop: later commands for it have no effect.
     pub fn detach(&self, connection: &Connection, commands: impl Iterator<Item = Command>) {
         self.connections.borrow_mut().remove(&connection.number);
         let said = std::mem::take(&mut *connection.commands.borrow_mut());
@@ -383,12 +383,12 @@ impl Network {
         uncount(&self.shared.counters.connections_open, 1);
         let open = &self.connections_open[connection.listener.kind];
         open.set(open.get() - 1);
-        // Each listener waits for connections of its own kind.
+        // Notify all listeners, since each waits for connections of its own kind.
         self.closed.notify_waiters();
         self.note_if_drained();
     }
 
-    /// Notes that a client was refused or held back.
+    /// Records an incident: a client was refused or delayed.
     pub fn note(&self, kind: Incident, connection: &Connection, text: impl Into<String>) {
         let peer = &connection.shared.peer;
         self.shared.incidents.note(kind, connection.listener.number, peer, text.into());

@@ -1,7 +1,7 @@
-//! Which rows are the newest of their keys, among more keys than memory holds.
+//! Finds the newest row of each key, among more keys than fit into memory.
 //!
-//! `kvorum.backend.native` documents the class. A key is known by 128 bits, under a seed that is
-//! drawn for each survey: nobody can prepare two keys that are taken for one.
+//! `kvorum.backend.native` documents the class. It identifies a key by a 128-bit hash, under seeds
+//! drawn for each instance, so that nobody can prepare two keys that collide.
 
 use crate::rows::{crc32c, opened, revision_of};
 use pyo3::prelude::*;
@@ -12,9 +12,9 @@ use std::hash::{BuildHasher, RandomState};
 const RECORD_BYTES: usize = 24;
 const GROUPS: usize = 256;
 
-/// Flags of what is kept of a row, below its place.
+/// Flags of a row, kept below its place.
 const TOMBSTONE: u64 = 1;
-/// A tombstone of the main revision at which a deleted key stays deleted.
+/// A tombstone of the main revision `deleted_at`, at which a deleted key stays deleted.
 const FINAL: u64 = 2;
 const FLAG_BITS: u32 = 2;
 
@@ -39,7 +39,7 @@ fn key_of(value: &[u8]) -> &[u8] {
 pub struct NewestRows {
     seeds: (RandomState, RandomState),
     newest: FxHashMap<(u64, u64), u64>,
-    /// A bit for each row, in order.
+    /// A bit for each row, in order: whether another row of its key counts instead.
     superseded: Vec<u64>,
     noted: u64,
     deleted_at: u64,

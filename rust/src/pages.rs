@@ -1,7 +1,7 @@
-//! The pages of a database file, walked from the root of one commit before anybody trusts them.
+//! Checks the pages of a database file from the root of one commit, before LMDB may use them.
 //!
 //! `kvorum.backend.pages` documents the checks, reads the meta pages, and has the same walk in
-//! Python; the texts of both are the same.
+//! Python; both report problems with the same texts.
 
 use crate::rows::crc32c;
 use pyo3::prelude::*;
@@ -25,7 +25,7 @@ const RESIDUE: u32 = 0x4867_4BC7;
 
 const META: &str = "bucket meta";
 
-/// What is wrong with a file.
+/// A result whose error says what is wrong with the file.
 type Checked<T> = Result<T, String>;
 /// Key and value.
 type Entry<'a> = (&'a [u8], &'a [u8]);
@@ -44,7 +44,7 @@ fn long(data: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(std::array::from_fn(|byte| data[at + byte]))
 }
 
-/// A file that is mapped to be read.
+/// A file that is mapped for reading.
 struct Mapped {
     address: *mut libc::c_void,
     length: usize,
@@ -72,8 +72,8 @@ impl Mapped {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping has that length and lives as long as this. Nobody changes the pages
-        // of the commit meanwhile: no process writes to the file, or a read transaction holds them.
+        // SAFETY: the mapping has that length and lives as long as `self`. The commit's pages do
+        // not change meanwhile: no process writes to the file, or a read transaction holds them.
         unsafe { std::slice::from_raw_parts(self.address.cast(), self.length) }
     }
 }
@@ -85,7 +85,7 @@ impl Drop for Mapped {
     }
 }
 
-/// Which database of the file a tree is.
+/// The kind of database that a tree belongs to.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     /// Lists of free pages, by the commit that freed them.
@@ -105,10 +105,10 @@ struct Node<'a> {
 struct Check<'a> {
     data: &'a [u8],
     page_bytes: usize,
-    /// How many pages the commit may refer to: those that the file has, too.
+    /// Pages that the commit may refer to; the file may lack free ones at its end.
     page_count: usize,
     is_copy: bool,
-    /// Whether a page belongs to a tree or to the list of free pages.
+    /// For each page, whether a tree or the list of free pages has claimed it.
     taken: Vec<bool>,
     nodes: Vec<Node<'a>>,
     spans: Vec<(usize, usize)>,
@@ -141,7 +141,7 @@ impl<'a> Check<'a> {
         Ok((short(page, 10), page))
     }
 
-    /// Read the nodes of a page, which must fill exactly the room that is not free.
+    /// Read the nodes of a page; they must fill exactly the room that is not free.
     fn read_nodes(&mut self, number: u64, page: &'a [u8], is_leaf: bool) -> Checked<()> {
         let (lower, upper) = (usize::from(short(page, 12)), usize::from(short(page, 14)));
         if lower <= PAGE_HEAD_BYTES || lower > upper || upper > page.len() || lower % 2 == 1 {
@@ -187,7 +187,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Return a value that has pages of its own, and how many these are.
+    /// Return a value that is stored on overflow pages, and the number of these pages.
     fn overflow(&mut self, page: &[u8], at: usize, length: usize) -> Checked<(&'a [u8], usize)> {
         let first = long(page, at);
         let needed = (PAGE_HEAD_BYTES + length).div_ceil(self.page_bytes);
@@ -203,7 +203,7 @@ impl<'a> Check<'a> {
         Ok((&self.data[begin..begin + length], count))
     }
 
-    /// Check the pages of a database; return the entries of the lists, and of a copy's bucket `meta`.
+    /// Check a database's pages; return the entries of a list, or of a copy's bucket `meta`.
     fn walk(&mut self, record: &[u8], place: &str, kind: Kind) -> Checked<Vec<Entry<'a>>> {
         let root = long(record, 40);
         let mut found = Vec::new();
@@ -221,7 +221,7 @@ impl<'a> Check<'a> {
                 return Err(format!("page {number} is of kind {of_page:#x} at depth {depth}"));
             }
             self.read_nodes(number, page, of_page == LEAF)?;
-            // No key before a branch's key may be as great as that one, and none behind it less.
+            // Keys before a branch's key must be less than it, and keys behind it must not be.
             if !least.is_empty() && !is_less(kind, last, least) {
                 return Err(unordered(number));
             }
@@ -233,7 +233,7 @@ impl<'a> Check<'a> {
                 let begin = waiting.len();
                 for (place, node) in self.nodes.iter().enumerate() {
                     let [low, high, top] = node.words.map(u64::from);
-                    // The first key of a branch means nothing.
+                    // LMDB ignores the first key of a branch.
                     let key = if place == 0 { least } else { node.key };
                     let before = waiting.last().filter(|_| place > 0);
                     if node.key.len() > KEY_BYTES_MAX
@@ -339,7 +339,7 @@ fn is_key(kind: Kind, key: &[u8]) -> bool {
     }
 }
 
-/// Whether one key comes before another; no key comes before all.
+/// Whether one key sorts before another; the empty key sorts before all others.
 fn is_less(kind: Kind, one: &[u8], other: &[u8]) -> bool {
     match kind {
         Kind::Free => one.is_empty() || long(one, 0) < long(other, 0),

@@ -1,4 +1,4 @@
-//! How much a client may ping and cancel, and how long it may be silent.
+//! Limits how often a client may ping and cancel, and how long it may be silent.
 //!
 //! The rules for pings are those of grpc-go, whose clients understand `too_many_pings`.
 
@@ -9,7 +9,7 @@ use std::task::Context;
 use std::time::{Duration, Instant};
 use tokio::time::{Sleep, sleep_until};
 
-/// Pings that may come too early; one more is too many.
+/// Early pings that are tolerated; one more ends the connection.
 const STRIKES_MAX: u32 = 2;
 
 /// Shortest time between pings of a client that has no calls.
@@ -24,7 +24,7 @@ pub struct Pings {
 }
 
 impl Pings {
-    /// Judges pings that came now; true if they are too many.
+    /// Counts pings that arrived now; true if too many of them came early.
     pub fn are_too_many(
         &mut self,
         (forgiven, pings): (bool, u32),
@@ -44,10 +44,10 @@ impl Pings {
     }
 }
 
-/// Counts calls that were cancelled soon after they began, second by second.
+/// Counts calls that were cancelled soon after they started, second by second.
 ///
-/// Streams are numbered in order, so a call is young if its number is above the one that was
-/// highest at the beginning of the previous second.
+/// Stream numbers ascend, so a call is young if its number is above the one that was highest at the
+/// start of the previous second.
 pub struct Resets {
     since: Instant,
     old: u32,
@@ -64,9 +64,9 @@ impl Resets {
         self.debt = self.debt.saturating_sub(1);
     }
 
-    /// Judges calls that were cancelled now; true if they are too many.
+    /// Counts calls that were cancelled now; true if there are too many in this second.
     ///
-    /// `highest` is the highest stream number before them.
+    /// `highest` is the highest stream number before this pass.
     pub fn are_too_many(&mut self, resets: &[u32], highest: u32, max: usize, now: Instant) -> bool {
         let passed = now - self.since;
         if passed > SECOND {
@@ -78,7 +78,7 @@ impl Resets {
     }
 }
 
-/// Sends a ping to a silent client.
+/// Pings the other side of a connection that is silent.
 pub struct Keepalive {
     interval: Duration,
     timeout: Duration,
@@ -94,8 +94,8 @@ impl Keepalive {
         Keepalive { interval, timeout, ping, asked: None, alarm, is_set: false }
     }
 
-    /// Does what is due; true if the client has not answered. Anything that it sends counts as an
-    /// answer.
+    /// Sends a ping if one is due; true if the previous one was not answered in time. Any bytes
+    /// that arrive count as an answer.
     pub fn poll(&mut self, cx: &mut Context<'_>, last_read: Instant) -> bool {
         // Polling a timer costs more than asking whether it has gone off.
         while !self.is_set || self.alarm.is_elapsed() {
@@ -109,7 +109,7 @@ impl Keepalive {
                 Some(asked) if last_read < asked => return true,
                 _ if last_read + self.interval > now => last_read + self.interval,
                 _ => {
-                    // Takes the answer to the previous ping; h2 sends no other one before that.
+                    // Take the answer to the previous ping: h2 sends no other ping before that.
                     let _ = self.ping.poll_pong(cx);
                     let _ = self.ping.send_ping(Ping::opaque());
                     self.asked = Some(now);

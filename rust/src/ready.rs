@@ -1,4 +1,4 @@
-//! Which streams of a connection can go on: wakers that note the stream they woke.
+//! Records which streams of a connection are ready: each stream's waker notes the stream's number.
 //!
 //! A connection may carry thousands of idle watches; visiting each of them on every pass would be
 //! far too slow.
@@ -16,7 +16,7 @@ pub struct Ready {
 struct State {
     streams: Vec<u32>,
     task: Option<Waker>,
-    /// The connection's task is running and will look at `streams` before it rests.
+    /// The connection's task is running and will take `streams` before it returns.
     running: bool,
 }
 
@@ -29,7 +29,7 @@ impl Ready {
         }
     }
 
-    /// Ends the pass unless a stream became ready in it.
+    /// Ends the pass and returns true, unless a stream became ready in it.
     pub fn end_pass(&self) -> bool {
         let mut state = self.state.lock();
         state.running = !state.streams.is_empty();

@@ -1,8 +1,9 @@
-//! Unary calls that go from clients to servers, and their answers back, without the loop.
+//! Relays unary calls from clients to other servers, and the responses back, without the loop.
 //!
-//! The loop says which calls these are, and whom to ask. Whatever needs a decision is left to it:
-//! calls that nobody can be asked, that are too large or too many, and those that surely no server
-//! has looked at. Both sides are on one thread, so that a call never waits for another.
+//! The loop sets which methods are relayed, and to which endpoints. The loop itself serves every
+//! call that needs a decision: calls without an endpoint, calls that are too large or too many, and
+//! those that certainly no server has processed. Both sides run on one thread, so that a call never
+//! waits for another thread.
 
 use crate::grpc::{self, UNAUTHENTICATED, UNKNOWN};
 use crate::network::{Connection, Network};
@@ -17,23 +18,23 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A method whose calls are passed on.
+/// A method whose calls are relayed.
 pub struct Rule {
     pub path: PathAndQuery,
-    /// Requests that contain these bytes are the loop's, if there are any.
+    /// Requests that contain these bytes go to the loop; if empty, none do.
     pub exception: Vec<u8>,
-    /// The loop wants to know the revisions in the headers of the answers.
+    /// The relay notes the revisions in the headers of responses for the loop.
     pub is_noted: bool,
 }
 
-/// The calls of one method.
+/// Counters of one method's calls.
 #[derive(Default)]
 pub struct Tally {
     pub started: AtomicU64,
     pub open: AtomicUsize,
 }
 
-/// What the loop and the network thread share.
+/// The state that the loop and the network thread share.
 #[derive(Default)]
 pub struct Shared {
     /// By the method's number.
@@ -41,27 +42,27 @@ pub struct Shared {
     pub request_bytes_max: usize,
     pub calls_max: usize,
     pub bytes_max: usize,
-    /// Who is asked, in turn.
+    /// The endpoints that receive calls, in turn.
     pub endpoints: Mutex<Vec<u64>>,
-    /// Calls that are not answered, and the bytes of their requests.
+    /// Unanswered calls, and the bytes of their requests.
     pub calls: AtomicUsize,
     pub bytes: AtomicUsize,
-    /// The newest revision that was noted since the loop last asked.
+    /// The newest revision that was noted since the loop last took it.
     pub revision: AtomicU64,
     /// By the method's number.
     pub tallies: Vec<Tally>,
-    /// By method and code.
+    /// Failed calls, by method and status code.
     pub failures: Mutex<FxHashMap<(u32, i32), u64>>,
 }
 
-/// The network thread's own part.
+/// The network thread's part of the relay.
 pub struct Relay {
     shared: Arc<Shared>,
     open: RefCell<FxHashMap<Call, Open>>,
     turns: Cell<usize>,
 }
 
-/// A call that was passed on.
+/// A relayed call.
 struct Open {
     endpoint: u64,
     request: Unary,
@@ -72,7 +73,7 @@ impl Relay {
         Relay { shared, open: RefCell::default(), turns: Cell::new(0) }
     }
 
-    /// Passes calls on; returns those that are the loop's.
+    /// Relays calls; returns those that the loop has to serve.
     pub fn pass_on(
         &self,
         network: &Network,
@@ -87,7 +88,7 @@ impl Relay {
         requests.into_iter().filter_map(|request| self.begin(network, request)).collect()
     }
 
-    /// Passes a call on, or returns it if it is the loop's.
+    /// Relays a call, or returns it if the loop has to serve it.
     fn begin(&self, network: &Network, request: Unary) -> Option<Unary> {
         let shared = &self.shared;
         let Some(rule) = shared.rules.get(request.method as usize).and_then(Option::as_ref) else {
@@ -127,7 +128,7 @@ impl Relay {
         (!endpoints.is_empty()).then(|| endpoints[turn % endpoints.len()])
     }
 
-    /// Takes what was told of calls that were passed on; returns how many answers these are.
+    /// Takes the last events of relayed calls, and finishes these; returns the number of responses.
     pub fn take(&self, network: &Network, events: &mut VecDeque<Event>) -> usize {
         let mut answers = 0;
         if self.open.borrow().is_empty() {
@@ -158,12 +159,12 @@ impl Relay {
             Detail::Answered(answer) => {
                 let rule = self.shared.rules.get(method as usize).and_then(Option::as_ref);
                 if rule.is_some_and(|rule| rule.is_noted) {
-                    // Before the client can know it: what it asks next has to see it.
+                    // Note it before the client can know it: the client's next request must see it.
                     self.shared.revision.fetch_max(revision_of(&answer), Ordering::SeqCst);
                 }
                 network.answer(call, Ok(grpc::frame(&answer)));
             }
-            // While it drains, the loop may have seen its last call.
+            // While the edge drains, the loop may have seen its last call.
             Detail::Ended(end) if end.is_unprocessed && !network.draining.get() => {
                 self.retract(&request);
                 return network.leave_to_loop(request);
@@ -179,7 +180,7 @@ impl Relay {
         self.settle(network, &request);
     }
 
-    /// Breaks a call off whose client is gone.
+    /// Cancels a relayed call whose client needs no response any more.
     pub fn cancel(&self, network: &Network, call: Call) {
         let found = self.open.borrow_mut().remove(&call);
         if let Some(Open { endpoint, request }) = found {
@@ -196,7 +197,7 @@ impl Relay {
         }
     }
 
-    /// Counts a call as one that was never passed on.
+    /// Removes a call from all counters, as one that was not relayed.
     fn retract(&self, request: &Unary) {
         self.count(request, false);
         let tally = &self.shared.tallies[request.method as usize];
@@ -223,7 +224,7 @@ fn contains(data: &[u8], part: &[u8]) -> bool {
     !part.is_empty() && data.windows(part.len()).any(|window| window == part)
 }
 
-/// The revision in the header of an answer that begins with it; 0 if there is none.
+/// The revision in the header at the start of a response; 0 if there is none.
 fn revision_of(answer: &[u8]) -> u64 {
     read_revision(answer).unwrap_or(0)
 }
@@ -238,7 +239,7 @@ fn read_revision(answer: &[u8]) -> Option<u64> {
     let mut revision = 0;
     while !header.is_empty() {
         let (tag, rest) = varint(header)?;
-        // All fields that a header has are numbers.
+        // All fields of a response's header are numbers.
         if tag & 7 != 0 {
             return None;
         }
@@ -248,7 +249,7 @@ fn read_revision(answer: &[u8]) -> Option<u64> {
         }
         header = rest;
     }
-    // A negative one is no revision.
+    // A negative number is no revision.
     Some(if revision > i64::MAX as u64 { 0 } else { revision })
 }
 

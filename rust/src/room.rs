@@ -1,24 +1,24 @@
-//! What clients leave unread: accounts of what the loop has sent them and they have not taken.
+//! Accounts for the bytes that the loop has sent and clients have not taken.
 //!
-//! The loop adds to an account before it hands an answer over, so that it knows at once whether
-//! there is room for the next one; the network thread subtracts what has left, once per pass.
-//! Messages of streams have an account of their own: each stream is held back by itself, and no
-//! call waits for them unless the server as a whole has too much.
+//! The loop adds a response to its client's account before it hands the response over, so that it
+//! knows at once whether there is room for the next one; the network thread subtracts the bytes
+//! that have left, once per pass. Messages of streams have a separate account: every stream has its
+//! own back-pressure, and no call waits for them unless all clients together leave too much.
 
 use crate::shared::{Command, ConnectionShared, Limits, Shared};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// What one connection's client has not taken.
+/// The bytes that one connection's client has not taken.
 #[derive(Default)]
 pub struct Account {
     answers: AtomicUsize,
     streams: AtomicUsize,
-    /// How much it ever took, and how much that was at the last check.
+    /// Bytes that the client has ever taken, and that number at the last check.
     taken: AtomicUsize,
     taken_before: AtomicUsize,
-    /// It left more than it may at the last check.
+    /// The client left more than it may at the last check.
     was_behind: AtomicBool,
 }
 
@@ -31,26 +31,26 @@ impl Account {
         self.answers() + self.streams.load(Ordering::SeqCst)
     }
 
-    /// What was taken since the last check.
+    /// Bytes that were taken since the last check.
     fn progress(&self) -> usize {
         let taken = self.taken.load(Ordering::Relaxed);
         taken.wrapping_sub(self.taken_before.swap(taken, Ordering::Relaxed))
     }
 }
 
-/// All accounts together.
+/// The sum of all accounts.
 #[derive(Default)]
 pub struct Room {
     total: AtomicUsize,
     /// The loop waits for room.
     wanted: AtomicBool,
-    /// There is room again, and the loop has not been told yet.
+    /// There is room again, and the loop has not noticed it yet.
     news: AtomicBool,
     look: Mutex<Option<Look>>,
 }
 
 impl Room {
-    /// What all clients have not taken.
+    /// Bytes that all clients together have not taken.
     pub fn unread(&self) -> usize {
         self.total.load(Ordering::Relaxed)
     }
@@ -60,14 +60,14 @@ impl Room {
         self.total.load(Ordering::SeqCst) > limits.connection_unread_bytes_max
     }
 
-    /// Whether an answer to a client may be made. A long one waits as soon as all clients together
-    /// leave too much unread; others wait only if their own client is behind.
+    /// Whether a response to a client has room. Long ones wait while all clients together leave too
+    /// much unread; others wait while their own client is behind, or at twice the limit.
     pub fn has_room(&self, limits: &Limits, account: &Account, is_long: bool) -> bool {
         if self.is_free(limits, account, is_long) {
             return true;
         }
         self.wanted.store(true, Ordering::SeqCst);
-        // Whoever made room meanwhile may not have seen that the loop waits for it.
+        // The network thread may have made room before it could see that the loop waits for it.
         self.is_free(limits, account, is_long)
     }
 
@@ -82,25 +82,25 @@ impl Room {
         }
     }
 
-    /// Adds what the loop is about to hand over.
+    /// Adds the bytes of a response or message that is about to be handed over.
     pub fn give(&self, account: &Account, (answers, streams): (usize, usize)) {
         account.answers.fetch_add(answers, Ordering::SeqCst);
         account.streams.fetch_add(streams, Ordering::SeqCst);
         self.total.fetch_add(answers + streams, Ordering::SeqCst);
     }
 
-    /// Subtracts everything of a connection that is gone.
+    /// Subtracts all bytes of a connection that is gone.
     pub fn close(&self, shared: &Shared, account: &Account) {
         self.total.fetch_sub(account.unread(), Ordering::SeqCst);
         self.tell(shared);
     }
 
-    /// Whether there is new room that the loop has to know of; asked when it goes to sleep.
+    /// Whether the loop has to notice new room; the loop checks this before it sleeps.
     pub fn take_news(&self) -> bool {
         self.news.swap(false, Ordering::SeqCst)
     }
 
-    /// Makes the loop check again before it sleeps, if it waits for room.
+    /// Makes the loop check again before it sleeps, if it waits for room; returns whether it does.
     pub fn remind(&self) -> bool {
         let is_wanted =
             self.wanted.load(Ordering::SeqCst) && self.wanted.swap(false, Ordering::SeqCst);
@@ -110,7 +110,7 @@ impl Room {
         is_wanted
     }
 
-    /// Tells the loop that there is more room, if it waits for some.
+    /// Wakes the loop if it waits for room.
     fn tell(&self, shared: &Shared) {
         if self.remind() {
             shared.wakeup.note();
@@ -126,10 +126,10 @@ impl Room {
         !self.is_scarce(limits) || self.has_room(limits, &connection.account, false)
     }
 
-    /// Finds the clients to end: those that are behind and take nothing, and while all together
-    /// leave too much, those that take least of what they have, until half of the limit is free.
+    /// Finds the clients to disconnect: those that are behind and take nothing, and, while all
+    /// clients together leave too much, the slowest ones, until half of the limit is free.
     ///
-    /// A client is ended only if the same was true at the last check, at least `unread_max` ago.
+    /// Either must also have been true at the last check, at least `unread_max` ago.
     pub fn offenders(&self, shared: &Shared) -> Vec<u32> {
         let limits = &shared.limits;
         let mut look = self.look.lock();
@@ -163,7 +163,7 @@ impl Room {
                 slow.push((taken, unread, number));
             }
         }
-        // First those that would need longest for the rest.
+        // Start with the clients that would need longest to take the rest.
         slow.sort_by_key(|(taken, unread, _)| std::cmp::Reverse(unread / (taken + 1)));
         for (_, unread, number) in slow {
             if excess == 0 {
@@ -182,7 +182,7 @@ struct Look {
     was_over: bool,
 }
 
-/// What a connection's driver was given and has not yet subtracted from its account.
+/// Bytes that a connection's driver was given and has not yet subtracted from the account.
 #[derive(Default)]
 pub struct Ledger {
     answers: usize,
@@ -196,9 +196,9 @@ impl Ledger {
         self.streams += streams;
     }
 
-    /// Subtracts what has left: all but what is still here.
+    /// Subtracts the bytes that have left: all but `here`, the bytes that still wait.
     pub fn settle(&mut self, shared: &Shared, account: &Account, here: (usize, usize)) {
-        // A unary call may be answered like a stream, and was then counted as one.
+        // A unary call may be answered like a stream; its bytes were then counted as a stream's.
         let answers = self.answers.saturating_sub(here.0);
         let streams = self.streams.saturating_sub(here.1);
         if answers + streams > 0 {

@@ -1,8 +1,8 @@
-//! The rows of a database file, read from its pages into an index.
+//! Reads the rows of a database file from its pages into an index.
 //!
-//! `kvorum.backend.native` documents the class. It walks the leaves of bucket `key` as LMDB's format
-//! 1 has them, for one commit that a read transaction keeps in place. Every row is checked as
-//! `note_rows` does, and rows must ascend. At anything unusual it stops, and the rest is left to
+//! `kvorum.backend.native` documents the class. It walks the leaves of bucket `key` in LMDB's data
+//! format 1, for one commit that a read transaction keeps in place. It checks every row as
+//! `note_rows` does, and that rows ascend. It stops at anything unusual and leaves the rest to
 //! LMDB's own cursor.
 
 use crate::rows::{KeyValue, integer, key_value, note, number_at, opened, revision_of};
@@ -25,20 +25,20 @@ const SUB_DATABASE: u16 = 0x02;
 const MAGIC: u32 = 0xBEEF_C0DE;
 const VERSION: u32 = 1;
 const PAGE_BYTES: usize = 4096;
-/// Where the two pages of commits have what is needed, from the beginning of the page.
+/// Offsets of the fields that are needed in the two meta pages.
 const META_MAGIC: usize = HEADER_BYTES;
 const META_VERSION: usize = META_MAGIC + 4;
 const META_PAGE_BYTES: usize = META_VERSION + 4 + 16;
 const META_MAIN: usize = META_PAGE_BYTES + DATABASE_BYTES;
 const META_COMMIT: usize = META_MAIN + DATABASE_BYTES + 8;
 const DATABASE_BYTES: usize = 48;
-/// Where a database's own record has its root.
+/// Offset of the root in a database's record.
 const ROOT: usize = 40;
 const NO_PAGE: u64 = u64::MAX;
 /// LMDB's cursors go no deeper.
 const DEPTH_MAX: usize = 32;
 
-/// A file in memory, to read.
+/// A file that is mapped for reading.
 struct Map {
     start: *const u8,
     length: usize,
@@ -66,17 +66,17 @@ impl Map {
 
     fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping lasts as long as self. The pages of a commit that a transaction reads
-        // are not written to, and the file is never cut off.
+        // do not change, and the file is never truncated.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
 
-    /// So many bytes from the beginning of a page on.
+    /// The first `length` bytes from the start of a page on.
     fn at(&self, page: u64, length: usize) -> Option<&[u8]> {
         let start = usize::try_from(page).ok()?.checked_mul(PAGE_BYTES)?;
         self.bytes().get(start..start.checked_add(length)?)
     }
 
-    /// A page of a tree: its flags, and how many entries it has.
+    /// A page of a tree, its flags, and how many entries it has.
     fn page(&self, number: u64) -> Option<(&[u8], u16, usize)> {
         let page = self.at(number, PAGE_BYTES)?;
         let lower = usize::from(short(page, LOWER)?);
@@ -86,7 +86,7 @@ impl Map {
         Some((page, short(page, FLAGS)?, (lower - HEADER_BYTES) / 2))
     }
 
-    /// Key and value of an entry of a leaf, and its flags.
+    /// The key, value and flags of an entry of a leaf.
     fn entry<'a>(&'a self, leaf: &'a [u8], place: usize) -> Option<(&'a [u8], &'a [u8], u16)> {
         let (node, flags, key) = node(leaf, place)?;
         let length = u32::from_le_bytes(number_at(node, 0)?) as usize;
@@ -138,7 +138,7 @@ fn short(data: &[u8], offset: usize) -> Option<u16> {
     Some(u16::from_le_bytes(number_at(data, offset)?))
 }
 
-/// An entry of a page, from its head on; its flags and its key.
+/// An entry of a page from its header on, its flags and its key.
 fn node(page: &[u8], place: usize) -> Option<(&[u8], u16, &[u8])> {
     let node = page.get(usize::from(short(page, HEADER_BYTES + 2 * place)?)..)?;
     let key = node.get(NODE_BYTES..NODE_BYTES + usize::from(short(node, 6)?))?;
@@ -154,7 +154,7 @@ pub struct RowPages {
 }
 
 impl RowPages {
-    /// Go to the next leaf; None at the end, and where something is unusual.
+    /// Go to the next leaf; None at the end, and at anything unusual.
     fn next_leaf(&mut self) -> Option<u64> {
         let map = self.map.as_ref()?;
         while let Some((number, place)) = self.path.pop() {
@@ -176,7 +176,7 @@ impl RowPages {
     }
 }
 
-/// The rows of a leaf, all of which must be sound and come after the newest one so far.
+/// The rows of a leaf; None unless all are sound, ascend and come after `newest`.
 fn rows_of(
     map: &Map,
     number: u64,
@@ -223,7 +223,7 @@ impl RowPages {
             let map = self.map.as_ref();
             let rows = map.zip(leaf).and_then(|(map, leaf)| rows_of(map, leaf, self.newest));
             let Some(rows) = rows else {
-                // Nothing behind what is unusual is noted, not by a later call either.
+                // Rows behind an unusual leaf must not be noted, not by a later call either.
                 self.path.clear();
                 break;
             };

@@ -1,8 +1,8 @@
-//! Many rows a call, between etcd's pages, our database file and the index.
+//! Converts many rows per call between etcd's pages, our database file and the index.
 //!
 //! `kvorum.backend.native` documents the functions. Each handles rows in their usual form and
-//! leaves everything else, damage above all, to the Python code that it replaces, which has the
-//! error messages. So nothing here has an error of its own.
+//! leaves everything else, such as damage, to the Python code that it replaces, which reports the
+//! errors. The functions here therefore have no errors of their own.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyInt, PyList, PyTuple};
@@ -12,7 +12,7 @@ const HEADER_BYTES: usize = 16;
 const ELEMENT_BYTES: usize = 16;
 const PAGE_BYTES: usize = 4096;
 const LEAF: u16 = 0x02;
-/// A page is ended when the next entry would go beyond this.
+/// A page ends when the next entry would exceed this size.
 const FILL_BYTES: usize = PAGE_BYTES * 9 / 10;
 
 const ROW_KEY_BYTES: usize = 17;
@@ -21,7 +21,7 @@ const CHECKSUM_BYTES: usize = 4;
 const RECORD_BYTES: usize = 12;
 const HEAD_BYTES: usize = 20;
 const GENERATION: usize = 16;
-/// A history that is longer is kept in place and grows.
+/// Longer histories are bytearrays, which grow in place.
 const BYTEARRAY_FROM_BYTES: usize = 600;
 
 /// CRC-32C, continued from the checksum of what came before.
@@ -65,7 +65,7 @@ fn crc32c_table(checksum: u32, data: &[u8]) -> u32 {
     })
 }
 
-/// A revision as the index has it: `main << 32 | sub << 1 | tombstone`.
+/// Read a revision in the index's form: `main << 32 | sub << 1 | tombstone`.
 pub(crate) fn revision_of(row_key: &[u8]) -> Option<u128> {
     let is_tombstone = match row_key.len() {
         ROW_KEY_BYTES => false,
@@ -80,7 +80,7 @@ pub(crate) fn revision_of(row_key: &[u8]) -> Option<u128> {
     Some(u128::from(main) << 32 | u128::from(sub) << 1 | u128::from(is_tombstone))
 }
 
-/// A value without its checksum, if the checksum is right.
+/// Return a value without its checksum, if the checksum is right.
 pub(crate) fn opened<'a>(row_key: &[u8], sealed: &'a [u8]) -> Option<&'a [u8]> {
     let (value, checksum) = sealed.split_at_checked(sealed.len().checked_sub(CHECKSUM_BYTES)?)?;
     let expected = crc32c(crc32c(0, row_key), value);
@@ -150,13 +150,13 @@ pub(crate) fn number_at<const N: usize>(data: &[u8], offset: usize) -> Option<[u
     data.get(offset..offset + N)?.try_into().ok()
 }
 
-/// Where an entry's key begins, its value begins, and its value ends.
+/// Offsets of an entry's key, of its value, and of the value's end.
 type Span = (usize, usize, usize);
 
-/// Pages, the first key and the number of each, and how many rows are in them.
+/// Pages, the first key and number of each leaf, and the number of rows in them.
 type Leaves<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, usize);
 
-/// One leaf of bucket `key` at the beginning of some pages: where its entries are, and its end.
+/// Read one leaf of bucket `key` at the start of `pages`: its entries' offsets, and its length.
 fn leaf(
     pages: &[u8],
     number: u64,
@@ -230,7 +230,7 @@ pub fn rows_of_leaves<'py>(
             .get(offset..)
             .and_then(|pages| leaf(pages, number as u64, page_bytes, first.as_bytes(), bound));
         let Some((entries, length)) = found else { return Ok((done, rows)) };
-        // SAFETY: nothing else runs while the interpreter's lock is held, and nothing is called.
+        // SAFETY: the GIL is held, and nothing is called that could let other code run.
         let marks = unsafe { reached.as_bytes_mut() };
         match marks.get_mut(number..number + length / page_bytes) {
             Some(marks) if marks.iter().all(|mark| *mark == 0) => marks.fill(1),
@@ -321,7 +321,7 @@ fn appended<'py>(entry: &Bound<'py, PyAny>, revision: u128) -> PyResult<Option<B
     if let Ok(history) = entry.cast::<PyByteArray>() {
         let length = history.len();
         history.resize(length + RECORD_BYTES)?;
-        // SAFETY: nothing else runs while the interpreter's lock is held, and nothing is called.
+        // SAFETY: the GIL is held, and nothing is called that could let other code run.
         let bytes = unsafe { history.as_bytes_mut() };
         if bytes[length - 1] & 1 == 1 {
             let count = ((length - HEAD_BYTES) / RECORD_BYTES) as u32;

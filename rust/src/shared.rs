@@ -1,7 +1,7 @@
-//! What the loop's side and the network thread share: two queues, limits and counters.
+//! The state that the loop and the network thread share: two queues, limits and counters.
 //!
-//! The inbox carries what arrived to the loop, the outbox what the loop says back. Each is
-//! locked once per batch, never per request.
+//! The inbox carries requests and events to the loop, the outbox carries the loop's commands. Each
+//! is locked once per batch, never per request.
 
 use crate::direct::Direct;
 use crate::headers::Wanted;
@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
-/// Names one RPC or HTTP request: its connection's number and its stream on it.
+/// Identifies one RPC or HTTP request by the numbers of its connection and its stream.
 pub type Call = u64;
 
 pub fn call_of(connection: u32, stream: u32) -> Call {
@@ -81,8 +81,8 @@ pub struct Methods {
 
 /// Subscribed metadata of one request: (place among the subscribed keys, first value).
 ///
-/// Values are shared with the header table: with a single byte a client may refer to a long value,
-/// as often as it likes.
+/// Values share memory with the header table: with a single byte a client may refer to a long
+/// value, as often as it likes.
 pub type Metadata = Option<Box<[(usize, HeaderValue)]>>;
 
 pub fn metadata_bytes(metadata: &Metadata) -> usize {
@@ -104,7 +104,7 @@ pub enum EventDetail {
         metadata: Metadata,
         pending: Arc<Pending>,
     },
-    /// The bytes, and how much of the HTTP/2 window to give back when they are taken.
+    /// The bytes, and how much of the HTTP/2 window to return when the loop polls them.
     Message(Bytes, usize),
     HalfClosed,
     Ended,
@@ -118,7 +118,7 @@ pub struct HttpRequest {
     pub target: String,
     pub headers: Vec<(HeaderName, HeaderValue)>,
     pub pending: Arc<Pending>,
-    /// How the loop may write the answer itself, if it is for a member.
+    /// Lets the loop write the response itself; only at listeners for HTTP/1.1 alone.
     pub direct: Option<Arc<Direct>>,
 }
 
@@ -165,29 +165,29 @@ pub struct Event {
     pub detail: EventDetail,
 }
 
-/// Bytes of one call that were sent by the loop and not yet taken by the network.
+/// Bytes of one call that the loop has sent and the network thread has not passed on.
 #[derive(Default)]
 pub struct Pending {
     pub bytes: AtomicUsize,
-    /// The bytes reached the threshold; the loop will be told when they fall below it.
+    /// The bytes reached the threshold; the loop gets WRITABLE when they fall below it.
     pub reached_mark: AtomicBool,
 }
 
 impl Pending {
-    /// Notes that bytes were sent.
+    /// Counts bytes that the loop sends.
     pub fn add(&self, bytes: usize, mark: usize) {
         if self.bytes.fetch_add(bytes, Ordering::SeqCst) + bytes >= mark {
             self.reached_mark.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Notes that bytes left. The answer to a unary call was not counted.
+    /// Counts bytes that left. Those of a unary call's response were never added.
     pub fn sent(&self, bytes: usize) {
         let less = |pending: usize| Some(pending.saturating_sub(bytes));
         let _ = self.bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
     }
 
-    /// Whether the sender waits to hear that there is little left to send.
+    /// Whether to report WRITABLE: the bytes had reached the threshold and are below it again.
     pub fn is_writable_again(&self, mark: usize) -> bool {
         self.bytes.load(Ordering::SeqCst) < mark
             && self.reached_mark.load(Ordering::SeqCst)
@@ -199,7 +199,7 @@ impl Pending {
 pub enum Command {
     Reply {
         call: Call,
-        /// What precedes a long message, which is sent from where Python keeps it.
+        /// The prefix of a long message, which is sent from Python's own buffer.
         head: Option<Bytes>,
         result: Result<Bytes, (i32, String)>,
     },
@@ -227,12 +227,12 @@ pub enum Command {
     MarkWaiting {
         call: Call,
     },
-    /// A stream's message was taken; the client may send as many bytes again.
+    /// The loop polled a stream's message; the client may send as many bytes again.
     Release {
         call: Call,
         bytes: usize,
     },
-    /// Take no more of a request's body, or take it again.
+    /// Pause or resume reading a request's body.
     Hold {
         call: Call,
         is_held: bool,
@@ -241,14 +241,14 @@ pub enum Command {
     Expel {
         connection: u32,
     },
-    /// The connection's queue is short enough to read on.
+    /// The connection may read again, or has to finish a chunk that the loop wrote in part.
     Resume {
         connection: u32,
     },
     Listen(Box<crate::listener::BoundSocket>),
-    /// Call other servers on this thread as well.
+    /// Run an `Upstream` on the network thread as well.
     Host(Box<crate::upstream_network::Guest>),
-    /// Pass calls on to them.
+    /// Relay calls to that upstream's endpoints.
     Relay(Arc<crate::relay::Shared>),
     Drain,
     Stop,
@@ -269,7 +269,7 @@ impl Command {
         }
     }
 
-    /// How many bytes it gives the client to take: as an answer, and as messages of a stream.
+    /// Bytes that the command gives the client to take: in a response, and in a stream's messages.
     pub fn load(&self) -> (usize, usize) {
         match self {
             Command::Reply { result: Ok(message), .. } => (message.len(), 0),
@@ -281,21 +281,21 @@ impl Command {
     }
 }
 
-/// What the loop may look up about a connection.
+/// The state of a connection that the loop may access.
 pub struct ConnectionShared {
     pub peer: String,
     /// The certificate that the client has shown, if one was asked for.
     pub certificate: OnceLock<Bytes>,
     /// Bytes received and not polled.
     pub queued: AtomicUsize,
-    /// Reading stopped because of a limit; `poll` has to say when it may go on.
+    /// Reading stopped because of a limit; the loop's `poll` has to resume it.
     pub paused: AtomicBool,
     pub account: Account,
     /// HTTP requests that the loop has not answered; counted by the loop's thread alone.
     pub http_calls: AtomicUsize,
 }
 
-/// What the loop said and the network thread has not read.
+/// Commands of the loop that the network thread has not taken.
 pub struct Outbox<C> {
     commands: Mutex<Vec<C>>,
     filled: AtomicBool,
@@ -392,13 +392,13 @@ pub struct Shared {
     /// HTTP/2 connections whose clients may still open calls.
     pub callers: AtomicUsize,
     pub drained: AtomicBool,
-    /// There is progress in draining that the loop has not been told.
+    /// Draining has made progress that the loop has not noticed yet.
     pub drain_news: AtomicBool,
 }
 
 impl Shared {
-    /// How much a connection may have queued: less if all together have too much, so that those
-    /// that queue little are still served.
+    /// Bytes that a connection may have queued: less while all connections together exceed their
+    /// limit, so that those with few bytes queued are still served.
     pub fn queued_bytes_max(&self) -> usize {
         let limits = &self.limits;
         match self.queued.load(Ordering::SeqCst) > limits.queued_bytes_max {
@@ -407,7 +407,7 @@ impl Shared {
         }
     }
 
-    /// A connection's share of something that all share.
+    /// One connection's equal share of a limit for all connections.
     pub fn share_of(&self, bytes: usize) -> usize {
         bytes / (self.counters.connections_open.load(Ordering::Relaxed).max(1) as usize)
     }

@@ -1,4 +1,4 @@
-//! A socket as HTTP writes to it, in TLS or not: small writes are gathered until they are drained.
+//! A socket with or without TLS that gathers small writes until they are drained.
 
 use crate::shared::count;
 use crate::transport::Transport;
@@ -10,20 +10,20 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsStream;
 
-/// Once this much is gathered, nothing more is taken until the socket accepts some.
+/// Once this much is gathered, writes have to wait until the socket accepts some.
 pub const GATHERED_BYTES_MAX: usize = 64 * 1024;
 
-/// A piece this large goes to the socket directly: copying it would cost more than a call.
+/// A write this large goes to the socket directly: copying it would cost more than a system call.
 const DIRECT_BYTES_MIN: usize = 32 * 1024;
 
-/// What HTTP is spoken over.
+/// The socket below HTTP.
 pub enum Socket {
     Plain(Transport),
     Tls(Box<TlsStream<Transport>>),
 }
 
 impl Socket {
-    /// The socket itself, if what is written to it goes out as it is.
+    /// The descriptor, if there is no TLS.
     fn plain(&self) -> Option<RawFd> {
         match self {
             Socket::Plain(transport) => Some(transport.descriptor()),
@@ -65,7 +65,7 @@ impl Socket {
     }
 }
 
-/// A socket and what is gathered for it. Whatever it writes is added to a counter.
+/// A socket and the bytes gathered for it. Methods add the bytes that they write to a counter.
 pub struct Gathering {
     socket: Socket,
     gathered: Vec<u8>,
@@ -82,12 +82,12 @@ impl Gathering {
         self.gathered.len() - self.written
     }
 
-    /// The socket itself, if others may write to it: all is written, and there is no TLS.
+    /// The descriptor, if the loop may write to it: all is written, and there is no TLS.
     pub fn idle(&self) -> Option<RawFd> {
         self.socket.plain().filter(|_| self.waiting() == 0)
     }
 
-    /// Adds bytes whatever there is already.
+    /// Gathers bytes, however many there are already.
     pub fn say(&mut self, data: &[u8]) {
         self.gathered.extend_from_slice(data);
     }
@@ -124,7 +124,7 @@ impl Gathering {
             return Poll::Ready(result);
         }
         if self.written >= GATHERED_BYTES_MAX {
-            // A slow reader may never have taken all of it.
+            // A slow reader may never take everything, so drop the part that is written.
             self.gathered.drain(..self.written);
             self.written = 0;
         }
@@ -138,7 +138,7 @@ impl Gathering {
         Poll::Ready(Ok(taken))
     }
 
-    /// Writes what is gathered.
+    /// Writes the gathered bytes.
     pub fn poll_drain(
         &mut self,
         cx: &mut Context<'_>,
@@ -160,8 +160,8 @@ impl Gathering {
         Poll::Ready(Ok(()))
     }
 
-    /// A flush writes only what is too much to keep: h2 flushes after every frame. Whoever drives
-    /// the connection drains it once, at the end of its pass.
+    /// Writes only if too much is gathered, since h2 flushes after every frame. The connection's
+    /// driver drains the bytes once, at the end of its pass.
     pub fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -185,7 +185,7 @@ impl Gathering {
 
     /// Closes gracefully: writes the last bytes, then reads until the other side has closed, too.
     ///
-    /// A socket closed with unread bytes is reset, and the other side may lose what it was sent.
+    /// A socket closed with unread bytes is reset, and the other side may lose bytes sent to it.
     pub fn poll_farewell(
         &mut self,
         cx: &mut Context<'_>,

@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-/// How much of an answer is given to h2 at a time.
+/// Bytes of a response that are handed to h2 at a time.
 const PIECE_BYTES_MAX: usize = 64 * 1024;
 
-/// Small messages leave together up to so many bytes: as much as a frame holds.
+/// Small messages leave together up to this size, which fits into a frame.
 const JOINED_BYTES_MAX: usize = 16 * 1024;
 
-/// How much of all answers is given to h2 before it has to write.
+/// Bytes of all responses that are handed to h2 before it has to write.
 const GRANTED_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,14 +41,14 @@ struct Ending {
     trailers: Pairs,
 }
 
-/// How far a stream got.
+/// The state of a stream after it has sent as much as possible.
 pub enum Progress {
-    /// It goes on when its waker is called.
+    /// The stream goes on when its waker is called.
     Waiting,
-    /// It goes on when the socket has written what it holds.
+    /// The stream goes on when the socket has written what it holds.
     Blocked,
     Done,
-    /// The client reset it.
+    /// The client reset the stream.
     Broken,
 }
 
@@ -58,45 +58,45 @@ pub struct Stream {
     pub method: u32,
     pub metadata: Metadata,
     pub deadline: Option<Instant>,
-    /// The loop wants to be told if this unary call ends early.
+    /// The loop asked for ENDED if this unary call ends early.
     pub waiting: bool,
     pub pending: Arc<Pending>,
-    /// The answer to this request has no body, whatever its headers say.
+    /// The response to this request has no body, whatever its headers say.
     pub bodiless: bool,
     body: Option<RecvStream>,
     reader: MessageReader,
     answer: Answer,
-    /// Received bytes that were not yet given back to the client's window.
+    /// Received bytes that were not yet returned to the client's window.
     owed: usize,
-    /// The loop wants no more of the body for now.
+    /// The loop has paused the request's body.
     is_held: bool,
-    /// Bytes that the loop took meanwhile, which the client may not send again yet.
+    /// Bytes that the loop took while paused, which return to the window on resume.
     withheld: usize,
-    /// What is to be sent before the stream ends, and its length.
+    /// The data to send before the stream ends, and its length.
     pieces: VecDeque<Bytes>,
     pieces_bytes: usize,
     ending: Option<Ending>,
-    /// Everything sent has had its chance to leave before the stream is reset.
+    /// Sent data has had one pass to leave before the stream is reset.
     breaking: bool,
     waker: Option<Waker>,
-    /// The loop said something to it that was not acted upon yet.
+    /// A command was applied to the stream, and the stream has not sent since.
     pub is_addressed: bool,
-    /// What the connection counts for this stream.
+    /// The bytes that the connection counts for this stream.
     pub load: Load,
 }
 
-/// Bytes that a call keeps here.
+/// Bytes that a call keeps in memory.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Load {
     /// Bytes of an incomplete message.
     pub partial: usize,
-    /// Bytes of an answer that the client does not take.
+    /// Bytes of a response that the client does not take.
     pub unread: usize,
     /// Bytes of a stream's messages that the client does not take.
     pub streamed: usize,
 }
 
-/// How far the client's bytes were processed.
+/// The state of a stream after its received bytes were processed.
 pub enum Received {
     All,
     /// A compressed message has to wait until there is room for it.
@@ -105,8 +105,8 @@ pub enum Received {
     Reset,
 }
 
-/// How many bytes leave next: part of the first piece, or several small ones, each of which would
-/// cost h2 a frame.
+/// The length of the next write: part of the first piece, or several small pieces, each of which
+/// would cost h2 a frame.
 fn next_bytes(pieces: &VecDeque<Bytes>, joins: bool) -> usize {
     let mut lengths = pieces.iter().map(Bytes::len);
     let mut length = lengths.next().unwrap_or(0).min(PIECE_BYTES_MAX);
@@ -121,7 +121,7 @@ fn next_bytes(pieces: &VecDeque<Bytes>, joins: bool) -> usize {
     length
 }
 
-/// Takes so many bytes, which are there.
+/// Takes the first `length` bytes, which must exist.
 fn take_bytes(pieces: &mut VecDeque<Bytes>, length: usize) -> Bytes {
     if let Some(first) = pieces.front_mut().filter(|first| first.len() > length) {
         return first.split_to(length);
@@ -143,7 +143,7 @@ fn take_bytes(pieces: &mut VecDeque<Bytes>, length: usize) -> Bytes {
     joined.freeze()
 }
 
-/// Answers a call that is refused.
+/// Answers a refused call.
 pub fn refuse(mut respond: SendResponse<Bytes>, refusal: &Refusal) {
     let mut response = grpc::response(refusal.http_status, &[]);
     grpc::add_status(response.headers_mut(), refusal.code, &refusal.text, &[]);
@@ -151,7 +151,7 @@ pub fn refuse(mut respond: SendResponse<Bytes>, refusal: &Refusal) {
     let _ = respond.send_response(response, true);
 }
 
-/// Answers a plain HTTP request that is refused.
+/// Answers a refused plain HTTP request.
 pub fn refuse_http(mut respond: SendResponse<Bytes>, status: StatusCode) {
     let mut response = Response::new(());
     *response.status_mut() = status;
@@ -199,9 +199,9 @@ impl Stream {
         }
     }
 
-    /// Breaks off a call whose message is refused.
+    /// Resets a call whose message is refused.
     pub fn turn_away(&mut self) {
-        // Clients try again if a call was certainly not processed.
+        // Clients retry a call that was certainly not processed.
         let reason = match self.kind {
             Kind::Unary => Reason::REFUSED_STREAM,
             _ => Reason::ENHANCE_YOUR_CALM,
@@ -209,12 +209,12 @@ impl Stream {
         self.reset(reason);
     }
 
-    /// Whether the loop knows the stream and has not finished with it.
+    /// Whether the loop knows the stream and has not finished it.
     pub fn is_in_use(&self) -> bool {
         self.kind != Kind::Unary && self.ending.is_none()
     }
 
-    /// Whether the loop has to be told that the client gave up.
+    /// Whether the loop gets ENDED if the client cancels.
     pub fn is_reported(&self) -> bool {
         self.is_in_use() || self.waiting && self.ending.is_none()
     }
@@ -271,7 +271,7 @@ impl Stream {
         }
     }
 
-    /// Hands on the messages that are complete; false if one has to stay compressed.
+    /// Passes complete messages on; false if one has to stay compressed.
     fn take_messages(
         &mut self,
         arrivals: &mut Arrivals,
@@ -281,8 +281,8 @@ impl Stream {
             match self.reader.next(|| may_unpack(arrivals))? {
                 Next::Packed => return Ok(false),
                 Next::Incomplete => {
-                    // A message may be larger than the window, so the window of an incomplete one
-                    // is given back at once; that of the others when the loop has taken them.
+                    // A message may be larger than the window, so the bytes of an incomplete one
+                    // return to the window at once, and those of others when the loop polls them.
                     let owed = std::mem::take(&mut self.owed);
                     self.release(owed);
                     break;
@@ -291,7 +291,7 @@ impl Stream {
                     arrivals.unpacked_bytes += if compressed { message.len() } else { 0 };
                     let call = self.call;
                     if self.kind == Kind::Unary {
-                        // What may follow does not matter, and h2 disposes of it.
+                        // h2 discards anything that follows the message.
                         self.body = None;
                         let (method, metadata) = (self.method, self.metadata.take());
                         arrivals.request(Unary { call, method, payload: message, metadata });
@@ -299,7 +299,7 @@ impl Stream {
                     }
                     let released = wire_bytes.min(self.owed);
                     self.owed -= released;
-                    // A client that has said everything needs no window.
+                    // A client that has half-closed the stream needs no window.
                     let is_last = self.body.as_ref().is_some_and(RecvStream::is_end_stream);
                     arrivals.message(call, message, if is_last { 0 } else { released });
                 }
@@ -308,7 +308,7 @@ impl Stream {
         Ok(true)
     }
 
-    /// Keeps the client's window as it is, or gives back what it lost since.
+    /// Pauses or resumes the client's window; on resume, withheld bytes return to the window.
     pub fn hold(&mut self, is_held: bool) {
         self.is_held = is_held;
         if !is_held {
@@ -317,7 +317,7 @@ impl Stream {
         }
     }
 
-    /// Lets the client send so many bytes more.
+    /// Returns bytes to the client's window, or withholds them while the stream is paused.
     pub fn release(&mut self, bytes: usize) {
         if self.is_held {
             self.withheld += bytes;
@@ -326,10 +326,10 @@ impl Stream {
         }
     }
 
-    /// Sends a unary call's whole answer; true if nothing is left to do for it.
+    /// Sends a unary call's whole response; true if nothing is left to do for it.
     ///
-    /// With `hurry`, a small answer goes to h2 at once, even if its window is closed: asking would
-    /// cost more.
+    /// With `hurry`, a small response goes to h2 at once, even if the stream's window is closed:
+    /// checking the window would cost more.
     pub fn reply(&mut self, head: Option<Bytes>, message: Bytes, hurry: bool) -> bool {
         self.start(&[]);
         if let Some(head) = head {
@@ -389,12 +389,12 @@ impl Stream {
         }
     }
 
-    /// Ends the stream after what was sent.
+    /// Ends the stream after the data sent so far.
     pub fn finish(&mut self, code: i32, text: String, trailers: Pairs) {
         self.ending.get_or_insert(Ending { code, text, trailers });
     }
 
-    /// Ends the stream now, whatever was to be sent.
+    /// Ends the stream now, and drops the data that has not left.
     pub fn abort(&mut self, refusal: Refusal) {
         self.pieces.clear();
         self.pieces_bytes = 0;
@@ -407,8 +407,8 @@ impl Stream {
         if self.pieces.is_empty() {
             return self.abort(grpc::deadline_exceeded());
         }
-        // Part of a message may have left, and trailers behind that are a broken message to
-        // clients. A reset after their deadline is the deadline to them.
+        // Part of a message may have left. Clients would take trailers behind it for a broken
+        // message, but take a reset after their deadline for the deadline.
         self.pieces.clear();
         self.pieces_bytes = 0;
         self.reset(Reason::CANCEL);
@@ -421,7 +421,7 @@ impl Stream {
         }
     }
 
-    /// Sends what can be sent, as long as the socket is free; `granted` counts what h2 was given.
+    /// Sends data as long as the socket is free; `granted` counts the bytes handed to h2.
     pub fn transmit(
         &mut self,
         ready: &Arc<Ready>,
@@ -457,7 +457,7 @@ impl Stream {
             }
         }
         if let Some(ending) = &self.ending {
-            // A reset overtakes what h2 still holds.
+            // A reset would overtake the data that h2 still holds.
             if self.kind == Kind::Http && ending.code != grpc::OK && !self.breaking {
                 self.breaking = true;
                 return Progress::Blocked;
@@ -471,8 +471,8 @@ impl Stream {
         Progress::Waiting
     }
 
-    /// Whether the client gave the stream up. If not, and there is a waker, the stream is driven
-    /// when that happens.
+    /// Whether the client reset the stream. If not, and `ready` is given, a later reset calls the
+    /// stream's waker.
     pub fn is_reset(&mut self, ready: Option<&Arc<Ready>>, id: u32) -> bool {
         let waker = match ready {
             Some(ready) => self.waker.get_or_insert_with(|| stream_waker(ready, id)),

@@ -1,7 +1,7 @@
-//! TLS of one listener: its files, read again when they change, and which clients may connect.
+//! TLS of one listener: loads its files, reloads them when they change, and verifies clients.
 //!
-//! Files are checked before every handshake. While changed files cannot be used, because only one
-//! of certificate and key is replaced yet, say, the old ones stay in use.
+//! Files are checked before every handshake. While changed files cannot be used, for example
+//! because only the certificate or only the key has been replaced, the old ones stay in use.
 
 use crate::certificate::Certificate;
 use crate::chains::{Authorities, Purpose};
@@ -63,7 +63,7 @@ impl TlsSettings {
     }
 }
 
-/// What identifies a file's content; changed content comes with another stamp.
+/// A file's inode, modification time and size, which differ when its content has changed.
 type Stamp = (u64, i64, i64, u64);
 
 fn stamp(path: &Path) -> Option<Stamp> {
@@ -93,13 +93,13 @@ impl Tls {
         self.settings.plain_too
     }
 
-    /// What the next handshake uses, and why changed files are not used if they are not.
+    /// The configuration for the next handshake, and an error if changed files cannot be used.
     pub fn config(&self) -> (Arc<ServerConfig>, Option<String>) {
         let mut loaded = self.loaded.borrow_mut();
         let stamps: Vec<_> = self.settings.files().map(|path| stamp(path)).collect();
         let mut failure = None;
         if stamps != loaded.stamps {
-            // Noted even if loading fails: the same files would fail again.
+            // Keep the stamps even if loading fails: the same files would fail again.
             loaded.stamps = stamps;
             match load(&self.settings) {
                 Ok(config) => loaded.config = config,
@@ -123,7 +123,7 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String>
     }
 }
 
-/// Reads the certificate to show, and its key.
+/// Reads the certificate to present, and its key.
 pub fn identity(
     cert_file: &Path,
     key_file: &Path,
@@ -160,13 +160,13 @@ fn load(settings: &TlsSettings) -> Result<Arc<ServerConfig>, String> {
     if !settings.http1_only {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     }
-    // A resumed session would not be asked for its certificate again.
+    // No session may resume: the client would not present its certificate again.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 
-/// The cryptography provider with the allowed cipher suites; those of TLS 1.3 always are.
+/// The cryptography provider with the allowed cipher suites; TLS 1.3's are always allowed.
 fn provider(settings: &TlsSettings) -> Result<CryptoProvider, String> {
     let mut provider = ring::default_provider();
     if !settings.cipher_suites.is_empty() {
@@ -186,7 +186,7 @@ fn provider(settings: &TlsSettings) -> Result<CryptoProvider, String> {
     Ok(provider)
 }
 
-/// Which clients may connect.
+/// Verifies the clients that connect.
 #[derive(Debug)]
 struct Clients {
     authorities: Authorities,

@@ -1,4 +1,4 @@
-//! A client's socket as TLS sees it, or HTTP where there is no TLS.
+//! A TCP or unix socket below TLS, or below HTTP where there is no TLS.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
-/// How long a client may take to receive its last bytes and close.
+/// Time for the other side to receive its last bytes and close.
 pub const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 enum Stream {
@@ -20,7 +20,7 @@ enum Stream {
 
 pub struct Transport {
     stream: Stream,
-    /// A byte that was peeked at and has still to be read.
+    /// A byte that was peeked and has still to be read.
     first: Option<u8>,
 }
 
@@ -44,7 +44,7 @@ impl Transport {
         }
     }
 
-    /// Waits for the client's first byte, without consuming it; None if it sends nothing.
+    /// Waits for the client's first byte, without consuming it; None if the client closes first.
     pub async fn peek(&mut self) -> io::Result<Option<u8>> {
         let mut byte = [0];
         let mut buffer = ReadBuf::new(&mut byte);
@@ -53,7 +53,7 @@ impl Transport {
         Ok(self.first)
     }
 
-    /// Closes gracefully: a socket closed with unread bytes would be reset, and what was written
+    /// Closes gracefully: a socket closed with unread bytes would be reset, and bytes written
     /// before might be lost.
     pub async fn close(&mut self) {
         let _ = timeout(

@@ -1,8 +1,9 @@
-//! `Upstream`: the Python face of the calling side. Only functions of this module touch Python.
+//! `Upstream`: the Python class that calls other servers. No other upstream module touches Python.
 //!
-//! `kvorum.edge.upstream` documents what each method promises. What is paused or cancelled is known
-//! here, on the loop's side: an event that is on its way already is held back or dropped when it is
-//! polled. A paused stream's messages keep their bytes of the window, which holds the server back.
+//! `kvorum.edge.upstream` documents what each method promises. The loop's side knows which calls
+//! are paused or cancelled: `poll` holds back or drops the events of such calls that were already
+//! queued. A paused stream's messages keep their bytes of the window, so that the server has to
+//! wait.
 
 use crate::edge::NativeEdge;
 use crate::grpc::{self, INTERNAL};
@@ -32,7 +33,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Numbers of `kvorum.edge.upstream.UpstreamEventKind`.
+/// Values of `kvorum.edge.upstream.UpstreamEventKind`.
 const CONNECTED: u8 = 1;
 const DISCONNECTED: u8 = 2;
 const ANSWERED: u8 = 3;
@@ -41,13 +42,13 @@ const ENDED: u8 = 5;
 const WRITABLE: u8 = 6;
 const LEAVING: u8 = 7;
 
-/// The largest window HTTP/2 knows.
+/// The largest window that HTTP/2 allows.
 const HTTP2_WINDOW_MAX: u32 = (1 << 31) - 1;
 
-/// Paths that are kept as HTTP needs them; there are no more RPCs than that.
+/// Parsed paths that are kept; there are no more RPCs than that.
 const PATHS_MAX: usize = 1024;
 
-/// A call that the loop has not heard the end of.
+/// A call whose end the loop has not polled.
 struct OpenCall {
     endpoint: u64,
     stream: Option<Box<OpenStream>>,
@@ -57,29 +58,29 @@ struct OpenCall {
 struct OpenStream {
     pending: Arc<Pending>,
     is_paused: bool,
-    /// What is told when it is resumed.
+    /// Events held back until the stream is resumed.
     held: VecDeque<Event>,
 }
 
-/// What only the loop's thread uses.
+/// The state that only the loop's thread uses.
 #[derive(Default)]
 struct Loop {
     calls: FxHashMap<u64, OpenCall>,
     calls_started: u64,
-    /// Events that were held back and may be told now.
+    /// Events that were held back and may be polled now.
     resumed: VecDeque<Event>,
     paths: FxHashMap<String, PathAndQuery>,
 }
 
-/// Where the connections are served.
+/// The thread that serves the connections.
 enum Host {
     Own(JoinHandle<()>),
-    /// The thread of an edge; nothing is ever received, but the other end is dropped.
+    /// The thread of an edge, which drops the sender when the upstream ends and sends nothing.
     Edge(mpsc::Receiver<()>),
 }
 
 impl Host {
-    /// Waits until nothing runs there any more.
+    /// Waits until the thread has ended, or no longer serves the upstream.
     fn join(self) {
         match self {
             Host::Own(thread) => drop(thread.join()),
@@ -91,7 +92,7 @@ impl Host {
 #[pyclass(frozen, weakref, module = "kvorum.edge._native")]
 pub struct Upstream {
     shared: Arc<Shared>,
-    /// What the edge's thread is told through, if that serves the connections.
+    /// The edge's shared state, if the edge's thread serves the connections.
     edge: Option<Arc<shared::Shared>>,
     network: Mutex<Option<Host>>,
     state: Mutex<Loop>,
@@ -349,7 +350,7 @@ impl Upstream {
         unsafe { self.shared.descriptors.force_unlock() };
     }
 
-    /// Closes the child's copies; no thread of it runs in the child.
+    /// Closes the child's copies of the sockets; no thread of the upstream runs in the child.
     fn after_fork_in_child(&self) {
         self.closed.store(true, Ordering::SeqCst);
         std::mem::forget(self.network.lock().take());
@@ -420,7 +421,7 @@ impl Loop {
         self.calls.get_mut(&call)?.stream.as_deref_mut()
     }
 
-    /// Returns an event if it is to be told now: not if its call is paused, or was cancelled.
+    /// Returns an event for the loop, unless its call is paused or was cancelled.
     fn pass_on(&mut self, event: Event, commands: &mut Vec<Command>) -> Option<Event> {
         let number = event.number;
         if matches!(event.detail, Detail::Connected | Detail::Disconnected(_) | Detail::Leaving) {
@@ -447,7 +448,7 @@ impl Loop {
         Some(event)
     }
 
-    /// Reads what a call begins with, or says why that cannot be sent.
+    /// Reads a call's path and metadata; the inner error says why HTTP cannot carry them.
     fn read_head(
         &mut self,
         path: &str,

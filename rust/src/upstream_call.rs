@@ -13,30 +13,30 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// How much is given to h2 at a time. A message that is not longer goes to it at once, whatever
-/// the server's window: asking would cost more.
+/// Bytes that are handed to h2 at a time. A unary message that is not longer goes to h2 at once,
+/// whatever the server's window: checking the window would cost more.
 const PIECE_BYTES_MAX: usize = 64 * 1024;
 
-/// How much of all calls is given to h2 before it has to write.
+/// Bytes of all calls that are handed to h2 before it has to write.
 const GRANTED_BYTES_MAX: usize = 1024 * 1024;
 
-/// How far what is to be sent got.
+/// The state of a call after it has sent as much as possible.
 #[derive(PartialEq, Eq)]
 pub enum Sent {
-    /// It goes on when the waker is called, or when there is more to send.
+    /// The call goes on when its waker is called, or when there is more to send.
     Waiting,
-    /// It goes on when the socket has written what it holds.
+    /// The call goes on when the socket has written what it holds.
     Blocked,
 }
 
 pub struct Call {
     pub number: u64,
-    /// Of a stream.
+    /// A stream's pending bytes; None for a unary call.
     pub pending: Option<Arc<Pending>>,
     response: Option<ResponseFuture>,
     body: Option<RecvStream>,
     reader: MessageReader,
-    /// Received bytes that were not yet given back to the server's window.
+    /// Received bytes that were not yet returned to the server's window.
     owed: usize,
     /// The answer to a unary call.
     answer: Option<Bytes>,
@@ -75,14 +75,14 @@ impl Call {
         self.pending.is_none()
     }
 
-    /// Its headers were given to h2.
+    /// Notes that h2 has the call's headers, and sends a short unary message.
     pub fn opened(&mut self, response: ResponseFuture, mut sending: SendStream<Bytes>) {
         self.response = Some(response);
         if self.is_unary()
             && self.pieces.front().is_some_and(|piece| piece.len() <= PIECE_BYTES_MAX)
             && let Some(message) = self.pieces.pop_front()
         {
-            // An error here means that the call has ended; so says the response.
+            // An error here means that the call has ended, which the response reports.
             let _ = sending.send_data(message, true);
             return;
         }
@@ -99,7 +99,7 @@ impl Call {
         self.half_closed = true;
     }
 
-    /// Lets the server send so many bytes more.
+    /// Returns bytes to the server's window.
     pub fn release(&mut self, bytes: usize) {
         if let Some(body) = &mut self.body {
             let _ = body.flow_control().release_capacity(bytes);
@@ -174,8 +174,8 @@ impl Call {
                     events.push_back(Event { number: self.number, detail });
                 }
                 Next::Incomplete | Next::Packed => {
-                    // A message may be larger than the window, so the window of an incomplete one
-                    // is given back at once; that of the others when the loop has taken them.
+                    // A message may be larger than the window, so the bytes of an incomplete one
+                    // return to the window at once, and those of others when the loop polls them.
                     let owed = std::mem::take(&mut self.owed);
                     self.release(owed);
                     return Ok(());
@@ -184,7 +184,7 @@ impl Call {
         }
     }
 
-    /// An end as the server told it, unless what came before contradicts it.
+    /// The end that the server stated, unless the call's messages contradict it.
     fn judged(&self, end: End) -> End {
         if !end.is_ok() {
             return end;
@@ -201,7 +201,7 @@ impl Call {
         end
     }
 
-    /// What the loop is told at the end.
+    /// The event that reports the call's end.
     pub fn ended(&mut self, end: End) -> Event {
         let detail = match self.answer.take() {
             Some(answer) if end.is_ok() => Detail::Answered(answer),
@@ -210,7 +210,7 @@ impl Call {
         Event { number: self.number, detail }
     }
 
-    /// Sends what can be sent, as long as the socket is free; `granted` counts what h2 was given.
+    /// Sends data as long as the socket is free; `granted` counts the bytes handed to h2.
     pub fn transmit(&mut self, waker: &Waker, is_free: bool, granted: &mut usize) -> Sent {
         let Some(sending) = &mut self.sending else { return Sent::Waiting };
         while let Some(piece) = self.pieces.front_mut() {
@@ -223,7 +223,7 @@ impl Call {
                 match sending.poll_capacity(&mut Context::from_waker(waker)) {
                     Poll::Ready(Some(Ok(0))) => continue,
                     Poll::Ready(Some(Ok(granted))) => capacity = granted,
-                    // Either there is no room, or the call has ended, as the response says.
+                    // Either there is no room, or the call has ended, which the response reports.
                     _ => return Sent::Waiting,
                 }
             }

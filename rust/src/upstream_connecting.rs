@@ -1,4 +1,4 @@
-//! How a connection to an endpoint is made: its addresses in turn, TLS, then HTTP/2's settings.
+//! Connects to an endpoint: tries its addresses in turn, then TLS, then HTTP/2's settings.
 
 use crate::frames::ServerFrames;
 use crate::shared::count;
@@ -26,17 +26,17 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-/// How much of a call's messages h2 may hold; the rest waits where it is counted.
+/// Bytes of a call's messages that h2 may hold; the rest waits where it is counted.
 const STREAM_BUFFER_BYTES_MAX: usize = 256 * 1024;
 
 /// The longest headers that a server may answer with.
 const HEADER_LIST_BYTES_MAX: u32 = 64 * 1024;
 
-/// The largest window of HTTP/2. The connection's is never what holds a server back: a paused call
-/// would then hold back all the others.
+/// The largest window of HTTP/2. The connection's window must never hold a server back: a paused
+/// call would then block all other calls.
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 
-/// Cancelled calls of which h2 remembers that their last bytes may still come.
+/// Cancelled calls that h2 remembers, because their last bytes may still arrive.
 const CANCELLED_CALLS_MAX: usize = 1024;
 
 /// A connection that can carry calls.
@@ -68,7 +68,7 @@ impl Drop for Registered {
     }
 }
 
-/// Connects, or says why that is not possible.
+/// Connects to an endpoint; the error says why that is not possible.
 pub async fn connect(
     shared: &Arc<Shared>,
     endpoint: &Endpoint,
@@ -107,7 +107,7 @@ pub async fn connect(
 
 async fn reach(address: &str, deadline: Instant) -> Result<Transport, String> {
     let said = |error: io::Error| {
-        // Without the error's number, which says nothing more.
+        // Leave out the errno, which adds nothing.
         let text = error.to_string();
         format!("{address}: {}", text.split(" (os error").next().unwrap_or_default())
     };
@@ -126,7 +126,7 @@ async fn reach(address: &str, deadline: Instant) -> Result<Transport, String> {
     };
     let mut failure = format!("{address}: the name has no address");
     for (place, one) in addresses.iter().enumerate() {
-        // One that does not answer leaves the others their share of the time.
+        // An address that does not answer leaves the others their share of the time.
         let left = deadline.saturating_duration_since(Instant::now());
         let until = Instant::now() + left / (addresses.len() - place) as u32;
         match timeout_at(until, TcpStream::connect(one)).await {
@@ -141,7 +141,7 @@ async fn reach(address: &str, deadline: Instant) -> Result<Transport, String> {
     Err(failure)
 }
 
-/// Begins HTTP/2, and waits for the server's settings.
+/// Starts HTTP/2, and waits for the server's settings.
 async fn greet(
     shared: &Shared,
     link: &Rc<RefCell<Link>>,
@@ -176,7 +176,7 @@ pub const CLOSED: &str = "the server closed the connection";
 /// The socket, shared by h2 and the connection's driver.
 pub struct Link {
     socket: Gathering,
-    /// Bytes read since this was last set to zero.
+    /// Bytes read since the driver last reset this count.
     pub read: usize,
     pub frames: ServerFrames,
     flow: Arc<Flow>,
@@ -189,7 +189,7 @@ impl Link {
         self.socket.waiting()
     }
 
-    /// Writes what is gathered.
+    /// Writes the gathered bytes.
     pub fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.socket.poll_drain(cx, &self.shared.counters.bytes_written)
     }
@@ -214,7 +214,7 @@ impl AsyncRead for Io {
     ) -> Poll<io::Result<()>> {
         let link = &mut *self.0.borrow_mut();
         if link.is_paused() {
-            // The loop wakes the driver when it has taken enough.
+            // The loop's `poll` wakes the driver when it has taken enough.
             return Poll::Pending;
         }
         let before = buffer.filled().len();

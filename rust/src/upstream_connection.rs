@@ -1,4 +1,4 @@
-//! A connection to a server: one task begins calls, applies what the loop said, and writes once.
+//! Drives a connection to a server: one task starts calls, applies commands, and flushes.
 
 use crate::grpc::{APPLICATION_GRPC, INTERNAL, UNAVAILABLE};
 use crate::policy::Keepalive;
@@ -26,7 +26,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 use tokio::time::timeout;
 
-/// What h2 itself is woken as, beside the calls' places.
+/// The number that h2's own waker notes, besides the numbers of the calls' places.
 const CONNECTION: u32 = u32::MAX;
 
 const AGENT: HeaderValue = HeaderValue::from_static("kvorum-upstream");
@@ -34,14 +34,14 @@ const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 const LEFT: &str = "the server asked for no more calls";
 const SILENT: &str = "the server does not answer any more";
 
-/// Carries an endpoint's calls; returns why that ended.
+/// Carries an endpoint's calls; returns why the connection ended.
 pub async fn run(network: &Rc<Network>, endpoint: &Rc<Endpoint>, connection: Connection) -> String {
     let link = connection.link.clone();
     let mut driver = Driver::new(network, endpoint, connection);
     let reason = poll_fn(|cx| driver.poll(cx)).await;
     let registered = driver.close();
     crate::network::spawn(async move {
-        // Others need not wait for it.
+        // Report the endpoint's end without waiting for the graceful close.
         let closed = poll_fn(|cx| link.borrow_mut().poll_farewell(cx));
         let _ = timeout(FAREWELL_MAX, closed).await;
         drop(link);
@@ -50,7 +50,7 @@ pub async fn run(network: &Rc<Network>, endpoint: &Rc<Endpoint>, connection: Con
     reason
 }
 
-/// A place for a call. Its waker serves one call after the other.
+/// A place for a call. Its waker serves one call after another.
 struct Slot {
     waker: Waker,
     call: Option<Call>,
@@ -66,11 +66,11 @@ struct Driver {
     slots: Vec<Slot>,
     free: Vec<u32>,
     by_number: FxHashMap<u64, u32>,
-    /// Calls that the server has no room for yet, in order; cancelled ones have no place any more.
+    /// Calls that the server has no room for yet, in order; a cancelled one has no place any more.
     queue: VecDeque<(u64, Head)>,
-    /// Places of calls that have something to send as soon as the socket has written what it holds.
+    /// Places of calls that can send as soon as the socket has written what it holds.
     blocked: Vec<u32>,
-    /// What h2 was given since it was last able to write.
+    /// Bytes handed to h2 since it was last able to write.
     granted: usize,
     ready: Arc<Ready>,
     /// Wakes this task for h2, unless it runs.
@@ -133,7 +133,7 @@ impl Driver {
         Poll::Pending
     }
 
-    /// Moves everything as far as it goes; says how calls end and why, if the connection is over.
+    /// Makes all possible progress; returns how calls end and why, if the connection is over.
     fn pass(&mut self, cx: &mut Context<'_>) -> Option<(End, String)> {
         loop {
             if self.endpoint.given_up.get() {
@@ -143,7 +143,7 @@ impl Driver {
             self.open_queued();
             self.drive_ready();
             if let Some(reason) = self.poll_h2(cx) {
-                // Answers may have come before the connection's end.
+                // Responses may have arrived before the connection ended.
                 let places: Vec<u32> = self.by_number.values().copied().collect();
                 places.into_iter().for_each(|place| self.drive(place));
                 if !self.has_left() {
@@ -172,7 +172,7 @@ impl Driver {
         loop {
             let mut driven = false;
             for place in self.ready.take() {
-                // h2 is polled in any case.
+                // The pass polls h2 in any case.
                 if place != CONNECTION {
                     self.drive(place);
                     driven = true;
@@ -292,7 +292,7 @@ impl Driver {
             }
         };
         if self.by_number.is_empty() && !self.shared.settings.pings_without_calls {
-            // It had no reason to say anything before.
+            // Without calls the server had no reason to send anything.
             self.last_read = Instant::now();
         }
         self.slots[place as usize].call = Some(call);
@@ -368,7 +368,7 @@ impl Driver {
         })
     }
 
-    /// Drives a call as far as it goes.
+    /// Receives and sends on a call as far as possible.
     fn drive(&mut self, place: u32) {
         let is_free = self.socket_is_free();
         let Slot { waker, call: Some(call) } = &mut self.slots[place as usize] else { return };
@@ -411,7 +411,7 @@ impl Driver {
         places.into_iter().for_each(|place| self.finish(place, End::new(code, text)));
     }
 
-    /// Lets h2 say that the calls are cancelled; returns what keeps the socket registered.
+    /// Lets h2 send the resets of cancelled calls; returns what keeps the socket registered.
     fn close(mut self) -> crate::upstream_connecting::Registered {
         let _ = Pin::new(&mut self.connection.h2).poll(&mut Context::from_waker(Waker::noop()));
         self.connection.registered

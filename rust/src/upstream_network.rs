@@ -1,4 +1,4 @@
-//! The calling thread: a single-threaded runtime, its endpoints, and the commands for them.
+//! The upstream thread: a single-threaded runtime, its endpoints, and the commands for them.
 
 use crate::grpc::{CANCELLED, UNAVAILABLE};
 use crate::network::{self, spawn};
@@ -26,30 +26,30 @@ thread_local! {
     static NETWORK: RefCell<Option<Rc<Network>>> = const { RefCell::new(None) };
 }
 
-/// The calling thread's own state; only that thread ever sees it.
+/// The upstream thread's own state; no other thread sees it.
 pub struct Network {
     pub shared: Arc<Shared>,
     endpoints: RefCell<FxHashMap<u64, Rc<Endpoint>>>,
     main: RefCell<Option<Waker>>,
     stopping: Cell<bool>,
-    /// Dropped when nothing of it is left.
+    /// Dropped with this state, which ends the wait of `Host::join`.
     _ended: Option<mpsc::Sender<()>>,
 }
 
-/// What the thread of an edge needs to call other servers, too.
+/// An upstream that runs on the thread of an edge.
 pub struct Guest {
     pub shared: Arc<Shared>,
-    /// Dropped when nothing runs any more.
+    /// Dropped when the upstream has ended.
     pub ended: mpsc::Sender<()>,
 }
 
-/// One endpoint as the calling thread sees it.
+/// One endpoint as the upstream thread sees it.
 pub struct Endpoint {
     pub number: u64,
     pub flow: Arc<Flow>,
     pub commands: RefCell<VecDeque<ToEndpoint>>,
     waker: RefCell<Option<Waker>>,
-    /// Its task runs, and will look at its commands before it rests.
+    /// The endpoint's task runs, and will take its commands before it returns.
     pub running: Cell<bool>,
     is_connected: Cell<bool>,
     pub given_up: Cell<bool>,
@@ -73,7 +73,7 @@ impl Endpoint {
     }
 }
 
-/// Starts a calling thread; it runs until it is told to stop.
+/// Starts an upstream thread; it runs until `Command::Stop`.
 pub fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     let (tell, told) = mpsc::channel();
     let thread = thread::Builder::new().name("kvorum-upstream".to_owned()).spawn(move || {
@@ -101,7 +101,7 @@ fn run(shared: Arc<Shared>, runtime: Runtime) {
     leave();
 }
 
-/// Lets the thread of an edge call other servers, until it is told to stop or ends itself.
+/// Runs an upstream on the thread of an edge, until `Command::Stop` or the end of that thread.
 pub fn host(guest: Guest) {
     let network = Network::enter(guest.shared, Some(guest.ended));
     spawn(async move {
@@ -110,7 +110,7 @@ pub fn host(guest: Guest) {
     });
 }
 
-/// Ends every connection that was made from this thread.
+/// Ends the upstream of this thread, and every connection of it.
 pub fn leave() {
     let Some(network) = NETWORK.take() else { return };
     // A waker keeps the runtime's descriptors open.
@@ -122,7 +122,7 @@ pub fn leave() {
     }
 }
 
-/// Gives an endpoint a command from its own thread; false if none is called from here.
+/// Gives a command to an endpoint of this thread; false if the thread has no upstream.
 pub fn command(endpoint: u64, command: ToEndpoint) -> bool {
     NETWORK.with_borrow(|network| {
         let Some(network) = network else { return false };
@@ -140,7 +140,7 @@ pub fn after_sleep() {
     });
 }
 
-/// The end of a pass: everything that was ready has been served.
+/// Ends a pass, after everything that was ready: wakes the loop if it has something to poll.
 pub fn before_sleep() {
     NETWORK.with_borrow(|network| {
         let Some(network) = network else { return };
@@ -148,7 +148,7 @@ pub fn before_sleep() {
         loop {
             network.dispatch();
             outbox.set_network_asleep(true);
-            // Commands given before the loop could see that this thread sleeps must not wait.
+            // Commands that came before the loop could see this thread sleep must not wait.
             if !outbox.is_filled() {
                 break;
             }
@@ -159,7 +159,7 @@ pub fn before_sleep() {
 }
 
 impl Network {
-    /// Begins to call other servers from this thread.
+    /// Starts an upstream on this thread.
     fn enter(shared: Arc<Shared>, ended: Option<mpsc::Sender<()>>) -> Rc<Network> {
         let network = Rc::new(Network {
             shared,
@@ -172,11 +172,11 @@ impl Network {
         network
     }
 
-    /// Does what the loop says until it says stop.
+    /// Applies the loop's commands until `Command::Stop`.
     async fn take_commands(self: Rc<Self>) {
         poll_fn(|cx| {
             let mut main = self.main.borrow_mut();
-            // Whoever wakes this thread holds the lock around its waker for a moment longer.
+            // Set only a new waker: a thread that wakes this one may still hold the old one's lock.
             if main.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
                 self.shared.outbox.set_waker(Some(cx.waker().clone()));
                 *main = Some(cx.waker().clone());
@@ -188,9 +188,9 @@ impl Network {
         .await;
     }
 
-    /// Hands what the loop said to the endpoints it is for.
+    /// Hands the loop's commands to their endpoints.
     pub fn dispatch(self: &Rc<Self>) {
-        // Calls of a batch mostly go to one endpoint.
+        // Most calls of a batch go to one endpoint.
         let mut last: Option<Rc<Endpoint>> = None;
         for command in self.shared.outbox.take() {
             match command {
@@ -239,7 +239,7 @@ impl Network {
         self.publish(endpoint, flow, VecDeque::from([event]));
     }
 
-    /// Tells what happened: to those whose calls were passed on, and else to the loop.
+    /// Reports events: those of relayed calls to the relay, and all others to the loop.
     pub fn publish(&self, endpoint: u64, flow: &Arc<Flow>, mut events: VecDeque<Event>) {
         let relayed = network::with_relay(|network, relay| relay.take(network, &mut events));
         if let Some(answers @ 1..) = relayed {
@@ -298,7 +298,7 @@ impl Network {
     }
 }
 
-/// How calls end whose connection the loop gave up.
+/// The end of calls whose connection the loop abandoned, and the reason.
 pub fn given_up() -> (End, String) {
     (End::new(CANCELLED, GIVEN_UP), GIVEN_UP.to_owned())
 }

@@ -1,4 +1,4 @@
-//! What the loop's side and the calling thread share: commands one way, events the other.
+//! The state that the loop and the upstream thread share: commands one way, events the other.
 //!
 //! Each queue is locked once per batch, never per call.
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What an event costs while it waits, besides its bytes.
+/// Memory that a waiting event costs besides its bytes.
 const OVERHEAD_BYTES: usize = 256;
 
 /// The settings of `kvorum.edge.upstream.UpstreamSettings`, where each is documented.
@@ -31,21 +31,21 @@ pub struct Settings {
     pub writable_bytes: usize,
 }
 
-/// A call that has not begun.
+/// A call that has not started.
 pub struct NewCall {
     pub number: u64,
     pub head: Head,
     pub kind: CallKind,
 }
 
-/// What a call begins with.
+/// A call's path and metadata.
 pub struct Head {
     pub path: PathAndQuery,
     pub metadata: Vec<(HeaderName, HeaderValue)>,
 }
 
 pub enum CallKind {
-    /// Its message, framed.
+    /// The call's message, framed.
     Unary(Bytes),
     Stream(Arc<Pending>),
 }
@@ -56,7 +56,7 @@ pub struct Target {
     pub tls: Option<TlsSettings>,
 }
 
-/// A command of the loop to the calling thread.
+/// A command of the loop to the upstream thread.
 pub enum Command {
     Connect(u64, Box<Target>),
     /// For the endpoint with this number.
@@ -76,12 +76,12 @@ pub enum ToEndpoint {
     Cancel {
         call: u64,
     },
-    /// A stream's message was taken; the server may send as many bytes again.
+    /// The loop polled a stream's message; the server may send as many bytes again.
     Release {
         call: u64,
         bytes: usize,
     },
-    /// What it has queued is little enough to read on.
+    /// The endpoint has few enough bytes queued to read on.
     Resume,
     Disconnect,
 }
@@ -90,7 +90,7 @@ pub enum Detail {
     Connected,
     Disconnected(String),
     Answered(Bytes),
-    /// The bytes, and how much of the HTTP/2 window to give back when they are taken.
+    /// The bytes, and how much of the HTTP/2 window to return when the loop polls them.
     Message(Bytes, usize),
     Ended(End),
     Writable,
@@ -98,7 +98,7 @@ pub enum Detail {
 }
 
 pub struct Event {
-    /// The endpoint's or the call's.
+    /// The number of the endpoint or of the call.
     pub number: u64,
     pub detail: Detail,
 }
@@ -117,22 +117,22 @@ impl Event {
     }
 }
 
-/// How much of one connection waits to be polled.
+/// The bytes of one connection that wait to be polled.
 #[derive(Default)]
 pub struct Flow {
     queued: AtomicUsize,
-    /// Reading stopped because of the limit; `poll` has to say when it may go on.
+    /// Reading stopped because of the limit; the loop's `poll` has to resume it.
     paused: AtomicBool,
 }
 
 impl Flow {
-    /// Whether the limit forbids reading; if so, `poll` will resume it.
+    /// Whether the limit forbids reading; if so, the loop's `poll` resumes it.
     pub fn is_paused(&self, bytes_max: usize) -> bool {
         if self.queued.load(Ordering::SeqCst) <= bytes_max {
             return false;
         }
         self.paused.store(true, Ordering::SeqCst);
-        // Whoever took bytes off the queue meanwhile may not have seen the flag.
+        // The loop may have taken bytes off the queue before it could see the flag.
         self.queued.load(Ordering::SeqCst) > bytes_max
     }
 
@@ -145,14 +145,14 @@ impl Flow {
     }
 }
 
-/// What one pass over a connection found.
+/// The events of one pass over a connection.
 struct Batch {
     endpoint: u64,
     flow: Arc<Flow>,
     events: VecDeque<Event>,
 }
 
-/// What happened and was not polled.
+/// The events that the loop has not polled.
 #[derive(Default)]
 pub struct Inbox {
     batches: Mutex<VecDeque<Batch>>,
@@ -163,8 +163,8 @@ impl Inbox {
         self.batches.lock().is_empty()
     }
 
-    /// Takes at most so many events and about so many bytes; returns the connections that may be
-    /// read from again, too.
+    /// Takes at most `events_max` events and about `bytes_left` bytes; returns also the connections
+    /// that may be read again.
     pub fn take(
         &self,
         events_max: usize,
@@ -197,7 +197,7 @@ impl Inbox {
     }
 }
 
-/// The counters of `kvorum.edge.upstream.UPSTREAM_COUNTERS`; the loop's side knows its calls.
+/// The counters of `kvorum.edge.upstream.UPSTREAM_COUNTERS`; the loop's side counts the calls.
 #[derive(Default)]
 pub struct Counters {
     pub messages_sent: AtomicU64,
@@ -219,7 +219,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Queues what happened, under one lock; the end of the thread's pass wakes the loop.
+    /// Queues events under one lock; the thread wakes the loop at the end of its pass.
     pub fn publish(&self, endpoint: u64, flow: &Arc<Flow>, events: VecDeque<Event>) {
         if events.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! How a call to another server ended: gRPC's status, or what stands for it where there is none.
+//! Translates the end of a call to another server into gRPC's status, even if the server sent none.
 //!
 //! Texts are those of `kvorum.client.wire`.
 
@@ -12,7 +12,7 @@ use http::{HeaderMap, StatusCode};
 pub struct End {
     pub code: i32,
     pub text: String,
-    /// The server never looked at the call.
+    /// The server certainly did not process the call.
     pub is_unprocessed: bool,
 }
 
@@ -21,7 +21,7 @@ impl End {
         End { code, text: text.into(), is_unprocessed: false }
     }
 
-    /// The end of a call that never reached the server.
+    /// The end of a call that the server did not process.
     pub fn unprocessed(code: i32, text: impl Into<String>) -> End {
         End { code, text: text.into(), is_unprocessed: true }
     }
@@ -34,7 +34,7 @@ impl End {
         End::unprocessed(UNAVAILABLE, "the connection is closing")
     }
 
-    /// The end of a call that reads as a success, and cannot be one.
+    /// The end of a call with status OK whose messages do not fit that.
     pub fn broken(text: &str) -> End {
         End::new(INTERNAL, text)
     }
@@ -44,7 +44,7 @@ impl End {
     }
 }
 
-/// How a call ended whose last headers are these; None if they have no status.
+/// The end that headers or trailers state; None if they have no status.
 pub fn of_headers(headers: &HeaderMap) -> Option<End> {
     let code = headers.get(GRPC_STATUS)?.as_bytes();
     let is_number = (1..=3).contains(&code.len()) && code.iter().all(u8::is_ascii_digit);
@@ -53,7 +53,7 @@ pub fn of_headers(headers: &HeaderMap) -> Option<End> {
     Some(End::new(if is_number { number } else { UNKNOWN }, text.unwrap_or_default()))
 }
 
-/// How a call ended that was answered without a status.
+/// The end of a call whose response had no gRPC status.
 pub fn of_http(status: StatusCode) -> End {
     let code = match status.as_u16() {
         200 => return End::new(UNKNOWN, "the server ended the call without a status"),
@@ -69,10 +69,10 @@ pub fn of_http(status: StatusCode) -> End {
     End::new(code, text)
 }
 
-/// How a call ended that HTTP/2 broke off.
+/// The end of a call that HTTP/2 broke off.
 pub fn of_error(error: &h2::Error) -> End {
     if error.is_go_away() && error.is_remote() {
-        // Only calls beyond the last one that the server took end like this.
+        // Only calls after the last one that the server took end like this.
         return End::refused();
     }
     match error.reason() {

@@ -1,4 +1,4 @@
-//! TLS towards a server: its certificate is checked for its name, ours is shown if it asks.
+//! TLS towards a server: verifies its certificate and name, and presents ours if the server asks.
 
 use crate::chains::{Authorities, Purpose};
 use crate::tls::identity;
@@ -11,7 +11,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Where systems keep the authorities that they trust, the most common place first.
+/// Files in which systems keep the CAs that they trust, the most common one first.
 const SYSTEM_FILES: [&str; 6] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -75,7 +75,7 @@ fn authorities(
     Authorities::load(&file, provider)
 }
 
-/// Accepts the certificates that authorities have issued for the server's name.
+/// Accepts the certificates that trusted CAs have issued for the server's name.
 #[derive(Debug)]
 struct Verified(Authorities);
 
@@ -116,7 +116,7 @@ impl ServerCertVerifier for Verified {
     }
 }
 
-/// Accepts whatever certificate a server shows, if it has the key of it.
+/// Accepts any certificate whose key the server has.
 #[derive(Debug)]
 struct Unverified(Arc<CryptoProvider>);
 

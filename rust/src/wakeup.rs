@@ -1,4 +1,4 @@
-//! How the native threads wake the loop: one eventfd, written only while the loop sleeps.
+//! Wakes the loop from the native threads: one eventfd, written only while the loop sleeps.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 pub struct Wakeup {
     /// -1 once it is closed.
     descriptor: AtomicI32,
-    /// The loop has announced that it sleeps, and nobody has woken it yet.
+    /// The loop has announced that it sleeps, and no thread has woken it yet.
     sleeping: AtomicBool,
-    /// Writes to the descriptor that were not read; counted before they are made, so that a loop
-    /// which finds none has nothing to read.
+    /// Writes to the descriptor that the loop has not read; counted before they are made, so that a
+    /// loop which counts none has nothing to read.
     rings: AtomicU64,
     /// Something was queued since the loop last announced sleep.
     noted: AtomicBool,
@@ -59,8 +59,8 @@ impl Wakeup {
 
     /// Announces sleep unless something waits.
     ///
-    /// A thread queues before it looks for a sleeper; the loop looks into the queues after it has
-    /// announced its sleep. So one of the two sees the other.
+    /// A thread queues before it checks whether the loop sleeps; the loop checks the queues after
+    /// it has announced its sleep. Therefore at least one of the two sees the other.
     pub fn announce_sleep(&self, something_waits: impl FnOnce() -> bool) -> bool {
         self.noted.store(false, Ordering::SeqCst);
         self.sleeping.store(true, Ordering::SeqCst);
@@ -74,7 +74,7 @@ impl Wakeup {
     pub fn awake(&self) {
         self.sleeping.store(false, Ordering::SeqCst);
         if self.rings.load(Ordering::SeqCst) > 0 {
-            // Stays zero if the write is still to come.
+            // The count stays zero if the write is still to come.
             let mut count = 0u64;
             unsafe { libc::read(self.descriptor(), (&raw mut count).cast(), 8) };
             self.rings.fetch_sub(count, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Why a handshake failed, in the words of etcd, whose operators know them.
+//! Reports why a TLS handshake failed, in the words of etcd, which operators know.
 
 use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError, Error};
@@ -19,7 +19,7 @@ pub fn of_handshake(error: &io::Error) -> String {
     }
 }
 
-/// Why a server's certificate, or a server, was refused.
+/// Reports why a server's certificate, or the handshake with a server, failed.
 pub fn of_server(error: &io::Error) -> String {
     let found = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match found {
@@ -35,7 +35,7 @@ pub fn of_server(error: &io::Error) -> String {
 fn of_certificate(reason: &CertificateError) -> String {
     use CertificateError::*;
     let text = match reason {
-        // The only names that clients are asked for are the allowed ones.
+        // Clients' certificates are compared with no names but the allowed ones.
         NotValidForName => return "client certificate authentication failed".to_owned(),
         Revoked => return "transport: certificate revoked".to_owned(),
         UnknownIssuer | BadSignature => "x509: certificate signed by unknown authority".to_owned(),
@@ -88,7 +88,7 @@ fn of_alert(alert: AlertDescription) -> String {
     text.to_owned()
 }
 
-/// A moment as RFC 3339 has it.
+/// Formats a time as RFC 3339 does.
 fn utc(time: UnixTime) -> String {
     let seconds = time.as_secs();
     let (mut days, rest) = (seconds / 86_400, seconds % 86_400);

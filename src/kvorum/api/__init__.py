@@ -1,1 +1,1 @@
-"""The contract: messages, fast codecs and the one table of errors."""
+"""The contract with clients: messages, fast codecs and the one table of errors."""

@@ -1,11 +1,11 @@
-"""Protobuf by concatenation: numbers, fields, and the messages that are written often.
+"""Encode protobuf by concatenation: numbers, fields, and frequent messages.
 
-Building a message object only to serialise it costs more than the rest of a put. Every
-function here gives exactly the bytes protobuf gives; property tests check that.
+Building a message object only to serialise it costs more than the rest of a put. Every function
+here gives exactly protobuf's bytes; property tests check that.
 
-Bytes of the API's messages (etcdserverpb, mvccpb, membershippb, v3electionpb) are written here, in
-`responses` and in `writing` alone. Formats of files, of entries and of what members send each other
-belong to the rooms that own them: wal, snap, lease, member.requests, raft.wire, peer.
+Only this module, `responses` and `writing` write bytes of the API's messages (etcdserverpb, mvccpb,
+membershippb, v3electionpb). Formats of files, of entries and of messages between members belong to
+the packages that own them: wal, snap, lease, member.requests, raft.wire, peer.
 """
 
 from struct import iter_unpack
@@ -16,7 +16,7 @@ _INT64_MIN: Final = -(1 << 63)
 
 
 def _two_groups(continued: int) -> list[bytes]:
-    """Return all numbers of 14 bits, low group first; made in one piece, which starts wait for."""
+    """Return all numbers of 14 bits, low group first; built in one pass to keep starts short."""
     groups = bytearray(2 << 14)
     groups[0::2] = bytes(range(0x80, 0x100)) * (1 << 7)
     groups[1::2] = b"".join([bytes((high | continued,)) * (1 << 7) for high in range(1 << 7)])
@@ -28,7 +28,7 @@ def _two_groups(continued: int) -> list[bytes]:
 _FINAL: Final = (*[bytes((value,)) for value in range(0x80)], *_two_groups(0)[0x80:])
 _CONTINUED: Final = tuple(_two_groups(0x80))
 CONTINUED: Final = _CONTINUED
-"""For others who write parts of varints: a table of their own would take a mebibyte."""
+"""For other modules that write parts of varints; a second table would take a mebibyte."""
 
 
 def varint(value: int) -> bytes:
@@ -53,7 +53,7 @@ def varint(value: int) -> bytes:
 def read_varint(data: bytes, offset: int) -> tuple[int, int]:
     """Decode the varint at an offset; return it as uint64, and the offset after it.
 
-    Raises ValueError if the data ends within it or it has more than 64 bits.
+    Raise ValueError if the data ends within it or it has more than 64 bits.
     """
     try:
         byte = data[offset]
@@ -79,7 +79,7 @@ def scalar(tag: bytes, value: int) -> bytes:
 
 
 def field_head(tag: bytes, length: int) -> bytes:
-    """Encode what precedes the payload of a bytes, string or message field."""
+    """Encode the tag and length that precede the payload of a bytes, string or message field."""
     return tag + varint(length)
 
 
@@ -89,14 +89,15 @@ def length_delimited(tag: bytes, payload: bytes) -> bytes:
 
 
 def before_revision(cluster_id: int, member_id: int) -> bytes:
-    """Return the bytes of a header of this member that precede its revision."""
+    """Return a header's bytes before the revision, for this member."""
     return scalar(b"\x08", cluster_id) + scalar(b"\x10", member_id) + b"\x18"
 
 
 class HeaderEncoder:
-    """Encodes `ResponseHeader` as field 1, where every response has it.
+    """Encodes `ResponseHeader` as field 1, its number in every response.
 
-    Holds what stays the same from one response to the next; the term is set when it changes.
+    The encoder caches the bytes that stay the same between responses; the term is set when it
+    changes.
     """
 
     __slots__ = ("_field", "_first", "_high", "_identity", "_last", "_revision", "_start", "_term")
@@ -110,13 +111,13 @@ class HeaderEncoder:
         self._term = scalar(b"\x20", raft_term)
         self._revision = -1
         self._field = b""
-        # Revisions from first to last share the bytes before and after their low 14 bits.
+        # Revisions from `_first` to `_last` share the bytes before and after their low 14 bits.
         self._first, self._last = 1, 0
         self._start = self._high = b""
 
     def field(self, revision: int) -> bytes:
         """Return the header field with this revision; 0 leaves the revision out."""
-        # The replies of a batch of reads share a revision, and so these bytes.
+        # The replies to a batch of reads share a revision, and so these bytes.
         if revision != self._revision:
             if not self._first <= revision <= self._last:
                 return self._encode(revision)
@@ -139,14 +140,14 @@ class HeaderEncoder:
 def key_value(
     key: bytes, create_revision: int, mod_revision: int, version: int, value: bytes, lease: int
 ) -> bytes:
-    """Encode the `KeyValue` of a put. These bytes are what is stored, hashed and sent."""
-    # A zero would have to be left out, but none of these is zero for a key that was put.
+    """Encode the `KeyValue` of a put. The same bytes are stored, hashed and sent."""
+    # Protobuf leaves out zeros, but none of these is zero for a key that was put.
     assert key and create_revision and mod_revision and version, (key, mod_revision)
     mod = varint(mod_revision)
     create = mod if create_revision == mod_revision else varint(create_revision)
     key_length, value_length = len(key), len(value)
     if key_length < 0x4000 and 0 < value_length < 0x4000 and 0 < version < 0x4000 and not lease:
-        # The usual put: the small numbers are looked up here, which saves a third of the time.
+        # The usual put: inlined look-ups of the small numbers save a third of the time.
         return b"".join(
             (
                 b"\x0a",
@@ -181,7 +182,7 @@ def key_field(key: bytes) -> bytes:
 
 
 def tombstone(key: bytes, mod_revision: int = 0) -> bytes:
-    """Encode the `KeyValue` of a deletion: stored without a revision, sent in events with it."""
+    """Encode the `KeyValue` of a deletion: stored without a revision, sent in events with one."""
     return key_field(key) + scalar(b"\x18", mod_revision)
 
 
@@ -196,7 +197,7 @@ def delete_event(kv: bytes, prev_kv: bytes | None = None) -> bytes:
     return b"\x08\x01" + put_event(kv, prev_kv)
 
 
-# Requests that a member makes by itself.
+# Requests that a member makes on its own.
 
 
 def compaction_request(revision: int) -> bytes:
@@ -226,10 +227,10 @@ def cluster_version_request(version: str) -> bytes:
 
 USER_FIELD: Final = 0x12
 REVISION_FIELD: Final = 0x18
-"""Of `RequestHeader`, with their wire types."""
+"""Tags of fields of `RequestHeader`, with their wire types."""
 
 
 def caller_identity(user: str, revision: int) -> bytes:
-    """Encode the fields of `RequestHeader` that say who asks, as they follow the id."""
+    """Encode the fields of `RequestHeader` that identify the caller; they follow the id."""
     name = user.encode("utf-8", "surrogateescape")
     return (length_delimited(b"\x12", name) if name else b"") + scalar(b"\x18", revision)

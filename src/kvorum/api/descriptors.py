@@ -1,8 +1,8 @@
 """The compiled `.proto` files, and message classes made from them.
 
-The classes live in a descriptor pool of their own. Protobuf's default pool accepts each name
-once per process, and the common Python clients register `etcdserverpb` there: a program that
-embeds Kvorum beside such a client must not crash at import.
+The classes live in a descriptor pool of their own. Protobuf's default pool accepts each name once
+per process, and the common Python clients register `etcdserverpb` there. A program that embeds
+Kvorum beside such a client must not crash at import.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class Method(NamedTuple):
 
 
 def contract_files() -> list[FileDescriptor]:
-    """Every file of `proto/`, without what those files import from elsewhere."""
+    """Return every file of `proto/`, without imported files from elsewhere."""
     return [POOL.FindFileByName(name) for name in _FILE_NAMES if not name.startswith("google/")]
 
 
@@ -59,7 +59,7 @@ def define(file_name: str, namespace: dict[str, Any]) -> None:
 
 
 def methods() -> Iterator[Method]:
-    """Every RPC, in the order of the `.proto` files."""
+    """Yield every RPC, in the order of the `.proto` files."""
     for file in contract_files():
         for service in file.services_by_name.values():
             for method in service.methods:
@@ -74,7 +74,7 @@ def methods() -> Iterator[Method]:
 
 
 def http_paths(method: Method) -> list[str]:
-    """Return where a method is served as JSON, its own path before the additional ones."""
+    """Return the paths of a method's JSON API, its own path before the additional ones."""
     rule = option(method.descriptor, "google.api.http")
     return [each.post for each in (rule, *rule.additional_bindings) if each.post]
 

@@ -1,7 +1,7 @@
-"""Durations as Go writes and reads them: in flags, in their options, in logs.
+"""Parse and format durations as Go does: in flags, in their options, in logs.
 
-A duration is a number of nanoseconds. What cannot be parsed raises ValueError with Go's words,
-which operators know.
+A duration is a number of nanoseconds. An invalid text raises ValueError with Go's words, which
+operators know.
 """
 
 import re
@@ -53,13 +53,13 @@ def duration(text: str) -> int:
 
 
 def _quoted(text: str) -> str:
-    """Quote a text as Go's package of times does: bytes that are not ASCII as hexadecimal."""
+    """Quote a text as Go's package `time` does: bytes that are not ASCII in hexadecimal."""
     data = text.encode("utf-8", "surrogateescape")
     return '"' + "".join(map(_QUOTED.__getitem__, data)) + '"'
 
 
 def duration_text(nanoseconds: int) -> str:
-    """Write a duration as Go does: `1h30m0s`, `1.5s`, `100ms`, `250µs`, `0s`."""
+    """Format a duration as Go does: `1h30m0s`, `1.5s`, `100ms`, `250µs`, `0s`."""
     if nanoseconds == 0:
         return "0s"
     sign = "-" if nanoseconds < 0 else ""
@@ -82,5 +82,5 @@ def _decimal(value: int, size: int) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Write a number of seconds as Go does."""
+    """Format a number of seconds as Go does."""
     return duration_text(int(seconds * SECOND))

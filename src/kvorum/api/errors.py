@@ -1,8 +1,8 @@
-"""The one table of errors: what the API says when it refuses, to the letter.
+"""The one table of errors: the codes and texts with which the API refuses, to the letter.
 
-Clients recognise an error by its text as well as its code, so both are part of the contract.
-A row is plain data; code that has to unwind raises it as `StatusError`. Rows whose text holds
-a value are functions.
+Clients recognise an error by its text as well as its code, so both are part of the contract. A row
+is plain data; code that has to unwind raises it as `StatusError`. Rows whose text holds a value are
+functions.
 """
 
 from enum import IntEnum
@@ -32,19 +32,19 @@ class Code(IntEnum):
 
 
 class Status(NamedTuple):
-    """How a call ends: the code that goes onto the wire, and its text."""
+    """The result of a call: its gRPC status code and text."""
 
     code: Code
     text: str
 
     def wrapped(self) -> str:
-        """Return the text as Go prints a gRPC error; a watch's cancel reason carries this."""
+        """Return the text as Go prints a gRPC error; a watch's cancel reason carries it."""
         name = "Canceled" if self.code is Code.CANCELLED else self.code.name.title()
         return f"rpc error: code = {name.replace('_', '')} desc = {self.text}"
 
 
 class StatusError(Exception):
-    """A call that cannot go on, with the status its client gets."""
+    """A call that cannot continue, with the status for its client."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.wrapped())
@@ -184,7 +184,7 @@ ELECTION_NO_LEADER = Status(Code.UNKNOWN, "election: no leader")
 SESSION_EXPIRED = Status(Code.UNKNOWN, "mutex: session is expired")
 WATCHER_LOST = Status(Code.UNKNOWN, "lost watcher waiting for delete")
 
-# What a gRPC server itself answers.
+# Statuses of the gRPC server itself.
 CONTEXT_CANCELED = Status(Code.CANCELLED, "context canceled")
 CONTEXT_DEADLINE_EXCEEDED = Status(Code.DEADLINE_EXCEEDED, "context deadline exceeded")
 UNKNOWN_HEALTH_SERVICE = Status(Code.NOT_FOUND, "unknown service")
@@ -203,49 +203,49 @@ def quoted(text: str) -> str:
 
 
 def malformed_method(path: str) -> Status:
-    """Say that the path is not of the form /service/method."""
+    """Return the status for a path that is not of the form /service/method."""
     return Status(Code.UNIMPLEMENTED, f"malformed method name: {quoted(path)}")
 
 
 def unknown_service(service: str) -> Status:
-    """Say that no service of this name is served."""
+    """Return the status for a service that the server does not have."""
     return Status(Code.UNIMPLEMENTED, f"unknown service {service}")
 
 
 def unknown_method(service: str, method: str) -> Status:
-    """Say that the service has no method of this name."""
+    """Return the status for a method that the service does not have."""
     return Status(Code.UNIMPLEMENTED, f"unknown method {method} for service {service}")
 
 
 def defragmentation_failed(reason: str) -> Status:
-    """Say why a database could not be defragmented; it is as it was before."""
+    """Return the status for a failed defragmentation, which leaves the database unchanged."""
     return Status(Code.UNKNOWN, f"defragmentation failed: {reason}")
 
 
 def excessive_urls(excess: str) -> Status:
-    """Say that a request gives a member more than one can use, and how much may be given."""
+    """Return the status for a request that gives a member too many URLs, with the limit."""
     return Status(MEMBER_BAD_URLS.code, f"{MEMBER_BAD_URLS.text}: {excess}")
 
 
 def unparsable_request(reason: str) -> Status:
-    """Say that the request's bytes are not a message of the expected type."""
+    """Return the status for a request whose bytes are not a message of the expected type."""
     return Status(Code.INTERNAL, f"grpc: error unmarshalling request: {reason}")
 
 
 def unparsable_message(reason: str) -> Status:
-    """Say that a message on a stream is not of the expected type."""
+    """Return the status for a message of a stream that is not of the expected type."""
     return Status(Code.INTERNAL, f"grpc: failed to unmarshal the received message: {reason}")
 
 
 def message_too_large(size: int, limit: int) -> Status:
-    """Say that the request is longer than the server accepts."""
+    """Return the status for a request above the server's size limit."""
     return Status(
         Code.RESOURCE_EXHAUSTED, f"grpc: received message larger than max ({size} vs. {limit})"
     )
 
 
 def unknown_compression(encoding: str) -> Status:
-    """Say that the request is compressed in a way other than identity or gzip."""
+    """Return the status for a request compressed other than with identity or gzip."""
     return Status(
         Code.UNIMPLEMENTED,
         f"grpc: Decompressor is not installed for grpc-encoding {quoted(encoding)}",

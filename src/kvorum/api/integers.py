@@ -1,4 +1,4 @@
-"""Numbers and booleans as Go's flags read them."""
+"""Parse numbers and booleans as Go's flags do."""
 
 import re
 

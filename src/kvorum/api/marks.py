@@ -1,7 +1,7 @@
-"""Rare paths report by name that they were taken, to a listener if there is one.
+"""Coverage points: rare paths report by name that they were taken, to a listener if there is one.
 
-Code that is seldom reached is seldom tested. `mark` names such a place; the simulator listens, and
-reports which names its runs have reached. While nobody listens a mark costs a call, so it does not
+Code that seldom runs is seldom tested. `mark` names such a path; the simulator listens, and reports
+the names that its runs have reached. Without a listener a mark costs one call, so it does not
 belong in a loop.
 """
 
@@ -11,12 +11,12 @@ _listener: Callable[[str], None] | None = None
 
 
 def mark(name: str) -> None:
-    """Report that a place was reached."""
+    """Report that a coverage point was reached."""
     if _listener is not None:
         _listener(name)
 
 
 def listen(listener: Callable[[str], None] | None) -> None:
-    """Call a listener, in place of any before, with the name of every mark; None: no listener."""
+    """Replace the listener, which gets the name of every mark; None removes it."""
     global _listener
     _listener = listener

@@ -1,4 +1,4 @@
-"""Ranges of keys as the whole API writes them."""
+"""Key ranges in the form that the whole API uses."""
 
 
 def prefix_end(prefix: bytes) -> bytes:

@@ -1,19 +1,19 @@
-"""Requests for keys as plain objects, and two ways to get them from bytes.
+"""Key-value requests as plain objects, and two ways to decode them.
 
-Their fields have the names of the message's fields. They are classes, because compiled code reads
-and makes them faster than tuples; they are never changed.
+The objects' fields have the names of the message's fields. The objects are of classes, because
+compiled code reads and makes these faster than tuples; no code changes an object.
 
-`parse_*` recognises a message in its canonical shape, the one every protobuf library writes:
-fields in order, nothing empty, no unknown field, the shortest numbers. If it returns an object, the
-bytes may be passed on as they are: every reader finds the same in them. Otherwise it returns None.
+`parse_*` recognises a message in its canonical shape, the one every protobuf library writes: fields
+in order, nothing empty, no unknown field, the shortest numbers. If it returns an object, the bytes
+may be passed on unchanged, because every reader decodes them alike. Otherwise it returns None.
 
-A length of two bytes is as common as one of a single byte, so both are read without a call.
+A length of two bytes is as common as one of a single byte, so the parsers read both without a call.
 
-`decode_*` reads every valid message, if need be through protobuf, and raises DecodeError otherwise.
-Property tests check the parsers against protobuf.
+`decode_*` reads every valid message, through protobuf if necessary, and raises DecodeError for
+invalid ones. Property tests check the parsers against protobuf.
 
-A transaction may hold a hundred thousand operations: `decode_txn_slices` reads it as a generator
-that yields where a turn may end.
+A transaction may hold a hundred thousand operations: `decode_txn_slices` is a generator that yields
+where a turn may end.
 """
 
 from collections.abc import Generator, Iterable
@@ -109,8 +109,8 @@ class DeleteRange:
 class Compare:
     """A compare of a transaction.
 
-    The operand is of the target's kind: bytes for VALUE, a number otherwise; 0 or empty if the
-    message held one of another kind.
+    The operand has the target's type: bytes for VALUE, a number otherwise. It is 0 or empty if the
+    message held an operand of another target.
     """
 
     __slots__ = ("key", "operand", "range_end", "result", "target")
@@ -139,7 +139,7 @@ class Txn:
 
 
 Operation: TypeAlias = Range | Put | DeleteRange | Txn | None
-"""What a RequestOp holds; None if it holds nothing."""
+"""The content of a RequestOp; None if it is empty."""
 
 VERSION: Final = 0
 CREATE: Final = 1
@@ -157,7 +157,7 @@ NESTING_MAX: Final = 200
 """Deeper transactions are left to protobuf, which refuses them."""
 
 LONG_BYTES = 16 * 1024
-"""A longer transaction is read in slices of about so many bytes; tests make it small."""
+"""Longer transactions are read in slices of about this many bytes; tests lower it."""
 OPERATIONS_PER_SLICE: Final = 100
 
 _SIGN: Final = 1 << 63
@@ -196,7 +196,7 @@ def parse_put(data: bytes) -> Put | None:
         lease, prev_kv, ignore_value, ignore_lease = _scalars(data, end, 0x18, 4)
     except (IndexError, ValueError):
         return None
-    # Every flag is 0 or 1, or the message is not canonical.
+    # In a canonical message every flag is 0 or 1.
     if (prev_kv | ignore_value | ignore_lease) & ~1:
         return None
     return Put(key, value, lease, bool(prev_kv), bool(ignore_value), bool(ignore_lease))
@@ -216,7 +216,7 @@ def parse_range(data: bytes) -> Range | None:
             return None
         end = at + length
         key = data[at:end]
-        # One key at the current revision is what most reads ask for.
+        # Most reads request one key at the current revision.
         if end == size:
             return Range(key)
         if data[end:] == b"\x38\x01":
@@ -255,7 +255,7 @@ def parse_range(data: bytes) -> Range | None:
 
 
 def parse_lease_id(data: bytes) -> int | None:
-    """Read a message whose only field is the id of a lease, if it is canonical."""
+    """Read a message whose only field is a lease id, if it is canonical."""
     try:
         if data[0] != 0x08:
             return None
@@ -286,7 +286,7 @@ def parse_delete_range(data: bytes) -> DeleteRange | None:
 
 
 def parse_txn(data: bytes, nesting_max: int = NESTING_MAX) -> Txn | None:
-    """Read a canonical TxnRequest; one whose compares have a range_end is left to protobuf."""
+    """Read a canonical TxnRequest; compares with a range_end are left to protobuf."""
     compares: list[Compare] = []
     success: list[Operation] = []
     failure: list[Operation] = []
@@ -331,9 +331,9 @@ def parse_txn_slices(
 ) -> Generator[None, None, Txn | None]:
     """Read a canonical TxnRequest as `parse_txn` does, in slices.
 
-    Any run of a message's fields is a message, too, so neighbours are parsed together; a nested
-    transaction that is long is divided by itself. It lies between two offsets of the same data:
-    with a copy for every level, two megabytes would take hundreds.
+    Any run of a message's fields is a message, too, so neighbouring fields are parsed together; a
+    long nested transaction is divided on its own. A nested transaction is given by two offsets into
+    the same data, because with a copy for every level two megabytes would take hundreds.
     """
     if size < 0:
         size = len(data)
@@ -344,7 +344,7 @@ def parse_txn_slices(
     failure: list[Operation] = []
     whole = Txn(compares, success, failure)
     last = 0
-    start = at  # of what is not parsed yet
+    start = at  # of the first field that is not parsed yet
     try:
         while at < size:
             tag = data[at]
@@ -376,7 +376,7 @@ def parse_txn_slices(
 
 
 def _append_fields(whole: Txn, data: bytes, nesting_max: int) -> bool:
-    """Parse some fields of a transaction and append what they hold; return whether they parse."""
+    """Parse some fields of a transaction and append their content; return whether they parse."""
     txn = parse_txn(data, nesting_max)
     if txn is None:
         return False
@@ -387,7 +387,7 @@ def _append_fields(whole: Txn, data: bytes, nesting_max: int) -> bool:
 
 
 def _parse_operation(data: bytes, at: int, end: int, nesting_max: int) -> Operation:
-    """Read what a canonical RequestOp holds; None for an empty one, too."""
+    """Read the content of a canonical RequestOp; None if it is empty or not canonical."""
     tag = data[at]
     length, start = data[at + 1], at + 2
     if length >= 0x80:
@@ -450,7 +450,7 @@ def _parse_compare(data: bytes) -> Compare | None:
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """Read the length of a field that may not be empty; return it and where the field begins."""
+    """Read the length of a non-empty field; return it and the offset of the payload."""
     length, end = read_varint(data, at)
     if not data[end - 1]:
         raise ValueError("empty field, or a length longer than needed")
@@ -458,7 +458,7 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Read an int64 other than zero in its shortest form; return it and the offset after it."""
+    """Read a non-zero int64 in its shortest form; return it and the offset after it."""
     number, end = read_varint(data, at)
     last = data[end - 1]
     if not last:
@@ -467,7 +467,7 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _scalars(data: bytes, at: int, first_tag: int, count: int) -> list[int]:
-    """Read the rest of a message: varint fields with consecutive numbers, absent ones are 0."""
+    """Read the rest of a message: varint fields with consecutive numbers; absent ones are 0."""
     values = [0] * count
     size, last = len(data), first_tag - 8
     if at > size:
@@ -483,7 +483,7 @@ def _scalars(data: bytes, at: int, first_tag: int, count: int) -> list[int]:
 
 
 def put_of(message: etcdserverpb.PutRequest) -> Put:
-    """Return the message as an object."""
+    """Convert the protobuf message to an object."""
     return Put(
         message.key,
         message.value,
@@ -495,7 +495,7 @@ def put_of(message: etcdserverpb.PutRequest) -> Put:
 
 
 def range_of(message: etcdserverpb.RangeRequest) -> Range:
-    """Return the message as an object."""
+    """Convert the protobuf message to an object."""
     return Range(
         message.key,
         message.range_end,
@@ -514,12 +514,12 @@ def range_of(message: etcdserverpb.RangeRequest) -> Range:
 
 
 def delete_range_of(message: etcdserverpb.DeleteRangeRequest) -> DeleteRange:
-    """Return the message as an object."""
+    """Convert the protobuf message to an object."""
     return DeleteRange(message.key, message.range_end, message.prev_kv)
 
 
 def txn_of(message: etcdserverpb.TxnRequest) -> Txn:
-    """Return the message as an object."""
+    """Convert the protobuf message to an object."""
     return Txn(
         [_compare_of(compare) for compare in message.compare],
         [_operation_of(operation) for operation in message.success],
@@ -528,7 +528,7 @@ def txn_of(message: etcdserverpb.TxnRequest) -> Txn:
 
 
 def txn_of_slices(message: etcdserverpb.TxnRequest) -> Generator[None, None, Txn]:
-    """Return the message as an object, in slices."""
+    """Convert the protobuf message to an object, in slices."""
     compares: list[Compare] = []
     for compare in message.compare:
         compares.append(_compare_of(compare))

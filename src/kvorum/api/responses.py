@@ -1,7 +1,8 @@
-"""Responses of the API by concatenation, from parts that are encoded already.
+"""Encode the API's responses by concatenation, from encoded parts.
 
-A header is what `HeaderEncoder.field` gives. A function named `..._body` gives a response without
-its header, one named `..._field` a single field of it; the others give whole messages.
+A `header` parameter takes the result of `HeaderEncoder.field`. A function named `..._body` returns
+a response without its header, one named `..._field` a single field of it; the others return whole
+messages.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +26,7 @@ DELETED_KVS: Final = b"\x1a"
 
 def repeated(tag: bytes, payloads: Sequence[bytes]) -> bytes:
     """Encode a repeated field of bytes or messages."""
-    # Many are of the same length: what precedes them is made once.
+    # Many payloads have the same length, so each tag and length is encoded once.
     heads = {length: field_head(tag, length) for length in set(map(len, payloads))}
     return b"".join([part for payload in payloads for part in (heads[len(payload)], payload)])
 
@@ -54,7 +55,7 @@ def put_body(prev_kv: bytes | None) -> bytes:
 
 
 def deleted_field(count: int) -> bytes:
-    """Encode how many keys a DeleteRange deleted."""
+    """Encode the number of keys that a DeleteRange deleted."""
     return scalar(b"\x10", count)
 
 
@@ -73,7 +74,7 @@ TXN_RESPONSE: Final = b"\x22"
 """Tags of the responses in a ResponseOp."""
 
 NESTED_TXN_HEADER: Final = b"\x0a\x00"
-"""A transaction within another has an empty header."""
+"""The empty header of a transaction within another one."""
 
 
 def operation_header(revision: int) -> bytes:
@@ -82,19 +83,19 @@ def operation_header(revision: int) -> bytes:
 
 
 def succeeded_field(succeeded: bool) -> bytes:
-    """Encode whether the compares of a transaction held."""
+    """Encode whether a transaction's compares succeeded."""
     return b"\x10\x01" if succeeded else b""
 
 
 def operation_field(response: bytes, header: bytes, body: list[bytes]) -> list[bytes]:
-    """Encode a ResponseOp as the field of a TxnResponse; parts may be large and are not copied."""
+    """Encode a ResponseOp as a field of a TxnResponse; large parts are not copied."""
     size = len(header) + sum(map(len, body))
     head = field_head(response, size) + header
     return [field_head(b"\x1a", len(head) - len(header) + size) + head, *body]
 
 
 def txn_body_of_one_put(succeeded: bool, revision: int, prev_kv: bytes | None) -> bytes:
-    """Encode the TxnResponse of a single put, which most transactions amount to."""
+    """Encode the TxnResponse of a single put, the most frequent transaction."""
     response = length_delimited(PUT_RESPONSE, operation_header(revision) + put_body(prev_kv))
     start = b"\x10\x01\x1a" if succeeded else b"\x1a"
     return start + varint(len(response)) + response
@@ -113,23 +114,23 @@ def watch_id_field(watch_id: int) -> bytes:
 
 
 NO_WATCHER: Final = watch_id_field(-1)
-"""The watch id of a response that is about no watcher or about the whole stream."""
+"""The watch id of a response that concerns no watcher, or the whole stream."""
 
 
 def event_field(key: bytes, main: int, kv: bytes, deleted: bool, prev_kv: bytes | None) -> bytes:
-    """Encode the event of a change from the bytes stored for it."""
-    # A stored tombstone has no revision; the event of the deletion does.
+    """Encode the event of a change from its stored bytes."""
+    # A stored tombstone has no revision; the event of the deletion has one.
     event = delete_event(tombstone(key, main), prev_kv) if deleted else put_event(kv, prev_kv)
     return b"\x5a" + varint(len(event)) + event
 
 
 def watch_refused(header: bytes, reason: str) -> bytes:
-    """Encode the answer to a create request that is refused."""
+    """Encode the response to a refused create request."""
     return header + NO_WATCHER + CREATED + CANCELED + length_delimited(b"\x32", reason.encode())
 
 
 def watch_compacted(header: bytes, watch_id: bytes, compacted_revision: int) -> bytes:
-    """Encode the end of a watcher that needs revisions which were compacted."""
+    """Encode the cancellation of a watcher that needs compacted revisions."""
     return header + watch_id + CANCELED + scalar(b"\x28", compacted_revision)
 
 
@@ -187,7 +188,7 @@ def snapshot_response(remaining_bytes: int, blob: bytes, version: str) -> bytes:
 HEALTH_SERVING: Final = b"\x08\x01"
 HEALTH_NOT_SERVING: Final = b"\x08\x02"
 HEALTH_SERVICE_UNKNOWN: Final = b"\x08\x03"
-"""A HealthCheckResponse of gRPC's health service."""
+"""The HealthCheckResponses of gRPC's health service."""
 
 
 def health_list_response(name: str, health: bytes) -> bytes:

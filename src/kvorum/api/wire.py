@@ -1,8 +1,8 @@
-"""Messages of clients, read as strictly as etcd reads them.
+"""Parse clients' messages as strictly as etcd does.
 
-Protobuf's parser for Python drops the bits of a number beyond 64, etcd's refuses the message. What
-has such a number has ten bytes in a row that are easy to find, and seldom there; only then is the
-message walked, field by field.
+Protobuf's parser for Python drops the bits of a number beyond 64, while etcd's refuses the message.
+A number with such bits has ten bytes in a row that are easy to find, and rare elsewhere. Only a
+message with such bytes is walked field by field.
 """
 
 import re
@@ -17,7 +17,7 @@ from kvorum.api.codec import read_varint
 MALFORMED: Final = "proto: cannot parse invalid wire-format data"
 NOT_UTF8: Final = "string field contains invalid UTF-8"
 FIELDS_WALKED_MAX = 10_000
-"""How many fields are looked at; what comes behind them is left to protobuf."""
+"""The number of fields to walk; fields after them are left to protobuf."""
 
 _Message = TypeVar("_Message", bound=Message)
 _SUSPECT: Final = re.compile(rb"[\x80-\xff]{9}[^\x00\x01]")
@@ -35,7 +35,7 @@ _VARINT, _FIXED64, _LENGTH, _GROUP, _GROUP_END, _FIXED32 = range(6)
 
 
 def parse_message(kind: type[_Message], data: bytes) -> _Message:
-    """Read a message; raises DecodeError, with etcd's text, if etcd would refuse it."""
+    """Parse a message; raise DecodeError, with etcd's text, if etcd would refuse it."""
     try:
         message = kind.FromString(data)
     except DecodeError as error:
@@ -49,10 +49,10 @@ def parse_message(kind: type[_Message], data: bytes) -> _Message:
 
 
 def field_runs(data: bytes, run_bytes: int) -> Iterator[bytes]:
-    """Divide the bytes of a message into runs of whole fields, each about so long.
+    """Divide the bytes of a message into runs of whole fields, each of about this size.
 
-    Each run is a message by itself, and all of them merged are the message. What cannot be divided,
-    because it is malformed or a group, is the last run.
+    Each run is a valid message, and all of them merged are the original one. A malformed part, or a
+    group, cannot be divided and ends up in the last run.
     """
     start = at = 0
     try:
@@ -80,9 +80,9 @@ def field_runs(data: bytes, run_bytes: int) -> Iterator[bytes]:
 
 
 def _walk(descriptor: Any, data: bytes, at: int, end: int, fields_left: int) -> int:
-    """Read the numbers of a message that protobuf has taken; return how many fields are left.
+    """Check the numbers of a message that protobuf accepted; return the fields left to walk.
 
-    Raises ValueError if one has more than 64 bits.
+    Raise ValueError if a number has more than 64 bits.
     """
     groups = 0
     while at < end and fields_left:
@@ -93,7 +93,7 @@ def _walk(descriptor: Any, data: bytes, at: int, end: int, fields_left: int) -> 
             _, at = read_varint(data, at)
         elif wire_type == _LENGTH:
             length, at = read_varint(data, at)
-            # What is in a group is unknown, whatever its number.
+            # Fields within a group are unknown, whatever their numbers.
             field = None if groups else descriptor.fields_by_number.get(tag >> 3)
             if field is not None and field.message_type is not None:
                 fields_left = _walk(field.message_type, data, at, at + length, fields_left)

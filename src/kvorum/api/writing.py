@@ -1,8 +1,8 @@
-"""Requests for keys as a client writes them: exactly the bytes protobuf gives, without loading it.
+"""Encode key-value requests on the client: exactly protobuf's bytes, without loading protobuf.
 
-A program that makes no other calls never loads protobuf, which takes longer than all the rest, and
-to join bytes is faster than to fill a message. `codec` is not used: its tables pay for a server,
-and take long to make.
+A program that makes no other calls never loads protobuf, which takes longer to load than all the
+rest; joining bytes is also faster than filling a message. This module does not use `codec`, whose
+tables pay off in a server, but take long to build.
 """
 
 from typing import Final
@@ -45,7 +45,7 @@ def get_request(key: bytes, revision: int, *, serializable: bool) -> bytes:
 
 
 def range_request(key: bytes, end: bytes, numbers: tuple[int, ...]) -> bytes:
-    """Return a RangeRequest; the numbers are its other fields, in their order, from 3 on."""
+    """Return a RangeRequest; `numbers` are its fields from 3 on, in order."""
     message = _text(b"\x0a", key) + _text(b"\x12", end)
     for field, value in enumerate(numbers, 3):
         if value:

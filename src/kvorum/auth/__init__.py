@@ -1,5 +1,5 @@
 """Authentication: users, roles, permissions by range of keys, passwords and tokens.
 
-What is replicated is in `store`: plain data, changed only by entries, alike on every member. Tokens
-are each member's own. Nothing here knows of requests, calls or the log.
+`store` holds the replicated part: plain data that only entries change, alike on every member. Each
+member has its own tokens. Nothing here depends on requests, calls or the log.
 """

@@ -1,7 +1,7 @@
-"""The keys of signed tokens: which signing methods there are, and how key files are read.
+"""The signing methods and keys of signed tokens.
 
-A key is read once, at the start, from the bytes of files in the formats that etcd takes. What
-cannot be used refuses the start, in etcd's words where etcd has words of its own.
+The member reads a key once, at the start, from the bytes of files in the formats that etcd accepts.
+An unusable key refuses the start, with etcd's text where etcd has its own.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ ECDSA: Final = ("ES256", "ES384", "ES512")
 EDDSA: Final = ("EdDSA",)
 METHODS: Final = (*RSA, *ECDSA, *HMAC, *EDDSA)
 
-# The curves of Go's library: a key on another one is no key there.
+# The curves of Go's library, which accepts no key on another one.
 _CURVES: Final = (ec.SECP224R1, ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
@@ -36,7 +36,7 @@ PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519Public
 
 @dataclass(slots=True, frozen=True, repr=False)
 class Keys:
-    """What tokens are signed with and checked against; `signing` is None if only checked."""
+    """The keys that sign and verify tokens; `signing` is None for a member that only verifies."""
 
     method: str
     signing: PrivateKey | bytes | None

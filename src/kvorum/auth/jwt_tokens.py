@@ -1,10 +1,10 @@
-"""Signed tokens: issued after a login, and taken from whoever shows one until it expires.
+"""Signed tokens (JWT): issued after authentication, and valid for any bearer until they expire.
 
-PyJWT signs and checks signatures; the claims are judged here, as golang-jwt does for etcd, because
-the time is passed in. A token that was checked is remembered, since the same one comes with every
-call of a client; what is refused is not, so that nobody can fill the memory with it.
+PyJWT signs and verifies signatures; this module checks the claims as golang-jwt does for etcd,
+because callers pass the time in. It caches valid tokens, since a client sends the same one with
+every call, but no refused ones, so that no client can fill the memory with them.
 
-Whatever a stranger sends as a token, `shown` answers: it raises nothing.
+`shown` answers for any text that a client sends as a token, and never raises.
 """
 
 import json
@@ -30,40 +30,40 @@ from kvorum.files import Files
 
 INVALID_KEY: Final = Status(Code.UNKNOWN, "key is invalid")
 TOKEN_CHARACTERS_MAX: Final = 8192
-"""A longer one is refused unread. One that is signed with 4096 bits of RSA has 900."""
+"""A longer token is refused without parsing. A token signed with 4096-bit RSA has 900."""
 REMEMBERED_MAX: Final = 4096
 REMEMBERED_CHARACTERS_MAX: Final = 2048
-"""A longer one is checked each time."""
+"""A longer token is verified at every use instead of cached."""
 
 _INT64: Final = 1 << 63
 _UINT64: Final = 1 << 64
 _DATE_MAX: Final = _INT64 - 62_135_596_800
-"""Go counts the seconds from the year 1, with a sign, in 64 bits."""
+"""Go counts seconds from the year 1 in a signed 64-bit integer."""
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class _Secret(HMACAlgorithm):
     """HMAC with any bytes as the key.
 
-    PyJWT refuses secrets that look like a public key, for servers that take several methods. Here
-    only one is taken, and etcd's secret may be any file.
+    PyJWT refuses secrets that look like a public key, to protect servers that accept several
+    methods. A member accepts only one method, and etcd's secret may be any file.
     """
 
     def prepare_key(self, key: str | bytes) -> bytes:
         return key if isinstance(key, bytes) else key.encode()
 
     def check_key_length(self, key: bytes) -> None:
-        """Warn of nothing at each use; `JwtTokens.weakness` tells once."""
+        """Suppress the warning at each use; `JwtTokens.weakness` has it once."""
 
 
 class _Rsa(RSAAlgorithm):
     def check_key_length(self, key: object) -> None:
-        """Warn of nothing at each use; `JwtTokens.weakness` tells once."""
+        """Suppress the warning at each use; `JwtTokens.weakness` has it once."""
 
 
 class _RsaPss(RSAPSSAlgorithm):
     def check_key_length(self, key: object) -> None:
-        """Warn of nothing at each use; `JwtTokens.weakness` tells once."""
+        """Suppress the warning at each use; `JwtTokens.weakness` has it once."""
 
 
 class _Remembered(NamedTuple):
@@ -73,7 +73,7 @@ class _Remembered(NamedTuple):
 
 
 class JwtTokens(NoTokens):
-    """Issues and takes the tokens of one signing method and its keys."""
+    """Issues and verifies the tokens of one signing method and its keys."""
 
     def __init__(self, keys: Keys, ttl_seconds: float) -> None:
         self._keys = keys
@@ -84,10 +84,10 @@ class JwtTokens(NoTokens):
         self._methods = [keys.method]
         self._remembered: dict[str, _Remembered] = {}
         self.weakness = usual.check_key_length(keys.checking)
-        """What is wrong with the key, though it can be used; None: nothing."""
+        """A warning about a usable but weak key, or None."""
 
     def shown(self, token: str, _now: float, unix_seconds: float, /) -> Shown | None:
-        """Return whose token it is, as of the revision that it names; None if it is not valid."""
+        """Return the user and revision that a token names; None if the token is not valid."""
         found = self._remembered.get(token)
         if found is None:
             found = self._checked(token)
@@ -100,7 +100,7 @@ class JwtTokens(NoTokens):
         return found.identity
 
     def making(self, user: str, revision: int, unix_seconds: float, /) -> "SignToken":
-        """Return the work that makes a token, which expires after the time to live."""
+        """Return the work that creates a token, which expires after the time to live."""
         expires = math.floor(unix_seconds + self._ttl_seconds)
         return SignToken(self, user, revision, expires)
 
@@ -114,7 +114,7 @@ class JwtTokens(NoTokens):
         try:
             return self._signatures.encode(payload, key, self._keys.method)
         except InvalidKeyError:
-            # A curve that does not belong to the method.
+            # The key's curve does not belong to the method.
             raise StatusError(INVALID_KEY) from None
 
     def _remember(self, token: str, checked: _Remembered) -> None:
@@ -125,8 +125,8 @@ class JwtTokens(NoTokens):
         self._remembered[token] = checked
 
     def _checked(self, token: str) -> _Remembered | None:
-        """Return what a token with a good signature says; None for any other text."""
-        # PyJWT takes padding, etcd does not.
+        """Return the claims of a token with a valid signature; None for any other text."""
+        # PyJWT accepts base64 padding, etcd does not.
         if len(token) > TOKEN_CHARACTERS_MAX or "=" in token:
             return None
         try:
@@ -155,7 +155,7 @@ def _algorithm(method: str, usual: Algorithm) -> Algorithm:
 
 
 def _number(text: str) -> float:
-    """Return a number as Go reads it: 64 bits, and what does not fit is an error."""
+    """Return a number as Go parses it: a 64-bit float; a number out of range is an error."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError("not a finite number")
@@ -163,21 +163,22 @@ def _number(text: str) -> float:
 
 
 def _judged(claims: object) -> _Remembered:
-    """Return what the claims say; raises ValueError if they are not those of a token."""
+    """Return a token's identity and dates from its claims; raises ValueError for other claims."""
     if not isinstance(claims, dict):
         raise ValueError("claims are an object")
     user, revision = claims.get("username"), claims.get("revision")
     if not isinstance(user, str) or not isinstance(revision, float):
         raise ValueError("a token has a username, which is a string, and a revision, a number")
-    # Go has no lone surrogates: it reads them as the replacement character.
+    # Go decodes lone surrogates as the replacement character.
     identity = Shown(_LONE_SURROGATE.sub("\ufffd", user), _revision(revision))
     return _Remembered(identity, _date(claims, "nbf", -math.inf), _date(claims, "exp", math.inf))
 
 
 def _revision(number: float) -> int:
-    """Return a number as an unsigned one of 64 bits, as Go makes it on amd64.
+    """Convert a number to an unsigned one of 64 bits, as Go does on amd64.
 
-    Only who has the key can sign a number that does not fit; other processors make another of it.
+    Go's result for a number out of range differs on other processors, but only an owner of the
+    signing key can make a token with such a number.
     """
     if -_INT64 <= number < _UINT64:
         return int(number) % _UINT64
@@ -187,7 +188,7 @@ def _revision(number: float) -> int:
 def _date(claims: dict[str, object], name: str, absent: float) -> float:
     """Return a date in whole seconds; raises ValueError if it is no number.
 
-    0 counts as absent, and what is beyond Go's dates as long ago.
+    0 counts as absent, and a date beyond Go's range as long ago.
     """
     number = claims.get(name, 0.0)
     if not isinstance(number, float):
@@ -199,7 +200,7 @@ def _date(claims: dict[str, object], name: str, absent: float) -> float:
 
 @dataclass(slots=True, frozen=True, repr=False)
 class SignToken:
-    """A job of the pool: make a token for a user."""
+    """A job of the pool: create a token for a user."""
 
     tokens: JwtTokens
     user: str
@@ -207,5 +208,5 @@ class SignToken:
     expires: int
 
     def run(self, files: Files) -> str:  # noqa: ARG002
-        """Return the token; raises StatusError if there is no key that it can be signed with."""
+        """Return the token; raises StatusError without a usable signing key."""
         return self.tokens.sign(self.user, self.revision, self.expires)

@@ -1,8 +1,8 @@
-"""What `--auth-token` says: the kind of tokens, and the options of signed ones.
+"""Parse `--auth-token`: the kind of tokens, and the options of signed ones.
 
-The text is parsed as etcd does: in its order, with its words. Nothing is read here: the files of
-keys are named, and `jwt_keys` takes their bytes. What an operator should be told is returned, and
-the caller logs it.
+The parser works as etcd's: in its order, with its words. It reads no files: the options name the
+key files, and `jwt_keys` takes their bytes. Notices for the operator are part of the result, and
+the caller logs them.
 """
 
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ _KNOWN: Final = frozenset(("sign-method", "pub-key", "priv-key", "ttl"))
 
 
 class TokenKind(Enum):
-    """How a user proves who he is in the calls after Authenticate."""
+    """How a user proves its identity in calls after Authenticate."""
 
     SIMPLE = "simple"
-    """By a text that members remember."""
+    """By a text that members store."""
     JWT = "jwt"
-    """By a signed text that members need not remember."""
+    """By a signed text that members need not store."""
     NONE = ""
     """Not at all: every token is refused."""
 
 
 class Notice(NamedTuple):
-    """Something that an operator should be told, as a line of the log."""
+    """A log line for the operator."""
 
     message: str
     fields: dict[str, object]
@@ -39,11 +39,11 @@ class Notice(NamedTuple):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class TokenOptions:
-    """The tokens that a member issues and takes; all but `kind` matter only to signed ones."""
+    """The tokens that a member issues and accepts; method, TTL and keys are for signed ones."""
 
     kind: TokenKind
     sign_method: str = ""
-    """As given: whether there is such a method is known when the keys are there."""
+    """The method as given; reading the keys checks whether it exists."""
     ttl_seconds: float = JWT_TTL_SECONDS
     """Negative: tokens have expired when they are issued."""
     private_key_file: str = ""
@@ -52,9 +52,9 @@ class TokenOptions:
 
 
 class TokenOptionsError(Exception):
-    """Options that cannot be used: the start is refused with this text, which is etcd's.
+    """Unusable options, which refuse the start with this text of etcd's.
 
-    The notices say what is wrong with them.
+    The notices name the problems.
     """
 
     def __init__(self, text: str, *notices: Notice) -> None:
@@ -63,7 +63,7 @@ class TokenOptionsError(Exception):
 
 
 def not_loaded(reason: str) -> TokenOptionsError:
-    """Return the refusal of signed tokens whose options or files cannot be used."""
+    """Return the error for signed tokens with unusable options or files."""
     return TokenOptionsError(
         INVALID_OPTIONS, Notice("problem loading JWT options", {"error": reason}, is_error=True)
     )

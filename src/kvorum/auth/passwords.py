@@ -1,7 +1,7 @@
-"""Passwords as hashes of bcrypt: work for a process, because a hash takes tens of milliseconds.
+"""Hash passwords with bcrypt, as jobs for a process: a hash takes tens of milliseconds.
 
-What Go's bcrypt accepts and refuses counts here, because a cluster's users may have been made by an
-etcd. No text of this module, a work object's own included, shows a password, a salt or a hash.
+This module accepts and refuses what Go's bcrypt does, because etcd may have created a cluster's
+users. None of its texts, including the `repr` of a job, shows a password, a salt or a hash.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from kvorum.files import Files
 COST_MIN: Final = 4
 COST_MAX: Final = 31
 PASSWORD_BYTES_MAX: Final = 72
-"""What bcrypt looks at; a longer password is refused, so that nobody relies on its end."""
+"""The bytes that bcrypt uses; a longer password is refused, so that no user relies on its end."""
 SALT_BYTES: Final = 16
 SECONDS_AT_COST_MIN: Final = 0.0008
 """Roughly the processor time of a hash at the lowest cost; the next cost takes twice as long."""
@@ -40,15 +40,15 @@ def _seconds(cost: int) -> float:
 
 
 def draw_salt(random_below: Callable[[int], int]) -> bytes:
-    """Return a new salt, from a source of randomness that cannot be guessed."""
+    """Return a new salt; `random_below` must be unpredictable."""
     return random_below(1 << (8 * SALT_BYTES)).to_bytes(SALT_BYTES, "big")
 
 
 @dataclass(slots=True, frozen=True, repr=False)
 class HashPassword:
-    """A job: make the hash that is stored for a password.
+    """A job: compute the hash to store for a password.
 
-    The salt is `SALT_BYTES` long and used for nothing else.
+    The salt is `SALT_BYTES` long and must have no other use.
     """
 
     password: str
@@ -79,9 +79,9 @@ class CheckPassword:
         return 0.0 if stored is None else _seconds(int(stored[4:6]))
 
     def run(self, _files: Files, _environments: Environments | None = None) -> bool:
-        """Return whether it is the password; no password is that of a text that is no hash.
+        """Return whether the password matches; none matches a stored text that is no hash.
 
-        Of a password that is too long only the beginning counts, as with Go.
+        As in Go, only the beginning of a password that is too long counts.
         """
         stored = _canonical(self.hash)
         if stored is None:
@@ -89,15 +89,15 @@ class CheckPassword:
         try:
             return bcrypt.checkpw(self.password.encode()[:PASSWORD_BYTES_MAX], stored)
         except ValueError:
-            # The salt has characters that are none of bcrypt's.
+            # The salt has characters outside bcrypt's alphabet.
             return False
 
 
 def hash_now(password: str, cost: int, seed: bytes) -> bytes:
-    """Return the hash for a password that stands in the log, as etcd wrote it before 3.5.
+    """Return the hash for a plain password in the log, as etcd wrote it before 3.5.
 
-    The salt follows from the seed, such as the entry's bytes: all members store the same hash.
-    Raises StatusError if the password is too long.
+    The seed, which must be the same on all members, determines the salt, so that all members store
+    the same hash. Raises StatusError if the password is too long.
     """
     return _hash(password, cost, hashlib.sha256(seed).digest()[:SALT_BYTES])
 
@@ -112,10 +112,10 @@ def _hash(password: str, cost: int, salt: bytes) -> bytes:
 
 
 def _canonical(stored: bytes) -> bytes | None:
-    """Return a hash in the form that Go writes; None if Go would not take it for a hash.
+    """Return a hash in the form that Go writes; None if Go would not accept it as a hash.
 
-    An administrator may have stored hashes that another program made. Go takes any minor version
-    or none, and neither what follows the hash nor the unused bits of the salt's end matter to it.
+    An administrator may have stored hashes that another program made. Go accepts any minor version
+    or none, and ignores bytes after the hash and the unused bits at the salt's end.
     """
     if len(stored) < _HASH_BYTES_MIN or stored[:1] != b"$" or stored[1:2] > b"2":
         return None

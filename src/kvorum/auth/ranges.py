@@ -1,7 +1,7 @@
-"""The keys that somebody may use, as disjoint ranges: one look-up, however many grants there are.
+"""Permitted keys as disjoint ranges, so that a check is one look-up for any number of grants.
 
-Ranges that overlap or touch are one range. A permission for a single key is the range from that key
-to the next possible one, so that points and ranges join.
+Overlapping or touching ranges are merged. A permission for a single key is the range from that key
+to the next possible one, so that points and ranges merge too.
 """
 
 from bisect import bisect_right
@@ -18,8 +18,8 @@ class KeyRanges:
     __slots__ = ("_ends", "_starts")
 
     def __init__(self, permitted: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take pairs of a key and a range end; without an end, the key alone is permitted."""
-        # None is the end of a range without one.
+        """Merge pairs of a key and a range end; a pair with an empty end permits only its key."""
+        # None stands for the open end.
         self._starts: list[bytes] = []
         self._ends: list[bytes | None] = []
         starts, ends = self._starts, self._ends
@@ -41,7 +41,7 @@ class KeyRanges:
     def permits(self, key: bytes, range_end: bytes) -> bool:
         """Return whether every key of a request's range is permitted.
 
-        A range that ends before it starts has no keys; asked for is then the key itself.
+        If the range ends before it starts, the check applies to the key itself.
         """
         place = bisect_right(self._starts, key) - 1
         if place < 0:

@@ -1,6 +1,6 @@
-"""Users and roles as the database keeps them: etcd's messages, in etcd's bytes.
+"""Encode users and roles for the database: etcd's messages, in etcd's bytes.
 
-A row is changed by changing its message, so that what a newer version stored in it is kept.
+A change of a row modifies its message, so that fields from a newer version survive.
 """
 
 from typing import TypeVar

@@ -1,9 +1,9 @@
-"""Users, roles and their permissions, and who may do what: replicated, alike on every member.
+"""The replicated store of users, roles and permissions, alike on every member.
 
-Entries change it, one after the other, and each change that succeeds raises the revision. A caller
-is a user as of a revision: where rights on keys are asked for, one of an earlier revision is
-refused, because what it was told may not hold any more. Checks return the status that refuses, or
-None; changes raise StatusError, and have then changed nothing.
+Only entries change the store, and each successful change but `enable` increments its revision. A
+caller is a user at a revision. Checks of keys refuse a caller with an older revision, because its
+permissions may have changed. Checks return the status that refuses, or None; a change that raises
+StatusError has changed nothing.
 
 The role `root` permits everything. It is a name in a user's list: the role itself need not exist.
 """
@@ -22,17 +22,17 @@ from kvorum.backend.backend import Backend
 from kvorum.backend.buckets import AUTH, AUTH_ENABLED, AUTH_REVISION, AUTH_ROLES, AUTH_USERS
 
 ROOT: Final = "root"
-"""The name of the user who cannot be removed while authentication is enabled, and of the role."""
+"""The name of the user that cannot be removed while authentication is enabled, and of its role."""
 
 FIRST_REVISION: Final = 1
-"""The revision of a store in which nothing was ever changed; it need not be stored."""
+"""The revision of a store without any change; it need not be stored."""
 
 _READS: Final = (Permission.READ, Permission.READWRITE)
 _WRITES: Final = (Permission.WRITE, Permission.READWRITE)
 
 
 class Rights:
-    """What a user may do."""
+    """A user's permissions."""
 
     __slots__ = ("is_root", "reads", "writes")
 
@@ -43,23 +43,23 @@ class Rights:
 
 
 class AuthStore:
-    """The users and roles of a cluster, and whether they are in force."""
+    """The users and roles of a cluster, and whether authentication is enabled."""
 
     __slots__ = ("_backend", "_rights", "_roles", "_users", "is_enabled", "revision")
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.is_enabled = False
-        """Whether callers are checked."""
+        """Whether authentication is enabled."""
         self.revision = FIRST_REVISION
-        """Raised by every change."""
+        """A counter of changes, except of `enable`."""
         self._users: dict[str, User] = {}
         self._roles: dict[str, Role] = {}
-        # Computed when they are first asked for after a change.
+        # A cache that every change of the revision clears.
         self._rights: dict[str, Rights] = {}
 
     def restore(self) -> None:
-        """Read everything from the storage."""
+        """Read users and roles from the storage."""
         rows = dict(self._backend.items(AUTH))
         self.is_enabled = rows.get(AUTH_ENABLED) == b"\x01"
         self.revision = int.from_bytes(rows.get(AUTH_REVISION, b""), "big") or FIRST_REVISION
@@ -73,12 +73,12 @@ class AuthStore:
         }
         self._rights = {}
 
-    # Who may do what.
+    # Checks.
 
     def keys_refusal(
         self, user: str, revision: int, key: bytes, range_end: bytes, is_write: bool
     ) -> Status | None:
-        """Check whether a user, as of a revision, may read or write a range of keys."""
+        """Check whether a user at a revision may read or write a range of keys."""
         if not revision:
             return errors.USER_EMPTY
         if revision < self.revision:
@@ -92,7 +92,7 @@ class AuthStore:
         return errors.PERMISSION_DENIED
 
     def admin_refusal(self, user: str) -> Status | None:
-        """Check whether a user has the role `root`; as of which revision does not matter."""
+        """Check whether a user has the role `root`, at any revision."""
         if not self.is_enabled:
             return None
         if not user:
@@ -103,7 +103,7 @@ class AuthStore:
         return None if ROOT in known.roles else errors.PERMISSION_DENIED
 
     def is_all_permitted(self, user: str, revision: int) -> bool:
-        """Return whether a user has the role `root` as of a revision that is not old."""
+        """Return whether a user has the role `root`, at a revision that is not outdated."""
         if revision < self.revision:
             return False
         rights = self._rights.get(user) or self._computed(user)
@@ -125,7 +125,7 @@ class AuthStore:
         self._rights[user] = rights
         return rights
 
-    # What is asked about users and roles.
+    # Queries.
 
     @property
     def users(self) -> list[str]:
@@ -138,15 +138,15 @@ class AuthStore:
         return sorted(self._roles, key=_bytes)
 
     def user(self, name: str) -> User | None:
-        """Return a user, which is not to be changed."""
+        """Return a user, which the caller must not change."""
         return self._users.get(name)
 
     def role(self, name: str) -> Role | None:
-        """Return a role, which is not to be changed."""
+        """Return a role, which the caller must not change."""
         return self._roles.get(name)
 
     def permissions(self, name: str) -> Iterable[Permission]:
-        """Return what a role permits; raises StatusError if there is none."""
+        """Return a role's permissions; raises StatusError if the role does not exist."""
         role = self._role(name)
         if name == ROOT:
             return [Permission(permType=Permission.READWRITE, range_end=OPEN_END)]
@@ -155,7 +155,10 @@ class AuthStore:
     # Changes.
 
     def enable(self) -> bool:
-        """Put users in force; return whether they were not. Needs a user `root` with that role."""
+        """Enable authentication; return whether it was disabled.
+
+        Raises StatusError without a user `root` that has the role `root`.
+        """
         if self.is_enabled:
             return False
         root = self._users.get(ROOT)
@@ -168,7 +171,7 @@ class AuthStore:
         return True
 
     def disable(self) -> bool:
-        """Let everybody do everything; return whether that was not so."""
+        """Disable authentication; return whether it was enabled."""
         if not self.is_enabled:
             return False
         self.is_enabled = False
@@ -177,7 +180,7 @@ class AuthStore:
         return True
 
     def add_user(self, name: str, password: bytes | None, *, no_password: bool) -> None:
-        """Add a user with the hash of a password, or without one; None is no hash, and refused."""
+        """Add a user with a password's hash, or without a password; refuse None as the hash."""
         if not name:
             raise StatusError(errors.USER_EMPTY)
         if name in self._users:
@@ -198,7 +201,7 @@ class AuthStore:
         self._changed()
 
     def change_password(self, name: str, password: bytes | None) -> None:
-        """Give a user another password; one without a password stays without.
+        """Give a user another password; a user without a password stays without one.
 
         The hash is as in `add_user`.
         """
@@ -238,7 +241,7 @@ class AuthStore:
         self._keep_role(name, Role(name=_bytes(name)))
 
     def delete_role(self, name: str) -> None:
-        """Remove a role, and take it from everybody who has it."""
+        """Remove a role, and revoke it from every user."""
         if self.is_enabled and name == ROOT:
             raise StatusError(errors.INVALID_AUTH_MGMT)
         self._role(name)
@@ -252,10 +255,10 @@ class AuthStore:
         self._changed()
 
     def grant_permission(self, name: str, granted: Permission | None) -> None:
-        """Let a role do more; the revision is raised even if it may do that already.
+        """Grant a role a permission; increment the revision even if the role already has it.
 
-        Of several permissions with the same key only the first is looked at, as etcd does: if its
-        end is another, one more is added, whatever the others are.
+        Of several permissions with the same key only the first counts, as in etcd: if its range
+        end differs, the role gets another permission, whatever the others are.
         """
         if granted is None:
             raise StatusError(errors.PERMISSION_NOT_GIVEN)
@@ -277,7 +280,7 @@ class AuthStore:
         self._keep_role(name, role)
 
     def revoke_permission(self, name: str, key: bytes, range_end: bytes) -> None:
-        """Take from a role every permission for exactly this range."""
+        """Revoke a role's permissions for exactly this range."""
         before = self._role(name)
         rest = [
             each for each in before.keyPermission if (each.key, each.range_end) != (key, range_end)
@@ -297,7 +300,7 @@ class AuthStore:
         return user
 
     def _changeable_user(self, name: str) -> User:
-        """Return a copy: whoever looks at the user keeps what it has seen."""
+        """Return a copy, so that readers of the current user see no change."""
         user = User()
         user.CopyFrom(self._user(name))
         return user

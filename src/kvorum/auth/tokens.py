@@ -1,8 +1,8 @@
-"""Tokens: what a client shows instead of its name and password. Each member judges them by itself.
+"""Tokens, which clients send instead of name and password; each member verifies them on its own.
 
-Simple tokens are made by every member when it applies the entry of an authentication, and forgotten
-when the process ends. Their text ends with the index before that entry: a member that has not
-applied the entry itself cannot judge them yet. They last for a while after their last use.
+Every member creates a simple token when it applies the entry of an authentication, and loses it
+when the process ends. The token's text ends with the index before that entry: a member that has not
+applied the entry itself cannot verify the token yet. A token lasts for a while after its last use.
 """
 
 from typing import Any, Final, NamedTuple, Protocol
@@ -10,33 +10,33 @@ from typing import Any, Final, NamedTuple, Protocol
 from kvorum.api.errors import AUTH_FAILED, StatusError
 
 SWEEP_SECONDS: Final = 1.0
-"""How often tokens that have run out are forgotten."""
+"""The minimum time between removals of expired tokens."""
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 PREFIX_LETTERS: Final = 16
 _INDEX_MAX: Final = (1 << 64) - 1
 
 
 class Shown(NamedTuple):
-    """Who a token was given to, and as of which revision; None: of the moment it is shown."""
+    """A token's user, and the auth revision it was issued at; None: the current revision."""
 
     user: str
     revision: int | None
 
 
 class Tokens(Protocol):
-    """One kind of tokens; `--auth-token` says which."""
+    """One kind of tokens, which `--auth-token` selects."""
 
     def shown(self, token: str, now: float, unix_seconds: float, /) -> Shown | None:
-        """Return whose token it is; None if it is not valid."""
+        """Return a token's user and revision; None if the token is not valid."""
 
     def index_awaited(self, token: str, /) -> int:
-        """Return the index that has to be applied before a token can be judged; 0 if none."""
+        """Return the index to apply before a token can be verified; 0 if there is none."""
 
     def assign(self, user: str, prefix: str, index: int, now: float, /) -> str:
-        """Make the token of an authentication that is applied; empty if `making` does that."""
+        """Create the token of an applied authentication; return "" if `making` creates it."""
 
     def making(self, user: str, revision: int, unix_seconds: float, /) -> Any:
-        """Return the work that makes a token, for a job; raises StatusError."""
+        """Return the work that creates a token, for a job; raises StatusError."""
 
     def forget(self, user: str, /) -> None:
         """End all tokens of a user."""
@@ -46,7 +46,7 @@ class Tokens(Protocol):
 
 
 class SimpleTokens:
-    """The tokens that are valid here, and until when."""
+    """The tokens valid on this member, with their expiry."""
 
     __slots__ = ("_expiries", "_sweep_at", "_ttl_seconds", "_users")
 
@@ -57,11 +57,11 @@ class SimpleTokens:
         self._sweep_at = 0.0
 
     def __len__(self) -> int:
-        """Count the tokens that are kept."""
+        """Return the number of stored tokens."""
         return len(self._users)
 
     def assign(self, user: str, prefix: str, index: int, now: float) -> str:
-        """Make a token valid, and return it."""
+        """Create a valid token, and return it."""
         token = f"{prefix}.{index}"
         self._users[token] = user
         self._expiries[token] = now + self._ttl_seconds
@@ -69,13 +69,13 @@ class SimpleTokens:
         return token
 
     def making(self, _user: str, _revision: int, _unix_seconds: float, /) -> Any:
-        """Fail: they are made when their entries are applied."""
+        """Fail: `assign` creates simple tokens when their entries are applied."""
         raise AssertionError("simple tokens are assigned")
 
     def index_awaited(self, token: str) -> int:
-        """Return the index of the entry that made a token; 0 if it is valid here, or no such token.
+        """Return the index of the entry behind a token; 0 for a known or malformed token.
 
-        That is one more than its text says, for which etcd waits.
+        The index is one more than the one in the token's text, for which etcd waits.
         """
         if token in self._users:
             return 0
@@ -83,7 +83,7 @@ class SimpleTokens:
         return index + 1 if index else 0
 
     def shown(self, token: str, now: float, _unix_seconds: float, /) -> Shown | None:
-        """Return whose token it is, and let it last anew; None if it is not valid."""
+        """Return a token's user and restart its lifetime; None if the token is not valid."""
         user = self._users.get(token)
         if user is None or self._expiries[token] <= now:
             return None
@@ -101,7 +101,7 @@ class SimpleTokens:
         self._expiries.clear()
 
     def _sweep(self, now: float) -> None:
-        """Forget the tokens that have run out; once in a while, as others are assigned."""
+        """Remove expired tokens, at most once per SWEEP_SECONDS."""
         if now < self._sweep_at:
             return
         self._sweep_at = now + SWEEP_SECONDS
@@ -110,27 +110,27 @@ class SimpleTokens:
 
 
 class NoTokens:
-    """No token is valid, none is made and none is remembered.
+    """The kind without tokens: none is valid, created or stored.
 
-    With these, users are known by their certificates alone.
+    Only certificates then identify users.
     """
 
     __slots__ = ()
 
     def shown(self, _token: str, _now: float, _unix_seconds: float, /) -> Shown | None:
-        """Find none."""
+        """Return None: no token is valid."""
         return None
 
     def index_awaited(self, _token: str, /) -> int:
-        """Await nothing."""
+        """Return 0: no token depends on an index."""
         return 0
 
     def assign(self, _user: str, _prefix: str, _index: int, _now: float, /) -> str:
-        """Make none."""
+        """Return "": there is no token to create."""
         return ""
 
     def making(self, _user: str, _revision: int, _unix_seconds: float, /) -> Any:
-        """Refuse."""
+        """Refuse to create a token."""
         raise StatusError(AUTH_FAILED)
 
     def forget(self, _user: str, /) -> None:
@@ -141,7 +141,7 @@ class NoTokens:
 
 
 def index_in(token: str) -> int:
-    """Return the index in the text of a simple token; 0 if it is none."""
+    """Return the index in the text of a simple token; 0 for any other text."""
     parts = token.split(".")
     if len(parts) != 2:
         return 0

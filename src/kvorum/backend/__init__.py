@@ -1,9 +1,9 @@
 """The database of a member: LMDB behind a buffer that is flushed off the loop.
 
-`Backend` is the whole of it for the rooms above: rows by revision, entries by bucket and name, and
-the protocol that brings both to the disk together with the consistent index. Buckets, names and
-encodings are etcd's. `kvorum.backend.real` is LMDB and `kvorum.backend.memory` its twin for tests
-and simulation; both stand behind the seam `Environments`.
+`Backend` offers the packages above rows by revision, entries by bucket and name, and the protocol
+that flushes both to the disk together with the consistent index. Buckets, names and encodings are
+etcd's. `kvorum.backend.real` implements the seam `Environments` with LMDB, and
+`kvorum.backend.memory` in memory for tests and simulation.
 """
 
 from kvorum.backend.backend import Backend, Limits

@@ -1,19 +1,19 @@
 """The database of a member: a buffer of recent writes in front of LMDB.
 
-Lives on the loop; plain calls, none of which waits for the disk. A revision's row is written once
-and never changed, so it is in one of three places, looked up in this order: `active` (since the
-last seal), `sealed` (the batch on its way, immutable), the environment. Every row is newer than
-all rows of the places behind it.
+The backend runs on the loop, and none of its calls waits for the disk. A revision's row is written
+once and never changes. It is in one of three places, which reads try in this order: `active` (rows
+since the last seal), `sealed` (the immutable batch being flushed), the environment. Every row is
+newer than all rows of later places.
 
-1. `seal`, between two entries: the active batch gets the consistent index and term, and a new one
-   takes its place.
-2. StageFlush in the flusher's thread; the loop waits.
-3. CommitFlush in the same thread; the loop goes on.
-4. `committed`: the sealed batch is forgotten, its rows are in the environment for the next view.
+1. `seal`, called between two entries, gives the active batch the consistent index and term, and
+   starts a new batch.
+2. StageFlush runs in the flusher's thread while the loop waits.
+3. CommitFlush runs in the same thread while the loop continues.
+4. `committed` drops the sealed batch; the next view finds its rows in the environment.
 
-At most one batch is on its way. A deletion is a marker in the active batch, wherever the row is;
-the order of batches does the rest. A failed job stops the member: nothing here can know what is on
-the disk then.
+At most one batch is being flushed. A deletion is a marker in the active batch, wherever the row is;
+the order of batches makes it effective. A failed job stops the member, because the backend then
+cannot know the content of the disk.
 """
 
 from bisect import bisect_left, bisect_right
@@ -38,14 +38,13 @@ from kvorum.backend.view import View
 from kvorum.files import Files
 
 CHECKED_ROWS_MAX = 20_000
-"""Batches longer than this are not checked for their order: LMDB refuses to append what is out of
-order."""
+"""`seal` checks the order of at most this many rows: LMDB refuses to append unordered rows."""
 FREED_PER_TURN = 4_000
 
 
 @dataclass(slots=True, frozen=True)
 class Limits:
-    """When to flush, and how much may wait."""
+    """Limits that decide when to flush, how much may wait, and how much to cache."""
 
     flush_seconds: float = 0.1
     flush_writes: int = 10_000
@@ -55,7 +54,7 @@ class Limits:
 
 
 class Backend:
-    """The rows and entries of a member, as they are after the last applied entry."""
+    """The rows and entries of a member as of the last applied entry."""
 
     __slots__ = (
         "_active",
@@ -90,10 +89,9 @@ class Backend:
     ) -> None:
         self._files = files
         self._environment = environment
-        # Where the database is, whichever file that is at the moment; read by jobs that open a
-        # view.
+        # Jobs that open a view need the directory, because the database file may be replaced.
         self.directory = directory
-        self._number = number  # the greatest number that a database was given
+        self._number = number  # the greatest number given to a database file so far
         self._lock = lock
         self._map_bytes = map_bytes
         self._defragmentation: Defragmentation | None = None
@@ -108,15 +106,15 @@ class Backend:
         self.applied_index, self.applied_term = self._look().applied()
         self.durable_index = self.applied_index
         self.is_removing = False
-        """Whether the flusher is busy with the file that a defragmentation has replaced."""
+        """Whether the flusher is removing the file that a defragmentation replaced."""
         self.end_turn()
 
     # Rows of bucket `key`.
 
     def put_row(self, revision: int, value: bytes, previous: int = 0) -> None:
-        """Write a row; revisions ascend, and none is written twice.
+        """Write a row; revisions must ascend, and none may be written twice.
 
-        `previous` is the row that was the newest of the same key, which few will ask for again.
+        `previous` is the key's superseded row, which the cache drops because few reads need it.
         """
         active = self._active
         active.rows[revision] = value
@@ -125,14 +123,14 @@ class Backend:
             active.superseded.append(previous)
 
     def put_rows(self, revisions: range, values: list[bytes], previous: list[int]) -> None:
-        """Write many rows, each as `put_row` does; each has a previous one."""
+        """Write many rows as `put_row` does; each must supersede a previous row."""
         active = self._active
         active.rows.update(zip(revisions, values, strict=True))
         active.row_bytes += sum(map(len, values))
         active.superseded.extend(previous)
 
     def delete_row(self, revision: int) -> None:
-        """Remove a row, wherever it is."""
+        """Delete a row from batches, cache and file."""
         active = self._active
         value = active.rows.pop(revision, None)
         if value is not None:
@@ -141,7 +139,7 @@ class Backend:
         self._cache.discard(revision)
 
     def row(self, revision: int) -> bytes:
-        """Return a row that was written and not deleted; if it is missing, that is corruption."""
+        """Return a row that was written and not deleted; raise CorruptionError if it is missing."""
         value = self._active.rows.get(revision)
         if value is not None:
             return value
@@ -159,20 +157,20 @@ class Backend:
         return value
 
     def rows(self, revisions: Sequence[int]) -> list[bytes]:
-        """Return many rows, each as `row` does, in the order asked for."""
+        """Return many rows as `row` does, in the order of `revisions`."""
         values = list(map(self._cache.young.get, revisions))
         if None in values:
             self._fill(revisions, values)
         return values  # type: ignore[return-value]
 
     def _fill(self, revisions: Sequence[int], values: list[bytes | None]) -> None:
-        """Find the rows that are not in the young half of the cache."""
+        """Fill in the values that the young half of the cache lacks."""
         deleted, old = self._active.deleted, self._cache.old
         tables = [self._active.rows, old]
         if self._sealed is not None:
             deleted = {**deleted, **self._sealed.deleted}
             tables.append(self._sealed.rows)
-        # Usually most of these are empty, and leaving one out saves a lookup per row.
+        # Usually most tables are empty, and skipping one saves a lookup per row.
         tables = [table for table in tables if table]
         places = [place for place, value in enumerate(values) if value is None]
         if deleted or tables:
@@ -206,7 +204,7 @@ class Backend:
         result: list[tuple[int, bytes]] = []
         end = next((next(iter(batch.rows)) for batch in batches if batch.rows), last + 1)
         while len(result) < limit and first < end and first <= last:
-            # A commit may be in the environment before `committed`: stop where a batch begins.
+            # The environment may have a commit before `committed`: stop where a batch begins.
             wanted = limit - len(result)
             found = self._look().scan_rows(first, min(last, end - 1), wanted)
             result += [each for each in found if not self._is_deleted(each[0])]
@@ -226,37 +224,37 @@ class Backend:
 
     @property
     def native(self) -> NativeRows | None:
-        """Compiled functions over rows, if there are any."""
+        """Compiled functions over rows, None without the native edge."""
         return self._environment.native
 
     @property
     def is_flushed(self) -> bool:
-        """Whether every change of rows is in the file."""
+        """Whether the file has every change of rows."""
         return not self._active.rows and not self._active.deleted and self._sealed is None
 
     def scan_sealed_rows(self, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return rows as the file has them, from a row key on; all of them must be in it."""
+        """Return stored rows with their checksums, from a row key on; requires `is_flushed`."""
         assert self.is_flushed, "there are changes that the file does not have"
         return self._look().scan_sealed_rows(first, limit)
 
     def row_pages(self) -> RowPages | None:
-        """Return what reads all rows from pages in this turn, if they are in the file."""
+        """Return a reader of all rows from pages, valid in this turn, if the file has all rows."""
         return self._look().row_pages() if self.is_flushed else None
 
     def count_stored_rows(self) -> int:
-        """Return how many rows the file has."""
+        """Return the number of rows in the file."""
         return self._look().count(KEY)
 
     def has_pending_rows(self, last: int) -> bool:
-        """Tell whether a row up to `last` may not be in the file yet."""
-        # Rows ascend, in a batch and from one to the next.
+        """Return whether the file may still lack a row up to `last`."""
+        # Rows ascend within a batch and from one batch to the next.
         oldest = self._active if self._sealed is None or not self._sealed.rows else self._sealed
         return next(iter(oldest.rows), last + 1) <= last
 
     def pending_rows(self, last: int) -> dict[int, bytes | None]:
-        """Return the changes of rows up to `last` that may not be in the file yet.
+        """Return the changes of rows up to `last` that the file may still lack.
 
-        None stands for a deletion. A job that reads the file gets these, too.
+        None stands for a deletion. Jobs that read the file combine it with these changes.
         """
         pending: dict[int, bytes | None] = {}
         for batch in (self._sealed, self._active):
@@ -302,25 +300,25 @@ class Backend:
         return sorted((name, value) for name, value in merged.items() if value is not None)
 
     def set_applied(self, index: int, term: int) -> None:
-        """Note the last applied entry; the next seal writes it with the effects."""
+        """Record the last applied entry; the next seal adds it to the batch of its effects."""
         assert index >= self.applied_index, f"applied {index} after {self.applied_index}"
         self.applied_index = index
         self.applied_term = term
 
     def set_conf_state(self, json: bytes) -> None:
-        """Note the members as of the last applied configuration change."""
+        """Record the members as of the last applied configuration change."""
         self._active.put_entry(META, CONF_STATE, json)
 
-    # The way to the disk.
+    # Flushing.
 
     @property
     def is_flushing(self) -> bool:
-        """Whether a batch is on its way; no other can be sealed."""
+        """Whether a batch is being flushed; no other can be sealed meanwhile."""
         return self._sealed is not None
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits for the disk that proposals have to wait, too."""
+        """Whether so many writes wait for the disk that proposals must wait."""
         active, limits = self._active, self._limits
         return (
             active.writes >= limits.buffer_writes_max
@@ -328,7 +326,7 @@ class Backend:
         )
 
     def is_due(self, now: float) -> bool:
-        """Return whether it is time to seal: ask once a turn."""
+        """Return whether it is time to seal; call this once a turn."""
         active = self._active
         if active.writes and self._first_write is None:
             self._first_write = now
@@ -338,20 +336,20 @@ class Backend:
             return True
         return self._first_write is not None and (
             active.writes >= self._limits.flush_writes
-            # The same sum as in `due_at`: a difference may be rounded to just below the limit.
+            # Compare with the same sum as `due_at`: a difference could round to below the limit.
             or now >= self._first_write + self._limits.flush_seconds
         )
 
     @property
     def due_at(self) -> float | None:
-        """When `is_due` becomes true at the latest; None while nothing waits."""
+        """The latest time at which `is_due` becomes true; None if nothing waits to be sealed."""
         first = self._first_write
         return None if first is None or self._sealed else first + self._limits.flush_seconds
 
     def seal(self) -> StageFlush | None:
-        """Begin to flush what was applied so far; None if all of it is on the disk.
+        """Start to flush everything applied so far; return None if the disk already has it.
 
-        Call it between two entries, with no batch on its way.
+        Call it between two entries, while no batch is being flushed.
         """
         assert self._sealed is None, "the batch before is still on its way"
         active, defragmentation = self._active, self._defragmentation
@@ -371,18 +369,18 @@ class Backend:
         return StageFlush(self._environment, active, switch)
 
     def staged(self, staged: Staged) -> CommitFlush:
-        """Take the result of StageFlush."""
+        """Receive the result of StageFlush; return the next job."""
         assert self._sealed is not None, "no batch is on its way"
         return CommitFlush(staged)
 
     def committed(self, environment: Environment) -> RemoveDatabase | None:
-        """Take the result of CommitFlush: the batch is durable.
+        """Receive the result of CommitFlush, which has made the batch durable.
 
-        If a defragmentation has ended with it, return the job that removes the old file.
+        If the commit ended a defragmentation, return the job that removes the old file.
         """
         sealed = self._sealed
         assert sealed is not None, "no batch is on its way"
-        # The work of one long entry is not gone through: most of it is not cached either.
+        # Skip the superseded rows of one long entry: most of its rows are not cached either.
         if len(sealed.superseded) <= ADDED_MAX:
             for revision in sealed.superseded:
                 value = sealed.rows.pop(revision, None)
@@ -398,7 +396,7 @@ class Backend:
         self.durable_index = sealed.index
         self._sealed = None
         self.end_turn()
-        # Not in the job: each of its calls would wait for the interpreter's lock.
+        # Ask here and not in the job, whose calls would each wait for the interpreter's lock.
         self._sizes = environment.sizes()
         old = self._environment
         if environment is old:
@@ -412,12 +410,12 @@ class Backend:
 
     @property
     def is_defragmenting(self) -> bool:
-        """Whether a defragmentation is under way."""
+        """Whether a defragmentation is in progress."""
         return self._defragmentation is not None
 
     @property
     def defragmented_path(self) -> str | None:
-        """The file that the defragmentation under way makes, which no other has made or will."""
+        """The new file of the defragmentation in progress; its name is never used again."""
         return None if self._defragmentation is None else self._defragmentation.target
 
     @property
@@ -425,30 +423,30 @@ class Backend:
         return self._defragmentation is not None and self._defragmentation.is_ready
 
     def defragment(self) -> CopyDatabase:
-        """Begin to write the database anew without free pages; return a job for the helper."""
+        """Start a defragmentation; return its first job, for the helper."""
         if self._defragmentation is not None:
             raise BackendError(f"{self.path} is being defragmented already; wait for that to end")
-        # A number is not used again: what removes an abandoned file may not have run yet.
+        # Never reuse a number: the job that removes an abandoned file may not have run yet.
         self._number += 1
         self._defragmentation = Defragmentation(
             self.directory, self.path, self._number, self._map_bytes
         )
         if self._sealed is not None:
-            # The helper may read before this batch is committed.
+            # The helper may read the file before this batch is committed.
             self._defragmentation.changes.add(self._sealed)
         return self._defragmentation.begin()
 
     def copied(self) -> CatchUp | None:
-        """Take the end of CopyDatabase or CatchUp, and return the next job for the helper.
+        """Call after CopyDatabase or CatchUp; return the next job for the helper.
 
-        None: the next flush, due at once, replaces the old file by the new one; `is_defragmenting`
-        is false when that is done.
+        Return None when the next flush, due at once, replaces the old file by the new one;
+        `is_defragmenting` is false after that flush.
         """
         assert self._defragmentation is not None, "nothing is being defragmented"
         return self._defragmentation.next_round(self._sealed)
 
     def abandon_defragmentation(self) -> RemoveDatabase:
-        """Give up because a job of the helper failed; return the job that cleans up."""
+        """Abandon the defragmentation after a helper's job failed; return the clean-up job."""
         defragmentation = self._defragmentation
         assert defragmentation is not None and not defragmentation.is_ready
         self._defragmentation = None
@@ -477,7 +475,7 @@ class Backend:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the database file, as it counts for the quota."""
+        """The size of the database file that counts against the quota."""
         return self._sizes.allocated
 
     @property
@@ -487,24 +485,24 @@ class Backend:
 
     @property
     def pending_bytes(self) -> int:
-        """Roughly the bytes that wait for the disk."""
+        """Estimated bytes of writes that wait for the disk."""
         return self._active.size + (0 if self._sealed is None else self._sealed.size)
 
     @property
     def cached_bytes(self) -> int:
-        """Roughly the bytes of rows that are kept although they are on the disk."""
+        """Estimated bytes of the row cache."""
         return self._cache.size_bytes
 
     def views_open(self) -> int:
-        """Return how many views of the database are open, those of helpers included."""
+        """Return how many views of the database are open, including those of helper processes."""
         return self._environment.views_open()
 
     def check_readers(self) -> int:
-        """Forget views of processes that died; a duty, every minute or so."""
+        """Release views of processes that died; call every minute or so."""
         return self._environment.check_readers()
 
     def close(self) -> None:
-        """Close the database; what was not flushed is lost here, and replayed from the log."""
+        """Close the database without flushing; the next start replays the rest from the log."""
         self.end_turn()
         self._environment.close()
         self._files.close(self._lock)

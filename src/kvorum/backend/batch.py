@@ -1,7 +1,7 @@
-"""Writes that wait for the disk together, and become durable together.
+"""Writes that are flushed together and become durable together.
 
-A batch is filled on the loop while it is `active`; sealing gives it the index and term of its last
-entry, and nothing in it changes afterwards.
+The loop fills a batch while it is `active`. Sealing gives the batch the index and term of its last
+entry; it does not change between sealing and its commit.
 """
 
 from itertools import islice
@@ -11,15 +11,15 @@ from kvorum.backend.buckets import CONSISTENT_INDEX, KEY, META, TERM
 from kvorum.backend.encoding import row_keys, seal_value, sealed_rows, stored_name, stored_value
 from kvorum.backend.environment import WriteTransaction
 
-# The cost of an entry beside its bytes, in memory and, near enough, in the file.
+# The cost of an entry besides its bytes, in memory and approximately in the file.
 ENTRY_BYTES: Final = 64
 _PIECE_ROWS = 1_000
 
 
 class Batch:
-    """The changes since the batch before.
+    """The changes since the previous batch.
 
-    A row is in `rows` or in `deleted`, never in both. Rows ascend in the order they were put.
+    A row is in `rows` or in `deleted`, never in both. `rows` ascends by revision.
     In `entries` None stands for a deletion.
     """
 
@@ -38,17 +38,17 @@ class Batch:
     def __init__(self) -> None:
         self.rows: dict[int, bytes] = {}
         self.deleted: dict[int, None] = {}
-        # Rows of any batch that are no longer the newest of their keys, for the cache.
+        # Rows of any batch that a newer row of the same key replaced, for the cache to drop.
         self.superseded: list[int] = []
         self.entries: dict[bytes, dict[bytes, bytes | None]] = {}
-        self.row_bytes = 0  # of the values of rows
+        self.row_bytes = 0  # of the rows' values
         self.entry_count = 0
         self.entry_bytes = 0  # of names and values
-        self.index = 0  # 0: not known, and left on the disk as it is
+        self.index = 0  # 0: unknown, so the flush leaves the stored index unchanged
         self.term = 0
 
     def put_entry(self, bucket: bytes, name: bytes, value: bytes | None) -> None:
-        """Note an entry of any bucket but `key`; None deletes it."""
+        """Write an entry of any bucket but `key`; None deletes it."""
         assert bucket != KEY, "rows are put by revision"
         entries = self.entries.setdefault(bucket, {})
         if name not in entries:
@@ -58,22 +58,22 @@ class Batch:
 
     @property
     def writes(self) -> int:
-        """How many rows and entries change."""
+        """The number of rows and entries that change."""
         return len(self.rows) + len(self.deleted) + self.entry_count
 
     @property
     def size(self) -> int:
-        """Roughly the bytes the batch takes, in memory as in the file."""
+        """The estimated bytes of the batch, in memory and in the file."""
         return self.row_bytes + self.entry_bytes + ENTRY_BYTES * self.writes
 
     def write_to(self, transaction: WriteTransaction) -> None:
-        """Put everything into a write transaction."""
+        """Write everything into a write transaction."""
         for bucket, entries in self.entries.items():
             write_entries(transaction, bucket, entries)
         if self.deleted:
             transaction.delete(KEY, row_keys(self.deleted))
         rows = iter(self.rows.items())
-        # In pieces, so that the encoded rows stay in the processor's cache: that saves a fifth.
+        # Small pieces keep the encoded rows in the processor's cache, which saves a fifth.
         while piece := sealed_rows(islice(rows, _PIECE_ROWS)):
             transaction.append(KEY, piece)
         if self.index:
@@ -81,7 +81,7 @@ class Batch:
 
 
 def write_applied(transaction: WriteTransaction, index: int, term: int) -> None:
-    """Put index and term of the last applied entry into a write transaction."""
+    """Write index and term of the last applied entry into a write transaction."""
     entries: dict[bytes, bytes | None] = {
         CONSISTENT_INDEX: index.to_bytes(8, "big"),
         TERM: term.to_bytes(8, "big"),
@@ -92,7 +92,7 @@ def write_applied(transaction: WriteTransaction, index: int, term: int) -> None:
 def write_entries(
     transaction: WriteTransaction, bucket: bytes, entries: "dict[bytes, bytes | None]"
 ) -> None:
-    """Put entries of a bucket other than `key` into a write transaction."""
+    """Write entries of a bucket other than `key` into a write transaction."""
     puts = []
     deletes = []
     for name, value in entries.items():

@@ -1,4 +1,4 @@
-"""The buckets of a database and the names of single entries in them: etcd's."""
+"""The names of etcd's buckets, and of single entries in them."""
 
 ALARM = b"alarm"
 AUTH = b"auth"
@@ -11,7 +11,7 @@ MEMBERS = b"members"
 MEMBERS_REMOVED = b"members_removed"
 META = b"meta"
 
-# In the order of their names, in which hashes go through them.
+# In the order of their names, because hashes visit the buckets in this order.
 BUCKETS = (
     ALARM,
     AUTH,
@@ -25,7 +25,7 @@ BUCKETS = (
     META,
 )
 
-# Bucket `meta`. The index and term of the last applied entry are left to the backend.
+# Bucket `meta`. Only the backend writes the index and term of the last applied entry.
 CONSISTENT_INDEX = b"consistent_index"
 TERM = b"term"
 CONF_STATE = b"confState"

@@ -1,21 +1,21 @@
-"""Rows that were written or read lately, within a limit of bytes.
+"""A cache of recently written or read rows, within a limit of bytes.
 
-Two halves: rows enter the young one, and when that is full it becomes the old one, whose rows are
-forgotten at the next change unless they are asked for before. No row is moved on a hit in the young
-half, which is what keeps a range over cached rows cheap. Forgotten rows are freed bit by bit:
-freeing a hundred thousand at once would hold the loop for tens of milliseconds.
+The cache has two halves. Rows enter the young half; when it is full it becomes the old half, and
+the previous old half is dropped. A hit in the old half moves the row to the young half. A hit in
+the young half moves nothing, which keeps a range over cached rows cheap. Dropped rows are freed in
+slices: freeing a hundred thousand at once would hold the loop for tens of milliseconds.
 """
 
 from typing import Final
 
-# A row's objects beside its bytes: the value's header, the revision, a place in the table.
+# The cost of a row besides its bytes: the value's header, the revision, a slot in the table.
 ROW_BYTES: Final = 136
 ADDED_MAX = 20_000
-"""So many rows at once are not kept."""
+"""`add_all` does not cache more rows than this at once."""
 
 
 class RowCache:
-    """Values by revision. All of them are in the database, too, or about to be."""
+    """Values by revision. The database has all of them, or a flush is about to write them."""
 
     __slots__ = ("_half_bytes", "_young_bytes", "forgotten", "old", "young")
 
@@ -24,16 +24,16 @@ class RowCache:
         self.old: dict[int, bytes] = {}
         self._half_bytes = bytes_max // 2
         self._young_bytes = 0
-        # Forgotten rows that are not freed yet.
+        # Dropped rows that are not freed yet.
         self.forgotten: list[dict[int, bytes]] = []
 
     @property
     def size_bytes(self) -> int:
-        """Roughly how much memory it takes: the old half was full when it was the young one."""
+        """Estimated memory in bytes; a half that became old was full."""
         return self._young_bytes + (self._half_bytes if self.old else 0)
 
     def get(self, revision: int) -> bytes | None:
-        """Return a row if it is here."""
+        """Return a row if it is cached."""
         value = self.young.get(revision)
         if value is None:
             value = self.old.pop(revision, None)
@@ -42,14 +42,14 @@ class RowCache:
         return value
 
     def add(self, revision: int, value: bytes) -> None:
-        """Keep a row for a while."""
+        """Cache a row."""
         self.young[revision] = value
         self._young_bytes += len(value) + ROW_BYTES
         if self._young_bytes > self._half_bytes:
             self._age()
 
     def add_all(self, rows: dict[int, bytes], value_bytes: int) -> None:
-        """Keep rows, whose values have that many bytes together, for a while."""
+        """Cache rows, whose values have `value_bytes` together, unless they are too many."""
         added = value_bytes + ROW_BYTES * len(rows)
         if added > self._half_bytes or len(rows) > ADDED_MAX:
             return  # one long entry would drive out everything else
@@ -59,7 +59,7 @@ class RowCache:
             self._age()
 
     def discard(self, revision: int) -> None:
-        """Forget a row."""
+        """Drop a row."""
         value = self.young.pop(revision, None)
         if value is not None:
             self._young_bytes -= len(value) + ROW_BYTES
@@ -67,11 +67,11 @@ class RowCache:
             self.old.pop(revision, None)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         self.young, self.old, self._young_bytes = {}, {}, 0
 
     def free(self, count: int) -> None:
-        """Free so many of the rows that were forgotten."""
+        """Free up to `count` of the dropped rows."""
         rows = self.forgotten[-1]
         for _ in range(min(count, len(rows))):
             rows.popitem()

@@ -1,7 +1,7 @@
-"""Copies of a database file, for members that keep theirs alike: made, told apart, checked.
+"""Makes, recognises and checks copies of a database file, for members with the same file format.
 
-A copy is an LMDB file without free pages, as one commit left it. A member checks every page and
-every checksum of a copy before it uses what another member sent (`kvorum.backend.pages`).
+A copy is an LMDB file of one commit, without free pages. A member checks every page and every
+checksum of a copy from another member before using it (`kvorum.backend.pages`).
 """
 
 import sys
@@ -18,18 +18,18 @@ from kvorum.backend.pages import HEAD_BYTES, PageError, check_pages, is_database
 from kvorum.files import Files, Opening
 
 COPY_FORMAT: Final = f"{FORMAT_VERSION}-lmdb-1-{sys.byteorder}-{8 * calcsize('P')}"
-"""What members must have in common to take copies from each other."""
+"""The properties that two members must share to exchange copies."""
 
 
 class CopyError(BackendError):
-    """A copy that cannot be used."""
+    """Raised for a damaged copy."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"the copy of a database is damaged: {problem}")
 
 
 class Copying:
-    """What the newest commit holds, held for a copy: begun and ended on the loop."""
+    """A view of the newest commit, held for a copy; create and end it on the loop."""
 
     __slots__ = ("_environment", "_environments", "view")
 
@@ -38,7 +38,7 @@ class Copying:
         self._environment, self.view = begin_view(files, environments, directory, checks=False)
 
     def write(self, files: Files, path: str) -> int:
-        """Write the copy to a new file, off the loop; return its length. It need not be durable."""
+        """Write the copy to a new file, off the loop, without a sync; return its length."""
         if files.exists(path):
             files.unlink(path)
         descriptor = files.open(path, Opening.CREATE)
@@ -50,7 +50,7 @@ class Copying:
             files.close(descriptor)
 
     def end(self) -> None:
-        """Let go of the commit."""
+        """Release the commit."""
         self.view.end()
         self._environment.close()
 
@@ -83,7 +83,7 @@ def check_copy(files: Files, descriptor: int, native: NativeRows | None) -> dict
 
 
 def check_received(files: Files, path: str, native: NativeRows | None) -> None:
-    """Do what `check_copy` does, with the file of a name."""
+    """Open the file of this name and check it with `check_copy`."""
     descriptor = files.open(path, Opening.READ)
     try:
         check_copy(files, descriptor, native)

@@ -1,13 +1,13 @@
-"""Defragmenting: a new file without free pages takes the place of the old one.
+"""Defragmentation: replaces the database file by a new file without free pages.
 
-The copy is made in a helper process while reads and flushes go on. What was flushed meanwhile is
-copied by the helper, too, in rounds, each shorter than the one before. When little is left, the
-next flush writes the rest and its own batch into the new file, and then makes `CURRENT` name it:
-only that flush takes longer than others. Until `CURRENT` is replaced the old file has everything
-and counts; a crash leaves the new one for the next start to remove.
+A helper process makes the copy while reads and flushes continue. It then copies the changes flushed
+meanwhile, in rounds, each shorter than the one before. When little is left, the next flush writes
+the rest and its own batch into the new file, and then makes `CURRENT` name it: only that flush
+takes longer than others. Until `CURRENT` is replaced, the old file is complete and valid; after a
+crash the next start removes the new one.
 
-Rows ascend, so the rows that a file lacks are those after its last one. Of everything else that was
-flushed since the copy began, `Changes` keeps the names.
+Rows ascend, so a file lacks only rows after its last one. `Changes` keeps the names of everything
+else that was flushed since the copy began.
 """
 
 from dataclasses import dataclass, field
@@ -20,23 +20,27 @@ from kvorum.backend.environment import Environment, Environments, WriteTransacti
 from kvorum.backend.view import View
 from kvorum.files import Files, Opening
 
-# How much may be left for the flush that switches: a stage of a few milliseconds.
+# The most writes left to the flush that switches: its stage then takes a few milliseconds.
 SWITCH_WRITES_MAX = 10_000
-# If writers outrun the helper, the last stage grows, but the defragmentation ends.
+# After this many rounds the flush switches anyway: if writers outrun the helper, the last stage
+# grows, but the defragmentation ends.
 ROUNDS_MAX = 10
 _PIECE_ROWS = 1_000
 
 
 @dataclass(slots=True)
 class Changes:
-    """What was flushed since a moment, except rows that were put: those are found anyway."""
+    """Changes flushed since a moment, by name. Rows that were put are only counted.
+
+    `bring_over` finds the rows by their order.
+    """
 
     deleted: dict[int, None] = field(default_factory=dict)
     names: dict[bytes, dict[bytes, None]] = field(default_factory=dict)
     row_count: int = 0
 
     def add(self, batch: Batch) -> None:
-        """Note a batch."""
+        """Add the names of a batch."""
         self.deleted.update(batch.deleted)
         for bucket, entries in batch.entries.items():
             self.names.setdefault(bucket, {}).update(dict.fromkeys(entries))
@@ -44,11 +48,11 @@ class Changes:
 
     @property
     def writes(self) -> int:
-        """How much there is to copy."""
+        """The number of rows and entries to copy."""
         return self.row_count + len(self.deleted) + sum(map(len, self.names.values()))
 
     def bring_over(self, view: View, transaction: WriteTransaction) -> None:
-        """Make a database equal to the one in view, given that all other changes are in it."""
+        """Copy these changes from a view into a database that has all earlier ones."""
         for bucket, names in self.names.items():
             write_entries(transaction, bucket, {name: view.get(bucket, name) for name in names})
         index, term = view.applied()
@@ -64,22 +68,23 @@ class Changes:
 
 @dataclass(slots=True, frozen=True)
 class CopyDatabase:
-    """A job of the helper: make a durable copy, without free pages, of what is committed."""
+    """A helper's job: make a durable copy of the newest commit, without free pages."""
 
     source: str
     target: str
 
     def run(self, files: Files, environments: Environments) -> None:
-        """Write the file; whatever has its name is replaced."""
+        """Write the file, replacing any file of that name."""
         remove_database(files, self.target)
         source = environments.open_reader(self.source)
         try:
             descriptor = files.open(self.target, Opening.CREATE)
             try:
-                # The log's syncs would wait for one of all of it, a second for each gigabyte.
+                # Sync during the copy: one sync of all of it would delay the log's syncs by a
+                # second per gigabyte.
                 with files.syncing(descriptor):
                     environments.copy(source, self.target, descriptor)
-                # Synced here, so that the flush that switches has little left to sync.
+                # Sync now, so that the flush that switches has little left to sync.
                 files.fdatasync(descriptor)
             finally:
                 files.close(descriptor)
@@ -89,7 +94,7 @@ class CopyDatabase:
 
 @dataclass(slots=True, frozen=True)
 class CatchUp:
-    """A job of the helper: copy changes from one database to its copy."""
+    """A helper's job: copy changes from a database to its copy."""
 
     source: str
     target: str
@@ -97,7 +102,7 @@ class CatchUp:
     changes: Changes
 
     def run(self, files: Files, environments: Environments) -> None:
-        """Commit them to the copy."""
+        """Commit the changes to the copy."""
         require_spare(files, self.target)
         source = environments.open_reader(self.source)
         try:
@@ -117,13 +122,13 @@ class CatchUp:
 
 @dataclass(slots=True, frozen=True)
 class RemoveDatabase:
-    """A job of the flusher: remove a database that no longer counts. Large files take a while."""
+    """A flusher's job: remove an obsolete database, which takes a while for large files."""
 
     path: str
     environment: Environment | None
 
     def run(self, files: Files, environments: Environments) -> None:  # noqa: ARG002
-        """Close the database, if it is open here, and remove its files."""
+        """Close the database, if an environment was given, and remove its files."""
         if self.environment is not None:
             self.environment.close()
         remove_database(files, self.path)
@@ -131,7 +136,7 @@ class RemoveDatabase:
 
 @dataclass(slots=True, frozen=True)
 class Switch:
-    """What a flush needs to replace the present database by another."""
+    """The arguments of a flush that replaces the present database by another."""
 
     directory: str
     number: int
@@ -140,7 +145,7 @@ class Switch:
 
 
 class Defragmentation:
-    """A defragmentation in progress: the number of the new file, and what it still lacks."""
+    """A defragmentation in progress: the number of the new file, and the changes it lacks."""
 
     __slots__ = ("_directory", "_map_bytes", "_rounds", "_source", "changes", "is_ready", "number")
 
@@ -163,10 +168,11 @@ class Defragmentation:
         return CopyDatabase(self._source, self.target)
 
     def next_round(self, sealed: Batch | None) -> CatchUp | None:
-        """Return the job that copies what was flushed since the last one was made.
+        """Return the job that copies the changes flushed since the last job was made.
 
-        None: so little is left that the next flush can switch. `sealed` is the batch that is on its
-        way: the helper may read before it is committed, so it has to be copied later.
+        Return None if the next flush can switch, because little is left or `ROUNDS_MAX` is reached.
+        `sealed` is the batch being flushed: the helper may read before its commit, so the next
+        round copies it again.
         """
         self._rounds += 1
         if self.changes.writes <= SWITCH_WRITES_MAX or self._rounds > ROUNDS_MAX:
@@ -179,5 +185,5 @@ class Defragmentation:
         return job
 
     def switch(self) -> Switch:
-        """Return what the flush that switches needs."""
+        """Return the arguments of the flush that switches."""
         return Switch(self._directory, self.number, self._map_bytes, self.changes)

@@ -1,9 +1,9 @@
-"""The directory of a member's database: which file counts, and who may open it.
+"""The directory of a member's database: the current file, and the lock on it.
 
-It holds `backend.<n>`, a database; `CURRENT`, which names the one that counts and the version of
-our format; and `LOCK`, held as long as a process has the database open to write. A database
-replaces another when `CURRENT` is replaced, atomically and durably. Anything else was left by a
-crash and is removed.
+The directory has `backend.<n>`, a database; `CURRENT`, which names the current database and the
+version of Kvorum's format; and `LOCK`, which a process holds while it has the database open for
+writing. Replacing `CURRENT`, atomically and durably, makes another database the current one. Other
+databases and temporary files are leftovers of a crash, and opening removes them.
 """
 
 import re
@@ -22,7 +22,7 @@ _REMOVABLE = re.compile(r"backend\.[0-9]+(-lock)?|tmp\..*")
 
 @dataclass(slots=True, frozen=True)
 class Current:
-    """What `CURRENT` says."""
+    """The content of `CURRENT`."""
 
     number: int
     version: int = FORMAT_VERSION
@@ -34,7 +34,7 @@ def database_path(directory: str, number: int) -> str:
 
 
 def read_current(files: Files, directory: str) -> Current | None:
-    """Return which database counts; None if there is none yet."""
+    """Read `CURRENT`; return None if there is none yet."""
     path = f"{directory}/CURRENT"
     if not files.exists(path):
         return None
@@ -57,15 +57,15 @@ def read_current(files: Files, directory: str) -> Current | None:
 
 
 def write_current(files: Files, directory: str, current: Current) -> None:
-    """Make a database, whose content is durable, the one that counts."""
-    # Its name must be durable, too, before another file refers to it.
+    """Make a database with durable content the current one."""
+    # The database's name must be durable before `CURRENT` refers to it.
     files.sync_directory(directory)
     content = f"kvorum backend format {current.version}\nbackend.{current.number}\n"
     write_file(files, f"{directory}/CURRENT", content.encode())
 
 
 def take_lock(files: Files, directory: str) -> int:
-    """Return the descriptor that holds the lock of a directory."""
+    """Lock a directory; return the descriptor that holds the lock, or raise BackendError."""
     path = f"{directory}/LOCK"
     descriptor = files.open(path, Opening.WRITE if files.exists(path) else Opening.CREATE)
     if not files.lock(descriptor):
@@ -78,7 +78,7 @@ def take_lock(files: Files, directory: str) -> int:
 
 
 def require_spare(files: Files, path: str) -> None:
-    """Raise BackendError if a database is the one that counts: nobody replaces or removes that."""
+    """Raise BackendError if a database is the current one, which must not be removed."""
     directory, _, name = path.rpartition("/")
     current = read_current(files, directory)
     if current is not None and database_path(directory, current.number) == path:
@@ -86,7 +86,7 @@ def require_spare(files: Files, path: str) -> None:
 
 
 def remove_database(files: Files, path: str) -> None:
-    """Remove a database and what LMDB keeps beside it; raises BackendError if it counts."""
+    """Remove a database and LMDB's lock file; raise BackendError if it is the current one."""
     require_spare(files, path)
     for name in (path, path + LOCK_ENDING):
         if files.exists(name):
@@ -94,7 +94,7 @@ def remove_database(files: Files, path: str) -> None:
 
 
 def leftovers(files: Files, directory: str, current: Current | None) -> list[str]:
-    """Return the names of what a crash left."""
+    """Return the names of files that a crash left."""
     keep = None if current is None else f"backend.{current.number}"
     return [
         name
@@ -104,11 +104,11 @@ def leftovers(files: Files, directory: str, current: Current | None) -> list[str
 
 
 def remove_leftovers(files: Files, directory: str, current: Current | None) -> list[str]:
-    """Remove what a crash left, and return its names."""
+    """Remove the files that a crash left, and return their names."""
     removed = leftovers(files, directory, current)
     if removed:
-        # A killed process may have replaced CURRENT without syncing that: a power cut could then
-        # take back the new name and still remove the file that the old one names.
+        # A killed process may have replaced CURRENT without a sync: a power cut could then restore
+        # the old CURRENT and still lose the file that the old CURRENT names.
         files.sync_directory(directory)
     for name in removed:
         files.unlink(f"{directory}/{name}")

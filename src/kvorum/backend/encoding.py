@@ -1,13 +1,13 @@
-"""How keys and values are written into a database file.
+"""Encodes keys and values for a database file.
 
-Rows of bucket `key` are known by a *revision* as one integer inside the member,
-`main << 32 | sub << 1 | tombstone`, and by etcd's row key in files and hashes: main as 8 bytes
-big endian, `_`, sub as 8 bytes big endian, and `t` behind a tombstone. Both sort alike.
+Inside the member a row of bucket `key` is identified by a *revision*, the integer
+`main << 32 | sub << 1 | tombstone`. Files and hashes identify it by etcd's row key: main as 8 bytes
+big endian, `_`, sub as 8 bytes big endian, and for a tombstone `t`. Both sort alike.
 
-LMDB has no checksums of its own, so every value is followed by the CRC-32C of its key and itself.
-LMDB takes keys of 511 bytes at most, and user names may be longer: a name of 511 bytes or more is
-stored under its beginning and its SHA-256, 511 bytes together, with the name in front of the
-value. Shorter names are stored as they are, so the length tells which is which.
+LMDB has no checksums of its own, so the CRC-32C of key and value follows every value. LMDB limits
+keys to 511 bytes, and user names may be longer: the key of a name of 511 bytes or more is its
+beginning and its SHA-256, 511 bytes together, and the name precedes the value. The key of a shorter
+name is the name itself, so the key's length distinguishes the two forms.
 """
 
 from collections.abc import Iterable
@@ -20,12 +20,12 @@ from google_crc32c import value as crc32c
 
 KEY_BYTES_MAX: Final = 511
 CHECKSUM_BYTES: Final = 4
-# The CRC-32C of any data followed by its own CRC-32C, whatever it started from.
+# The CRC-32C of any data followed by the data's own CRC-32C, for any start value.
 RESIDUE: Final = 0x48674BC7
 
 _DIGEST_BYTES: Final = 32
 NAME_BYTES_KEPT: Final = KEY_BYTES_MAX - _DIGEST_BYTES
-"""So much of a long name is stored as it is: names sort alike up to there."""
+"""The bytes of a long name that its key keeps: names and keys sort alike up to there."""
 _LENGTH_BYTES: Final = 4
 
 _row_key: Final = Struct(">QcQ")
@@ -46,13 +46,13 @@ def revision_of(main: int, sub: int = 0, *, tombstone: bool = False) -> int:
 
 
 def row_key(revision: int) -> bytes:
-    """Return the key of a row as files and hashes have it."""
+    """Return etcd's row key of a revision, as in files and hashes."""
     key = _pack_row_key(revision >> 32, b"_", (revision & _SUB_MASK) >> 1)
     return key + b"t" if revision & 1 else key
 
 
 def parse_row_key(key: bytes) -> int:
-    """Return the revision of a row; raise ValueError if this is not a row key."""
+    """Return the revision of a row key; raise ValueError if the key is not one."""
     length = len(key)
     if length == _ROW_KEY_BYTES:
         main, sub = _unpack_row_key(key)
@@ -73,13 +73,13 @@ def seal_value(key: bytes, value: bytes) -> bytes:
 
 
 def is_whole(key: bytes, sealed: bytes) -> bool:
-    """Return whether the checksum of a value is right for it and its key."""
+    """Return whether a sealed value's checksum matches the key and the value."""
     return len(sealed) >= CHECKSUM_BYTES and bool(extend(crc32c(key), sealed) == RESIDUE)
 
 
 def row_keys(revisions: Iterable[int]) -> list[bytes]:
-    """Return the keys of rows, in the same order."""
-    # Nearly every row is the first of its main revision, and saves a call here.
+    """Return the row keys of revisions, in the same order."""
+    # Nearly every row is the first of its main revision; this branch saves it a call.
     return [
         row_key(revision) if revision & _SUB_MASK else _pack_first_key(revision >> 32, _FIRST)
         for revision in revisions
@@ -87,8 +87,8 @@ def row_keys(revisions: Iterable[int]) -> list[bytes]:
 
 
 def sealed_rows(rows: Iterable[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return rows in the form a database stores, in the same order."""
-    # `seal_value` and `row_keys` written out: a batch spends most of its staging here.
+    """Encode rows with their checksums, in the same order."""
+    # This inlines `seal_value` and `row_keys`: staging a batch spends most of its time here.
     return [
         (
             key := (
@@ -103,8 +103,8 @@ def sealed_rows(rows: Iterable[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:
 
 
 def open_rows(sealed_rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[int, bytes]]:
-    """Return revisions and values of rows as a database has them, leaving out damaged ones."""
-    # The checksum covers the key, so a key with a right one was made by `row_key`.
+    """Decode stored rows into revisions and values, leaving out damaged rows."""
+    # The checksum covers the key, so a row with a valid checksum has a key made by `row_key`.
     return [
         (main << 32 | sub << 1 | (len(key) > _ROW_KEY_BYTES), sealed[:-CHECKSUM_BYTES])
         for key, sealed in sealed_rows
@@ -114,7 +114,7 @@ def open_rows(sealed_rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[int, byt
 
 
 def stored_name(name: bytes) -> bytes:
-    """Return the key under which a name is stored."""
+    """Return the database key of a name."""
     assert name, "a name in a bucket is not empty"
     if len(name) < KEY_BYTES_MAX:
         return name
@@ -122,14 +122,14 @@ def stored_name(name: bytes) -> bytes:
 
 
 def stored_value(name: bytes, value: bytes) -> bytes:
-    """Return what is stored for a name and its value, without the checksum."""
+    """Return the database value of a name and its value, without the checksum."""
     if len(name) < KEY_BYTES_MAX:
         return value
     return len(name).to_bytes(_LENGTH_BYTES, "big") + name + value
 
 
 def parse_stored(key: bytes, value: bytes) -> tuple[bytes, bytes]:
-    """Return the name and the value that were stored; the checksum is already removed."""
+    """Return the name and value of a stored entry whose checksum is already removed."""
     if len(key) < KEY_BYTES_MAX:
         return key, value
     end = _LENGTH_BYTES + int.from_bytes(value[:_LENGTH_BYTES], "big")

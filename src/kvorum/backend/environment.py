@@ -1,12 +1,12 @@
-"""What the backend asks of LMDB, in few calls: the seam a simulator can stand behind.
+"""The seam between the backend and LMDB, which a simulator can implement instead.
 
-An *environment* is one database file with all buckets. Reads see the state of one commit for as
-long as their transaction lasts. At most one write transaction is open at a time; it belongs to
-the thread that began it. A commit that has returned is durable, one that was interrupted
-happened whole or not at all. Files are made, listed and removed under the same paths through
-`Files`; beside `<path>` an environment may keep `<path>-lock`.
+An *environment* is one database file with all buckets. A read transaction sees the state of one
+commit for as long as it lasts. At most one write transaction is open at a time; it belongs to the
+thread that began it. A commit that has returned is durable; an interrupted commit happens entirely
+or not at all. `Files` creates, lists and removes the files under the same paths; beside `<path>` an
+environment may keep `<path>-lock`.
 
-Failures of the database are BackendErrors that name the file and what to do.
+A failure of the database is a BackendError that names the file and advises the operator.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,9 +20,9 @@ LOCK_ENDING = "-lock"
 
 
 class Sizes(NamedTuple):
-    """The bytes of a database file: all of it, and without pages that are free.
+    """The bytes of a database file, with and without free pages.
 
-    Of a few pages that only copying on write needs, none is counted.
+    Neither number includes the few pages that only copy-on-write needs.
     """
 
     allocated: int
@@ -36,13 +36,13 @@ class ReadTransaction(Protocol):
         """Return the value of a key."""
 
     def get_many(self, bucket: bytes, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-        """Return keys and values of those keys that exist, in the order asked for."""
+        """Return keys and values of the keys that exist, in the order of `keys`."""
 
     def scan(self, bucket: bytes, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return keys and values in the order of keys, from `first` on."""
 
     def scan_back(self, bucket: bytes, before: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return keys and values below `before`, greatest first; an empty one is above all."""
+        """Return keys and values below `before` (empty for no bound), greatest first."""
 
     def last(self, bucket: bytes) -> bytes | None:
         """Return the greatest key of a bucket."""
@@ -51,44 +51,44 @@ class ReadTransaction(Protocol):
         """Return how many entries a bucket has."""
 
     def row_pages(self) -> RowPages | None:
-        """Return what reads the rows from pages for as long as the view lasts, if anything does."""
+        """Return a reader of the rows from pages, valid while the view lasts, if there is one."""
 
     def end(self) -> None:
-        """End the view. Nothing else may be called afterwards."""
+        """End the view; call nothing else afterwards."""
 
 
 class WriteTransaction(Protocol):
     """Changes that become visible and durable together."""
 
     def append(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put entries in ascending order of keys, all behind the last key of the bucket."""
+        """Put entries with ascending keys, all greater than the last key of the bucket."""
 
     def put(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put entries in any order; what exists is replaced."""
+        """Put entries in any order, replacing existing ones."""
 
     def delete(self, bucket: bytes, keys: Sequence[bytes]) -> None:
-        """Remove entries; those that do not exist are left alone."""
+        """Delete entries; ignore keys that do not exist."""
 
     def last(self, bucket: bytes) -> bytes | None:
         """Return the greatest key of a bucket."""
 
     def commit(self) -> None:
-        """Return when everything is durable."""
+        """Commit the changes; they are durable when this returns."""
 
     def abort(self) -> None:
-        """Forget everything."""
+        """Discard the changes."""
 
 
 class Environment(Protocol):
-    """One open database file. Every bucket exists."""
+    """One open database file, which has every bucket."""
 
     @property
     def path(self) -> str:
-        """The path it was opened by."""
+        """The path that opened it."""
 
     @property
     def native(self) -> NativeRows | None:
-        """Compiled functions over its rows, if there are any."""
+        """Compiled functions over its rows, None without the native edge."""
 
     def begin(self) -> ReadTransaction:
         """Begin a view of the newest commit."""
@@ -97,21 +97,21 @@ class Environment(Protocol):
         """Begin the only write transaction."""
 
     def sizes(self) -> Sizes:
-        """Return how large the file is."""
+        """Return the sizes of the file."""
 
     def views_open(self) -> int:
-        """Return how many views are open, those of other processes included."""
+        """Return how many views are open, including those of other processes."""
 
     def check_readers(self) -> int:
-        """Forget views of processes that died, and return how many: they keep pages from reuse."""
+        """Release views of processes that died, which keep pages from reuse; return how many."""
 
     def close(self) -> None:
-        """Close the file. No transaction is open."""
+        """Close the file; no transaction may be open."""
 
 
 @contextmanager
 def writing(environment: Environment) -> Iterator[WriteTransaction]:
-    """Commit what is written in the block, or nothing of it if the block fails."""
+    """Commit the block's writes, or none of them if the block fails."""
     transaction = environment.begin_write()
     try:
         yield transaction
@@ -122,25 +122,25 @@ def writing(environment: Environment) -> Iterator[WriteTransaction]:
 
 
 class Environments(Protocol):
-    """Opens environments. All of a process go through one of these."""
+    """Opens environments. A process must open all of its environments through one of these."""
 
     @property
     def native(self) -> NativeRows | None:
-        """Compiled functions over rows, if there are any."""
+        """Compiled functions over rows, None without the native edge."""
 
     def open(
         self, path: str, map_bytes: int, *, is_synced: bool = True, checks: bool = False
     ) -> Environment:
-        """Open a file to read and write; make it, with its buckets, if there is none.
+        """Open a file to read and write; create it, with its buckets, if there is none.
 
-        `map_bytes` is the room reserved, which the file can never outgrow. If not `is_synced`, for
-        a file that does not count yet, commits are durable once it was closed and a descriptor of
-        it was synced. With `checks`, a file that this process has not had open before is checked
-        page by page; raises CorruptionError if it is damaged.
+        `map_bytes` is the reserved size, which the file can never outgrow. Without `is_synced`, for
+        a file that CURRENT does not name yet, commits are durable only after the file is closed and
+        a descriptor of it synced. `checks` verifies each page of a file that this process has not
+        opened before, and raises CorruptionError if the file is damaged.
         """
 
     def open_reader(self, path: str, *, checks: bool = False) -> Environment:
-        """Open an existing file to read; if this process has it open already, share that.
+        """Open an existing file to read; share the environment if this process has it open already.
 
         `checks` means the same as for `open`.
         """
@@ -148,7 +148,7 @@ class Environments(Protocol):
     def copy(self, source: Environment, path: str, descriptor: int) -> None:
         """Write the newest commit, without free pages, to a new, empty file of `Files`.
 
-        It is durable once the descriptor was synced.
+        The copy is durable once the caller has synced the descriptor.
         """
 
     @property
@@ -158,13 +158,13 @@ class Environments(Protocol):
     def export(
         self, source: Environment, view: ReadTransaction, path: str, descriptor: int
     ) -> None:
-        """Write what a view sees, without free pages, to a new, empty file of `Files`.
+        """Write the content of a view, without free pages, to a new, empty file of `Files`.
 
-        The bytes of that file are a database on any machine, once `adopt` has named them.
+        Once `adopt` has named it, the file is a database on any machine with the same format.
         """
 
     def adopt(self, files: Files, received: str, path: str) -> None:
-        """Make an exported file, which is durable and checked, a database of that new path.
+        """Make a durable and checked exported file available as a database at a new path.
 
-        The file keeps its name as well. The new name is durable once its directory was synced.
+        The file keeps its name as well. The new name is durable once its directory is synced.
         """

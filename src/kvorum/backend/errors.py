@@ -1,12 +1,12 @@
-"""What can be wrong with a database, each with what to do about it."""
+"""Errors of a member's database, with advice for the operator."""
 
 
 class BackendError(Exception):
-    """A database that cannot be opened, read or written."""
+    """Raised for a database that cannot be opened, read or written."""
 
 
 class CorruptionError(BackendError):
-    """A database that does not hold what was written into it."""
+    """Raised for a database that has lost or changed data."""
 
     def __init__(self, path: str, place: str, problem: str) -> None:
         super().__init__(
@@ -17,7 +17,7 @@ class CorruptionError(BackendError):
         self._found = (path, place, problem)
 
     def __reduce__(self) -> tuple[type["CorruptionError"], tuple[str, str, str]]:
-        # A helper process that finds damage reports this very error.
+        # A helper process pickles this error to report damage.
         return CorruptionError, self._found
 
 

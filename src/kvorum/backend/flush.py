@@ -1,8 +1,8 @@
-"""The jobs that bring a sealed batch to the disk. Both run in one thread, the flusher's.
+"""The two jobs that flush a sealed batch; both run in the flusher's thread.
 
 A write transaction belongs to the thread that began it, so one thread must stage and commit.
-Staging holds the interpreter's lock all the time and takes four times as long beside a busy loop,
-so the loop waits for it; a commit is one long call without the lock, and the loop goes on.
+Staging holds the interpreter's lock throughout and takes four times as long beside a busy loop, so
+the loop waits for it. A commit is one long call without the lock, and the loop continues.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from kvorum.files import Files
 
 @dataclass(slots=True, frozen=True)
 class Staged:
-    """A transaction that is ready to be committed, and the database it will be committed to."""
+    """A transaction that is ready to commit, and its database."""
 
     environment: Environment
     transaction: WriteTransaction
@@ -26,14 +26,14 @@ class Staged:
 
 @dataclass(slots=True, frozen=True)
 class StageFlush:
-    """A job of the flusher, for which the loop waits: put a batch into a transaction."""
+    """A flusher's job that the loop waits for: write a batch into a transaction."""
 
     environment: Environment
     batch: Batch
     switch: Switch | None
 
     def run(self, files: Files, environments: Environments) -> Staged:  # noqa: ARG002
-        """Return the transaction, ready to be committed."""
+        """Return the transaction, ready to commit."""
         environment, switch = self.environment, self.switch
         if switch is not None:
             path = database_path(switch.directory, switch.number)
@@ -55,12 +55,12 @@ class StageFlush:
 
 @dataclass(slots=True, frozen=True)
 class CommitFlush:
-    """A job of the flusher: make the staged batch durable."""
+    """A flusher's job: make the staged batch durable."""
 
     staged: Staged
 
     def run(self, files: Files, environments: Environments) -> Environment:  # noqa: ARG002
-        """Return the database that counts, in which the batch is durable."""
+        """Commit, switch files if asked to, and return the current database."""
         self.staged.transaction.commit()
         switch = self.staged.switch
         if switch is not None:

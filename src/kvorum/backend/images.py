@@ -1,8 +1,8 @@
-"""The content of one of etcd's files, checked for what a member can start from.
+"""Reads an image, a file of etcd's, and checks that a member can start from its content.
 
-The walk through the pages finds damage of the tree; this finds what the tree cannot show: keys that
-are not row keys, and values that are not the canonical form of a `KeyValue` of that revision.
-Everything is checked while it passes, so memory holds one leaf of the file at a time.
+The walk through the pages finds damage of the tree. This module finds damage within entries: keys
+that are not row keys, and values that are not the canonical form of a `KeyValue` of that revision.
+It checks while reading, so memory holds one leaf of the file at a time.
 """
 
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ Entries = Iterator[tuple[bytes, bytes]]
 Content = Iterator[tuple[bytes, Entries]]
 SealedPieces = Iterator[list[tuple[bytes, bytes]]]
 SealedContent = Iterator[tuple[bytes, SealedPieces]]
-"""As `Content`, with entries in pieces, and with the checksums of rows behind their values."""
+"""Like `Content`, with entries in pieces, and with checksums appended to the values of rows."""
 
 
 def checked_content(image: Image) -> Content:
-    """Yield every bucket with its entries, both in order; raises ImageError where it is damaged."""
+    """Yield every bucket with its entries, both in order; raise ImageError for damage."""
     for bucket in image.buckets():
         if bucket not in BUCKETS:
             raise ImageError(
@@ -35,7 +35,7 @@ def checked_content(image: Image) -> Content:
 
 
 def checked_rows(image: Image) -> Entries:
-    """Walk the rows of bucket `key` by their keys."""
+    """Yield the rows of bucket `key` in the order of their keys."""
     return chain.from_iterable(_checked_leaves(image))
 
 
@@ -45,13 +45,13 @@ def _checked_leaves(image: Image) -> Iterator[list[tuple[bytes, bytes]]]:
 
 
 def sealed_content(image: Image, native: NativeRows | None) -> SealedContent:
-    """Yield what `checked_content` does, with the rows in pieces and their checksums appended."""
+    """Yield buckets as `checked_content` does, with rows in pieces and checksums appended."""
     for bucket, _ in checked_content(image):
         yield bucket, image_rows(image, native) if bucket == KEY else image.leaves(bucket)
 
 
 def image_rows(image: Image, native: NativeRows | None) -> SealedPieces:
-    """Walk the rows of bucket `key` in pieces, with their checksums; raises ImageError."""
+    """Yield the rows of bucket `key` in pieces, with their checksums; raise ImageError."""
     for is_taken, leaf in image.pieces(KEY, None if native is None else native.rows_of_leaves):
         if is_taken:
             yield leaf
@@ -60,7 +60,7 @@ def image_rows(image: Image, native: NativeRows | None) -> SealedPieces:
 
 
 def _checked(image: Image, leaf: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the rows of a leaf, checked."""
+    """Check the rows of a leaf and return them."""
     decode = KeyValue.FromString
     for key, value in leaf:
         try:
@@ -74,7 +74,7 @@ def _checked(image: Image, leaf: list[tuple[bytes, bytes]]) -> list[tuple[bytes,
             )
         except DecodeError:
             is_sound = False
-        # A row without a value marks the revision to which a restored snapshot was raised.
+        # A row without a value records the revision to which a restore raised its snapshot.
         if not is_sound and value:
             raise ImageError(
                 image.path, f"the {describe_revision(revision)} holds no key and value of it"

@@ -1,10 +1,10 @@
-"""Environments in memory, beside `MemoryFiles`: for tests and simulation.
+"""Environments in memory, beside `MemoryFiles`, for tests and simulation.
 
-Every environment is a file of those `MemoryFiles`, so that its name is lost or kept in a power cut
-as names are. `before` of the files is called with `commit` before a commit takes effect; if it
-raises, the commit is unfinished, and whether it happened is decided when the disk is opened again.
-A copy, or a new database with commits that are not synced, is unreadable after a power cut unless
-its file was synced.
+Every environment is a file of these `MemoryFiles`, so a power cut keeps or loses its name as it
+does other names. A commit calls `before` of the files with `commit` before it takes effect; if
+`before` raises, the commit is unfinished, and `survives` decides whether it happened when the disk
+is opened again. A copy, or a new database with unsynced commits, is unreadable after a power cut
+unless its file was synced.
 """
 
 from bisect import bisect_left
@@ -24,13 +24,13 @@ _COPIED = b"copied"
 
 
 class _Bucket:
-    """Entries of a bucket. It is copied before a change while a view uses it."""
+    """The entries of a bucket; a change copies the bucket first while a view uses it."""
 
     __slots__ = ("byte_count", "entries", "ordered")
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
-        self.ordered: list[bytes] | None = None  # the sorted keys, if they were asked for
+        self.ordered: list[bytes] | None = None  # the sorted keys, built by `keys`
         self.byte_count = 0
 
     def copy(self) -> "_Bucket":
@@ -61,7 +61,7 @@ class _Bucket:
 
 
 class _Content:
-    """What a file holds."""
+    """The content of a file."""
 
     __slots__ = ("buckets", "committing", "is_copy", "page_count", "views")
 
@@ -85,7 +85,7 @@ class _Content:
             bucket = self.buckets[name]
             for key, value in entries.items():
                 bucket.change(key, value)
-        # A file grows and never shrinks, as LMDB's does.
+        # A file only grows, like LMDB's.
         self.page_count = max(self.page_count, self.pages_in_use())
 
     def copy(self, *, is_copy: bool) -> "_Content":
@@ -107,7 +107,7 @@ class MemoryRead:
         return self._buckets[bucket].entries.get(key)
 
     def get_many(self, bucket: bytes, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-        """Return keys and values of those keys that exist, in the order asked for."""
+        """Return keys and values of the keys that exist, in the order of `keys`."""
         entries = self._buckets[bucket].entries
         return [(key, entries[key]) for key in keys if key in entries]
 
@@ -118,7 +118,7 @@ class MemoryRead:
         return self.get_many(bucket, keys[start : start + limit])
 
     def scan_back(self, bucket: bytes, before: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return keys and values below `before`, greatest first; an empty one is above all."""
+        """Return keys and values below `before` (empty for no bound), greatest first."""
         keys = self._buckets[bucket].keys()
         end = bisect_left(keys, before) if before else len(keys)
         return self.get_many(bucket, keys[max(0, end - limit) : end][::-1])
@@ -133,7 +133,7 @@ class MemoryRead:
         return len(self._buckets[bucket].entries)
 
     def row_pages(self) -> RowPages | None:
-        """Return nothing: there are no pages."""
+        """Return None: there are no pages."""
         return None
 
     def end(self) -> None:
@@ -154,7 +154,7 @@ class MemoryWrite:
         self._changes: dict[bytes, dict[bytes, bytes | None]] = {}
 
     def append(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put entries in ascending order of keys, all behind the last key of the bucket."""
+        """Put entries with ascending keys, all greater than the last key of the bucket."""
         keys = [key for key, _ in items]
         last = self.last(bucket)
         assert keys == sorted(set(keys)), f"entries out of order in {bucket!r}"
@@ -162,13 +162,13 @@ class MemoryWrite:
         self.put(bucket, items)
 
     def put(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put entries in any order; what exists is replaced."""
+        """Put entries in any order, replacing existing ones."""
         for key, value in items:
             assert 0 < len(key) <= KEY_BYTES_MAX, f"a key of {len(key)} bytes"
             self._changes.setdefault(bucket, {})[key] = value
 
     def delete(self, bucket: bytes, keys: Sequence[bytes]) -> None:
-        """Remove entries; those that do not exist are left alone."""
+        """Delete entries; ignore keys that do not exist."""
         self._changes.setdefault(bucket, {}).update(dict.fromkeys(keys))
 
     def last(self, bucket: bytes) -> bytes | None:
@@ -180,7 +180,7 @@ class MemoryWrite:
         return put if kept is None or (put is not None and put > kept) else kept
 
     def commit(self) -> None:
-        """Return when everything is durable."""
+        """Commit the changes; they are durable when this returns."""
         environment = self._environment
         environment.content.committing = self
         environment.ask("commit")
@@ -188,7 +188,7 @@ class MemoryWrite:
         environment.is_writing = False
 
     def take_effect(self) -> None:
-        """Make the commit take effect."""
+        """Apply the commit to the file's content."""
         content = self._environment.content
         content.change(self._changes)
         content.committing = None
@@ -197,12 +197,12 @@ class MemoryWrite:
             content.is_copy = False
 
     def abort(self) -> None:
-        """Forget everything."""
+        """Discard the changes."""
         self._environment.is_writing = False
 
 
 class MemoryEnvironment:
-    """One open file, perhaps shared."""
+    """One open file, which several users may share."""
 
     __slots__ = ("_environments", "content", "is_synced", "is_writing", "native", "path", "users")
 
@@ -223,7 +223,7 @@ class MemoryEnvironment:
         self.users = 1
 
     def ask(self, name: str) -> None:
-        """Report a call to `before`."""
+        """Call `before` of the files, which may raise to inject a fault."""
         before = self._environments.files.before
         if before is not None:
             before(Call(name, self.path))
@@ -237,16 +237,16 @@ class MemoryEnvironment:
         return MemoryWrite(self)
 
     def sizes(self) -> Sizes:
-        """Return how large the file is."""
+        """Return the sizes of the file."""
         pages = self.content.pages_in_use()
         return Sizes(self.content.page_count * _PAGE_BYTES, pages * _PAGE_BYTES)
 
     def views_open(self) -> int:
-        """Return how many views are open: they are not counted here."""
+        """Return 0: this class does not count views for callers."""
         return 0
 
     def check_readers(self) -> int:
-        """Forget views of processes that died: there are none."""
+        """Return 0: there are no other processes."""
         return 0
 
     def close(self) -> None:
@@ -268,9 +268,9 @@ class MemoryEnvironments:
         self._open: dict[str, MemoryEnvironment] = {}
 
     def after_power_cut(self, files: MemoryFiles, survives: Survives) -> "MemoryEnvironments":
-        """Return the databases as they are found after a power cut now.
+        """Return the databases as a power cut now would leave them.
 
-        `files` are the files after the same power cut; `survives` is asked for every unfinished
+        `files` are the files after the same power cut; `survives` decides for every unfinished
         commit.
         """
         image = MemoryEnvironments(files, self.native)
@@ -283,7 +283,7 @@ class MemoryEnvironments:
         return image
 
     def kill(self, survives: Survives) -> None:
-        """Do what the end of the process does; decide whether an unfinished commit happened."""
+        """Simulate the end of the process; `survives` decides for every unfinished commit."""
         for environment in list(self._open.values()):
             writer = environment.content.committing
             environment.content.committing = None
@@ -300,7 +300,7 @@ class MemoryEnvironments:
         is_synced: bool = True,
         checks: bool = False,  # noqa: ARG002
     ) -> Environment:
-        """Open a file to read and write; make it, with its buckets, if there is none."""
+        """Open a file to read and write; create it, with its buckets, if there is none."""
         assert path not in self._open, f"{path} is open already"
         if not self.files.exists(path):
             descriptor = self.files.open(path, Opening.CREATE)
@@ -319,7 +319,7 @@ class MemoryEnvironments:
         *,
         checks: bool = False,  # noqa: ARG002
     ) -> Environment:
-        """Open an existing file to read; if it is open already, share that."""
+        """Open an existing file to read; share the environment if it is open already."""
         environment = self._open.get(path)
         if environment is not None:
             environment.users += 1
@@ -337,7 +337,7 @@ class MemoryEnvironments:
 
     @property
     def exports(self) -> bool:
-        """Whether `export` and `adopt` work: content in memory is no file."""
+        """False: content in memory has no bytes to export."""
         return False
 
     def export(
@@ -353,7 +353,7 @@ class MemoryEnvironments:
         raise AssertionError("content in memory is no file")
 
     def forget(self, path: str) -> None:
-        """Note that a file was closed."""
+        """Remove a closed file from the open ones."""
         del self._open[path]
 
     def _content(self, path: str) -> _Content:

@@ -1,12 +1,11 @@
-"""What compiled code does in place of Python, for many rows a call.
+"""Interfaces of compiled functions that replace Python code, for many rows per call.
 
-The functions are those of the native edge (`rust/src/rows.rs`, `row_pages.rs`, `newest.rs`,
-`pages.rs`),
-reached through `Environments`; where there are none, Python does everything. They handle rows in
-their usual form. For anything else, damage above all, they report failure and have changed nothing;
-the Python code that they replace then decides what is wrong and reports it.
+The native edge implements these functions (`rust/src/rows.rs`, `row_pages.rs`, `newest.rs`,
+`pages.rs`), and `Environments` provides them; without them Python does everything. The functions
+handle rows in their usual form. For any other row, above all a damaged one, they report failure and
+change nothing; the Python code that they replace then finds and reports the problem.
 
-Rows are (row key, value with its checksum), as our database files have them.
+Rows are (row key, value with its checksum), as Kvorum's database files store them.
 """
 
 from collections.abc import Callable
@@ -20,41 +19,41 @@ TakeLeaves = Callable[
 
 
 class NewestRows(Protocol):
-    """Which rows are the newest of their keys, up to the last one noted.
+    """Tracks the newest row of each key among the rows noted so far.
 
-    A row has a place, counted from 0 in the order in which rows are noted. Keys are known by 128
-    bits. What is known of keys may be drained and loaded again, whole runs in their order, group by
-    group: a key is always in the same group.
+    A row's place is its number, from 0, in the order in which rows are noted. The table identifies
+    keys by 128 bits. A caller may drain the table to records and load them again, whole runs in
+    their order, group by group: a key always belongs to the same group.
     """
 
     def __len__(self) -> int:
-        """Return of how many keys something is known here."""
+        """Return the number of keys in memory."""
 
     def note(self, rows: list[Row], /) -> bool:
-        """Note the next rows; return False if one is damaged, and then none is noted."""
+        """Note the next rows; return False, and note none, if one is damaged."""
 
     def drain(self) -> list[bytes]:
-        """Return what is known of keys, in groups, and forget it."""
+        """Return the records of all keys, in groups, and clear the table."""
 
     def load(self, records: bytes, /) -> None:
-        """Learn again what was drained."""
+        """Add records that `drain` returned."""
 
     def live(self) -> int:
-        """Return for how many keys the newest row is not a tombstone."""
+        """Return the number of keys whose newest row is not a tombstone."""
 
     def checksum(self, value: int, rows: list[Row], place: int, compacted: int, /) -> int | None:
-        """Continue a CRC-32C with keys and values of rows; return None if one is damaged.
+        """Continue a CRC-32C with the keys and values of rows; return None if one is damaged.
 
-        `place` is that of the first. Of rows whose main revision is not above `compacted`, those
-        that are the newest of their keys, and no tombstones, are all that counts.
+        `place` is the first row's. Of the rows up to main revision `compacted`, only those count
+        that are the newest of their keys and not tombstones.
         """
 
 
 class RowPages(Protocol):
-    """The rows of a database file as of one commit, read from its pages.
+    """Reads the rows of one commit directly from the pages of a database file.
 
-    A transaction that sees the commit has to be open meanwhile. Stops before a leaf that is unusual
-    in any way; LMDB has to be asked for what comes after the last row noted.
+    The caller keeps a transaction open that sees the commit. Reading stops before the first leaf
+    that is unusual in any way; the caller reads the rows after the last one noted through LMDB.
     """
 
     def note(
@@ -64,9 +63,9 @@ class RowPages(Protocol):
         limit: int,
         /,
     ) -> tuple[int, int]:
-        """Add rows to an index as `note_rows` does, until they are at least so many.
+        """Add at least `limit` rows, if there are as many, to an index as `note_rows` does.
 
-        Returns how many, 0 at the end, and the newest revision noted so far.
+        Returns the number of rows, 0 at the end, and the newest revision noted so far.
         """
 
 
@@ -74,10 +73,10 @@ class NativeRows(Protocol):
     """The compiled functions."""
 
     def RowPages(self, path: str, commit: int, /) -> RowPages:  # noqa: N802 (a class there)
-        """Begin before the first row, as of a commit known by its number."""
+        """Open the rows of the commit with this number, positioned before the first row."""
 
     def NewestRows(self, deleted_at: int, /) -> NewestRows:  # noqa: N802 (a class there)
-        """Begin without rows. A key deleted at that main revision stays so within it."""
+        """Create an empty table. A key deleted at main revision `deleted_at` stays so within it."""
 
     def rows_of_leaves(
         self,
@@ -88,20 +87,20 @@ class NativeRows(Protocol):
         reached: bytearray,
         /,
     ) -> tuple[int, list[Row]]:
-        """Read leaves of bucket `key`, checked as `checked_rows` does; return how many, and rows.
+        """Read leaves of bucket `key`, checked as by `checked_rows`; return their count and rows.
 
         `leaves` are page numbers, ascending, with the least key that each may have; `pages` begins
-        with the first of them. Keys must come after `after`. Pages are marked in `reached`, and
-        none that is already marked is read. Stops before the first unusual leaf.
+        with the first of them. Keys must come after `after`. The function marks pages in `reached`,
+        reads no page that is already marked, and stops before the first unusual leaf.
         """
 
     def leaves_of_rows(
         self, rows: list[Row], number: int, is_last: bool, /
     ) -> tuple[bytes, list[tuple[bytes, int]], int] | None:
-        """Make leaves of rows, the first with this page number; return None if a row is damaged.
+        """Build leaves from rows, the first with this page number; return None if a row is damaged.
 
-        Returns the pages, the first key and the number of each leaf, and how many rows are in
-        them: unless these are the last rows, some are left that do not fill a leaf.
+        Returns the pages, the first key and the number of each leaf, and the count of rows used:
+        unless `is_last`, the function leaves over rows that do not fill a leaf.
         """
 
     def check_pages(
@@ -117,7 +116,7 @@ class NativeRows(Protocol):
     ) -> tuple[str | None, list[Row]]:
         """Check a commit as `kvorum.backend.pages` does.
 
-        Returns what is wrong, and otherwise the entries of a copy's bucket `meta`.
+        Returns the problem, None for a sound commit, and the entries of a copy's bucket `meta`.
         """
 
     def note_rows(
@@ -127,4 +126,4 @@ class NativeRows(Protocol):
         rows: list[Row],
         /,
     ) -> bool:
-        """Add rows to an index and note the lease of each key; return False if one is damaged."""
+        """Add rows to an index and record the lease of each key; return False if one is damaged."""

@@ -1,4 +1,4 @@
-"""Opening the database of a member, to serve from it or to read it."""
+"""Opens a member's database, for serving or for reading only."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +13,7 @@ from kvorum.backend.quota import reserved_bytes
 from kvorum.backend.view import View
 from kvorum.files import Files
 
-# By version: the function that converts to the next version, given the old content and a copy.
+# By version: the function that converts a copy to the next version, given a view of the original.
 CONVERSIONS: dict[int, Callable[[View, WriteTransaction], None]] = {}
 
 
@@ -26,11 +26,12 @@ def open_backend(
     limits: Limits | None = None,
     checks: bool = True,
 ) -> Backend:
-    """Open the database in a directory, which exists; make it if there is none.
+    """Open the database in an existing directory; create it if there is none.
 
-    One process at a time can. What a crash left over is removed, and a database of an older
-    format is converted. Room is reserved for `quota_bytes`, which is negative for none. A damaged
-    file is a CorruptionError; without `checks`, this process has had it made a moment ago.
+    A lock admits one process at a time. Opening removes leftovers of a crash and converts a
+    database of an older format. It reserves space for `quota_bytes`; a negative quota means none.
+    Raises CorruptionError for a damaged file. Pass `checks=False` only if this process had the file
+    made a moment ago.
     """
     map_bytes = reserved_bytes(quota_bytes)
     with ExitStack() as undo:
@@ -39,7 +40,7 @@ def open_backend(
         current = read_current(files, directory)
         directories.remove_leftovers(files, directory, current)
         if current is not None:
-            # A process that was killed may have named it without making that durable.
+            # A killed process may have renamed CURRENT without syncing the directory.
             files.sync_directory(directory)
             _require(files, database_path(directory, current.number))
             while current.version < directories.FORMAT_VERSION:
@@ -57,7 +58,7 @@ def open_backend(
 
 
 def rewrite(backend: Backend, files: Files, environments: Environments) -> None:
-    """Replace the database by one without free pages, while nobody else uses it."""
+    """Replace the database by one without free pages; nothing else may use it meanwhile."""
     backend.defragment().run(files, environments)
     assert backend.copied() is None, "nobody wrote meanwhile"
     stage = backend.seal()
@@ -72,9 +73,9 @@ def rewrite(backend: Backend, files: Files, environments: Environments) -> None:
 def open_view(
     files: Files, environments: Environments, directory: str, *, checks: bool = True
 ) -> Iterator[View]:
-    """Read what the newest commit left in a directory, from any process.
+    """Open a view of the newest commit in a directory, from any process.
 
-    Without `checks`, the process belongs to a member, which has checked the file at its start.
+    Pass `checks=False` only in processes of a member, which has checked the file at its start.
     """
     environment, view = begin_view(files, environments, directory, checks=checks)
     try:
@@ -89,7 +90,7 @@ def open_view(
 def begin_view(
     files: Files, environments: Environments, directory: str, *, checks: bool = True
 ) -> tuple[Environment, View]:
-    """Do what `open_view` does; the caller ends the view, and then closes the environment."""
+    """Open a view as `open_view` does; the caller ends it, and then closes the environment."""
     current = read_current(files, directory)
     while True:
         path = database_path(directory, current.number if current else 1)
@@ -97,7 +98,7 @@ def begin_view(
             environment = environments.open_reader(path, checks=checks)
             break
         except BackendError:
-            # Another database may have replaced it a moment ago.
+            # A defragmentation may have just replaced this file.
             before, current = current, read_current(files, directory)
             if before == current:
                 raise
@@ -119,7 +120,7 @@ def _require(files: Files, path: str) -> None:
 def _convert(
     files: Files, environments: Environments, directory: str, current: Current, map_bytes: int
 ) -> Current:
-    """Bring a database to the next version, in a copy of it."""
+    """Convert a database to the next version, in a copy that replaces it."""
     source = database_path(directory, current.number)
     target = database_path(directory, current.number + 1)
     CopyDatabase(source, target).run(files, environments)

@@ -1,13 +1,14 @@
-"""The pages of a database file, checked before LMDB may use them.
+"""Checks the pages of a database file before LMDB may use them.
 
-LMDB trusts its file: a damaged page ends the process that reads it, and a file that is too short
-does as well. So the meta pages are read here, and the trees of a commit are walked from their
-roots: every page lies within the file, says its own number and is used once; its entries fill
-exactly the room that is not free; keys ascend, within pages and against the keys of branches; all
-leaves are equally deep; each database has as many pages and entries as its record claims; and no
-free page is in use. Values are not read: each has a checksum that every read checks.
+LMDB trusts its file: a damaged page or a file that is too short kills the process that reads it.
+This module therefore reads the meta pages and walks the trees of a commit from their roots. It
+checks that every page lies within the file, has its own number and is used once; that the entries
+of a page fill exactly the space that is not free; that keys ascend, within pages and against the
+keys of branches; that all leaves are equally deep; that each database has as many pages and entries
+as its record claims; and that no free page is in use. It does not read values, because each value
+has a checksum that every read verifies.
 
-What happens to the file afterwards is not noticed. `rust/src/pages.rs` does the same walk, faster.
+The check does not detect later changes of the file. `rust/src/pages.rs` does the same walk, faster.
 """
 
 from struct import Struct
@@ -30,13 +31,13 @@ _META: Final = 0x08
 _IS_BIG: Final = 0x01
 _IS_DATABASE: Final = 0x02
 _FREE_FLAGS: Final = (0x0008, 0x4008)
-"""Keys are integers, and the file is not in a directory of its own."""
+"""Flags of the free list: integer keys, and perhaps LMDB's flag for a file without directory."""
 _NO_PAGE: Final = (1 << 64) - 1
 _DEPTH_MAX: Final = 32
 _MAP_BYTES_MAX: Final = 1 << 47
 _MISSING_PAGES_MAX: Final = 1 << 20
-"""So many free pages at its end, and as many as it has, a file may be too short for."""
-# Number, padding, kind; then where the free room of a page begins and ends, or how many pages.
+"""A file may lack this many free pages at its end, plus as many pages as it has."""
+# Number, padding, kind; then the start and end of a page's free space, or a count of pages.
 _PAGE: Final = Struct("=QHHHH")
 _OVERFLOW_PAGE: Final = Struct("=QHHI")
 _HEAD: Final = Struct("=IIQQ")
@@ -51,22 +52,22 @@ _MAIN_AT: Final = _FREE_AT + _DATABASE.size
 _META_BYTES: Final = _MAIN_AT + _DATABASE.size + _TAIL.size
 
 _FREE, _MAIN, _BUCKET = range(3)
-"""Lists of free pages, by the commit that freed them; the records of the buckets; a bucket."""
+"""Kinds of database: free lists by the commit that freed the pages; bucket records; a bucket."""
 _META_PLACE: Final = "bucket meta"
 _ROOMS: Final = ("levels", "branches", "leaves", "pages of long values", "entries")
 
 
 class PageError(Exception):
-    """A file that is not a whole database; says how."""
+    """Raised for a file that is not a whole database; the text names the damage."""
 
 
 class Commit(NamedTuple):
-    """What a meta page says about a commit."""
+    """A commit as its meta page describes it."""
 
     number: int
     page_bytes: int
     page_count: int
-    """How many pages there are, free ones included; of free ones the file may lack some."""
+    """The number of pages, including free ones, some of which the file may lack."""
     free: bytes
     """The record of the database that lists free pages."""
     main: bytes
@@ -74,19 +75,19 @@ class Commit(NamedTuple):
 
     @property
     def has_free_pages(self) -> bool:
-        """Whether it lists free pages, as no copy does."""
+        """Whether the commit lists free pages; a copy never does."""
         root: int = _DATABASE.unpack(self.free)[7]
         return root != _NO_PAGE
 
 
 def is_database(head: bytes) -> bool:
-    """Return whether the first `HEAD_BYTES` of a file are those of a database."""
+    """Return whether the first `HEAD_BYTES` of a file have a database's magic number."""
     return len(head) >= HEAD_BYTES and _HEAD.unpack_from(head, _PAGE.size)[0] == _MAGIC
 
 
 def read_commits(files: Files, descriptor: int) -> list[Commit]:
-    """Return both commits that a file knows, the newest last; raises PageError."""
-    # In one call, because a member may go on committing.
+    """Return the commits of a file's two meta pages, the newest last; raise PageError."""
+    # One call reads both meta pages, because a member may commit meanwhile.
     head = files.pread(descriptor, 0, _PAGE_BYTES_MAX + _META_BYTES)
     length = files.size(descriptor)
     size = 0
@@ -132,10 +133,10 @@ def check_pages(
     *,
     is_copy: bool = False,
 ) -> list[tuple[bytes, bytes]]:
-    """Raise PageError if a commit is not whole; nobody may change its pages meanwhile.
+    """Raise PageError if a commit is not whole; its pages must not change meanwhile.
 
-    Of a copy the checksums of values are checked as well, and it has all buckets; returns the
-    entries of its bucket `meta`.
+    With `is_copy`, also verify the checksums of values and the presence of all buckets, and return
+    the entries of bucket `meta`.
     """
     if native is not None:
         _, page_bytes, page_count, free, main = commit
@@ -158,7 +159,7 @@ class _Walk:
         self._is_copy = is_copy
         self._length = files.size(descriptor)
         self._page_bytes = commit.page_bytes
-        # Whether a page belongs to a tree or to the list of free pages.
+        # One byte per page: whether a tree or the free list uses it.
         self._taken = bytearray(commit.page_count)
         self._taken[:_META_PAGES] = b"\1" * _META_PAGES
 
@@ -179,15 +180,15 @@ class _Walk:
         return in_meta
 
     def _walk(self, record: bytes, place: str, kind: int) -> list[tuple[bytes, bytes]]:
-        """Check the pages of a database.
+        """Check the pages of one database.
 
-        Returns the entries of the lists, and of a copy's bucket `meta`.
+        Return the entries of a free list, of the bucket list, or of a copy's bucket `meta`.
         """
         _, _, *claimed, root = _DATABASE.unpack(record)
         found: list[tuple[bytes, bytes]] = []
         branches = leaves = overflows = entries = depth_of_leaves = 0
         last = b""
-        # The children still to visit, the next one last: number, least key, depth.
+        # Pages still to visit, the next one last: number, least key, depth.
         waiting: list[tuple[int, bytes, int]] = [] if root == _NO_PAGE else [(root, b"", 1)]
         while waiting:
             number, least, depth = waiting.pop()
@@ -195,7 +196,7 @@ class _Walk:
             if of_page != _LEAF and (of_page != _BRANCH or depth >= _DEPTH_MAX):
                 raise PageError(f"page {number} is of kind {of_page:#x} at depth {depth}")
             nodes = self._nodes(number, page, is_leaf=of_page == _LEAF)
-            # No key before a branch's key may be as great as that one, and none behind it less.
+            # Every key before a branch's key must be less than it; later keys must not be.
             if least and not _is_less(kind, last, least):
                 raise _unordered(number)
             if of_page == _BRANCH:
@@ -210,7 +211,7 @@ class _Walk:
                         if not _is_key(kind, key) or not _is_less(kind, children[-1][1], key):
                             raise _unordered(number)
                         least = key
-                    # The first key of a branch means nothing.
+                    # LMDB gives the first key of a branch no meaning.
                     children.append((low | high << 16 | top << 32, least, depth + 1))
                 waiting += reversed(children)
                 continue
@@ -270,9 +271,9 @@ class _Walk:
     def _nodes(
         self, number: int, page: bytes, *, is_leaf: bool
     ) -> list[tuple[int, int, int, bytes, int]]:
-        """Return the nodes of a page: three words, the key, and where its value begins.
+        """Return the nodes of a page: three words, the key, and the offset of the value.
 
-        They must fill exactly the room that is not free.
+        Raise PageError unless the nodes fill exactly the space that is not free.
         """
         _, _, _, lower, upper = _PAGE.unpack_from(page)
         if not _PAGE.size < lower <= upper <= len(page) or lower & 1:
@@ -308,7 +309,7 @@ class _Walk:
     def _overflow(
         self, page: bytes, offset: int, length: int, *, is_read: bool
     ) -> tuple[bytes, int]:
-        """Return a value that has pages of its own, if it is needed, and how many these are."""
+        """Check a value on overflow pages; return it, or b"" if not needed, and its page count."""
         (first,) = _NUMBER.unpack_from(page, offset)
         size = self._page_bytes
         needed = -(-(_PAGE.size + length) // size)
@@ -316,14 +317,14 @@ class _Walk:
         wanted = length if is_read or self._is_copy else 0
         data = self._files.pread(self._descriptor, first * size, _PAGE.size + wanted)
         own, _, kind, count = _OVERFLOW_PAGE.unpack_from(data)
-        # A value that was replaced within one commit may have more pages than it needs.
+        # A value replaced within one commit may have more pages than it needs.
         if own != first or kind != _OVERFLOW or count < needed:
             raise PageError(f"page {first} does not begin {needed} pages of a value")
         self._take(first + needed, count - needed)
         return data[_PAGE.size :], count
 
     def _check_free(self, value: bytes) -> None:
-        """Check a list of free pages: its length, and page numbers that descend."""
+        """Check a list of free pages: its length, and that its page numbers descend."""
         damaged = PageError("the list of free pages is damaged")
         if not value or len(value) % _NUMBER.size:
             raise damaged
@@ -346,7 +347,7 @@ def _is_key(kind: int, key: bytes) -> bool:
 
 
 def _is_less(kind: int, one: bytes, other: bytes) -> bool:
-    """Return whether one key comes before another; no key comes before all."""
+    """Return whether one key precedes another; the empty key precedes all."""
     if kind != _FREE or not one:
         return one < other
     is_less: bool = _NUMBER.unpack(one) < _NUMBER.unpack(other)

@@ -1,10 +1,11 @@
-"""Environments in LMDB. The one module of the core that uses it.
+"""Environments in LMDB. No other module of the core uses LMDB.
 
-Default sync flags and no writable map: with those a finished commit survives a power cut, and an
-unfinished one is never there in part; only a file that does not count yet may leave out syncs,
-unless none are wanted at all. The map is reserved once and never resized, because that would
-invalidate every reader. LMDB breaks its own locks if a process opens a file twice, so an open file
-is shared. Read transactions are not tied to threads, write transactions are.
+The environments use LMDB's default sync flags and no writable map. A finished commit thus survives
+a power cut, and an unfinished one is never present in part. Only a file that CURRENT does not name
+yet may omit syncs, unless the caller wants none at all. The map is reserved once and never resized,
+because resizing would invalidate every reader. LMDB breaks its own locks if a process opens a file
+twice, so users in one process share an open file. Write transactions are tied to threads, read
+transactions are not.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,26 +24,26 @@ from kvorum.files.interface import copy_file
 from kvorum.files.real import RealFiles
 
 _Databases: TypeAlias = dict[bytes, "lmdb._Database"]
-# The two pages in which LMDB notes the newest commits.
+# The two pages in which LMDB records the newest commits.
 _META_PAGES = 2
-# Each bucket has pages of its own, and a page is reused two commits after it was last needed: so
-# many more than etcd's database a small one has at any time. They count for nothing, so that a
-# small quota holds as much.
+# Each bucket has pages of its own, and LMDB reuses a page two commits after its last use. A small
+# database therefore always has this many more pages than etcd's. Sizes leave them out, so that a
+# small quota admits as much as in etcd.
 _UNCOUNTED_PAGES = 9
 _COMMITS_MISSED_MAX = 100
-"""So often a member may commit twice between two looks at the file."""
-# The LMDB that py-lmdb brings along can copy what an older view sees.
+"""Attempts of `_check`; an attempt fails if a member commits twice between two reads."""
+# The LMDB that py-lmdb bundles can copy the commit of an older view.
 _IS_PATCHED = lmdb.version(subpatch=True)[3:] > (0,)
 
 
 class MemoryLock(Protocol):
-    """Keeps a file in memory that is mapped; raises BackendError if the system refuses."""
+    """Locks a mapped file in memory; raises BackendError if the system refuses."""
 
     def extend(self) -> None:
-        """Keep what the file has got since."""
+        """Lock the part by which the file has grown."""
 
     def release(self) -> None:
-        """Keep nothing of it any more."""
+        """Unlock the file's memory."""
 
 
 def _error(path: str, action: str, error: Exception) -> BackendError:
@@ -88,7 +89,7 @@ class LmdbRead:
             raise _error(self._path, "reading", error) from error
 
     def get_many(self, bucket: bytes, keys: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-        """Return keys and values of those keys that exist, in the order asked for."""
+        """Return keys and values of the keys that exist, in the order of `keys`."""
         try:
             return self.transaction.cursor(self._databases[bucket]).getmulti(keys)
         except lmdb.Error as error:
@@ -105,7 +106,7 @@ class LmdbRead:
             raise _error(self._path, "reading", error) from error
 
     def scan_back(self, bucket: bytes, before: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return keys and values below `before`, greatest first; an empty one is above all."""
+        """Return keys and values below `before` (empty for no bound), greatest first."""
         try:
             cursor = self.transaction.cursor(self._databases[bucket])
             is_behind = bool(before) and cursor.set_range(before)
@@ -125,7 +126,7 @@ class LmdbRead:
         return self.transaction.stat(self._databases[bucket])["entries"]
 
     def row_pages(self) -> RowPages | None:
-        """Return what reads the rows from pages for as long as the view lasts, if anything does."""
+        """Return a reader of the rows from pages, valid while the view lasts, if there is one."""
         native = self._native
         return None if native is None else native.RowPages(self._path, self.transaction.id())
 
@@ -148,27 +149,27 @@ class LmdbWrite:
         environment.writing = self
 
     def append(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put entries in ascending order of keys, all behind the last key of the bucket."""
+        """Put entries with ascending keys, all greater than the last key of the bucket."""
         cursor = self._transaction.cursor(self._environment.databases[bucket])
         try:
             _, added = cursor.putmulti(items, append=True)
         except lmdb.Error as error:
             raise _error(self._environment.path, "writing", error) from error
         if added != len(items):
-            # Keys only ever grow here, so that a last one which is higher was not written.
+            # The member only appends ascending keys, so a greater last key is damage.
             cursor.last()
             place = f"entry {cursor.key()!r} of bucket {bucket.decode()}"
             raise CorruptionError(self._environment.path, place, f"it lies behind {items[-1][0]!r}")
 
     def put(self, bucket: bytes, items: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put entries in any order; what exists is replaced."""
+        """Put entries in any order, replacing existing ones."""
         try:
             self._transaction.cursor(self._environment.databases[bucket]).putmulti(items)
         except lmdb.Error as error:
             raise _error(self._environment.path, "writing", error) from error
 
     def delete(self, bucket: bytes, keys: Sequence[bytes]) -> None:
-        """Remove entries; those that do not exist are left alone."""
+        """Delete entries; ignore keys that do not exist."""
         database = self._environment.databases[bucket]
         delete = self._transaction.delete
         try:
@@ -183,7 +184,7 @@ class LmdbWrite:
         return cursor.key() if cursor.last() else None
 
     def commit(self) -> None:
-        """Return when everything is durable."""
+        """Commit the changes; they are durable when this returns."""
         self._environment.writing = None
         try:
             self._transaction.commit()
@@ -193,13 +194,13 @@ class LmdbWrite:
             self._environment.lock.extend()
 
     def abort(self) -> None:
-        """Forget everything."""
+        """Discard the changes."""
         self._environment.writing = None
         self._transaction.abort()
 
 
 class LmdbEnvironment:
-    """One open file, perhaps shared."""
+    """One open file, which several users may share."""
 
     __slots__ = ("_environments", "databases", "lmdb", "lock", "native", "path", "users", "writing")
 
@@ -219,7 +220,7 @@ class LmdbEnvironment:
         self.users = 1
         self.writing: LmdbWrite | None = None
         self.lock: MemoryLock | None = None
-        """Keeps the file in memory, if that was asked for."""
+        """Locks the file in memory, if the configuration asks for it."""
         try:
             self.lmdb = lmdb.Environment(
                 path,
@@ -229,7 +230,7 @@ class LmdbEnvironment:
                 sync=sync,
                 mode=0o600,
                 max_dbs=len(BUCKETS),
-                # One view a turn, so one transaction to reuse.
+                # The backend has one view per turn, so one reusable transaction is enough.
                 max_spare_txns=1,
             )
         except lmdb.Error as error:
@@ -253,7 +254,7 @@ class LmdbEnvironment:
     def _check(self) -> None:
         """Raise PageError unless the newest commit is whole, before LMDB reads any of its pages.
 
-        A transaction keeps the commit in place, because a member may be writing to the file.
+        A read transaction protects the commit, because a member may be writing to the file.
         """
         files = RealFiles()
         descriptor = files.open(self.path, Opening.READ)
@@ -287,7 +288,7 @@ class LmdbEnvironment:
         return LmdbWrite(self)
 
     def sizes(self) -> Sizes:
-        """Return how large the file is."""
+        """Return the sizes of the file."""
         with self.lmdb.begin() as transaction:
             statistics = [transaction.stat(database) for database in self.databases.values()]
             statistics.append(transaction.stat())
@@ -300,22 +301,23 @@ class LmdbEnvironment:
         return Sizes(counted * page_bytes, pages * page_bytes)
 
     def views_open(self) -> int:
-        """Return how many views are open, those of other processes included."""
-        # A line of names, and one for each process or thread that ever read; `-` is no view.
+        """Return how many views are open, including those of other processes."""
+        # One header line, then a line per process or thread that ever read; `-` means no view.
         lines = self.lmdb.readers().splitlines()[1:]
         return sum(1 for line in lines if not line.endswith("-"))
 
     def check_readers(self) -> int:
-        """Forget views of processes that died, and return how many."""
+        """Release views of processes that died, and return how many."""
         return self.lmdb.reader_check()
 
     def close(self) -> None:
-        """Close the file."""
+        """End one use of the file, and close it after the last."""
         self.users -= 1
         if not self.users:
             self._environments.forget(self.path)
             if self.writing is not None:
-                # Staged when the member stopped. LMDB waits for it, and nobody ends it any more.
+                # The member stopped after staging. LMDB waits for this transaction, which no
+                # job will end any more.
                 self.writing.abort()
             self.lmdb.close()
 
@@ -332,21 +334,22 @@ class LmdbEnvironments:
         *,
         syncs: bool = True,
     ) -> None:
-        """With `lock_file`, the file that was last opened to write is kept in memory.
+        """Create the environments of this process.
 
-        Without `syncs`, commits survive the end of the process, but not a power cut.
+        `lock_file`, if given, locks the file last opened for writing in memory. Without `syncs`,
+        commits survive the end of the process, but not a power cut.
         """
         self.native = native
         self._lock_file = lock_file
         self._syncs = syncs
         self._open: dict[str, LmdbEnvironment] = {}
         self._known: set[str] = set()
-        """Files that this process has checked or made."""
+        """Files that this process has checked or created."""
 
     def open(
         self, path: str, map_bytes: int, *, is_synced: bool = True, checks: bool = False
     ) -> Environment:
-        """Open a file to read and write; make it, with its buckets, if there is none."""
+        """Open a file to read and write; create it, with its buckets, if there is none."""
         assert path not in self._open, f"{path} is open already"
         sync = is_synced and self._syncs
         checks = checks and self._is_unknown(path)
@@ -360,7 +363,7 @@ class LmdbEnvironments:
         return environment
 
     def _lock(self, environment: LmdbEnvironment, lock_file: Callable[[str], MemoryLock]) -> None:
-        """Keep a file in memory, instead of the one that it replaces: the limit is for one."""
+        """Lock a file in memory instead of the previous one: the system's limit is for one file."""
         for other in self._open.values():
             if other.lock is not None:
                 other.lock.release()
@@ -372,10 +375,10 @@ class LmdbEnvironments:
             raise
 
     def _is_unknown(self, path: str) -> bool:
-        """Check the beginning of a file, and return whether its pages have to be checked.
+        """Check the meta pages of a file, and return whether its other pages must be checked.
 
-        This process has checked what it has opened before. Without a beginning, LMDB would make a
-        new database of the file.
+        Files that this process has opened before need no check. LMDB would make a new database of a
+        file without meta pages.
         """
         files = RealFiles()
         if path in self._known or not files.exists(path):
@@ -390,13 +393,13 @@ class LmdbEnvironments:
         return True
 
     def open_reader(self, path: str, *, checks: bool = False) -> Environment:
-        """Open an existing file to read; if this process has it open already, share that."""
+        """Open an existing file to read; share the environment if it is open already."""
         environment = self._open.get(path)
         if environment is not None:
             environment.users += 1
         else:
             checks = checks and self._is_unknown(path)
-            # Given no map size, LMDB takes it from the file.
+            # With map size 0, LMDB takes the size from the file.
             environment = LmdbEnvironment(self, path, 0, readonly=True, checks=checks)
             self._open[path] = environment
             if checks:
@@ -405,7 +408,7 @@ class LmdbEnvironments:
 
     @property
     def exports(self) -> bool:
-        """Whether a file can be exported: plain LMDB copies only its newest commit."""
+        """Whether `export` and `adopt` work: plain LMDB can copy only the newest commit."""
         return _IS_PATCHED
 
     def copy(self, source: Environment, path: str, descriptor: int) -> None:
@@ -419,7 +422,7 @@ class LmdbEnvironments:
     def export(
         self, source: Environment, view: ReadTransaction, path: str, descriptor: int
     ) -> None:
-        """Write what a view sees, without free pages, to a new, empty file."""
+        """Write the content of a view, without free pages, to a new, empty file."""
         assert isinstance(source, LmdbEnvironment) and isinstance(view, LmdbRead)
         try:
             source.lmdb.copyfd(descriptor, compact=True, txn=view.transaction)
@@ -427,19 +430,19 @@ class LmdbEnvironments:
             raise _error(path, f"copying {source.path}", error) from error
 
     def adopt(self, files: Files, received: str, path: str) -> None:
-        """Make an exported file a database of that path."""
+        """Make an exported file available as a database at a new path."""
         try:
             files.link(received, path)
         except OSError:
-            # Not every file system has such names.
+            # Not every file system supports hard links.
             copy_file(files, received, path)
 
     def forget(self, path: str) -> None:
-        """Note that a file was closed."""
+        """Remove a closed file from the open ones."""
         del self._open[path]
 
     def close_all(self) -> None:
-        """Close what is still open, when nobody uses it any more."""
+        """Close all files that are still open; nothing may use them any more."""
         for environment in list(self._open.values()):
             environment.users = 1
             environment.close()

@@ -1,7 +1,7 @@
-"""The content of a whole database, on its way out or in, in etcd's own encodings.
+"""Exports and installs the content of a whole database, in etcd's own encodings.
 
-Buckets come in the order of their names, and entries in the order of their keys; rows of bucket
-`key` have etcd's row keys. Checksums and the form of long names belong to our own files only.
+Buckets are in the order of their names, and entries in the order of their keys; rows of bucket
+`key` have etcd's row keys. Only Kvorum's own files have checksums and shortened long names.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,12 +21,12 @@ from kvorum.backend.quota import reserved_bytes
 from kvorum.backend.view import View
 from kvorum.files import Files, Opening
 
-# How much is read at once, and how much goes into one transaction of a database that does not count
-# yet: entries may have a byte or a megabyte.
+# Limits of one read, and of one transaction of a database that CURRENT does not name yet, both in
+# entries and in bytes: an entry may have one byte or a megabyte.
 _PIECE_ENTRIES = 1_000
 _PIECE_BYTES: Final = 1 << 20
 _PACKED_ROWS_MIN: Final = INLINE_BYTES_MAX // ELEMENT_BYTES
-"""So many rows never fit into their bucket's entry."""
+"""More rows than this never fit inline into their bucket's entry."""
 _COMMIT_ENTRIES = 100_000
 _COMMIT_BYTES: Final = 32 << 20
 
@@ -37,7 +37,7 @@ Piece = list[tuple[bytes, bytes]]
 def dump(view: View) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
     """Yield every bucket with its entries."""
     for bucket in BUCKETS:
-        # Pieces, not rows, pass through the generator, which saves a step per row.
+        # The generator passes pieces instead of rows, which saves a step per row.
         rows = chain.from_iterable(map(view.keyed_rows, sealed_pieces(view)))
         yield bucket, rows if bucket == KEY else iter(view.items(bucket))
 
@@ -45,7 +45,7 @@ def dump(view: View) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
 def dump_image(
     view: View,
 ) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]] | PackedLeaves]]:
-    """Yield what `dump` does, the rows as leaves if compiled code can make them."""
+    """Yield buckets as `dump` does, with rows as leaves if compiled code can build them."""
     native = view.native
     for bucket, entries in dump(view):
         if bucket == KEY and native is not None and view.count(KEY) > _PACKED_ROWS_MIN:
@@ -55,7 +55,7 @@ def dump_image(
 
 
 class _PackedRows:
-    """The rows of a view as leaves."""
+    """Builds leaves from the rows of a view, with compiled code."""
 
     __slots__ = ("_left", "_native", "_pieces", "_view")
 
@@ -82,7 +82,7 @@ class _PackedRows:
 
 
 def sealed_pieces(view: View) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Walk the rows of bucket `key` as the file has them, unchecked, about a megabyte a piece."""
+    """Yield the stored rows of bucket `key`, unchecked, in pieces of about a megabyte."""
     first, limit = b"", 1
     while rows := view.scan_sealed_rows(first, limit):
         yield rows
@@ -101,7 +101,7 @@ def install(
 ) -> None:
     """Replace the database in a directory, if there is one, by one with this content.
 
-    No Backend has the directory open. A crash leaves the old database or the new one.
+    No Backend may have the directory open. A crash leaves the old database or the new one.
     """
     install_sealed(files, environments, directory, seal_content(content), quota_bytes=quota_bytes)
 
@@ -114,7 +114,7 @@ def install_sealed(
     *,
     quota_bytes: int = 0,
 ) -> None:
-    """Do what `install` does, with entries in pieces and rows with their checksums."""
+    """Install as `install` does, from entries in pieces and rows with checksums."""
     lock = directories.take_lock(files, directory)
     try:
         old = read_current(files, directory)
@@ -127,7 +127,7 @@ def install_sealed(
             try:
                 for bucket, pieces in content:
                     for _ in _load(environment, bucket, pieces):
-                        # The disk writes meanwhile, and the one sync that counts waits for less.
+                        # Start writing now, so that the final sync waits for less.
                         files.start_sync(descriptor)
             finally:
                 environment.close()
@@ -142,7 +142,7 @@ def install_sealed(
 
 
 def adopt(files: Files, environments: Environments, directory: str, received: str) -> None:
-    """Do what `install` does, with a copy of a database that was checked, and is durable."""
+    """Install as `install` does, from a checked and durable copy of a database."""
     lock = directories.take_lock(files, directory)
     try:
         old = read_current(files, directory)
@@ -159,7 +159,7 @@ def adopt(files: Files, environments: Environments, directory: str, received: st
 def seal_content(
     content: Iterable[tuple[bytes, Entries]],
 ) -> Iterator[tuple[bytes, Iterator[Piece]]]:
-    """Put entries into pieces, and the checksums of rows behind their values."""
+    """Split entries into pieces, and append checksums to the values of rows."""
     for bucket, entries in content:
         yield bucket, _sealed_rows(entries) if bucket == KEY else _pieces(entries)
 

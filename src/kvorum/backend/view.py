@@ -1,7 +1,7 @@
-"""One consistent view of what is committed: values are checked against their checksums.
+"""A consistent view of one commit, which verifies the checksums of values.
 
-The backend uses one view a turn; jobs in a helper process open their own. A view sees the state of
-one commit, with the consistent index of that same commit.
+The backend uses one view per turn; jobs in a helper process open their own. A view sees the state
+of one commit, with the consistent index of the same commit.
 """
 
 from bisect import bisect_right
@@ -31,16 +31,16 @@ from kvorum.backend.native import RowPages
 
 _SCAN_ENTRIES = 1_000
 _SCAN_BACK_ENTRIES = 16
-"""Few, because each may be as large as a request."""
+"""A small limit, because each entry may be as large as a request."""
 
 
 def _stored_beginning(entry: tuple[bytes, bytes]) -> bytes:
-    """Return what long names that are stored out of order have in common."""
+    """Return the prefix that long names share if they are stored out of order."""
     return entry[0][:NAME_BYTES_KEPT]
 
 
 class View:
-    """The rows and entries of one commit. End it: while it lasts, no page it sees is reused."""
+    """The rows and entries of one commit. End it soon: LMDB reuses none of its pages meanwhile."""
 
     __slots__ = ("native", "path", "transaction")
 
@@ -54,8 +54,8 @@ class View:
         self.transaction.end()
 
     def applied(self) -> tuple[int, int]:
-        """Return index and term of the last entry whose effects are here; zeros if none is."""
-        # Looked up by name, an entry whose name is damaged would count as missing.
+        """Return index and term of the last entry applied to this commit, zeros if none was."""
+        # A lookup by name would take an entry with a damaged name for a missing one.
         meta = dict(self.items(META))
         index, term = meta.get(CONSISTENT_INDEX, b""), meta.get(TERM, b"")
         return int.from_bytes(index, "big"), int.from_bytes(term, "big")
@@ -81,7 +81,7 @@ class View:
         return result
 
     def entries_back(self, bucket: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Walk all entries of any bucket, the greatest name first, in bounded memory."""
+        """Yield all entries of any bucket, the greatest name first, in bounded memory."""
         for _, alike in groupby(self._sealed_back(bucket), _stored_beginning):
             yield from sorted(
                 [self._open_entry(bucket, key, sealed) for key, sealed in alike], reverse=True
@@ -94,7 +94,7 @@ class View:
             before = found[-1][0]
 
     def row(self, revision: int) -> bytes | None:
-        """Return a row of bucket `key`."""
+        """Return a row of bucket `key`, None if it does not exist."""
         key = row_key(revision)
         sealed = self.transaction.get(KEY, key)
         if sealed is None:
@@ -104,7 +104,7 @@ class View:
         return sealed[:-CHECKSUM_BYTES]
 
     def rows(self, revisions: Sequence[int]) -> list[bytes]:
-        """Return rows of bucket `key`, which must all be there."""
+        """Return rows of bucket `key`; raise CorruptionError if one is missing."""
         found = self.transaction.get_many(KEY, row_keys(revisions))
         values = [
             sealed[:-CHECKSUM_BYTES]
@@ -131,11 +131,11 @@ class View:
         return rows
 
     def scan_sealed_rows(self, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return rows of bucket `key` as the file has them, ascending and unchecked."""
+        """Return stored rows of bucket `key` with their checksums, ascending and unchecked."""
         return self.transaction.scan(KEY, first, limit)
 
     def row_pages(self) -> RowPages | None:
-        """Return what reads all rows of bucket `key` from pages while the view lasts, if it can."""
+        """Return a reader of all rows of bucket `key` from pages, if there is one."""
         return self.transaction.row_pages()
 
     def last_row_key(self) -> bytes | None:
@@ -143,7 +143,7 @@ class View:
         return self.transaction.last(KEY)
 
     def keyed_rows(self, sealed_rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """Return such rows with their values as they were before they were sealed."""
+        """Verify stored rows and strip their checksums; raise CorruptionError for a damaged row."""
         rows = [
             (key, sealed[:-CHECKSUM_BYTES])
             for key, sealed in sealed_rows
@@ -174,5 +174,5 @@ class View:
             return self._damaged(f"row with the key {key.hex()}")
 
     def missing(self, revision: int) -> CorruptionError:
-        """Return the error for a row that should be here and is not."""
+        """Return the error for a row that is missing."""
         return CorruptionError(self.path, describe_revision(revision), "it is missing")

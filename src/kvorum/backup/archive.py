@@ -1,7 +1,7 @@
-"""What is in an archive, by the names of its objects; what may go when there is more than is kept.
+"""The content of an archive, derived from object names, and the rotation of old objects.
 
-A snapshot counts once its manifest is there, which is written after everything was read back. It
-goes the other way round: the manifest first, so that no half of a snapshot ever counts.
+A snapshot counts once its manifest is there, which is written after the whole snapshot was read
+back. Rotation deletes the manifest first, so that half a snapshot never counts.
 """
 
 import json
@@ -25,18 +25,18 @@ FORMAT = 1
 
 
 class Manifest(NamedTuple):
-    """What is known of a snapshot."""
+    """The verified facts of a snapshot."""
 
     cluster_id: int
     taken: float
     version: str
-    """Of the storage; empty before etcd 3.6."""
+    """The version of the storage; empty before etcd 3.6."""
     facts: Facts
     has_log: bool | None = None
-    """Whether the log of the history reaches it, as far as its run recorded one; None: unknown."""
+    """Whether the history's log reaches the snapshot if its run recorded one; None: unknown."""
 
     def encoded(self) -> bytes:
-        """Return it as its object has it."""
+        """Return the content of the manifest's object."""
         document = {
             "kvorum_backup_snapshot": FORMAT,
             "cluster_id": f"{self.cluster_id:x}",
@@ -49,7 +49,7 @@ class Manifest(NamedTuple):
 
 
 def read_manifest(store: Store, snapshot: SnapshotName) -> Manifest:
-    """Read the manifest of a snapshot; raises ArchiveError if it is damaged."""
+    """Read the manifest of a snapshot; raise ArchiveError if it is damaged."""
     name = f"{snapshot}{MANIFEST_ENDING}"
     try:
         document = json.loads(read_whole(store, name))
@@ -70,14 +70,14 @@ def read_manifest(store: Store, snapshot: SnapshotName) -> Manifest:
 
 
 class Watched(NamedTuple):
-    """For how long a run has heard of every change of a history at once."""
+    """The period for which one run has received every change of a history without delay."""
 
     since: float
     until: float
     revision: int
 
     def encoded(self) -> bytes:
-        """Return it as its object has it."""
+        """Return the content of the object."""
         document = {
             "since": text_of(self.since),
             "until": text_of(self.until),
@@ -87,7 +87,7 @@ class Watched(NamedTuple):
 
 
 def read_watched(store: Store, name: WatchedName) -> Watched:
-    """Read for how long a run has recorded; raises ArchiveError if that is damaged."""
+    """Read the period that a run has recorded; raise ArchiveError if the object is damaged."""
     try:
         document = json.loads(read_whole(store, str(name)))
         since, until = parse_text(document["since"]), parse_text(document["until"])
@@ -102,16 +102,16 @@ class History:
 
     name: str
     snapshots: list[SnapshotName] = field(default_factory=list)
-    """Those that count."""
+    """The snapshots that count."""
     unverified: list[SnapshotName] = field(default_factory=list)
-    """Those without a manifest: an attempt that is under way, or was killed."""
+    """Snapshots without a manifest: an attempt that is under way, or was killed."""
     segments: list[SegmentName] = field(default_factory=list)
     watched: list[WatchedName] = field(default_factory=list)
 
     def chain(self, revision: int, without: Sequence[SegmentName] = ()) -> list[SegmentName]:
-        """Return the fewest segments that go on from a revision, as far as they do without a gap.
+        """Return the fewest segments that continue from a revision until the first gap.
 
-        Two programs may have recorded the same revisions, so that segments overlap.
+        Two programs may have recorded the same revisions, so segments may overlap.
         """
         found: list[SegmentName] = []
         at = 0
@@ -128,7 +128,7 @@ class History:
             revision = best.last
 
     def reach(self, snapshot: SnapshotName) -> int:
-        """Return the newest revision that can be restored with a snapshot."""
+        """Return the newest revision that a snapshot and the log can restore."""
         chain = self.chain(snapshot.revision)
         return chain[-1].last if chain else snapshot.revision
 
@@ -170,12 +170,12 @@ class Archive:
     def superfluous(
         self, keep: int, current: str = "", taken: SnapshotName | None = None
     ) -> Iterator[str]:
-        """Yield the objects that nobody needs who wants the newest snapshots, in a safe order.
+        """Yield the objects that the newest `keep` snapshots do not need, in a safe order.
 
-        The snapshot just taken and the current history's last one stay in any case. What else
-        belongs to the current history stays, too, as it will have a snapshot.
+        The snapshot just taken and the current history's last one always stay. The log of the
+        current history stays, too, because that history will get a snapshot.
         """
-        # Of two of the same revision the one just taken is the newer one, whatever the clock says.
+        # Of two snapshots of one revision, the one just taken is newer, whatever the clock says.
         snapshots = sorted(
             self.snapshots, key=lambda each: (each.history, each.revision, each == taken)
         )
@@ -191,7 +191,7 @@ class Archive:
                 if snapshot not in kept:
                     yield f"{snapshot}{MANIFEST_ENDING}"
                     yield str(snapshot)
-            # Newer ones may be under way, and an older one may just have begun to count.
+            # A newer attempt may be under way, and an older one may just have begun to count.
             for each in history.unverified:
                 if str(each) < str(kept[0]):
                     yield from (f"{each}{MANIFEST_ENDING}", str(each))
@@ -205,7 +205,7 @@ class Archive:
 def rotate(
     store: Store, keep: int, current: str = "", taken: SnapshotName | None = None
 ) -> list[str]:
-    """Remove what is superfluous; return the names."""
+    """Remove superfluous objects; return their names."""
     removed = list(Archive(store).superfluous(keep, current, taken))
     for name in removed:
         store.delete(name)

@@ -1,7 +1,7 @@
 """The process in which a member makes backups: it speaks to the member over a private socket.
 
-Its first line of input says what to do, in JSON; when its input ends, so does it. Its output is
-lines of JSON about what it did. It makes a backup only while its member leads.
+The first line of its input holds its options, in JSON; when its input ends, the process ends, too.
+It writes lines of JSON that report its work. It makes a backup only while its member leads.
 """
 
 import json
@@ -21,11 +21,11 @@ from kvorum.backup.taking import Taken
 from kvorum.client.sync.client import Client
 
 ANSWER_SECONDS_MAX = 2.0
-"""The member is beside; one that does not answer in time ends, or has other problems."""
+"""The member is on the same machine; one that exceeds this is ending, or has other problems."""
 
 
 class _Lines:
-    """Reports to the member."""
+    """Report to the member, in lines of JSON."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,14 +36,14 @@ class _Lines:
             sys.stdout.flush()
 
     def began(self, history: str, reason: str) -> None:
-        """Tell why another history was begun."""
+        """Report the start of a new history, with the reason."""
         self._write("began", history=history, reason=reason)
 
     def progress(self, received: int, remaining: int) -> None:
-        """Tell nobody: the member logs the progress itself."""
+        """Do nothing, because the member logs the progress itself."""
 
     def took(self, taken: Taken) -> None:
-        """Tell of a snapshot."""
+        """Report a snapshot."""
         facts = taken.manifest.facts
         self._write(
             "took",
@@ -55,21 +55,21 @@ class _Lines:
         )
 
     def recorded(self, name: SegmentName, size: int) -> None:
-        """Tell that changes are in the archive."""
+        """Report that changes are in the archive."""
         self._write("recorded", name=str(name), revision=name.last, size=size)
 
     def failed(self, what: str, error: Exception) -> None:
-        """Tell what failed."""
+        """Report a failure."""
         self._write("failed", what=what, error=str(error))
 
     def warned(self, text: str) -> None:
-        """Tell what somebody should look at."""
+        """Report a warning for the operator."""
         self._write("warned", text=text)
 
 
 def main() -> None:
     """Make backups until the input ends."""
-    # Ctrl-C reaches the whole group; the member decides when its child ends.
+    # Ctrl-C reaches the whole process group, but the member decides when its child ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     given = json.loads(sys.stdin.readline())

@@ -1,7 +1,7 @@
-"""The content of a database at a point: a snapshot's, and the rows of the log behind it.
+"""The content of a database at a point: a snapshot's, and the rows of the log after it.
 
-Rows of the log are newer than all of the snapshot, so that they follow them; one segment of them is
-in memory at a time. Leases that were granted after the snapshot come with the keys that have them.
+All rows of the log are newer than the snapshot, so they follow its rows; one segment of them is in
+memory at a time. Leases that were granted after the snapshot come with the keys attached to them.
 """
 
 from itertools import chain
@@ -17,7 +17,7 @@ from kvorum.mvcc.keyvalue import lease_of
 def with_log(content: Content, store: Store, point: Point) -> Content:
     """Yield the content of a point's snapshot with the changes up to the point."""
     leases: dict[bytes, bytes] = {}
-    # Bucket `lease` comes after bucket `key`, so that its leases are known by then.
+    # Bucket `lease` comes after bucket `key`, so the rows have named all leases by then.
     for bucket, entries in content:
         if bucket == KEY:
             yield bucket, chain(entries, _rows(store, point, leases))
@@ -45,7 +45,7 @@ def _rows(store: Store, point: Point, leases: dict[bytes, bytes]) -> Entries:
 
 
 def _merged(entries: Entries, added: dict[bytes, bytes]) -> Entries:
-    """Yield entries with others that are not among them, in order."""
+    """Merge two sets of sorted entries; on the same name, the first set's entry wins."""
     waiting = sorted(added.items(), reverse=True)
     for name, value in entries:
         while waiting and waiting[-1][0] < name:

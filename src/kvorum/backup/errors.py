@@ -1,13 +1,13 @@
-"""What goes wrong with archives."""
+"""The errors of archives."""
 
 
 class ArchiveError(Exception):
-    """An archive, or an object of it, is not what it should be; the text says which and how."""
+    """An archive, or one of its objects, is not as expected; the text names it and the reason."""
 
 
 class StoreError(ArchiveError):
-    """A store cannot be read or written now; another attempt may succeed."""
+    """A store cannot be read or written now; a retry may succeed."""
 
 
 class HistoryEndedError(Exception):
-    """The history that is recorded cannot be continued; the text says why."""
+    """The recorded history cannot be continued; the text says why."""

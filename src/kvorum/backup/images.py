@@ -1,4 +1,4 @@
-"""A snapshot that was received, read as whoever restores it reads it: all of it."""
+"""Read a received snapshot completely, as a restore reads it."""
 
 from collections import deque
 from hashlib import sha256
@@ -27,32 +27,32 @@ from kvorum.edge import native_rows
 from kvorum.files import Files, Opening
 
 _NATIVE = native_rows()
-"""Found when this is imported: its allocator belongs to the thread that loads it, and snapshots are
-examined in threads that end."""
+"""Loaded at import, because its allocator belongs to the loading thread, and the threads that
+examine snapshots end."""
 _PIECE_BYTES = 1 << 20
 
 
 class Facts(NamedTuple):
-    """What is in a snapshot."""
+    """What a snapshot contains."""
 
     size: int
     sha256: str
-    """Of the whole file."""
+    """The SHA-256 of the whole file."""
     revision: int
     rows_digest: str
-    """Of the rows of that revision; empty if there are none."""
+    """The digest of the rows of that revision; empty if there are none."""
 
 
 class Examined(NamedTuple):
-    """A snapshot that was read."""
+    """The result of reading a snapshot."""
 
     facts: Facts
     known: list[Known]
-    """Its newest revisions, as far as they are compared."""
+    """The newest revisions, as many as are compared with other histories."""
 
 
 def examine(files: Files, path: str, name: str) -> Examined:
-    """Read a snapshot, and check everything that can be; raises ArchiveError."""
+    """Read and check a snapshot completely; raise ArchiveError if it is damaged."""
     size, digest = _check_digest(files, path, name)
     try:
         image = open_image(files, path, size - DIGEST_BYTES)
@@ -69,7 +69,7 @@ def examine(files: Files, path: str, name: str) -> Examined:
     except ImageError as error:
         raise ArchiveError(f"{name}: {error}") from error
     revision = max(1, newest.revision, compacted)
-    # Of compacted revisions some rows are gone.
+    # Compaction has removed some rows of the compacted revisions.
     known = [
         each for each in newest.known() if each.revision > compacted or each.revision == revision
     ]
@@ -78,7 +78,7 @@ def examine(files: Files, path: str, name: str) -> Examined:
 
 
 class _Newest:
-    """The rows of the newest revisions, gathered from pieces that come in order."""
+    """The rows of the newest revisions, collected from pieces in ascending order."""
 
     def __init__(self) -> None:
         self.revision = 0
@@ -87,7 +87,7 @@ class _Newest:
         self._is_cut = False
 
     def add(self, piece: list[Row]) -> None:
-        """Take the next piece, and forget the first ones if that is more than enough."""
+        """Add the next piece, and drop the oldest pieces above the limit."""
         self.revision = _revision(piece[-1])
         size = sum(len(value) for _, value in piece)
         self._pieces.append((piece, size))
@@ -100,13 +100,13 @@ class _Newest:
             self._is_cut = True
 
     def known(self) -> list[Known]:
-        """Return the newest revisions whose rows are all there, in their order."""
+        """Return the newest revisions whose rows are all present, in ascending order."""
         rows = chain.from_iterable(piece for piece, _ in self._pieces)
         found: list[Known] = []
         for number, (revision, group) in enumerate(groupby(rows, _revision)):
             plain = [(key, sealed[:-CHECKSUM_BYTES]) for key, sealed in group]
-            # Rows of the first revision may have come before what is kept. A row without a value
-            # marks a raised revision: no watch tells of it.
+            # Dropped pieces may have held rows of the first revision. A row without a value marks a
+            # raised revision, which no watch reports.
             if (number or not self._is_cut) and all(value for _, value in plain):
                 found.append(Known(revision, digest_of(plain)))
         return found[-COMPARED_REVISIONS_MAX:]
@@ -124,7 +124,7 @@ def _compaction(entry: tuple[bytes, bytes]) -> int:
 
 
 def _check_digest(files: Files, path: str, name: str) -> tuple[int, str]:
-    """Return size and SHA-256 of a file, whose content its last bytes are the SHA-256 of."""
+    """Return size and SHA-256 of a file; check the SHA-256 of its content in its last bytes."""
     descriptor = files.open(path, Opening.READ)
     try:
         size = files.size(descriptor)

@@ -1,30 +1,29 @@
-"""Moments of the wall clock, to the millisecond: as archives write them, in names and in text.
+"""Times of the wall clock, to the millisecond, as archives write them in names and in text.
 
-All of an archive's moments are those at which the program that makes the backup heard of something,
-by the clock of its machine.
+All times in an archive are times of receipt, by the clock of the machine that runs the backup.
 """
 
 from datetime import UTC, datetime
 
 AHEAD_SECONDS_MAX = 1.0
-"""How far in the future a snapshot may be dated: clocks of machines differ a little. One that is
-further ahead says nothing about when the next snapshot is due."""
+"""How far in the future a snapshot may be dated, as clocks of machines differ a little. A snapshot
+further ahead does not count towards the time of the next one."""
 _STAMP = "%Y%m%dT%H%M%S"
 
 
 def rounded(seconds: float) -> float:
-    """Return a moment as archives keep it."""
+    """Round a time to the precision of archives."""
     return round(seconds, 3)
 
 
 def text_of(seconds: float) -> str:
-    """Return a moment as `2026-11-17T20:15:00.250Z`."""
+    """Return a time as `2026-11-17T20:15:00.250Z`."""
     moment = datetime.fromtimestamp(rounded(seconds), UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{round(moment.microsecond / 1000):03}Z"
 
 
 def parse_text(text: str) -> float:
-    """Read a moment, in UTC if it does not say otherwise; raises ValueError."""
+    """Parse a time, in UTC if it names no zone; raise ValueError if it is invalid."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -32,13 +31,13 @@ def parse_text(text: str) -> float:
 
 
 def stamp_of(seconds: float) -> str:
-    """Return a moment as names have it: `20261117T201500.250Z`. Stamps sort by time."""
+    """Return a time in the form of names: `20261117T201500.250Z`. Stamps sort by time."""
     moment = datetime.fromtimestamp(rounded(seconds), UTC)
     return f"{moment:{_STAMP}}.{round(moment.microsecond / 1000):03}Z"
 
 
 def parse_stamp(stamp: str) -> float:
-    """Return the moment of a stamp."""
+    """Parse a stamp."""
     whole, _, rest = stamp.partition(".")
     moment = datetime.strptime(whole, _STAMP).replace(tzinfo=UTC)
     return rounded(moment.timestamp() + int(rest.removesuffix("Z")) / 1000)

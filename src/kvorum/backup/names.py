@@ -1,9 +1,10 @@
-"""The names of an archive's objects. They sort: by history, by kind, by revision.
+"""The names of an archive's objects. They sort by history, kind and revision.
 
-A *history* is a sequence of revisions without a gap, as one cluster made it: a restored store has
-another one, and so has whatever follows changes that nobody recorded. Its snapshots and its log
-begin with its name, which begins with the time at which it was begun. The order of histories is
-that of their names, so a new name follows all others of the archive, whatever the clock shows.
+A *history* is a sequence of revisions without a gap, made by one cluster. A restored store starts
+another history, and so do the changes after a period that no backup recorded. The names of a
+history's snapshots and log begin with the history's name, which begins with its start time.
+Histories are ordered by name, so a new name sorts after all others of the archive, whatever the
+clock shows.
 """
 
 import re
@@ -18,37 +19,37 @@ _SEGMENT = re.compile(rf"{_HISTORY}\.log\.(?P<first>\d{{20}})-(?P<last>\d{{20}})
 _WATCHED = re.compile(rf"{_HISTORY}\.watched\.(?P<run>[0-9a-f]{{8}})\.json")
 
 MANIFEST_ENDING = ".json"
-"""Behind the name of a snapshot: what was verified of it. Without that a snapshot does not count.
-"""
+"""Ends the name of a snapshot's manifest, which holds the verified facts. A snapshot counts only
+with it."""
 
 
 class SnapshotName(NamedTuple):
-    """A database in etcd's format, with its checksum."""
+    """The name of a database file in etcd's format, with its checksum."""
 
     history: str
     revision: int
     stamp: str
-    """When it was taken."""
+    """The time of the snapshot."""
 
     def __str__(self) -> str:
         return f"{self.history}.snapshot.{self.revision:020}.{self.stamp}.db"
 
 
 class SegmentName(NamedTuple):
-    """The changes of some revisions, each of which is there."""
+    """The name of a log segment: the changes of all revisions from `first` to `last`."""
 
     history: str
     first: int
     last: int
     stamp: str
-    """Until when nothing but these changes was heard of."""
+    """The time of the segment's newest change, as received."""
 
     def __str__(self) -> str:
         return f"{self.history}.log.{self.first:020}-{self.last:020}.{self.stamp}.jsonl"
 
 
 class WatchedName(NamedTuple):
-    """For how long one run of a program has recorded a history; written over and over."""
+    """The name of the period that one run has recorded; the run rewrites the object."""
 
     history: str
     run: str
@@ -61,7 +62,7 @@ Name = SnapshotName | SegmentName | WatchedName
 
 
 def history_name(now: float, newest: str, token: str) -> str:
-    """Return the name of a history that begins now, after the newest one of the archive."""
+    """Return the name of a history that starts now; it sorts after the archive's newest one."""
     stamp = stamp_of(now)
     if newest:
         stamp = max(stamp, stamp_of(parse_stamp(newest.partition("-")[0]) + 0.001))
@@ -69,7 +70,7 @@ def history_name(now: float, newest: str, token: str) -> str:
 
 
 def parse_name(name: str) -> Name | None:
-    """Return what a name stands for; None if it is not one of these."""
+    """Parse the name of an object; return None if it is not one of these."""
     if found := _SNAPSHOT.fullmatch(name):
         return SnapshotName(found["history"], int(found["revision"]), found["stamp"])
     if found := _SEGMENT.fullmatch(name):

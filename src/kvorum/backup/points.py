@@ -1,7 +1,7 @@
-"""What an archive can restore: which revision is meant, and what it is made from.
+"""Find the snapshot and the segments from which an archive can restore a revision or a time.
 
-A point is made from the newest snapshot at or before it and the log from there on. If one of these
-is damaged, an older snapshot with more of the log does as well, and that is told.
+A point is made from the newest snapshot at or before it, and the log after that snapshot. If one of
+these is damaged, an older snapshot with more of the log replaces it, and the caller gets a message.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from kvorum.backup.stores import Store, read_whole
 
 
 class Point(NamedTuple):
-    """A state of the store, and what it is made from; all of that was read and is whole."""
+    """A state of the store, and the objects that restore it, all read and undamaged."""
 
     revision: int
     snapshot: SnapshotName
@@ -26,7 +26,7 @@ class Point(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Revisions that an archive can restore: from a snapshot's to the last one of the log."""
+    """Revisions that an archive can restore: from a snapshot to the last revision of the log."""
 
     history: str
     first: int
@@ -36,7 +36,7 @@ class Span(NamedTuple):
 
 
 def segment_of(store: Store, name: SegmentName) -> Segment:
-    """Read a segment; raises ArchiveError if it is not what its name says."""
+    """Read a segment; raise ArchiveError if it is damaged or does not match its name."""
     segment = read_segment(str(name), read_whole(store, str(name)))
     numbers = [each.number for each in segment.revisions]
     if segment.history != name.history or (numbers[0], numbers[-1]) != (name.first, name.last):
@@ -45,7 +45,7 @@ def segment_of(store: Store, name: SegmentName) -> Segment:
 
 
 def spans_of(archive: Archive) -> list[Span]:
-    """Return what an archive can restore if nothing of it is damaged, the newest last."""
+    """Return what an archive can restore if nothing is damaged, the newest span last."""
     spans: list[Span] = []
     for history in archive.histories:
         for snapshot in history.snapshots:
@@ -69,7 +69,7 @@ def _watched_until(archive: Archive, history: History, revision: int) -> Iterato
 
 
 def coverage_text(archive: Archive) -> str:
-    """Return in words what an archive can restore."""
+    """Describe in words what an archive can restore."""
     spans = spans_of(archive)
     if not spans:
         return "it has no snapshot that counts"
@@ -86,9 +86,10 @@ def find_point(
     moment: float | None,
     tell: Callable[[str], None],
 ) -> Point:
-    """Return the point of a revision, of a moment, or the newest one; raises ArchiveError.
+    """Return the point of a revision, of a time, or the newest one; raise ArchiveError if none.
 
-    Everything that it is made from is read. `tell` is told what is damaged, and done without.
+    The function reads all objects of the point. `tell` receives a message for each damaged object
+    that the point avoids.
     """
     histories = [each for each in reversed(archive.histories) if each.snapshots]
     if moment is not None:
@@ -110,7 +111,7 @@ def find_point(
 def _newest(
     archive: Archive, history: History, revision: int, tell: Callable[[str], None]
 ) -> Point:
-    """Return the newest point that can be made, even if the newest objects are damaged."""
+    """Return the newest point that can be restored, even if the newest objects are damaged."""
     made = _Made(archive, history, tell)
     while (point := made.point(revision)) is None:
         older = made.below(revision)
@@ -133,7 +134,7 @@ def _made(archive: Archive, history: History, revision: int, tell: Callable[[str
 
 
 class _Made:
-    """Makes points of a history, and remembers what is damaged."""
+    """Finds points of a history, and remembers damaged objects."""
 
     def __init__(self, archive: Archive, history: History, tell: Callable[[str], None]) -> None:
         self._store = archive.store
@@ -144,7 +145,7 @@ class _Made:
         self._snapshots: dict[SnapshotName, bool] = {}
 
     def point(self, revision: int) -> Point | None:
-        """Return the point of a revision if it can be made."""
+        """Return the point of a revision, or None if it cannot be restored."""
         for snapshot in reversed(self._history.snapshots):
             if snapshot.revision <= revision and self._is_whole(snapshot):
                 segments = self._segments(snapshot, revision)
@@ -153,7 +154,7 @@ class _Made:
         return None
 
     def below(self, revision: int) -> int | None:
-        """Return a revision below this one that may be made, given what is known by now."""
+        """Return the next lower revision that may be restorable, given the damage known by now."""
         found = [
             (chain[-1].last if chain else snapshot.revision)
             for snapshot in self._history.snapshots
@@ -194,7 +195,7 @@ class _Made:
 
 
 def check_snapshot(store: Store, snapshot: SnapshotName) -> None:
-    """Read all of a snapshot; raises ArchiveError if it is not what its manifest says."""
+    """Read a whole snapshot; raise ArchiveError if it does not match its manifest."""
     manifest = read_manifest(store, snapshot)
     with store.local(str(snapshot)) as (files, path):
         if examine(files, path, str(snapshot)).facts != manifest.facts:
@@ -202,7 +203,7 @@ def check_snapshot(store: Store, snapshot: SnapshotName) -> None:
 
 
 def _revision_at(archive: Archive, histories: list[History], moment: float) -> tuple[History, int]:
-    """Return the revision that the store had at a moment, and in which history."""
+    """Return the revision that the store had at a time, and its history."""
     for history in histories:
         taken = {parse_stamp(each.stamp): each.revision for each in history.snapshots}
         if moment in taken:
@@ -217,7 +218,7 @@ def _revision_at(archive: Archive, histories: list[History], moment: float) -> t
 
 
 def _heard(archive: Archive, history: History, moment: float) -> int | None:
-    """Return the newest revision that was heard of by a moment; None if nobody listened then."""
+    """Return the newest revision received by a time; None if no backup was watching then."""
     segments = sorted(history.segments, key=lambda each: each.stamp)
     before = [each.last for each in segments if parse_stamp(each.stamp) <= moment]
     snapshots = [each.revision for each in history.snapshots if parse_stamp(each.stamp) <= moment]

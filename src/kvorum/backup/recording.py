@@ -1,8 +1,9 @@
-"""From the changes that a watch tells to segments: nothing is left out, or the history ends.
+"""Turn the changes that a watch reports into segments without a gap, or end the history.
 
-Every revision of a store changes something, so that a revision which is not the next one means that
-changes were missed, or that this is another store. Neither may go into the same history. Whenever a
-watch is opened, the last recorded revisions come again and are compared before anything is added.
+Every revision of a store changes something. A revision other than the next one therefore means that
+changes were missed, or that this is another store; neither may go into the same history. Whenever a
+watch is opened, it repeats the last recorded revisions, and the recorder compares them before it
+adds anything.
 """
 
 from collections import deque
@@ -37,7 +38,7 @@ class Tail:
         return len(self._known)
 
     def add(self, known: Known, size: int) -> None:
-        """Add the next revision, whose rows have this size."""
+        """Add the next revision, whose rows have this size in bytes."""
         self._known.append((known, size))
         self._bytes += size
         while len(self._known) > 1 and (
@@ -47,22 +48,22 @@ class Tail:
 
 
 def size_of(rows: Sequence[Row]) -> int:
-    """Return the size of the rows of a revision."""
+    """Return the size in bytes of the rows of a revision."""
     return sum(len(key) + len(value) for key, value in rows)
 
 
 class Place(NamedTuple):
-    """Where a history is continued: after a revision whose rows are known."""
+    """A position from which a history continues: a revision with known rows."""
 
     revision: int
     digest: str
-    """Of the revision's rows; empty if they are not known, and need not be."""
+    """The digest of the revision's rows; empty if they are unknown, and need not be known."""
     before: Sequence[Known] = ()
-    """The revisions before it that are to be compared as well, in their order."""
+    """Earlier revisions to compare as well, in ascending order."""
 
 
 class Recorder:
-    """Records one history, from a place on, in segments."""
+    """Records one history in segments, starting after a position."""
 
     def __init__(
         self,
@@ -71,37 +72,37 @@ class Recorder:
         place: Place,
         expected: Mapping[int, str] | None = None,
     ) -> None:
-        """Make one; `expected` has the digests of later revisions that snapshots have."""
+        """Start after `place`; `expected` has digests of later revisions, taken from snapshots."""
         self.history = history
         self.last = place.revision
-        """The newest revision that was told."""
+        """The newest received revision."""
         self.written = place.revision
-        """The newest revision that is in a segment which was taken out."""
+        """The newest revision in a segment that `take` returned."""
         self._cluster_id = cluster_id
         self._term = 0
         last = [Known(place.revision, place.digest)] if place.digest else []
         self._tail = Tail([*place.before, *last])
         self._awaited: deque[Known] = deque()
-        """What has to come again before anything else is added."""
+        """Revisions that the watch must repeat before anything else is added."""
         self._expected = expected or {}
         self._writer = SegmentWriter(history, self.last + 1)
         self.leases: set[int] = set()
-        """Leases that keys of this segment have."""
+        """Leases of keys in this segment."""
 
     @property
     def place(self) -> Place:
-        """Where it is."""
+        """The position after the newest received revision."""
         *before, last = self._tail or [Known(self.last, "")]
         return Place(last.revision, last.digest, before)
 
     @property
     def size(self) -> int:
-        """How long the segment is so far."""
+        """The size of the current segment in bytes."""
         return self._writer.size
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known that the store continues what was recorded."""
+        """Whether the store was found to continue the recorded history."""
         return not self._awaited
 
     def contradicts(self, known: Sequence[Known]) -> bool:
@@ -110,17 +111,17 @@ class Recorder:
         return any(recorded.get(each.revision, each.digest) != each.digest for each in known)
 
     def resume(self, revision_min: int = 0) -> int:
-        """Return the revision to watch from, so that what was recorded is seen to be the same.
+        """Return the revision to watch from, so that recorded revisions come again to be compared.
 
-        What the store has compacted cannot be compared: the revisions begin at the least that it
-        still tells, or at the last one that was recorded. A server also tells no progress to a
-        watch of a revision that is yet to come.
+        Compacted revisions cannot be compared, so the watch starts at `revision_min` at the
+        earliest, or at the last recorded revision if none is left to compare. It never starts
+        later, because a server reports no progress to a watch of a future revision.
         """
         self._awaited = deque(each for each in self._tail if each.revision >= revision_min)
         return self._awaited[0].revision if self._awaited else self.last
 
     def add(self, changes: Changes, known: float) -> None:
-        """Take changes; raises HistoryEndedError if they do not belong to this history."""
+        """Add changes; raise HistoryEndedError if they do not belong to this history."""
         header = changes.header
         if header.cluster_id != self._cluster_id:
             raise HistoryEndedError(
@@ -161,7 +162,7 @@ class Recorder:
     def take(
         self, since: float | None, until: float, leases: dict[int, int]
     ) -> tuple[int, int, bytes]:
-        """Return the segment with its first and last revision, and begin the next."""
+        """Return the segment with its first and last revision, and start the next segment."""
         first, last = self.written + 1, self.last
         data = self._writer.finished(last, since, until, leases)
         self._writer = SegmentWriter(self.history, last + 1)

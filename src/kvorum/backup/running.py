@@ -1,9 +1,10 @@
-"""A backup that goes on: every change is recorded, and every now and then a snapshot is taken.
+"""A continuous backup: it records every change, and regularly takes a snapshot.
 
-What fails begins anew from what the archive holds, so that a killed run and a failed one are
-continued alike. A history is continued at the end of its log, as long as the store still tells what
-follows; otherwise another one begins with a snapshot of its own. A snapshot is no place to go on
-from while its history has an older one: what is between them would be lost.
+After a failure the backup restarts from the content of the archive, so that a failed run continues
+in the same way as a killed one. A history continues at the end of its log, as long as the store
+still has the next revisions; otherwise a new history starts with a snapshot of its own. A history
+with an older snapshot never continues from a newer one, because the revisions between them would be
+lost.
 """
 
 import time
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
     from kvorum.api.pb.etcdserverpb import ResponseHeader
 
 ATTEMPTS_MAX = 3
-"""How many histories `run_once` begins at most, if they end while it records them."""
+"""The number of histories that `run_once` starts at most, if each ends during recording."""
 EMPTY_REVISION = 1
-"""Of a store in which nothing was written yet."""
+"""The revision of a store that has no writes yet."""
 
 
 class Backup:
@@ -57,7 +58,7 @@ class Backup:
         report: Report,
         is_my_turn: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Make one; `is_my_turn` says whether this program is the one that makes the backup now."""
+        """`is_my_turn` returns whether this program is the one to make the backup now."""
         self._client = client
         self._store = store
         self._options = options
@@ -67,17 +68,17 @@ class Backup:
         self._stopped = Event()
         self._session: Session | None = None
         self._ended = ""
-        """The history that cannot be continued."""
+        """The name of the history that cannot be continued."""
         self._reason = "the archive has none that could be continued"
 
     def stop(self) -> None:
-        """Let `run` return, with everything that is known in the archive; by another thread."""
+        """Make `run` return after it has archived everything received; called by another thread."""
         self._stopped.set()
         if self._session is not None:
             self._session.stop()
 
     def run(self) -> None:
-        """Make backups until `stop` is called; whatever fails is reported and tried again."""
+        """Make backups until `stop` is called; report failures, and retry."""
         while not self._stopped.is_set():
             try:
                 if self._is_my_turn():
@@ -90,7 +91,7 @@ class Backup:
                 self._stopped.wait(RETRY_SECONDS)
 
     def run_once(self) -> None:
-        """Take one snapshot, and record everything since the one before; raises what fails."""
+        """Take one snapshot, and record all changes since the previous one; raise any failure."""
         self._store.clean()
         for _ in range(ATTEMPTS_MAX):
             if self._stopped.is_set() or self._record(is_once=True):
@@ -98,7 +99,7 @@ class Backup:
         raise ArchiveError(f"the store's history ended {ATTEMPTS_MAX} times: {self._reason}")
 
     def _record(self, *, is_once: bool) -> bool:
-        """Record a history, until it ends or the session does; return whether that was it."""
+        """Record a history; return False if the history ended, or the backup was stopped before."""
         header, history, place, due = self._begin()
         expected = self._digests_beyond(history, place.revision)
         recorder = Recorder(history.name, header.cluster_id, place, expected)
@@ -109,7 +110,7 @@ class Backup:
             return False
         least = place.revision
         if history.snapshots:
-            # Without a log nothing else tells that a store went back.
+            # Without a log, only the newest snapshot can show that a store went back.
             least = history.snapshots[0 if self._options.log_seconds else -1].revision
         try:
             session.run((least, header.revision), due, self._is_my_turn, is_once=is_once)
@@ -119,7 +120,7 @@ class Backup:
         return True
 
     def _begin(self) -> tuple["ResponseHeader", History, Place, float]:
-        """Return the store, the history to record, where to go on, and when it needs a snapshot."""
+        """Return the store's header, the history, its position, and when a snapshot is due."""
         archive = Archive(self._store)
         header: ResponseHeader | None = None
         recorded = [each for each in archive.histories if each.snapshots]
@@ -134,7 +135,7 @@ class Backup:
             except ArchiveError as error:
                 self._reason = str(error)
             else:
-                # Asked after the archive was read: another program may be recording.
+                # Read the header after the archive, because another program may be recording.
                 header = header_of(self._client)
                 if self._is_continued(history, place, header, manifest.cluster_id):
                     return header, history, place, due
@@ -145,7 +146,7 @@ class Backup:
         return header, history, Place(header.revision, ""), 0.0
 
     def _due(self, history: History) -> float:
-        """Return when a history needs a snapshot, by those that the clock has come to."""
+        """Return when a history needs a snapshot; snapshots dated in the future do not count."""
         now = time.time()
         taken = [parse_stamp(each.stamp) for each in history.snapshots]
         if max(taken) > now + AHEAD_SECONDS_MAX:
@@ -159,16 +160,17 @@ class Backup:
     def _is_continued(
         self, history: History, place: Place, header: "ResponseHeader", cluster_id: int
     ) -> bool:
-        """Return whether a history can go on, as far as is known before the store is watched."""
-        # Snapshots alone stand for themselves, but they would be holes in a log.
+        """Return whether a history can go on, as far as is known before the watch."""
+        # A run without a log continues only histories without one: its snapshots would be holes in
+        # a log.
         is_kind = bool(self._options.log_seconds) or not history.segments
-        # An empty store has no rows that could be other ones.
+        # An empty store has no rows that could differ.
         is_known = place.digest or place.revision == EMPTY_REVISION
         is_same = cluster_id == header.cluster_id and place.revision <= header.revision
         return bool(is_kind and is_known and is_same)
 
     def _place(self, history: History) -> Place:
-        """Return the end of a history's log, with what is compared when it goes on.
+        """Return the end of a history's log, with the revisions to compare when it continues.
 
         A damaged segment ends the log; the revisions from there on are recorded again.
         """
@@ -181,7 +183,7 @@ class Backup:
         return Place(facts.revision, facts.rows_digest)
 
     def _tail(self, chain: list[SegmentName], damaged: list[SegmentName]) -> list[Known]:
-        """Return the newest revisions of a chain; none, and what is damaged, if something is."""
+        """Return the newest revisions of a chain; on damage return none, and note the segment."""
         found: dict[Known, int] = {}
         for name in reversed(chain):
             try:
@@ -203,7 +205,7 @@ class Backup:
         return list(tail)
 
     def _digests_beyond(self, history: History, revision: int) -> dict[int, str]:
-        """Return the digests of the snapshots that the log has not reached."""
+        """Return the digests of the snapshots that are newer than the log."""
         found = {}
         for each in history.snapshots:
             if each.revision > revision:

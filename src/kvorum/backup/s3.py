@@ -1,7 +1,7 @@
-"""Archives in S3, or in what speaks like it: `s3://bucket/prefix?endpoint=https://…&region=…`.
+"""Archives in S3 or a compatible store: `s3://bucket/prefix?endpoint=https://…&region=…`.
 
-An object appears whole when its upload is completed. Credentials, and settings that the URL leaves
-out, are found as botocore finds them: in the environment, in its files, from the machine's role.
+An object appears whole when its upload is completed. botocore finds credentials, and settings that
+the URL leaves out: in the environment, in its files, from the machine's role.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from kvorum.files import Files, Opening
 from kvorum.files.real import RealFiles
 
 PART_BYTES = 64 << 20
-"""What is sent at once; S3 takes 10,000 parts, and so 625 GiB."""
+"""The size of one part. S3 takes 10,000 parts, and so 625 GiB."""
 _PARAMETERS = {"endpoint", "region"}
 
 
@@ -24,7 +24,7 @@ class S3Store:
     """The objects of a bucket whose names begin with a prefix."""
 
     def __init__(self, client: Any, bucket: str, prefix: str) -> None:
-        """Use a client of botocore."""
+        """Use this botocore client."""
         self._client = client
         self._bucket = bucket
         self._prefix = prefix
@@ -34,7 +34,7 @@ class S3Store:
 
     @classmethod
     def of_url(cls, url: str) -> "S3Store":
-        """Return the store of a URL; raises ArchiveError."""
+        """Return the store of a URL; raise ArchiveError if the URL is invalid."""
         parts = urlsplit(url)
         given = parse_qs(parts.query)
         if not parts.netloc or set(given) - _PARAMETERS:
@@ -58,7 +58,7 @@ class S3Store:
 
     @contextmanager
     def _told(self, name: str) -> Iterator[dict[str, str]]:
-        """Return how an object is called in requests; failures become StoreErrors."""
+        """Return an object's bucket and key for requests; turn failures into StoreErrors."""
         from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
         try:
@@ -79,7 +79,7 @@ class S3Store:
         return dict(sorted(found.items()))
 
     def read(self, name: str, take: Callable[[bytes], object]) -> None:
-        """Hand over the content of an object, piece by piece."""
+        """Pass the content of an object to `take`, piece by piece."""
         with self._told(name) as called:
             body = self._client.get_object(**called)["Body"]
             try:
@@ -89,18 +89,18 @@ class S3Store:
                 body.close()
 
     def write(self, name: str, data: bytes) -> None:
-        """Make an object of this content."""
+        """Create an object with this content."""
         with self._told(name) as called:
             self._client.put_object(**called, Body=data)
 
     def delete(self, name: str) -> None:
-        """Remove an object, if there is one."""
+        """Delete an object, if it exists."""
         with self._told(name) as called:
             self._client.delete_object(**called)
 
     @contextmanager
     def spool(self) -> Iterator[Spool]:
-        """Make a file where this machine keeps temporary files (TMPDIR)."""
+        """Create a file where this machine keeps temporary files (TMPDIR)."""
         files = RealFiles()
         with TemporaryDirectory(prefix="kvorum-backup-") as directory:
             path = f"{directory}/spool"
@@ -111,7 +111,7 @@ class S3Store:
                 files.close(descriptor)
 
     def keep(self, spool: Spool, name: str) -> None:
-        """Upload a file, in parts if it is long."""
+        """Upload a file as an object, in parts if it is large."""
         files = spool.files
         descriptor = files.open(spool.path, Opening.READ)
         try:
@@ -141,10 +141,10 @@ class S3Store:
 
     @contextmanager
     def local(self, name: str) -> Iterator[tuple[Files, str]]:
-        """Download an object for the block."""
+        """Download an object to a file that exists during the block."""
         with self.spool() as spool:
             self.read(name, spool.add)
             yield spool.files, spool.path
 
     def clean(self) -> None:
-        """Leave uploads that were not completed to the bucket's rules: others may be at them."""
+        """Do nothing: bucket rules remove uncompleted uploads, which others may be using."""

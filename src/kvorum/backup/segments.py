@@ -1,8 +1,9 @@
-"""Segments of an archive's log: the changes of some revisions in a row, as lines of JSON.
+"""Segments of an archive's log: the changes of consecutive revisions, as lines of JSON.
 
-The first line says which history it is, the last one how it ended, with the SHA-256 of everything
-before; between them there is a line for each revision, with what it changed in the order of sub
-revisions. Keys and values are in base64. So the rows of a database can be made again, byte by byte.
+The first line names the history. The last line holds the end of the segment and the SHA-256 of all
+lines before. Between them, one line for each revision lists its changes in the order of sub
+revisions. Keys and values are in base64. The rows of a database can be rebuilt from this, byte by
+byte.
 """
 
 import json
@@ -21,40 +22,41 @@ FORMAT = 1
 
 COMPARED_REVISIONS_MAX = 100
 COMPARED_BYTES_MAX = 1 << 20
-"""How much is compared to tell two histories apart, beside the last revision, which is compared
-whatever its size. One revision alone may look the same in two stores: the removal of a key does."""
+"""The limit of the comparison that distinguishes two histories. The last revision is always
+compared, whatever its size. One revision alone may look the same in two stores: the removal of a
+key does."""
 
 Row = tuple[bytes, bytes]
 
 
 class Known(NamedTuple):
-    """A revision, as far as it takes to tell it from that of another store."""
+    """A revision, with enough to distinguish it from the same revision of another store."""
 
     revision: int
     digest: str
-    """Of its rows."""
+    """The digest of its rows."""
 
 
 class Revision(NamedTuple):
-    """What one revision changed."""
+    """The changes of one revision."""
 
     number: int
     known: float
-    """When it was heard of."""
+    """When the backup received the changes."""
     rows: Sequence[Row]
-    """As databases have them."""
+    """The rows as a database has them."""
 
 
 class Segment(NamedTuple):
-    """A segment that was read, and is whole."""
+    """A segment that was read and is undamaged."""
 
     history: str
     since: float | None
-    """From when on its run has heard of every change at once; None if it was still behind."""
+    """Since when its run has received changes without delay; None if the run was catching up."""
     until: float
     revisions: Sequence[Revision]
     leases: dict[int, int]
-    """Leases of keys that are put here, and for how many seconds they are granted."""
+    """Leases of keys that the segment puts, with their TTLs in seconds."""
 
 
 def rows_of(number: int, events: Sequence[Event]) -> list[Row]:
@@ -69,7 +71,7 @@ def rows_of(number: int, events: Sequence[Event]) -> list[Row]:
 
 
 def digest_of(rows: Sequence[Row]) -> str:
-    """Return a hash of the rows of a revision, by which another history is told from this one."""
+    """Return a hash of a revision's rows, which distinguishes this history from another one."""
     digest = sha256()
     for key, value in rows:
         digest.update(key + value)
@@ -77,7 +79,7 @@ def digest_of(rows: Sequence[Row]) -> str:
 
 
 class SegmentWriter:
-    """A segment that is being written, in memory."""
+    """A segment under construction, in memory."""
 
     def __init__(self, history: str, first: int) -> None:
         self._lines = bytearray()
@@ -85,14 +87,14 @@ class SegmentWriter:
 
     @property
     def size(self) -> int:
-        """How long it is so far."""
+        """The size so far, in bytes."""
         return len(self._lines)
 
     def _add(self, document: dict[str, Any]) -> None:
         self._lines += json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
     def add(self, number: int, known: float, events: Sequence[Event]) -> None:
-        """Add what a revision changed."""
+        """Add the changes of a revision."""
         changed = [_document(event) for event in events]
         self._add({"revision": number, "time": text_of(known), "changes": changed})
 
@@ -128,7 +130,7 @@ def _document(event: Event) -> dict[str, Any]:
 
 
 def read_segment(name: str, data: bytes) -> Segment:
-    """Read a segment; raises ArchiveError unless all of it is as it was written."""
+    """Read a segment; raise ArchiveError if it is damaged."""
     start = data.rfind(b"\n", 0, len(data) - 1) + 1
     try:
         end = json.loads(data[start:])

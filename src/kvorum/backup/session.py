@@ -1,12 +1,12 @@
-"""One history, recorded for as long as it lasts: a watch of all keys, and snapshots beside it.
+"""Record one history for as long as it lasts: watch all keys, and take snapshots beside it.
 
-The watch is begun before the first snapshot is taken, so that the log goes on from any snapshot; a
-snapshot counts once the log has reached it. A watch that loses its stream is opened anew from here,
-because the recorder has to compare what the next server tells with what the last one told. While
-nothing changes, the server is asked how far it is: an archive that tells of no change for an hour
-has to know that there was none.
+The watch starts before the first snapshot is taken, so that the log continues from any snapshot; a
+snapshot counts once the log has reached it. When a watch loses its stream, the session opens a new
+one itself, because the recorder has to compare the changes of the next server with those of the
+last one. While nothing changes, the session requests progress from the server, so that the archive
+shows that an hour without a change had none.
 
-The wall clock dates what is recorded. It may jump, so that no wait depends on it alone.
+The wall clock dates the records. It may jump, so no wait depends on it alone.
 """
 
 import time
@@ -37,51 +37,51 @@ from kvorum.client.sync.client import Client, Watch
 
 SEGMENT_BYTES_MAX = 8 << 20
 TURN_SECONDS = 1.0
-"""How often is looked whether this program is still the one that makes the backup."""
+"""How often the session checks that this program still has the turn to make the backup."""
 RETRY_SECONDS = 5.0
 UNANSWERED_SECONDS_MAX = 60.0
 LEASE_SECONDS = 3600
-"""What a lease gets that could not be asked about: its holders have time to come back, and the keys
-of those that are gone do not stay for ever."""
+"""The TTL of a lease that the server could not be asked about. Holders have time to come back, and
+the keys of lost holders do not stay for ever."""
 LAST_LEASES_SECONDS_MAX = 2.0
-"""How long leases are asked about in a session that ends; the server may have ended before."""
+"""How long an ending session queries leases; the server may have ended before."""
 T = TypeVar("T")
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Options:
-    """What a backup is to be like."""
+    """The options of a backup."""
 
     every_seconds: float
     keep: int
     log_seconds: float
-    """Changes are in the archive after so long at the latest; 0: they are not recorded."""
+    """The maximum delay until a change is in the archive; 0: changes are not recorded."""
 
 
 class Report(Protocol):
-    """Is told what a backup does; by several threads."""
+    """Receives the reports of a backup, from several threads."""
 
     def began(self, history: str, reason: str) -> None:
-        """Take that a history was begun, and why."""
+        """Report that a new history starts, with the reason."""
 
     def progress(self, received: int, remaining: int) -> None:
-        """Take how far a snapshot has come."""
+        """Report the received and the remaining bytes of a snapshot."""
 
     def took(self, taken: Taken) -> None:
-        """Take a snapshot that counts."""
+        """Report a snapshot that counts."""
 
     def recorded(self, name: SegmentName, size: int) -> None:
-        """Take that changes are in the archive."""
+        """Report that a segment of changes is in the archive."""
 
     def failed(self, what: str, error: Exception) -> None:
-        """Take what failed, and will be tried again."""
+        """Report a failure after which the backup will retry."""
 
     def warned(self, text: str) -> None:
-        """Take what somebody should look at, although the backup goes on."""
+        """Report a warning for the operator; the backup goes on."""
 
 
 class _Work(Generic[T]):
-    """A part of taking a snapshot, in a thread of its own."""
+    """A step of taking a snapshot, in a thread of its own."""
 
     def __init__(
         self,
@@ -101,11 +101,11 @@ class _Work(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended."""
+        """Whether the step has ended."""
         return self._ended.is_set()
 
     def result(self) -> T:
-        """Return what it made once it has ended; raises what failed."""
+        """Wait for the end of the step and return its result, or raise its error."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -113,7 +113,7 @@ class _Work(Generic[T]):
         return self._result
 
     def stop(self) -> None:
-        """Give it up, and wait until nothing of it is left."""
+        """Cancel the step, and wait for its thread."""
         self._stopped.set()
         self._thread.join()
 
@@ -121,7 +121,7 @@ class _Work(Generic[T]):
         try:
             self._result = self._work(self._count)
         except BaseException as error:
-            # Whatever it was, the session must not wait for ever.
+            # Catch everything, or the session would wait for ever.
             self._error = error
         self._ended.set()
         self._done()
@@ -133,7 +133,7 @@ class _Work(Generic[T]):
 
 
 class Session:
-    """Records one history; `stop` and `wake` are for other threads."""
+    """Records one history. Other threads may call `stop` and `wake`."""
 
     def __init__(
         self,
@@ -155,38 +155,38 @@ class Session:
         self._watch: Watch | None = None
         self._receiving: _Work[Received] | None = None
         self._received: Received | None = None
-        """A snapshot that the log has to reach."""
+        """A snapshot that the log has not reached yet."""
         self._counting: _Work[Taken] | None = None
         self._taken: Taken | None = None
         self._least = 0
-        """The revision that a snapshot must have at least."""
+        """The lowest revision that a snapshot may have."""
         self._due = 0.0
-        """When the next snapshot is to be taken, by the wall clock."""
+        """When the next snapshot is due, by the wall clock."""
         self._retry_at = 0.0
-        """Before which it is not tried again, by the clock that never jumps."""
+        """When a failed snapshot may be retried, by the monotonic clock."""
         self._flush_at = 0.0
         self._since: float | None = None
-        """From when on every change was heard of at once."""
+        """Since when the watch has been up to date; None while it catches up."""
         self._until = 0.0
-        """When something was heard last."""
+        """When the newest change was received."""
         self._asked = 0.0
-        """When the server was asked how far it is; 0 if it has answered, or was not asked."""
+        """When the outstanding progress request was sent; 0 if none is outstanding."""
         self._answer_at = 0.0
-        """Until when it is to answer, by the clock that never jumps."""
+        """The deadline of the progress response, by the monotonic clock."""
         self._watched = 0.0
-        """Until when there was nothing but what was heard, for sure."""
+        """The time up to which the received changes are known to be complete."""
         self._told = 0.0
-        """What of that is in the archive."""
+        """The value of `_watched` that the archive has."""
         self._granted: dict[int, int] = {}
-        """For how many seconds the leases of the last segment are granted."""
+        """The TTLs in seconds of the leases of the last segment."""
 
     def stop(self) -> None:
-        """Let `run` return soon, with everything that is known in the archive."""
+        """Make `run` return soon, after it has archived everything received."""
         self._is_stopped = True
         self.wake()
 
     def wake(self) -> None:
-        """Let `run` look around."""
+        """Wake `run` from its wait."""
         self._bell.set()
         if self._watch is not None:
             self._watch.wake()
@@ -199,10 +199,11 @@ class Session:
         *,
         is_once: bool,
     ) -> None:
-        """Record until it is stopped, or has to give its turn up; raises what fails.
+        """Record until `stop`, or until `is_my_turn` is false; raise any failure.
 
-        The revisions are the least that snapshots may have, and that of the store now. The first
-        snapshot is due at a moment. Once: until one was taken, and what is before it is recorded.
+        `revisions` are the lowest that a snapshot may have, and the store's revision now. `due` is
+        the time of the first snapshot. With `is_once`, return once a snapshot and all changes
+        before it are archived.
         """
         self._least, self._due = revisions[0], due
         log_seconds = self._options.log_seconds
@@ -229,7 +230,7 @@ class Session:
                         break
                     turn_at = time.monotonic() + TURN_SECONDS
         except (KvorumError, HistoryEndedError):
-            # What was recorded before it failed is good.
+            # The changes that were recorded before the failure are valid.
             with suppress(ArchiveError):
                 self._write(LAST_LEASES_SECONDS_MAX)
             raise
@@ -241,7 +242,7 @@ class Session:
     # Snapshots.
 
     def _is_due(self, *, is_once: bool) -> bool:
-        """Return whether a snapshot is to be begun; once: whenever the last one was taken."""
+        """Return whether to start a snapshot now; with `is_once`, whenever none is under way."""
         is_busy = self._receiving or self._received or self._counting or self._taken
         if is_busy or time.monotonic() < self._retry_at:
             return False
@@ -265,7 +266,7 @@ class Session:
         self._receiving = _Work(receive, self._report.progress, self.wake)
 
     def _go_on_taking(self, *, is_once: bool) -> None:
-        """Do what can be done by now for the snapshot that is under way."""
+        """Advance the snapshot that is under way as far as possible."""
         try:
             if self._receiving is not None and self._receiving.is_done:
                 receiving, self._receiving = self._receiving, None
@@ -276,7 +277,7 @@ class Session:
                 self._received = None
                 self._due = self._taken.manifest.taken + self._options.every_seconds
                 if not self._options.log_seconds:
-                    # Nothing else tells that the store went back.
+                    # Without a log, only this can show that the store went back.
                     self._least = self._taken.name.revision
                 self._report.took(self._taken)
                 if self._taken.problem is not None:
@@ -293,7 +294,7 @@ class Session:
             self._count(self._received)
 
     def _count(self, received: Received) -> None:
-        """Let a snapshot count if the log has reached it."""
+        """Make a snapshot count if the log has reached it."""
         store, keep, has_log = self._store, self._options.keep, bool(self._options.log_seconds)
         if has_log:
             recorder, facts = self._recorder, received.manifest.facts
@@ -311,7 +312,7 @@ class Session:
         self._counting = _Work(count, self._report.progress, self.wake)
 
     def _give_up(self) -> None:
-        """End what is under way, and leave nothing of it."""
+        """Cancel running steps, and remove their snapshot."""
         if self._receiving is not None:
             self._receiving.stop()
             with suppress(KvorumError, ArchiveError, OSError, StoppedError):
@@ -330,8 +331,8 @@ class Session:
         received, self._received = self._received, None
         if received is not None:
             with suppress(ArchiveError):
-                # A manifest may be there although its writing failed. It goes first: if that fails,
-                # too, the snapshot stays, and counts.
+                # A manifest may exist although its writing failed. Delete it first: if that fails,
+                # too, the snapshot stays and counts.
                 self._store.delete(f"{received.name}{MANIFEST_ENDING}")
                 self._store.delete(str(received.name))
 
@@ -344,14 +345,14 @@ class Session:
         return watch
 
     def _open_watch_again(self, revision_min: int) -> None:
-        """Open the watch anew; everything that it tells is compared first."""
+        """Open a new watch, which first repeats recorded changes for comparison."""
         assert self._watch is not None
         self._watch.close()
         recorder = self._recorder
         self._watch = self._open_watch(recorder.resume(revision_min), recorder.last)
 
     def _listen(self, moment: float, revision_now: int) -> None:
-        """Take the changes that come next; wait for them until a moment."""
+        """Add the next changes; wait for them until a time of the monotonic clock."""
         if self._watch is None:
             self._bell.wait(max(0.0, moment - time.monotonic()))
             self._bell.clear()
@@ -373,8 +374,8 @@ class Session:
         now = rounded(time.time())
         recorder.add(changes, now)
         if recorder.last >= revision_now and (self._since is None or now < self._since):
-            # What was missed has come; from now on changes are heard of as they happen. So they are
-            # if the clock has gone back.
+            # The watch has caught up, so changes now arrive as they happen. This restarts, too, if
+            # the clock has gone back.
             self._since, self._watched, self._told = now, 0.0, 0.0
         if changes.events:
             self._until = now
@@ -384,13 +385,13 @@ class Session:
             self._flush()
 
     def _flush(self) -> None:
-        """Bring into the archive what was heard, and ask whether there is more."""
+        """Archive the received changes, and request progress."""
         self._flush_at = time.monotonic() + self._options.log_seconds
         self._write(ANSWER_SECONDS_MAX)
         self._ask_progress()
 
     def _write(self, leases_seconds_max: float) -> None:
-        """Bring into the archive what was heard."""
+        """Archive the received changes."""
         recorder, store = self._recorder, self._store
         if recorder.last > recorder.written:
             leases = self._leases(leases_seconds_max)
@@ -404,9 +405,9 @@ class Session:
             self._told = self._watched
 
     def _ask_progress(self) -> None:
-        """Ask how far the server is; one that has not answered for long may never do.
+        """Request progress; open a new watch if the last request exceeded its deadline.
 
-        A watch that was resumed after the last change is told nothing before the next one.
+        A watch that was resumed after the last change gets no response before the next change.
         """
         if not self._recorder.is_settled:
             return
@@ -421,10 +422,10 @@ class Session:
             self._client.shell.watching.request_progress()
 
     def _leases(self, seconds_max: float) -> dict[int, int]:
-        """Return the leases of the segment's keys, and for how long they are granted.
+        """Return the leases of the segment's keys, with their granted TTLs.
 
-        One that is gone by now lived shorter than it takes to write a segment. The segment does not
-        wait for a server that does not answer: without it revisions would be lost.
+        A lease that is gone by now lived shorter than it takes to write a segment. The segment does
+        not wait for an unresponsive server, because without the segment revisions would be lost.
         """
         until = time.monotonic() + seconds_max
         granted = {each: self._granted.get(each, LEASE_SECONDS) for each in self._recorder.leases}

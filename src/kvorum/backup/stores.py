@@ -1,8 +1,8 @@
-"""Where archives are: objects by name, each of them whole or absent.
+"""Where archives are stored: objects by name, each of them whole or absent.
 
 A store has no directories and changes nothing in place. An object is durable when `write` or `keep`
-has returned. What a killed program has left under temporary names is removed by `clean`, unless
-another program is still at it.
+has returned. `clean` removes the temporary files of killed programs, unless another program is
+still using them.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ _TEMPORARY = "tmp."
 
 
 class Spool:
-    """A new local file without a name that counts."""
+    """A new local file under a temporary name."""
 
     def __init__(self, files: Files, path: str, descriptor: int) -> None:
         self.files = files
@@ -28,41 +28,41 @@ class Spool:
         self.size = 0
 
     def add(self, data: bytes) -> None:
-        """Append to it."""
+        """Append data."""
         self.files.pwrite(self._descriptor, self.size, data)
         self.size += len(data)
 
     def sync(self) -> None:
-        """Return when it is durable."""
+        """Make the file durable."""
         self.files.fdatasync(self._descriptor)
 
 
 class Store(Protocol):
-    """The objects of one archive. Failures are StoreErrors."""
+    """The objects of one archive. Every failure is a StoreError."""
 
     def sizes(self) -> dict[str, int]:
         """Return the names of all objects in ascending order, with their sizes."""
 
     def read(self, name: str, take: Callable[[bytes], object]) -> None:
-        """Hand over the content of an object, piece by piece."""
+        """Pass the content of an object to `take`, piece by piece."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Make an object of this content, in place of one that has the name."""
+        """Create an object with this content, or replace the one of this name."""
 
     def delete(self, name: str) -> None:
-        """Remove an object, if there is one."""
+        """Delete an object, if it exists."""
 
     def spool(self) -> AbstractContextManager[Spool]:
-        """Make a local file that may become an object; it is gone after the block otherwise."""
+        """Create a local file that may become an object; otherwise the block removes it."""
 
     def keep(self, spool: Spool, name: str) -> None:
-        """Make an object of a file."""
+        """Turn a file into an object."""
 
     def local(self, name: str) -> AbstractContextManager[tuple[Files, str]]:
-        """Return a local file with the content of an object, for the block."""
+        """Provide a local file with the content of an object, during the block."""
 
     def clean(self) -> None:
-        """Remove what killed programs have left."""
+        """Remove temporary files of killed programs."""
 
 
 def read_whole(store: Store, name: str) -> bytes:
@@ -73,7 +73,7 @@ def read_whole(store: Store, name: str) -> bytes:
 
 
 def write_verified(store: Store, name: str, data: bytes) -> None:
-    """Write an object and read it back; raises StoreError, and leaves none, if it differs."""
+    """Write an object and read it back; if it differs, delete it and raise StoreError."""
     store.write(name, data)
     if read_whole(store, name) != data:
         store.delete(name)
@@ -82,7 +82,7 @@ def write_verified(store: Store, name: str, data: bytes) -> None:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Let failures of files be those of a store."""
+    """Turn OSErrors into StoreErrors."""
     try:
         yield
     except OSError as error:
@@ -90,7 +90,7 @@ def _told() -> Iterator[None]:
 
 
 class DirectoryStore:
-    """An archive in a directory of its own, which is made if it is missing."""
+    """An archive in a directory of its own, which is created if it is missing."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
@@ -115,14 +115,14 @@ class DirectoryStore:
         try:
             descriptor = self._files.open(self._in(name), Opening.READ)
         except FileNotFoundError:
-            return None  # somebody rotates at the same time
+            return None  # another program rotates at the same time
         try:
             return self._files.size(descriptor)
         finally:
             self._files.close(descriptor)
 
     def read(self, name: str, take: Callable[[bytes], object]) -> None:
-        """Hand over the content of an object, piece by piece."""
+        """Pass the content of an object to `take`, piece by piece."""
         with _told():
             files = self._files
             descriptor = files.open(self._in(name), Opening.READ)
@@ -135,7 +135,7 @@ class DirectoryStore:
                 files.close(descriptor)
 
     def write(self, name: str, data: bytes) -> None:
-        """Make an object of this content."""
+        """Create an object with this content."""
         with self.spool() as spool:
             with _told():
                 spool.add(data)
@@ -143,7 +143,7 @@ class DirectoryStore:
             self.keep(spool, name)
 
     def delete(self, name: str) -> None:
-        """Remove an object, if there is one."""
+        """Delete an object, if it exists."""
         with _told():
             try:
                 self._files.unlink(self._in(name))
@@ -153,7 +153,7 @@ class DirectoryStore:
 
     @contextmanager
     def spool(self) -> Iterator[Spool]:
-        """Make a file in the directory, locked for as long as it is ours."""
+        """Create a temporary file in the directory, locked while this program uses it."""
         files = self._files
         path = self._in(f"{_TEMPORARY}{token_hex(8)}")
         with _told():
@@ -165,24 +165,25 @@ class DirectoryStore:
             yield Spool(files, path, descriptor)
         finally:
             with _told():
-                # Before the lock is given back: nobody else removes it then.
+                # Unlink before the close releases the lock, so that no other program can remove the
+                # file.
                 if files.exists(path):
                     files.unlink(path)
                 files.close(descriptor)
 
     def keep(self, spool: Spool, name: str) -> None:
-        """Give a file its name."""
+        """Rename a file to the object's name."""
         with _told():
             self._files.rename(spool.path, self._in(name))
             self._files.sync_directory(self._path)
 
     @contextmanager
     def local(self, name: str) -> Iterator[tuple[Files, str]]:
-        """Return the object's own file."""
+        """Provide the object's own file."""
         yield self._files, self._in(name)
 
     def clean(self) -> None:
-        """Remove temporary files that nobody has locked."""
+        """Remove temporary files that no program has locked."""
         with _told():
             files = self._files
             if not files.exists(self._path):
@@ -216,7 +217,7 @@ class DirectoryStore:
 
 
 def check_place(place: str) -> None:
-    """Refuse a place that no store can be at, without opening it; raises ArchiveError."""
+    """Refuse an impossible archive location without opening it; raise ArchiveError."""
     if place.startswith("s3://"):
         if find_spec("botocore") is None:
             raise ArchiveError("s3:// needs botocore: install it with the extra kvorum[s3]")
@@ -227,7 +228,7 @@ def check_place(place: str) -> None:
 
 
 def open_store(place: str) -> Store:
-    """Return the store of a directory or of an `s3://` URL; raises ArchiveError."""
+    """Return the store of a directory or of an `s3://` URL; raise ArchiveError if it is invalid."""
     check_place(place)
     if place.startswith("s3://"):
         from kvorum.backup.s3 import S3Store

@@ -1,8 +1,8 @@
-"""Snapshots of a running store, taken into an archive: received, read, kept, read back.
+"""Take snapshots of a running store into an archive: receive, check, store, read back.
 
-A snapshot counts when its manifest is written, and older ones go only after that. Where changes are
-recorded that is not before the log of the history has reached it, so that no history has a hole
-before a snapshot, whenever a run is killed.
+A snapshot counts once its manifest is written, and older ones are removed only after that. Where
+changes are recorded, the manifest waits until the log of the history has reached the snapshot, so
+that no history has a hole before a snapshot, whenever a run is killed.
 """
 
 import time
@@ -25,11 +25,11 @@ from kvorum.client.options import FOREVER
 from kvorum.client.sync.client import Client
 
 ANSWER_SECONDS_MAX = 30.0
-"""A backup has time: a cluster that is slow now needs it all the more."""
+"""Longer than usual, because a slow cluster needs its backup all the more."""
 
 
 class StoppedError(Exception):
-    """Somebody wants the backup to end."""
+    """The backup was asked to stop."""
 
 
 class Received(NamedTuple):
@@ -38,7 +38,7 @@ class Received(NamedTuple):
     name: SnapshotName
     manifest: Manifest
     known: list[Known]
-    """Its newest revisions, by which it is told from a snapshot of another store."""
+    """Its newest revisions, which distinguish it from a snapshot of another store."""
 
 
 class Taken(NamedTuple):
@@ -47,13 +47,13 @@ class Taken(NamedTuple):
     name: SnapshotName
     manifest: Manifest
     removed: list[str]
-    """What was rotated away for it."""
+    """The names of the objects that were rotated out."""
     problem: ArchiveError | None = None
-    """Why older ones could not be rotated away; the snapshot counts all the same."""
+    """Why older snapshots could not be removed; this snapshot counts all the same."""
 
 
 def header_of(client: Client) -> "pb.ResponseHeader":
-    """Return what the cluster says of itself now: its id and revision."""
+    """Return the header of a small read: the cluster's id and current revision."""
     request = pb.RangeRequest(key=b"\0", count_only=True, limit=1)
 
     def decode(answer: bytes) -> "pb.ResponseHeader":
@@ -70,9 +70,9 @@ def receive_snapshot(
     revision_min: int,
     progress: Callable[[int, int], None],
 ) -> Received:
-    """Bring a snapshot of this revision or a later one into the archive, where it does not count.
+    """Receive a snapshot of at least this revision into the archive, where it does not count yet.
 
-    `progress` is told the bytes that came, and those that are to come; it may raise.
+    `progress` receives the bytes so far and the remaining bytes; it may raise to cancel.
     """
     with store.spool() as spool:
         taken, version = _receive(client, spool, progress)
@@ -93,9 +93,9 @@ def keep_snapshot(
     origin: tuple[int, float, str],
     revision_min: int,
 ) -> Received:
-    """Check a file, and make it a snapshot, which does not count yet.
+    """Check a file and store it as a snapshot that does not count yet.
 
-    Its origin is the cluster's id, when it was taken, and the version of its storage.
+    `origin` is the cluster's id, the time of the snapshot, and the version of its storage.
     """
     cluster_id, taken, version = origin
     try:
@@ -118,9 +118,10 @@ def keep_snapshot(
 
 
 def count_snapshot(store: Store, received: Received, keep: int, *, has_log: bool) -> Taken:
-    """Let a snapshot count, and keep so many; raises HistoryEndedError if it is another store's.
+    """Write the snapshot's manifest, and remove all but the newest `keep` snapshots.
 
-    With a log, that has reached the snapshot's revision.
+    Raise HistoryEndedError if the snapshot is another store's. With a log, the caller has made sure
+    that the log has reached the snapshot's revision.
     """
     name, manifest, known = received
     archive = Archive(store)
@@ -134,7 +135,7 @@ def count_snapshot(store: Store, received: Received, keep: int, *, has_log: bool
     manifest = manifest._replace(has_log=has_log)
     write_verified(store, f"{name}{MANIFEST_ENDING}", manifest.encoded())
     if str(name) not in store.sizes():
-        # Another program took it for one that was given up.
+        # Another program removed it as abandoned.
         store.delete(f"{name}{MANIFEST_ENDING}")
         raise ArchiveError(f"{name} was removed while it began to count")
     try:
@@ -144,7 +145,7 @@ def count_snapshot(store: Store, received: Received, keep: int, *, has_log: bool
 
 
 def _check_same(store: Store, history: History, known: Sequence[Known]) -> None:
-    """Compare the newest revisions of a snapshot with what the history has of them."""
+    """Check the newest revisions of a snapshot against those that the history has recorded."""
     expected = dict(known)
     found = [
         Known(each.revision, read_manifest(store, each).facts.rows_digest)
@@ -169,11 +170,11 @@ def _check_same(store: Store, history: History, known: Sequence[Known]) -> None:
 def _receive(
     client: Client, spool: Spool, progress: Callable[[int, int], None]
 ) -> tuple[float, str]:
-    """Receive a snapshot; return when it was taken, and the version of its storage."""
+    """Receive a snapshot; return its time and the version of its storage."""
     taken, version = 0.0, ""
     with client.messages(administration.snapshot(), FOREVER) as messages:
         for message in messages:
-            # The first piece shows that the database was read by then.
+            # By the first piece, the member has read the database.
             taken = taken or time.time()
             version = message.version
             try:

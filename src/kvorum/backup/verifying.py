@@ -1,4 +1,4 @@
-"""All of an archive, read: what is damaged, and what is missing."""
+"""Verify a whole archive: find damaged and missing parts."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from kvorum.backup.points import check_snapshot, segment_of
 
 
 def problems_of(archive: Archive, progress: Callable[[int], None]) -> list[str]:
-    """Read everything that counts and return what is wrong; `progress` is told of the bytes."""
+    """Read all objects that count; return the problems. `progress` receives sizes in bytes."""
     found = [
         f"{name.removesuffix(MANIFEST_ENDING)} is missing, but its manifest is there"
         for name in archive.orphans
@@ -41,7 +41,7 @@ def _damaged(archive: Archive, history: History, progress: Callable[[int], None]
 
 
 def _missing(archive: Archive, history: History) -> list[str]:
-    """Return the holes of a history: what nothing restores after its first snapshot."""
+    """Return the gaps of a history after its first snapshot, which nothing can restore."""
     if not history.snapshots:
         return []
     found: list[str] = []
@@ -76,7 +76,7 @@ def _lacks(first: int, last: int) -> str:
 
 
 def _has_log(archive: Archive, history: History, snapshot: SnapshotName) -> bool:
-    """Return whether the log was to reach a snapshot; older versions did not note it."""
+    """Return whether the log was meant to reach a snapshot; older versions did not record this."""
     with suppress(ArchiveError):
         has_log = read_manifest(archive.store, snapshot).has_log
         if has_log is not None:
@@ -85,9 +85,9 @@ def _has_log(archive: Archive, history: History, snapshot: SnapshotName) -> bool
 
 
 def _misordered(archive: Archive) -> list[str]:
-    """Return why the newest history may not be the newest one.
+    """Return reasons why the newest history by name may not be the newest one.
 
-    Versions that did not note whether a snapshot has a log named histories by the clock alone.
+    Versions that did not record whether a snapshot has a log named histories by the clock alone.
     """
     recorded = [each for each in archive.histories if each.snapshots]
     if not recorded:

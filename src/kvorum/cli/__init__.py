@@ -1,4 +1,4 @@
-"""Command lines as users of etcd's tools know them: flags, help, errors, formats of output."""
+"""Command lines that behave like those of etcd's tools: flags, help, errors, output formats."""
 
 API_VERSION = "3.7"
 """The version of the API that the tools speak."""

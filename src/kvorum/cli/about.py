@@ -1,4 +1,4 @@
-"""What the tool tells of itself: `version`, `options`, `help`."""
+"""The commands `version`, `options` and `help`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def version(invocation: Invocation) -> None:
 
 
 def options(invocation: Invocation) -> None:
-    """Print the flags of all commands."""
+    """Print the flags that all commands take."""
     from kvorum.cli.help import flags_text
 
     invocation.output_line("The following options can be passed to any command:\n")
@@ -43,7 +43,7 @@ def show_help(invocation: Invocation) -> None:
 
 
 def print_help(command: Command) -> None:
-    """Print all there is to know of a command."""
+    """Print the full help of a command."""
     from kvorum.cli.help import help_text
 
     sys.stdout.write(help_text(command))

@@ -1,8 +1,8 @@
-"""What a command line is made of: commands, and the flags they take.
+"""The elements of a command line: commands, and the flags they take.
 
-A tool's whole tree of commands is data, so that it is cheap to load; the function that a command
-runs is imported when it runs. For the same reason these modules do without typing, regular
-expressions and everything else that takes as long to import as Python takes to start.
+A tool's whole tree of commands is data, so that it loads fast; a command's function is imported
+when the command runs. For the same reason these modules avoid typing, regular expressions and all
+other imports that take as long as Python takes to start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Flag:
-    """An option by its name, and how its text becomes a value."""
+    """A command-line option: its name, its kind of value, its help text."""
 
     __slots__ = ("default", "is_hidden", "kind", "name", "short", "text", "words")
 
@@ -32,8 +32,8 @@ class Flag:
     ) -> None:
         """Make a flag.
 
-        `kind` is bool, string, strings, int, uint, uint32 or duration (nanoseconds); `words` are
-        what completion offers as its value.
+        `kind` is bool, string, strings, int, uint, uint32 or duration (nanoseconds); completion
+        offers `words` as values.
         """
         self.name = name
         self.kind = kind
@@ -45,7 +45,7 @@ class Flag:
 
 
 class Command:
-    """A command: what it is called, what it takes, what it runs."""
+    """A command: its name, its flags and arguments, the function that it runs."""
 
     __slots__ = (
         "arguments",
@@ -86,9 +86,9 @@ class Command:
         """Make a command.
 
         `run` names a function as `package.module:function`; without it, the command is a group
-        that shows its help. `passed_on` are flags that the children take, too. `words` are the
-        only arguments that it takes, one of them. One that `is_exact` cannot be shortened. The
-        flags of one that `is_single_dashed` may have one dash, as programs of Go take them.
+        that shows its help. The children also take the flags in `passed_on`. With `words`, the
+        command takes exactly one argument, which is one of them. `is_exact` forbids shortening the
+        command's name. `is_single_dashed` allows a single dash before flags, as in Go programs.
         """
         self.name = name
         self.summary = summary
@@ -110,7 +110,7 @@ class Command:
 
     @property
     def path(self) -> str:
-        """How it is called, from the tool's name on."""
+        """The full name of the command, from the tool's name on."""
         return self.name if self.parent is None else f"{self.parent.path} {self.name}"
 
     @property
@@ -119,7 +119,7 @@ class Command:
         return self if self.parent is None else self.parent.root
 
     def child(self, name: str) -> Command | None:
-        """Return the child of this name, or the only one whose name begins so."""
+        """Return the child of this name, or the only child whose name starts with it."""
         alike = []
         for each in self.children:
             if each.name == name:
@@ -133,7 +133,7 @@ class Command:
         return [*self.flags, *self.passed_on]
 
     def all_flags(self) -> Iterator[Flag]:
-        """Go through the flags that it takes, its own first."""
+        """Yield the flags that the command takes, its own first."""
         yield from self.flags
         command: Command | None = self
         while command is not None:
@@ -142,7 +142,7 @@ class Command:
 
 
 def zero(kind: str) -> Value:
-    """Return what a flag is that nobody gave."""
+    """Return the value that a flag of this kind has by default."""
     if kind == "bool":
         return False
     if kind == "string":

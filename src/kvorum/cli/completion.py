@@ -1,9 +1,9 @@
 """`completion`: scripts that complete command lines in a shell, made from the tree of commands.
 
-A script holds the whole tree, so that completing starts no program. All four work alike: the words
-before the cursor are walked down the tree, past flags and their values; then it offers the values
-of a flag, the flags of a command, or what may follow the command. Where a file is wanted the shell
-offers its files.
+A script holds the whole tree, so that completing starts no program. All four scripts work alike:
+they follow the words before the cursor down the tree, past flags and their values. Then they offer
+the values of a flag, the flags of a command, or the words that may follow the command. For a file
+name, the shell offers its files.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,32 +14,32 @@ from kvorum.cli.invocation import Invocation
 from kvorum.cli.parsing import HELP
 
 FILES = "<files>"
-"""In place of words: the names of files."""
+"""Stands for file names in a list of words."""
 
 
 class Level(NamedTuple):
     """A command, and what may follow it."""
 
     at: str
-    """Its names, with a blank before each; empty for the tool itself."""
+    """The names of the command, with a blank before each; empty for the tool itself."""
     following: list[tuple[str, str]]
-    """Commands or words, and what they do; FILES for files."""
+    """Subcommands and words, with their summaries; FILES for file names."""
     flags: list[Flag]
-    """Its own; those of the tool are taken by all."""
+    """The flags of the command, without the global flags."""
 
 
 def completion(invocation: Invocation) -> None:
-    """Print the script of a shell."""
+    """Print the completion script for a shell."""
     invocation.output_line(script(invocation.root, invocation.arguments[0]).rstrip("\n"))
 
 
 def script(root: Command, shell: str) -> str:
-    """Return the script of a shell."""
+    """Return the completion script for a shell."""
     return _SCRIPTS[shell](root.name, list(levels(root)), [*root.passed_on, HELP])
 
 
 def levels(command: Command, at: str = "") -> Iterator[Level]:
-    """Go through a command and all below it."""
+    """Yield the level of a command, and of all commands below it."""
     below = [each for each in command.children if not each.is_hidden]
     following = [(each.name, each.summary) for each in below]
     following.extend((word, "") for word in command.words)
@@ -72,7 +72,7 @@ def _quoted(text: str) -> str:
 
 
 def _cases(rows: Sequence[tuple[Sequence[str], str]], indent: str = "    ") -> str:
-    """Return the branches of a case for those of the rows that have patterns."""
+    """Return the branches of a shell's `case`, leaving out rows without patterns."""
     return "".join(
         f"{indent}{'|'.join(map(_quoted, patterns))}) {action} ;;\n"
         for patterns, action in rows
@@ -81,7 +81,7 @@ def _cases(rows: Sequence[tuple[Sequence[str], str]], indent: str = "    ") -> s
 
 
 def _takers(all_levels: Sequence[Level], taken_by_all: Sequence[Flag]) -> list[str]:
-    """Return which flags have a value, as `at flag`; those of the tool as `flag`."""
+    """Return the flags that take a value, as `at flag`; global flags as `flag`."""
     found = [name for flag in taken_by_all if flag.kind != "bool" for name in _names(flag)]
     for level in all_levels:
         for flag in level.flags:

@@ -1,4 +1,4 @@
-"""Why a command was refused or failed, with the exit codes that etcd's tools have."""
+"""Errors that end a command, with the exit codes of etcd's tools."""
 
 GENERAL = 1
 BAD_CONNECTION = 2
@@ -9,9 +9,9 @@ BAD_ARGUMENTS = 128
 
 
 class CommandError(Exception):
-    """What the user is told, and the exit code.
+    """An error text for the user, and the exit code.
 
-    `hint` is a sentence before it: what happened behind etcd's words, and what to do.
+    `hint` is printed before the text: it names the cause behind etcd's words, and what to do.
     """
 
     def __init__(self, text: str, code: int = GENERAL, hint: str = "") -> None:
@@ -21,7 +21,7 @@ class CommandError(Exception):
 
 
 class UsageError(Exception):
-    """A command line that cannot be read; `usage` tells how it should have been."""
+    """A command line that cannot be parsed; `usage` shows the correct form."""
 
     def __init__(self, text: str, usage: str) -> None:
         super().__init__(text)

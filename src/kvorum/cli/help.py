@@ -1,4 +1,4 @@
-"""What a tool says of itself: help, usage, the table of flags."""
+"""The texts of a tool's help: descriptions, usage, tables of flags."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS = {"bool": "", "strings": "strings", "string": "string", "duration": "dur
 
 
 def help_text(command: Command) -> str:
-    """Return everything about a command."""
+    """Return the full help of a command."""
     told = command.description or command.summary
     text = f"{told.rstrip()}\n\n{usage_text(command)}"
     tool = command.root
@@ -30,7 +30,7 @@ def help_text(command: Command) -> str:
 
 
 def usage_text(command: Command) -> str:
-    """Return how a command is to be called."""
+    """Return the usage of a command."""
     parts = [f"Usage:\n  {_usage_line(command)}\n"]
     if command.examples:
         parts.append(f"Examples:\n{command.examples.rstrip()}\n")
@@ -99,7 +99,7 @@ def _usage_line(command: Command) -> str:
 
 
 def _inherited(command: Command) -> list[Flag]:
-    """Return the flags of the groups above, and of the tool itself if nothing else tells them."""
+    """Return the flags of enclosing groups; the tool's own only without a command `options`."""
     found: list[Flag] = []
     group = command.parent
     while group is not None:
@@ -110,7 +110,7 @@ def _inherited(command: Command) -> list[Flag]:
 
 
 def _has_options(tool: Command) -> bool:
-    """Whether a tool has a command that tells the flags of all others."""
+    """Return whether a tool has a command `options`, which lists the global flags."""
     return any(each.name == "options" for each in tool.children)
 
 

@@ -1,4 +1,4 @@
-"""A command that runs: what it was given, where its results go."""
+"""A running command: its flags and arguments, and its output."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Invocation:
             self.refuse(f"accepts {count} arg(s), received {len(self.arguments)}")
 
     def refuse(self, text: str) -> None:
-        """Say what is wrong with the command line, and how it should have been."""
+        """Raise UsageError with this text and the usage of the command."""
         from kvorum.cli.errors import UsageError
         from kvorum.cli.help import usage_text
 
@@ -73,7 +73,7 @@ class Invocation:
     # Results.
 
     def output_line(self, text: str) -> None:
-        """Print a line of text, whatever the format is; a terminal gets nothing it would obey."""
+        """Print a line of text in any format; escape control characters for a terminal."""
         if sys.stdout.isatty():
             from kvorum.cli.text import printable
 
@@ -82,7 +82,7 @@ class Invocation:
 
     @property
     def output(self) -> Output:
-        """Where results go; refuses a format that does not exist."""
+        """The output for results; raises CommandError if the format does not exist."""
         if self._output is None:
             from kvorum.cli.output import check_format
 
@@ -92,10 +92,10 @@ class Invocation:
         return self._output
 
     def configure(self) -> None:
-        """Let what is not on the command line count: nothing, unless a tool says otherwise."""
+        """Apply settings from outside the command line; a tool that has some overrides this."""
 
     def made_output(self) -> Output:
-        """Return an output in the format that was asked for."""
+        """Return an output in the format that `--write-out` names."""
         from kvorum.cli.output import Output
 
         return Output(self.text("write-out"))

@@ -1,8 +1,8 @@
 """The formats that results are printed in: simple, fields, json, protobuf and table.
 
-A command says what its result looks like in the formats that have a look of their own; json and
-protobuf are the message itself. A format that a result does not have is refused, as etcd's tools
-do, after the work was done.
+A command renders its result in the formats simple, fields and table; json and protobuf show the
+message itself. A command refuses a format that its result lacks only after its work is done, as
+etcd's tools do.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO, TypeVar
 
     Message = Any
-    """A message of protobuf; its fields are found by its descriptor."""
+    """A protobuf message; its descriptor lists the fields."""
     M = TypeVar("M")
 
 _HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 class Output:
-    """Where results go, and how they look there."""
+    """Writes results to a stream, in one of the formats."""
 
     __slots__ = ("_is_terminal", "_out", "form", "is_hex")
 
     def __init__(self, form: str, *, is_hex: bool = False, out: BinaryIO | None = None) -> None:
         self.form = form
         self.is_hex = is_hex
-        """Whether keys, values and ids are shown in hexadecimal, where a format has that."""
+        """Whether to show keys, values and ids in hexadecimal, in formats that support it."""
         self._is_terminal = out is None and sys.stdout.isatty()
         self._out = sys.stdout.buffer if out is None else out
 
     def write(self, data: bytes | str) -> None:
-        """Write as it is; a terminal gets nothing that it would obey, whoever put it in a store."""
+        """Write data unchanged, but escape control characters for a terminal."""
         if self._is_terminal:
             data = printable(data, kept="\n\t")
         self._out.write(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data)
@@ -50,19 +50,19 @@ class Output:
         self._out.write(b"\n")
 
     def flush(self) -> None:
-        """Let what was written be seen: for results that come one after the other."""
+        """Flush the stream, for results that arrive one after the other."""
         self._out.flush()
 
     def message(self, message: Message) -> None:
-        """Write a message of protobuf; a terminal gets its bytes, too, as from etcd's tools."""
+        """Write a protobuf message as bytes, even to a terminal, as etcd's tools do."""
         self._out.write(message.SerializeToString())
 
     def styled_line(self, text: str) -> None:
-        """Write a line that may steer the terminal; data in it was made printable."""
+        """Write a line that may hold control sequences; its data must be printable already."""
         self._out.write(text.encode("utf-8", "surrogateescape") + b"\n")
 
     def bytes_line(self, data: bytes) -> None:
-        """Write a key or a value, which may be any bytes, as a line of a simple result."""
+        """Write a key or a value, which may be any bytes, as a line of the format simple."""
         self.line("".join(f"\\x{byte:02x}" for byte in data) if self.is_hex else data)
 
     def field(self, name: str, value: int | str | bytes | bool) -> None:
@@ -99,7 +99,7 @@ class Output:
     ) -> None:
         """Print a result in the chosen format, or refuse the format.
 
-        `json` returns what is shown in place of the message: dictionaries, lists, plain values.
+        `json` returns the dictionaries, lists and plain values to print instead of the message.
         """
         match self.form:
             case "simple":
@@ -116,7 +116,7 @@ class Output:
                 raise self._refusal()
 
     def check(self, *forms: str) -> None:
-        """Refuse formats other than these before any work: for results that come in pieces."""
+        """Refuse other formats before any work, for results that arrive in pieces."""
         if self.form not in forms:
             raise self._refusal()
 
@@ -133,9 +133,8 @@ def check_format(form: str) -> None:
 def as_json(message: Message) -> dict[str, object]:
     """Return a message as Go's encoding/json shows its struct.
 
-    Fields stand in the order of their declaration under their own names, what is zero is left
-    out, enums are numbers, bytes are base64. The one of several kinds that a field has is in a
-    `Response` of its own, as Go's struct has it.
+    Fields keep their declared order and names. Zero values are left out, enums are numbers, bytes
+    are base64. The field that is set in a oneof is wrapped in `Response`, as in Go's struct.
     """
     found: dict[str, object] = {}
     for field in message.DESCRIPTOR.fields:
@@ -179,7 +178,7 @@ def json_text(value: object) -> str:
 
 
 def table_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Draw a table: heads in capitals and centred, cells to the right; only heads if no rows."""
+    """Draw a table with centred heads in capitals and right-aligned cells."""
     cells = [list(row) for row in rows]
     heads = [head.replace("_", " ").upper() for head in heads]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]

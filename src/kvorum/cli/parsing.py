@@ -1,7 +1,7 @@
-"""From the words of a command line to a command, its flags and its arguments.
+"""Parse the words of a command line into a command, its flags and its arguments.
 
 The rules are those of etcd's tools: flags may stand anywhere before `--`, booleans take a value
-with `=` only, a command may be shortened as long as one alone begins so.
+only with `=`, and a command may be shortened to any unambiguous prefix.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ HELP = Flag("help", "bool", "Show this help", short="h")
 
 
 class Given:
-    """A command line that was understood."""
+    """A parsed command line."""
 
     __slots__ = ("arguments", "changed", "command", "dash_at", "is_help_asked", "values")
 
     def __init__(self, command: Command) -> None:
         self.command = command
         self.values: dict[str, Value] = {}
-        """Every flag of the command by its name."""
+        """The values of all flags of the command, by the flags' names."""
         self.changed: set[str] = set()
-        """Those that were given."""
+        """The names of the flags that were given."""
         self.arguments: list[str] = []
         self.dash_at = -1
-        """How many arguments stood before `--`; -1 without one."""
+        """The number of arguments before `--`; -1 without `--`."""
         self.is_help_asked = False
 
 
@@ -175,7 +175,7 @@ def _takes_next(flags: dict[str, Flag], word: str) -> bool:
 
 
 def _without_flags(command: Command, words: Sequence[str]) -> list[str]:
-    """Return the words that may name a command; a lone last value of a flag ends them."""
+    """Return the words that may name a command; stop at a flag whose value is the last word."""
     flags = {flag.name: flag for flag in (*command.all_flags(), HELP)}
     found: list[str] = []
     at = 0
@@ -193,7 +193,7 @@ def _without_flags(command: Command, words: Sequence[str]) -> list[str]:
 
 
 def _without_first(command: Command, words: list[str], name: str) -> list[str]:
-    """Return the words without the first that is the name of a command, not a flag's value."""
+    """Return the words without the first `name` that is not a flag's value."""
     flags = {flag.name: flag for flag in (*command.all_flags(), HELP)}
     at = 0
     while at < len(words) and words[at] != "--":
@@ -219,7 +219,7 @@ def _similar(root: Command, name: str) -> str:
 
 
 def _edits(one: str, other: str) -> int:
-    """Return how many letters have to be added, removed or changed to make one of the other."""
+    """Return the edit distance between two words."""
     row = list(range(len(other) + 1))
     for i, letter in enumerate(one, 1):
         diagonal, row[0] = row[0], i

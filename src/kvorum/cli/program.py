@@ -1,6 +1,6 @@
-"""A tool: from the words of a command line to an exit code.
+"""Run a tool: parse its command line, run the command, return an exit code.
 
-What only some commands need is imported by those: `version` is there as soon as Python is.
+Only the commands that need a module import it, so that `version` is as fast as Python's start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """A tool's commands, and how their runs begin and fail."""
+    """A tool: its commands, and how it starts them and handles their failures."""
 
     __slots__ = ("_failures", "_invocation", "_is_misuse_told_twice", "root")
 
@@ -35,9 +35,9 @@ class Program:
     ) -> None:
         """Make a tool.
 
-        `failures` names a function as `package.module:function`, which returns the CommandError
-        that an exception stands for, or None if it is a mistake of the program. Where
-        `is_misuse_told_twice`, an error of a command line is repeated below the usage.
+        `failures` names a function as `package.module:function` that turns an exception into a
+        CommandError, or returns None if the exception is a bug. With `is_misuse_told_twice`, the
+        tool repeats the text of a UsageError below the usage.
         """
         self.root = root
         self._invocation = invocation
@@ -45,13 +45,13 @@ class Program:
         self._is_misuse_told_twice = is_misuse_told_twice
 
     def main(self) -> None:
-        """Run the command line of this process, and end it."""
-        # Bytes of an argument that are no text are told as they were given.
+        """Run the command line of this process, and exit."""
+        # Print bytes of an argument that are not UTF-8 as they were given.
         sys.stderr.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
         code = self.run(sys.argv[1:])
         import gc
 
-        # The interpreter looks through everything for garbage as it ends: as long as a call takes.
+        # Skip the garbage collection at exit, which takes as long as a call to a server.
         gc.freeze()
         sys.exit(code)
 
@@ -66,7 +66,7 @@ class Program:
         return 0
 
     def execute(self, words: Sequence[str]) -> int:
-        """Run a command line; return its exit code, or let an interruption pass."""
+        """Run a command line; return its exit code, or let interruptions propagate."""
         try:
             given = parse(self.root, words)
             if given.is_help_asked or not given.command.run:
@@ -94,13 +94,13 @@ class Program:
 
 
 def _fail(error: CommandError) -> int:
-    # What was printed before comes before.
+    # Keep the error behind the output that precedes it.
     sys.stdout.flush()
     text = f"Hint: {error.hint}\nError: {error}" if error.hint else f"Error: {error}"
     if sys.stderr.isatty():
         from kvorum.cli.text import printable
 
-        # Some of it may come from a server, or from a store.
+        # The text may hold data from a server or a store.
         text = printable(text, kept="\n\t")
     sys.stderr.write(f"{text}\n")
     return error.code
@@ -115,7 +115,7 @@ def _function(name: str) -> Callable[[Any], Any]:
 
 
 def _die(name: str) -> None:
-    """End as a program ends that does not know the signal."""
+    """End the process by the default action of a signal."""
     import os
     import signal
 

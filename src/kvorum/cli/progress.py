@@ -17,7 +17,7 @@ def human_count(count: int) -> str:
 
 
 class Progress:
-    """Counts towards a total while the block lasts, and draws that now and then."""
+    """Counts towards a total and redraws a progress line while the block lasts."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Progress:
         *,
         is_drawn: bool = True,
     ) -> None:
-        """Count towards a total, which is 0 as long as nobody knows it; `shown` writes a count."""
+        """Count towards a total, which is 0 while it is unknown; `shown` formats a count."""
         self._what = what
         self._total = total
         self._shown = shown
@@ -45,7 +45,7 @@ class Progress:
             sys.stderr.write("\n")
 
     def add(self, count: int, remaining: int | None = None) -> None:
-        """Count more; `remaining` is how many are left, if that is known only now."""
+        """Add to the count; raise the total if `remaining` shows that it is higher."""
         self._done += count
         if remaining is not None:
             self._total = max(self._total, self._done + remaining)

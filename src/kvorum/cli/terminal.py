@@ -1,7 +1,7 @@
-"""What a person at a terminal gets and a pipe does not: colours, tables as wide as the screen.
+"""Output that a terminal gets and a pipe does not: colours, and tables as wide as the screen.
 
-What is written here may steer the terminal; whatever came from a store goes through
-`kvorum.cli.text.printable` first. `rich` draws, where it is installed, and plain text does without.
+This module writes control sequences, so data from a store passes `kvorum.cli.text.printable` first.
+`rich` draws tables and JSON if it is installed; otherwise they are plain text.
 """
 
 import os
@@ -16,26 +16,26 @@ _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", 
 
 
 def is_terminal() -> bool:
-    """Whether a person reads the results."""
+    """Return whether the standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def has_colours() -> bool:
-    """Whether that person sees colours, and did not ask to be spared them."""
+    """Return whether the terminal shows colours and the environment does not forbid them."""
     return is_terminal() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
 def painted(text: str, style: str) -> str:
-    """Return text in a colour, where there are colours."""
+    """Return text in a style, or unchanged where there are no colours."""
     return f"\033[{_STYLES[style]}m{text}\033[0m" if has_colours() else text
 
 
 def show_columns(
     output: Output, heads: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()
 ) -> None:
-    """Show rows below their heads; columns of numbers (`right`) end where they end.
+    """Print rows below their heads; the columns with indexes in `right` are right-aligned.
 
-    On a terminal it is a table in colours; in a pipe the columns are aligned with blanks.
+    On a terminal the rows are a coloured table; in a pipe, blanks align the columns.
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     numeric = set(right)
@@ -50,7 +50,7 @@ def show_columns(
 def aligned(
     heads: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()
 ) -> list[str]:
-    """Return heads and rows as lines whose columns stand below each other."""
+    """Return heads and rows as lines with aligned columns."""
     table = [[head.upper() for head in heads], *rows]
     numeric, last = set(right), len(heads) - 1
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -58,14 +58,14 @@ def aligned(
     def cell(at: int, text: str) -> str:
         if at in numeric:
             return text.rjust(widths[at])
-        # Nothing stands behind the last column, which is as long as it is.
+        # The last column needs no padding.
         return text if at == last else text.ljust(widths[at])
 
     return ["  ".join(cell(at, text) for at, text in enumerate(row)).rstrip() for row in table]
 
 
 def show_json(output: Output, text: str) -> None:
-    """Show JSON that is laid out for people, and printable, in colours where there are some."""
+    """Print formatted and printable JSON, in colours where the terminal has them."""
     output.flush()
     if has_colours() and (console := _console()) is not None:
         from rich.highlighter import JSONHighlighter
@@ -92,6 +92,6 @@ def _rich_table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: set[
     for at, head in enumerate(heads):
         table.add_column(head, justify="right" if at in right else "left", overflow="fold")
     for row in rows:
-        # As text, or brackets in it would be taken for styles.
+        # In a plain `str`, rich would read brackets as styles.
         table.add_row(*map(Text, row))
     return table

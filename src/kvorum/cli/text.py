@@ -15,8 +15,8 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def quoted(text: str | bytes) -> str:
-    """Quote a text as Go's %q does: printable characters as they are, bytes of no text as hex."""
-    # Bytes that are no UTF-8 become surrogates, which stand for them below.
+    """Quote text as Go's %q does: printable characters unchanged, invalid UTF-8 as hex."""
+    # Bytes that are not UTF-8 become surrogates, which `_escaped` turns into hex.
     decoded = text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text
     if decoded.isprintable() and '"' not in decoded and "\\" not in decoded:
         return f'"{decoded}"'
@@ -24,9 +24,9 @@ def quoted(text: str | bytes) -> str:
 
 
 def printable(data: str | bytes, kept: str = "") -> str:
-    """Return what a terminal shows and does not obey; what it would obey is escaped.
+    """Escape all unprintable characters, so that a terminal interprets none of them.
 
-    `kept` are characters that stay as they are nevertheless, line feeds for example.
+    Characters in `kept`, for example line feeds, stay unchanged.
     """
     text = data.decode("utf-8", "surrogateescape") if isinstance(data, bytes) else data
     if text.isprintable():

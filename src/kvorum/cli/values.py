@@ -1,4 +1,4 @@
-"""How the text of a flag becomes a value, with Go's words where it does not."""
+"""Parse the text of a flag into a value, with Go's error texts."""
 
 from __future__ import annotations
 

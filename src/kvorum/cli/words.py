@@ -1,6 +1,6 @@
-"""Lines that commands are written in: read one by one, and split into words as etcd's tools do.
+"""Read commands line by line from the standard input, and split them into words as etcd does.
 
-Text that is no UTF-8 is kept as surrogates, as in arguments of a command line.
+Bytes that are not UTF-8 are kept as surrogates, as in arguments of a command line.
 """
 
 import re
@@ -13,9 +13,9 @@ SPACES = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
 )
-"""What Go takes for a space."""
+"""The characters that Go treats as spaces."""
 READ_BYTES = 4096
-"""What is read ahead of a line at most: what follows is left to who reads the input next."""
+"""The most bytes to read ahead; later bytes stay in the input for its next reader."""
 
 _WORD = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|[^'"\t\n\f\r ][^\t\n\f\r ]*[^'"\t\n\f\r ]?""")
 _ESCAPES = {
@@ -28,13 +28,13 @@ class Lines:
     """The lines of the standard input."""
 
     def __init__(self, before_read: Callable[[], None] = lambda: None) -> None:
-        """Read lines; `before_read` is called before it may be waited for input."""
+        """Read lines, and call `before_read` before each read that may block."""
         self._source = cast(BufferedReader, sys.stdin.buffer)
         self._before_read = before_read
         self._ahead = b""
 
     def next(self) -> str | None:
-        """Return the next line without its end; None if the input ends before one does."""
+        """Return the next line without its end; None if the input ends before the line does."""
         found = b""
         while b"\n" not in self._ahead:
             if len(self._ahead) == READ_BYTES:
@@ -62,7 +62,7 @@ def split_words(line: str) -> list[str]:
 
 
 def read_quoted(text: str, at: int) -> tuple[str, int]:
-    """Return the string that is quoted there, and where it ends; raises ValueError."""
+    """Return the quoted string at a position, and the position after it; raises ValueError."""
     if at >= len(text):
         raise ValueError("unexpected EOF")
     if text[at] == "`":
@@ -81,7 +81,7 @@ def read_quoted(text: str, at: int) -> tuple[str, int]:
 
 
 def as_text(text: str) -> str:
-    """Replace every byte that is no UTF-8, as Go does where it reads characters."""
+    """Replace every byte that is not UTF-8, as Go does when it reads characters."""
     return "".join("\ufffd" if 0xDC80 <= ord(each) <= 0xDCFF else each for each in text)
 
 

@@ -1,11 +1,11 @@
-"""The Python client: everything a program needs of it is here by name.
+"""The Python client: programs import all of its names from here.
 
 `Client` is for threads, `AsyncClient` for asyncio; both have the same methods and arguments. The
 conditions and steps of transactions are functions (`version("a") == 0`, `put("a", "b")`), answers
 are plain values, and every error has a class, all of them kinds of `KvorumError`.
 
-One core without sockets and two shells around it: which client is imported is up to the program,
-and the other one is not loaded.
+The clients are two shells around one core without sockets. A program loads only the client that it
+imports.
 """
 
 from typing import TYPE_CHECKING
@@ -419,7 +419,7 @@ if not TYPE_CHECKING:
     }
 
     def __getattr__(name: str) -> object:
-        """Import what not every program needs when it is asked for."""
+        """Import a name on first use, because few programs need all of them."""
         if name not in _MODULES:
             raise AttributeError(f"module 'kvorum.client' has no attribute {name!r}")
         from importlib import import_module

@@ -1,4 +1,4 @@
-"""The calls of those who run a cluster, as values: members, maintenance, users and roles."""
+"""The calls that administer a cluster, as values: members, maintenance, users and roles."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -33,7 +33,7 @@ def _nothing(answer: bytes) -> None:
 
 
 def _silent(rpc: Rpc, request: Any) -> Operation[None]:
-    """Return a call whose answer says nothing but that it was done."""
+    """Return a call without a result."""
     return Operation(rpc, request.SerializeToString(), _nothing)
 
 
@@ -61,7 +61,7 @@ def list_members(*, linearizable: bool) -> Operation[list[Member]]:
 
 
 def add_member(peer_urls: str | Sequence[str], *, learner: bool) -> Operation[Member]:
-    """Return the call that adds a member; it answers with that one."""
+    """Return the call that adds a member; its result is the new member."""
     request = pb.MemberAddRequest(peerURLs=_urls(peer_urls), isLearner=learner)
 
     def decode(answer: bytes) -> Member:
@@ -71,19 +71,19 @@ def add_member(peer_urls: str | Sequence[str], *, learner: bool) -> Operation[Me
 
 
 def remove_member(member: int) -> Operation[list[Member]]:
-    """Return the call that removes a member; it answers with those that are left."""
+    """Return the call that removes a member; its result is the remaining members."""
     message = pb.MemberRemoveRequest(ID=member).SerializeToString()
     return Operation(rpcs.MEMBER_REMOVE, message, _members(pb.MemberRemoveResponse))
 
 
 def update_member(member: int, peer_urls: str | Sequence[str]) -> Operation[list[Member]]:
-    """Return the call that tells where a member is found by the others."""
+    """Return the call that changes the peer URLs of a member; its result is all members."""
     message = pb.MemberUpdateRequest(ID=member, peerURLs=_urls(peer_urls)).SerializeToString()
     return Operation(rpcs.MEMBER_UPDATE, message, _members(pb.MemberUpdateResponse))
 
 
 def promote_member(member: int) -> Operation[list[Member]]:
-    """Return the call that gives a learner its vote."""
+    """Return the call that promotes a learner to a voter; its result is all members."""
     message = pb.MemberPromoteRequest(ID=member).SerializeToString()
     return Operation(rpcs.MEMBER_PROMOTE, message, _members(pb.MemberPromoteResponse))
 
@@ -96,7 +96,7 @@ def _urls(urls: str | Sequence[str]) -> list[str]:
 
 
 def status() -> Operation[MemberStatus]:
-    """Return the call that asks a member how it is."""
+    """Return the call that reads the status of a member."""
 
     def decode(answer: bytes) -> MemberStatus:
         found = pb.StatusResponse.FromString(answer)
@@ -131,7 +131,7 @@ def raise_alarm(alarm: Alarm) -> Operation[list[Alarm]]:
 
 
 def clear_alarm(alarm: Alarm) -> Operation[list[Alarm]]:
-    """Return the call that ends an alarm; it answers with it, if there was such a one."""
+    """Return the call that clears an alarm; its result is the alarm if it was raised."""
     return _alarm_operation(_alarm_request(pb.AlarmRequest.DEACTIVATE, alarm))
 
 
@@ -152,7 +152,7 @@ def _alarm_operation(request: pb.AlarmRequest) -> Operation[list[Alarm]]:
 
 
 def defragment() -> Operation[None]:
-    """Return the call that gives a member's free space back to its file system."""
+    """Return the call that defragments the database of a member."""
     return _silent(rpcs.DEFRAGMENT, pb.DefragmentRequest())
 
 
@@ -171,7 +171,7 @@ def hash_keys(revision: int) -> Operation[StoreHash]:
 
     def decode(answer: bytes) -> StoreHash:
         found = pb.HashKVResponse.FromString(answer)
-        # Servers before 3.6 say nothing of the revision; it is the one that was asked for.
+        # Servers before 3.6 do not return the hashed revision: it is the requested or newest one.
         up_to = found.hash_revision or revision or found.header.revision
         return StoreHash(found.hash, up_to, found.compact_revision)
 
@@ -180,18 +180,18 @@ def hash_keys(revision: int) -> Operation[StoreHash]:
 
 
 def snapshot() -> Operation[pb.SnapshotResponse]:
-    """Return the call that sends a snapshot, in pieces."""
+    """Return the call that fetches a snapshot in several messages."""
     message = pb.SnapshotRequest().SerializeToString()
     return Operation(rpcs.SNAPSHOT, message, pb.SnapshotResponse.FromString)
 
 
 def move_leader(member: int) -> Operation[None]:
-    """Return the call by which the leader makes another member the leader."""
+    """Return the call that moves the leadership to another member; only the leader serves it."""
     return _silent(rpcs.MOVE_LEADER, pb.MoveLeaderRequest(targetID=member))
 
 
 def downgrade(action: Literal["VALIDATE", "ENABLE", "CANCEL"], version: str) -> Operation[str]:
-    """Return a call about downgrading; it answers with the cluster's version."""
+    """Return a call about downgrading; its result is the cluster's version."""
     request = pb.DowngradeRequest(action=action, version=version)
 
     def decode(answer: bytes) -> str:
@@ -205,17 +205,17 @@ def downgrade(action: Literal["VALIDATE", "ENABLE", "CANCEL"], version: str) -> 
 
 
 def enable_auth() -> Operation[None]:
-    """Return the call after which users have to log in."""
+    """Return the call that enables authentication."""
     return _silent(rpcs.AUTH_ENABLE, pb.AuthEnableRequest())
 
 
 def disable_auth() -> Operation[None]:
-    """Return the call after which nobody has to log in."""
+    """Return the call that disables authentication."""
     return _silent(rpcs.AUTH_DISABLE, pb.AuthDisableRequest())
 
 
 def auth_status() -> Operation[AuthStatus]:
-    """Return the call that asks whether users have to log in."""
+    """Return the call that reads whether authentication is enabled."""
 
     def decode(answer: bytes) -> AuthStatus:
         found = pb.AuthStatusResponse.FromString(answer)
@@ -281,7 +281,7 @@ def roles() -> Operation[list[str]]:
 
 
 def permissions_of(role: str) -> Operation[list[Permission]]:
-    """Return the call that lists what a role may do."""
+    """Return the call that lists the permissions of a role."""
     names = {number: access for access, number in _ACCESSES.items()}
 
     def decode(answer: bytes) -> list[Permission]:
@@ -303,7 +303,7 @@ def delete_role(role: str) -> Operation[None]:
 
 
 def grant_permission(role: str, access: Access, keys: KeyRange) -> Operation[None]:
-    """Return the call that lets a role do something with keys."""
+    """Return the call that grants a role access to keys."""
     if access not in _ACCESSES:
         raise ValueError(f"there is no access {access!r}; expected {', '.join(_ACCESSES)}")
     permission = PermissionMessage(permType=_ACCESSES[access], key=keys.key, range_end=keys.end)

@@ -1,8 +1,8 @@
-"""The answers to puts, reads and deletions, read without protobuf.
+"""Decodes the answers to puts, reads and deletions without protobuf.
 
-That is done if they are short and have the usual shape: fields that are known, one header, the
-shortest numbers. For any other answer the functions return None, and protobuf reads it, or says
-what is wrong with it; a long one it reads faster.
+The answers must be short and have the usual shape: known fields, one header, numbers in their
+shortest encoding. For any other answer the functions return None, and protobuf decodes it or
+reports its error. Protobuf decodes long answers faster.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Final
 from kvorum.client.values import DeleteResult, KeyValue, PutResult, RangeResult
 
 SHORT_BYTES_MAX: Final = 16 << 10
-"""The longest answer that is read here."""
+"""The longest answer that this module decodes."""
 _INT64_LIMIT: Final = 1 << 63
 _NUMBER: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
 _HEADER: Final = re.compile(
@@ -21,7 +21,7 @@ _HEADER: Final = re.compile(
 
 
 def read_put(answer: bytes) -> PutResult | None:
-    """Return what a put did, if it is told in the usual shape: no previous value was asked for."""
+    """Return the result of a put; None unless the answer has the usual shape, without `prev_kv`."""
     try:
         if answer[0] != 0x0A or answer[1] + 2 != len(answer):
             return None
@@ -31,13 +31,13 @@ def read_put(answer: bytes) -> PutResult | None:
 
 
 def read_delete(answer: bytes) -> DeleteResult | None:
-    """Return what a deletion did, if it is told in the usual shape."""
+    """Return the result of a deletion; None unless the answer has the usual shape."""
     found = _read(answer, 0x1A, 0x10, 0)
     return None if found is None else DeleteResult(found[2], found[1], found[0])
 
 
 def read_range(answer: bytes) -> RangeResult | None:
-    """Return what a range found, if it is told in the usual shape."""
+    """Return the result of a range; None unless the answer has the usual shape."""
     found = _read(answer, 0x12, 0x20, 0x18)
     return None if found is None else RangeResult(found[0], found[2], bool(found[3]), found[1])
 
@@ -119,9 +119,9 @@ def _revision(data: bytes, at: int, end: int) -> int:
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and where it ends; raises IndexError if it is not written shortly.
+    """Return a number and where it ends; raises IndexError if its encoding is unusual.
 
-    It may have 63 bits, and no more bytes than it needs.
+    The number may have 63 bits, and no more bytes than it needs.
     """
     value = shift = 0
     while True:

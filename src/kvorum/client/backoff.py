@@ -1,4 +1,4 @@
-"""When to try again what has failed: later each time, up to a limit."""
+"""When to retry after failures: with a delay that grows up to a limit."""
 
 from typing import Final
 
@@ -6,23 +6,23 @@ _FAILURES_MAX: Final = 20
 
 
 class BackOff:
-    """The time before another attempt."""
+    """The delay before the next attempt."""
 
     __slots__ = ("_failures", "_seconds", "_seconds_max", "until")
 
     def __init__(self, seconds: float, seconds_max: float) -> None:
-        """Wait so long after the first failure, and half as long again after each more in a row."""
+        """Start with a delay of `seconds`, which grows by half with each failure in a row."""
         self._seconds = seconds
         self._seconds_max = seconds_max
         self._failures = 0
         self.until: float = 0.0
-        """Nothing is to be tried before this moment."""
+        """No attempt may start before this moment."""
 
     def failed(self, now: float) -> None:
-        """Note that an attempt failed."""
+        """Record that an attempt failed."""
         self.until = now + min(self._seconds * 1.5**self._failures, self._seconds_max)
         self._failures = min(self._failures + 1, _FAILURES_MAX)
 
     def worked(self) -> None:
-        """Note that an attempt did not fail."""
+        """Record that an attempt succeeded."""
         self._failures = 0

@@ -1,8 +1,8 @@
-"""The clock that leases are judged by: one that does not stop while the machine is suspended.
+"""The clock for leases, which does not stop while the machine is suspended.
 
-A server goes on counting while a laptop sleeps or a virtual machine is paused. `time.monotonic`
-stands still meanwhile, so a client that asked it would take a lease for its own long after another
-client has got it.
+A server goes on counting while the client's laptop sleeps or its virtual machine is paused.
+`time.monotonic` stands still meanwhile, so a client that used it would rely on a lease long after
+another client has taken over.
 """
 
 import time
@@ -12,17 +12,17 @@ from typing import Any
 
 
 def lasting_clock(clocks: Any = time) -> Callable[[], float]:
-    """Return CLOCK_BOOTTIME where there is one, otherwise the best clock that there is.
+    """Return CLOCK_BOOTTIME if the system has it, otherwise the best clock available.
 
-    `clocks` has what the module `time` has; a simulation passes those of a machine of its own.
+    `clocks` has the interface of the module `time`; a simulation passes clocks of its own.
     """
-    # Where the first is missing, as on macOS, the second counts the time of a suspend.
+    # On systems without CLOCK_BOOTTIME, such as macOS, CLOCK_MONOTONIC counts suspended time.
     number = getattr(clocks, "CLOCK_BOOTTIME", getattr(clocks, "CLOCK_MONOTONIC", None))
     try:
         if number is not None:
             clocks.clock_gettime(number)
             return partial(clocks.clock_gettime, number)
     except OSError:
-        # Some sandboxes refuse it.
+        # Some sandboxes refuse the call.
         pass
     return clocks.monotonic  # type: ignore[no-any-return]

@@ -1,14 +1,15 @@
-"""The calls of a client: where they go, when they are made again, how they end.
+"""The calls of a client: where they go, when they are repeated, how they end.
 
-No socket, no thread and no clock: the transport carries calls, time is passed in. Rules:
+The core has no socket, thread or clock: a transport carries calls, and the shell passes in the
+time. Rules:
 
-- A call that reads, or that does no more if it is made twice, is made again until its time is over.
-  A write is made again only if no server has looked at it; otherwise its outcome is unknown, and
-  the caller is told so. Whatever needs a leader asks the member to refuse it if it knows none.
-- A user's token is fetched by one login at a time; calls wait for it. A call that is refused
-  because of its token has changed nothing, so it waits for a new one and is made again.
-- Whoever starts a call hears of its end exactly once, unless they cancel it; never before `start`
-  has returned.
+- The core repeats reads and other idempotent calls until their timeout. It repeats a write only if
+  no server has processed it; otherwise the write ends with OutcomeUnknownError. A call that needs
+  a leader asks its member to refuse it if the member knows none.
+- One login at a time fetches the user's token, and calls wait for it. A call that a server refuses
+  because of its token has changed nothing, so the core repeats it with a new token.
+- The core reports the end of each call exactly once, unless the call is cancelled, and never before
+  `start` has returned.
 """
 
 from collections import deque
@@ -39,23 +40,23 @@ from kvorum.client.interface import End, Metadata, Transport
 from kvorum.client.rpcs import Rpc
 
 RETRY_SECONDS: Final = 0.025
-"""How long to wait after all endpoints were tried."""
+"""How long a call waits after it has tried all endpoints."""
 SYNC_SECONDS_MAX: Final = 5.0
-"""How long the question for the members may take."""
+"""The timeout of the request for the member list."""
 CONNECT_SECONDS_SLOW: Final = 1.0
-"""After so long another endpoint is connected to as well."""
+"""If connecting takes longer, the client tries another endpoint as well."""
 LOGINS_MAX: Final = 3
-"""How often a call waits for a new token before the refusal is its end."""
+"""How many new tokens a call waits for before it ends with the refusal."""
 TIMEOUT_TEXTS_KEPT: Final = 64
 ENDED_KEPT_MAX: Final = 1000
-"""So many calls that have ended may be kept until their time would have been over."""
+"""Up to this many ended calls may stay in the heap of deadlines until their deadline."""
 TIMEOUT_SECONDS_MAX: Final = 99_999.0
-"""More milliseconds than gRPC can write; such calls wait as long as it takes."""
+"""Longer timeouts exceed the digits of `grpc-timeout`; the core does not send them."""
 HAS_LEADER: Final = ("hasleader", "true")
 VERSION: Final = ("client-api-version", "3.7")
 
 _NOTHING: Final = Rpc("", False, False)
-"""What a call is of that has ended."""
+"""The method of a call that has ended."""
 _UNKNOWN_OUTCOMES: Final = (Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNKNOWN, Code.INTERNAL)
 """Codes that do not say whether a write took effect, unless the text is one of etcd's."""
 
@@ -64,25 +65,25 @@ TakeMessage = Callable[[bytes], None]
 
 
 class Credentials(NamedTuple):
-    """Who the client is, if it logs in."""
+    """The name and password of the user as which a client logs in."""
 
     user: str
     password: str
 
 
 class Settings(NamedTuple):
-    """What a client's core is told once."""
+    """The settings of a client's core, which do not change."""
 
     credentials: Credentials | None = None
     token: str = ""
-    """A token that was made elsewhere, and is never renewed."""
+    """A token from elsewhere, which the client never renews."""
     login_seconds_max: float = 5.0
     sync_seconds: float = float("inf")
-    """How often the endpoints are replaced by what the cluster says they are."""
+    """How often the client replaces its endpoints by those in the cluster's member list."""
 
 
 class Call:
-    """A call as its user sees it; the transport may see several in its place."""
+    """A call as its user sees it; the transport may carry several attempts."""
 
     __slots__ = (
         "answered",
@@ -111,24 +112,24 @@ class Call:
         self.deadline: float = deadline
         self.answered: Answered = answered
         self.endpoint: Endpoint | None = None
-        """Where it is now; None while it waits."""
+        """The endpoint of the current attempt; None while the call waits."""
         self.pinned: Endpoint | None = None
-        """The only endpoint that it may go to."""
+        """The only endpoint that the call may go to."""
         self.attempts: int = 0
         self.logins: int = 0
         self.is_sent: bool = False
-        """Whether a server may have looked at it."""
+        """Whether a server may have processed the call."""
         self.received: bytes | None = None
         self.on_message: TakeMessage | None = None
-        """Gets each message of a call that is answered with several."""
+        """Receives each message, if the server answers the call with several."""
         self.problem: KvorumError | None = None
-        """Why it was not answered so far."""
+        """The error of the last attempt."""
         self.request_metadata: Metadata = ()
         self.token: str = ""
 
 
 class Stream:
-    """A call with several messages; it is never made again by itself."""
+    """A call with messages in both directions, which the core never repeats."""
 
     __slots__ = ("endpoint", "number", "on_end", "on_message", "token")
 
@@ -147,7 +148,7 @@ class Stream:
 
 
 def _ignore(_: KvorumError | None) -> None:
-    """Take the end of a stream that nobody knows of yet."""
+    """Ignore the end of a stream that `open_stream` has not returned yet."""
 
 
 class Core:
@@ -160,39 +161,39 @@ class Core:
         self.closed: KvorumError | None = None
         self._settings = settings
         self._token = settings.token if settings.credentials is None else None
-        """Empty if none is needed, None if it is to be fetched."""
+        """Empty if the client needs no token, None if it must log in for one."""
         self._next_number = 1
         self._calls: dict[int, Call] = {}
-        """Those that are at a server."""
+        """Calls that are at a server."""
         self._waiting: deque[Call] = deque()
-        """Those that wait for an endpoint."""
+        """Calls that wait for an endpoint."""
         self._waiting_pinned: deque[Call] = deque()
-        """Those that wait for one that is being connected, and for no other."""
+        """Calls that wait for the one endpoint that they may go to, which is being connected."""
         self._without_token: list[Call] = []
         self._resting: list[tuple[float, int, Call]] = []
-        """Those that wait a moment before they are made again."""
+        """Calls that wait a moment before they are repeated."""
         self._deadlines: list[tuple[float, int, Call]] = []
         self._ended_count = 0
-        """How many of those may have ended already."""
+        """How many calls among the deadlines may have ended already."""
         self._streams: dict[int, Stream] = {}
         self._timeouts: dict[float, Metadata] = {}
         self._timeouts_alone: dict[float, Metadata] = {}
-        """The metadata of calls that may take so long, with a leader and without."""
+        """The metadata of calls by timeout: of those that need a leader, and of the others."""
         self._is_logging_in = False
         self._problems: dict[int, str] = {}
         """Why each endpoint could not be reached."""
         self._unusable: set[int] = set()
-        """Those of them that it would be of no use to ask again, as they were given."""
+        """Endpoints that cannot be used as configured, so that retries are useless."""
         self._leaving: set[Endpoint] = set()
-        """Those that were given up, and have calls to finish."""
+        """Former endpoints that still have calls to finish."""
         self._sync_at = 0.0 if settings.sync_seconds < float("inf") else float("inf")
 
     def copy(self) -> "Core":
-        """Return a core of its own with the same endpoints and the same user."""
+        """Return an independent core with the same endpoints and the same user."""
         addresses = [each.address for each in self.endpoints.all.values()]
         return Core(addresses, self._settings)
 
-    # What the client's users do.
+    # Requests of the client's users.
 
     def start(
         self,
@@ -203,10 +204,11 @@ class Core:
         at: int | None = None,
         on_message: TakeMessage | None = None,
     ) -> Call:
-        """Begin a call; `answered` gets the answer's message or an error, once.
+        """Start a call; `answered` gets the answer's message or an error, once.
 
-        With `at`, it goes to that endpoint alone. With `on_message`, that gets every message of the
-        answer, and `answered` none; after the first of them the call is not made again.
+        With `at`, the call goes to that endpoint alone. With `on_message`, that function gets every
+        message of the answer, and `answered` an empty one; after the first message the core does
+        not repeat the call.
         """
         self._next_number += 1
         call = Call(self._next_number, rpc, message, self.now + seconds_max, answered)
@@ -216,7 +218,7 @@ class Core:
             call.pinned = self.endpoints.known[at]
         call.on_message = on_message
         if self.closed is not None:
-            # Told when time is passed next, because nothing is told before this returns.
+            # The next `pass_time` reports the end: `start` must return before `answered` is called.
             call.deadline = self.now
         heappush(self._deadlines, (call.deadline, call.number, call))
         if self.closed is None:
@@ -224,7 +226,7 @@ class Core:
         return call
 
     def cancel(self, call: Call) -> None:
-        """Wait no longer for a call; its end is not told."""
+        """Cancel a call; `answered` is then never called."""
         if self._forget(call) and call.endpoint is not None:
             self.transport.cancel(call.number)
             self._leave()
@@ -238,7 +240,7 @@ class Core:
         metadata: Metadata = (),
         at: int | None = None,
     ) -> Stream | None:
-        """Open a stream with its first message; None if no endpoint can be asked at once."""
+        """Open a stream with its first message; return None if no endpoint is ready."""
         endpoint = self.endpoints.pick(self.now) if at is None else self.endpoints.known[at]
         if self.closed is not None or not self._is_ready(endpoint) or not self._has_token():
             return None
@@ -249,23 +251,23 @@ class Core:
         fields = (*metadata, VERSION, *self._token_field())
         self.transport.start(stream.number, endpoint.number, rpc.path, fields, message, False)
         if stream.number not in self._streams:
-            # The connection is closing: nothing is told before this returns.
+            # The connection is closing, so the stream has ended already.
             return None
         stream.on_end = on_end
         return stream
 
     def send(self, stream: Stream, message: bytes) -> None:
-        """Send a message more on a stream."""
+        """Send another message on a stream."""
         self.transport.send(stream.number, message)
 
     def close_stream(self, stream: Stream) -> None:
-        """Break a stream off; nothing more is told of it."""
+        """Cancel a stream; its callbacks are then never called."""
         if self._streams.pop(stream.number, None) is not None:
             self.transport.cancel(stream.number)
             self._leave()
 
     def close(self) -> None:
-        """End everything: calls in flight get an error, and so does what begins later."""
+        """End all calls and streams with ClosedError; later calls end with it, too."""
         if self.closed is not None:
             return
         self.closed = ClosedError("the client is closed")
@@ -287,14 +289,14 @@ class Core:
             self.transport.disconnect(endpoint.number)
 
     def set_endpoints(self, addresses: Sequence[Address]) -> None:
-        """Use other endpoints; those that are given up finish the calls that they have."""
+        """Use other endpoints; the former ones finish the calls that they have."""
         self._leaving.update(self.endpoints.replace(addresses))
         self._leaving.difference_update(self.endpoints.all.values())
         self._leave()
         self._serve_waiting()
 
     def _leave(self) -> None:
-        """Give up the connections that were only kept for calls that have ended."""
+        """Close the connections to former endpoints whose calls have all ended."""
         if self._leaving:
             used = {each.endpoint for each in self._calls.values()}
             used.update(each.endpoint for each in self._streams.values())
@@ -303,10 +305,10 @@ class Core:
                 endpoint.is_connected = False
                 self.transport.disconnect(endpoint.number)
 
-    # What the transport tells.
+    # Reports of the transport.
 
     def connected(self, number: int) -> None:
-        """Note that an endpoint can be asked."""
+        """Record that an endpoint is connected."""
         endpoint = self.endpoints.known[number]
         endpoint.is_connecting = False
         if number not in self.endpoints.all and not endpoint.is_named:
@@ -317,10 +319,10 @@ class Core:
         self._serve_waiting()
 
     def disconnected(self, number: int, reason: str, *, is_unusable: bool = False) -> None:
-        """Note that an endpoint could not be reached, or was lost; its calls have ended.
+        """Record that an endpoint could not be reached, was lost, or takes no new calls.
 
-        One is unusable if it speaks something else, or if its TLS cannot work as it was given.
-        Calls then wait for it no longer.
+        An endpoint is unusable if it speaks another protocol, or if its TLS cannot work as
+        configured. Calls then wait for it no longer.
         """
         endpoint = self.endpoints.known[number]
         endpoint.is_connecting = endpoint.is_connected = False
@@ -374,7 +376,7 @@ class Core:
     # Time.
 
     def wake_at(self) -> float:
-        """Return when there is something to do even if nothing happens before."""
+        """Return when to call `pass_time` next if nothing happens before."""
         deadlines = self._deadlines
         while deadlines and deadlines[0][2].rpc is _NOTHING:
             heappop(deadlines)
@@ -391,7 +393,7 @@ class Core:
         return min(moment, self._sync_at)
 
     def pass_time(self, now: float) -> None:
-        """Make again what has waited long enough, and end what has waited too long."""
+        """Repeat calls that have waited long enough, and end those whose timeout has expired."""
         self.now = now
         deadlines, resting = self._deadlines, self._resting
         while deadlines and deadlines[0][0] <= now:
@@ -404,7 +406,7 @@ class Core:
                 self._attempt(call)
         if self._waiting:
             for endpoint in self.endpoints.all.values():
-                # It may be behind something that drops all packets; another may be reached.
+                # A firewall may drop all packets to this endpoint; try another one as well.
                 slow_at = endpoint.connecting_since + CONNECT_SECONDS_SLOW
                 if endpoint.is_connecting and slow_at <= now:
                     self.endpoints.fails(endpoint, now)
@@ -413,16 +415,16 @@ class Core:
             self._synchronize()
 
     def _synchronize(self) -> None:
-        """Ask for the members, and use those that serve from then on."""
+        """Request the member list, and use the endpoints in it from then on."""
         from kvorum.client.finding import member_addresses, members_request
 
-        # One at a time: a member that does not answer would be asked ever more.
+        # One at a time: requests would pile up at a member that does not answer.
         self._sync_at = float("inf")
 
         def answered(answer: bytes | KvorumError) -> None:
             if self.closed is None:
                 self._sync_at = self.now + self._settings.sync_seconds
-            # One that fails is made again when the next is due; the endpoints stay as they are.
+            # After a failure the endpoints stay as they are until the next request.
             if isinstance(answer, bytes) and (found := member_addresses(answer)):
                 self.set_endpoints(found)
 
@@ -475,11 +477,11 @@ class Core:
         error = error_of(end.code, end.text)
         call.problem = error
         if call.on_message is not None and call.received is not None:
-            # Its user has some of the answer, and must not get it twice.
+            # The user has a part of the answer, and must not get that part twice.
             self._finish(call, error)
             return
         call.received = None
-        # A member without a leader refuses calls before it looks at them.
+        # A member without a leader refuses calls before it processes them.
         is_untouched = end.is_unprocessed or isinstance(error, NoLeaderError)
         may_repeat = is_untouched or call.rpc.is_repeatable
         call.is_sent = call.is_sent or not is_untouched
@@ -496,7 +498,7 @@ class Core:
             else:
                 self._finish_unknown(call, error)
         elif end.code in (Code.CANCELLED, Code.DEADLINE_EXCEEDED) and call.rpc.is_repeatable:
-            # The server's patience was shorter than the caller's.
+            # The server's timeout was shorter than the caller's.
             self._again(call)
         elif end.code in _UNKNOWN_OUTCOMES and error.status is None:
             self._finish_unknown(call, error)
@@ -504,7 +506,7 @@ class Core:
             self._finish(call, error)
 
     def _again(self, call: Call) -> None:
-        """Make a call again: at once at another endpoint, after a rest if all were tried."""
+        """Repeat a call: at once at another endpoint, or after a pause if it has tried all."""
         if self._unusable and self._is_hopeless(call):
             self._finish(call, self._unreachable(call))
         elif call.pinned is None and call.attempts % len(self.endpoints.all):
@@ -517,7 +519,7 @@ class Core:
         return [*self.endpoints.all.values()] if call.pinned is None else [call.pinned]
 
     def _is_hopeless(self, call: Call) -> bool:
-        """Return whether no endpoint can be used as it was given, however long a call waits."""
+        """Return whether none of a call's endpoints can be used as configured."""
         asked = self._asked(call)
         return all(each.number in self._unusable and not each.is_connected for each in asked)
 
@@ -545,7 +547,7 @@ class Core:
         if call.endpoint is not None:
             self._calls.pop(call.number, None)
             self.transport.cancel(call.number)
-            # It may have stopped; others, if there are any, may fare better.
+            # The endpoint may hang; another one, if there is any, may answer.
             self.endpoints.fails(call.endpoint, self.now)
         problem = f"; {call.problem}" if call.problem is not None else ""
         late = DeadlineError(f"{call.rpc.path} was not answered in time{problem}")
@@ -562,7 +564,7 @@ class Core:
             call.answered(answer)
 
     def _forget(self, call: Call) -> bool:
-        """Let nothing more happen to a call; return whether something still could."""
+        """Mark a call as ended; return False if it had ended before."""
         if call.rpc is _NOTHING:
             return False
         call.rpc = _NOTHING
@@ -574,7 +576,7 @@ class Core:
         return True
 
     def _forget_deadlines(self) -> None:
-        """Let go of calls that have ended before their time was over."""
+        """Remove ended calls from the deadlines."""
         self._deadlines[:] = [each for each in self._deadlines if each[2].rpc is not _NOTHING]
         heapify(self._deadlines)
         self._ended_count = 0
@@ -590,10 +592,10 @@ class Core:
             self._forget_token(stream.token)
         stream.on_end(error)
 
-    # Who calls.
+    # Authentication.
 
     def renews(self, error: KvorumError) -> bool:
-        """Return whether an error is cured by a new token, which this client can get."""
+        """Return whether a new token would cure an error, and this client can get one."""
         is_refusal = isinstance(error, UserEmptyError | InvalidTokenError | AuthOutdatedError)
         return is_refusal and self._settings.credentials is not None
 
@@ -609,13 +611,13 @@ class Core:
         return (("token", self._token),) if self._token else ()
 
     def _refused(self, call: Call, error: KvorumError) -> None:
-        """Make a call again with a new token, if it can be had: a refused one changed nothing."""
+        """Repeat a refused call, which has changed nothing, if the client can get a new token."""
         self._forget_token(call.token)
         call.logins += 1
         call.is_sent = False
         if self._settings.credentials is None or call.logins > LOGINS_MAX:
             if isinstance(error, AuthOutdatedError) and call.logins <= LOGINS_MAX:
-                # A certificate's user: the next look at the store is a new one.
+                # The user of a certificate needs no token; the retry sees the new auth revision.
                 self._again(call)
             else:
                 self._finish(call, error)
@@ -623,7 +625,7 @@ class Core:
             self._attempt(call)
 
     def refuse(self, stream: Stream) -> None:
-        """Note that a server does not take the token that a stream was opened with."""
+        """Record that a server rejects the token with which a stream was opened."""
         self._forget_token(stream.token)
 
     def _forget_token(self, token: str) -> None:
@@ -631,7 +633,7 @@ class Core:
             self._token = None
 
     def login_message(self) -> bytes | None:
-        """Return what a login asks; None if this client does not log in."""
+        """Return the request of a login; None if this client does not log in."""
         credentials = self._settings.credentials
         if credentials is None:
             return None
@@ -645,13 +647,13 @@ class Core:
         self.start(rpcs.AUTHENTICATE, message, self._settings.login_seconds_max, self.logged_in)
 
     def logged_in(self, answer: bytes | KvorumError) -> None:
-        """Take the answer of a login: calls that waited for it are made, or fail with it."""
+        """Take the answer of a login: start the calls that waited for it, or fail them."""
         self._is_logging_in = False
         waiting, self._without_token = self._without_token, []
         if isinstance(answer, bytes):
             self._token = pb.AuthenticateResponse.FromString(answer).token
         elif isinstance(answer, AuthNotEnabledError):
-            # Once a token is needed, the first call without one is refused, and fetches it.
+            # Once authentication is enabled, a server refuses the next call, which then logs in.
             self._token = ""
         else:
             answer.is_of_login = True
@@ -663,7 +665,7 @@ class Core:
                 self._attempt(call)
 
     def _timeout(self, rpc: Rpc, seconds: float) -> Metadata:
-        """Return the metadata of calls that may take so long; a server need not work longer."""
+        """Return the metadata of calls with a timeout, which lets the server stop working then."""
         known = self._timeouts if rpc.needs_leader else self._timeouts_alone
         if len(known) >= TIMEOUT_TEXTS_KEPT:
             known.clear()

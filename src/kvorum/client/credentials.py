@@ -1,4 +1,4 @@
-"""TLS as a client is told to speak it: files that are read again for each new connection."""
+"""The TLS options of a client: its files are read again for each new connection."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
 
 
 class TlsOptions(NamedTuple):
-    """Which certificates to trust, and which to show."""
+    """Which certificates to trust, and which to present."""
 
     ca: str = ""
-    """A file of authorities; empty: the system's."""
+    """A file of authorities; empty for the system's."""
     cert: str = ""
     key: str = ""
     insecure: bool = False
-    """Whether any certificate of a server is accepted."""
+    """Whether to accept any server certificate."""
 
     @property
     def is_given(self) -> bool:
-        """Whether TLS is spoken with endpoints that do not say."""
+        """Whether to use TLS with endpoints whose address leaves it open."""
         return bool(self.ca or self.cert or self.insecure)
 
 
 def contexts(options: TlsOptions) -> "Callable[[Address], ssl.SSLContext | None]":
-    """Return what makes the TLS context of a connection, or None where none is spoken.
+    """Return a function that makes the TLS context for an address, or None for plain text.
 
-    The files are read for each connection, so that renewed ones need no new client.
+    It reads the files for each connection, so that renewed certificates need no new client.
     """
     if bool(options.cert) != bool(options.key):
         raise ValueError("a certificate and its key go together; one of cert, key is missing")
@@ -38,7 +38,7 @@ def contexts(options: TlsOptions) -> "Callable[[Address], ssl.SSLContext | None]
         is_secure = options.is_given if address.is_secure is None else address.is_secure
         if not is_secure:
             return None
-        # Imported late: most clients speak no TLS.
+        # Imported late: most clients use no TLS.
         import ssl
 
         from kvorum.client.trust import server_context
@@ -61,9 +61,9 @@ def contexts(options: TlsOptions) -> "Callable[[Address], ssl.SSLContext | None]
 
 
 def _read(name: str, path: str) -> bytes:
-    """Return what a file holds; raises UnusableError that names it."""
+    """Return the content of a file; raises UnusableError that names the file."""
     try:
-        # Not by pathlib, which takes long to load.
+        # Not with pathlib, which takes long to import.
         with open(path, "rb") as file:  # noqa: PTH123
             return file.read()
     except (OSError, ValueError) as error:
@@ -72,7 +72,7 @@ def _read(name: str, path: str) -> bytes:
 
 
 def _load(context: "ssl.SSLContext", cert: str, key: str) -> None:
-    """Let connections show a certificate; raises UnusableError that names the file at fault."""
+    """Let connections present a certificate; raises UnusableError that names the faulty file."""
     import ssl
 
     if b"-----BEGIN CERTIFICATE" not in _read("cert", cert):

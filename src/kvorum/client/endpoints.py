@@ -1,7 +1,8 @@
-"""The endpoints of a client: how they are written, and which of them is asked next.
+"""The endpoints of a client: their notation, and the choice of the one for the next call.
 
-A client stays with the endpoint that answers. One that cannot be reached, or cannot serve, is
-avoided for a while that grows; where all are, the one whose time is over first is tried.
+A client stays with the endpoint that answers. It avoids an endpoint that is unreachable or cannot
+serve, for longer after each failure. If it avoids all of them, it picks the one whose time is over
+first.
 """
 
 import re
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 BACK_OFF_SECONDS: Final = 0.05
-"""How long an endpoint is avoided after its first failure; each one in a row doubles that."""
+"""How long an endpoint is avoided after its first failure; each failure in a row doubles it."""
 BACK_OFF_SECONDS_MAX: Final = 5.0
 PORT: Final = 2379
 PORT_MAX: Final = 65_535
@@ -18,33 +19,33 @@ _SECURE: Final = {"http": False, "https": True, "": None}
 
 
 class Address(NamedTuple):
-    """Where an endpoint is."""
+    """The address of an endpoint."""
 
     text: str
-    """As it was given."""
+    """The address as the user wrote it."""
     host: str
     """A name or an address; a path if there is no port."""
     port: int | None
     """None for a unix socket."""
     is_secure: bool | None
-    """Whether TLS is spoken; None if that depends on whether there are certificates."""
+    """Whether to use TLS; None if that depends on the client's TLS options."""
 
     @property
     def authority(self) -> str:
-        """What the server is called in requests."""
+        """The server's name in requests."""
         if self.port is None:
             return "localhost"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     def is_same(self, other: "Address") -> bool:
-        """Return whether both are written for one place; TLS may be left open in one of them."""
+        """Return whether both address the same target; one of them may leave TLS open."""
         secure = {self.is_secure, other.is_secure} - {None}
         return (self.host, self.port) == (other.host, other.port) and len(secure) < 2
 
 
 def parse_endpoint(text: str) -> Address:
-    """Read an endpoint: `host:port`, a URL of http or https, or a socket of unix or unixs."""
+    """Parse an endpoint: `host:port`, a URL of http or https, or a socket of unix or unixs."""
     scheme, colon, rest = text.partition(":")
     if colon and scheme in ("unix", "unixs"):
         path = rest.removeprefix("//")
@@ -52,7 +53,7 @@ def parse_endpoint(text: str) -> Address:
             raise ValueError(f"endpoint {text!r} has no path; expected for example unix:///tmp/s")
         return Address(text, path, None, True if scheme == "unixs" else None)
     if (plain := _PLAIN.fullmatch(text)) is not None and int(plain[3]) <= PORT_MAX:
-        # Nearly all are written so; what reads every URL takes long to load.
+        # Nearly all endpoints look like this; `urllib` takes long to import.
         return Address(text, plain[2].lower(), int(plain[3]), _SECURE[plain[1] or ""])
     from urllib.parse import urlsplit
 
@@ -72,7 +73,7 @@ def parse_endpoint(text: str) -> Address:
 
 
 class Endpoint:
-    """What is known of one endpoint."""
+    """An endpoint and its state."""
 
     __slots__ = (
         "address",
@@ -92,9 +93,9 @@ class Endpoint:
         self.is_connecting: bool = False
         self.connecting_since: float = 0.0
         self.is_named: bool = False
-        """Whether calls were made that go to this one alone."""
+        """Whether a call named this endpoint as the only one that it may go to."""
         self.failures: int = 0
-        """How often in a row it failed."""
+        """The number of failures in a row."""
         self.avoided_until: float = 0.0
 
 
@@ -104,15 +105,15 @@ class Endpoints:
     def __init__(self, addresses: Sequence[Address], start: int) -> None:
         self._next_number = 0
         self.all: dict[int, Endpoint] = {}
-        """Those that any call may go to."""
+        """The endpoints that any call may go to."""
         self.known: dict[int, Endpoint] = {}
-        """Those, those that were given up, and those that calls were made to by name."""
+        """Every endpoint so far: those in `all`, former ones, and those that calls have named."""
         self._current: Endpoint | None = None
-        """The one that calls go to."""
+        """The endpoint that calls go to."""
         self.replace([*addresses[start:], *addresses[:start]])
 
     def replace(self, addresses: Sequence[Address]) -> list[Endpoint]:
-        """Use these from now on; return those that are not among them, to be given up."""
+        """Use these addresses from now on; return the former endpoints that are not among them."""
         if not addresses:
             raise ValueError("a client needs an endpoint, for example 'localhost:2379'")
         before = self.all
@@ -123,13 +124,13 @@ class Endpoints:
         return [each for number, each in before.items() if number not in self.all]
 
     def named(self, address: Address) -> Endpoint:
-        """Return an endpoint that a call is to go to, whether others may go there or not."""
+        """Return the endpoint of an address for a call that goes to it alone."""
         endpoint = self._known(address)
         endpoint.is_named = True
         return endpoint
 
     def _known(self, address: Address) -> Endpoint:
-        """Return the endpoint of an address, however that is written."""
+        """Return the endpoint of an address, a new one if no endpoint has that address."""
         for endpoint in self.known.values():
             if endpoint.address.is_same(address):
                 return endpoint
@@ -138,11 +139,11 @@ class Endpoints:
         return endpoint
 
     def pick(self, now: float) -> Endpoint:
-        """Return the endpoint to ask: the current one, unless it is avoided."""
+        """Return the endpoint for the next call: the current one, unless it is avoided."""
         current = self._current
         if current is not None and current.avoided_until <= now:
             return current
-        # Those that are connected come first among those that are not avoided.
+        # Among endpoints that are not avoided, connected ones come first.
         best = min(
             self.all.values(),
             key=lambda each: (
@@ -155,12 +156,12 @@ class Endpoints:
         return best
 
     def works(self, endpoint: Endpoint) -> None:
-        """Note that an endpoint has answered."""
+        """Record that an endpoint has answered."""
         endpoint.failures = 0
         endpoint.avoided_until = 0.0
 
     def fails(self, endpoint: Endpoint, now: float) -> None:
-        """Avoid an endpoint for a while; all calls that fail with it together count once."""
+        """Avoid an endpoint for a while; calls that fail while it is avoided count once."""
         if endpoint.avoided_until > now:
             return
         seconds = BACK_OFF_SECONDS * 2.0 ** min(endpoint.failures, 10)

@@ -1,8 +1,8 @@
-"""Every error a call can end with, by name.
+"""The errors that the client raises.
 
-`CallError` and its kinds are what a server answered: a kind for each error that the API names, so
-that a program catches what it means. `OutcomeUnknownError` is a write that may have taken effect or
-not. The rest is the client's own.
+A `CallError` is an error that a server returned. Each error that the API names has a subclass, so
+that programs can catch exactly that one. `OutcomeUnknownError` reports a write that may or may not
+have taken effect. The client itself raises the others.
 """
 
 from typing import ClassVar
@@ -15,7 +15,7 @@ class KvorumError(Exception):
     """The base of every error of this client."""
 
     is_of_login = False
-    """Whether it is the login that failed, before any call."""
+    """Whether the client's login failed, rather than the call itself."""
 
 
 class ClosedError(KvorumError):
@@ -23,7 +23,7 @@ class ClosedError(KvorumError):
 
 
 class DeadlineError(KvorumError, TimeoutError):
-    """The call's time was over; if it was a write, it had not been sent."""
+    """The timeout expired; a write of keys that may have been sent raises OutcomeUnknownError."""
 
 
 class UnavailableError(KvorumError, ConnectionError):
@@ -31,18 +31,18 @@ class UnavailableError(KvorumError, ConnectionError):
 
 
 class OutcomeUnknownError(KvorumError):
-    """The write was sent, and nobody can say whether it took effect; `__cause__` says why.
+    """The write was sent, but may or may not have taken effect; `__cause__` is the reason.
 
-    Read what it should have changed before it is sent again.
+    Read the keys that it writes before you send it again.
     """
 
 
 class ForkedError(KvorumError):
-    """The client was made by a parent of this process; a child needs one of its own."""
+    """A parent process made the client; each child process must make a client of its own."""
 
 
 class RevisionWentBackError(KvorumError):
-    """The store is older than what this client has seen: it was restored from a backup."""
+    """The store is at an older revision than this client has seen, as after a restore."""
 
     def __init__(self, seen: int, found: int) -> None:
         super().__init__(
@@ -54,7 +54,7 @@ class RevisionWentBackError(KvorumError):
 
 
 class MembersBehindError(KvorumError):
-    """All members that answered are behind what was shown before."""
+    """All members that answered are behind a revision that the client has returned before."""
 
     def __init__(self, shown: int, found: int) -> None:
         super().__init__(
@@ -66,7 +66,7 @@ class MembersBehindError(KvorumError):
 
 
 class WatchCompactedError(KvorumError):
-    """The events from `revision` on are gone; the oldest that are left begin at `compacted`."""
+    """Compaction removed the events from `revision` on; the oldest left begin at `compacted`."""
 
     def __init__(self, revision: int, compacted: int) -> None:
         super().__init__(
@@ -78,23 +78,23 @@ class WatchCompactedError(KvorumError):
 
 
 class WatchCanceledError(KvorumError):
-    """The server has ended the watch, for the reason given."""
+    """The server cancelled the watch, for the reason in the message."""
 
 
 class WatchLostError(KvorumError):
-    """The watch lost its stream, and was not to be resumed on another one."""
+    """The watch lost its stream, and its user asked it not to resume on another one."""
 
 
 class LeaseLostError(KvorumError):
-    """The lease is not kept alive any more; whatever it held may be another's now."""
+    """The lease is no longer kept alive; another client may now hold its locks and keys."""
 
 
 class SnapshotError(KvorumError):
-    """What came is not a whole snapshot; nothing was saved."""
+    """The received snapshot is incomplete or damaged; no file was saved."""
 
 
 class CallError(KvorumError):
-    """What the server answered: gRPC's code, and the text that names the error."""
+    """An error that the server returned: gRPC's code, and the text that names the error."""
 
     status: ClassVar[Status | None] = None
 
@@ -105,25 +105,25 @@ class CallError(KvorumError):
 
 
 class KeyEmptyError(CallError):
-    """A key is needed, and none was given."""
+    """The request needs a key and has none."""
 
     status: ClassVar[Status | None] = errors.EMPTY_KEY
 
 
 class KeyNotFoundError(CallError):
-    """The key does not exist whose value or lease was to be kept."""
+    """The put keeps the present value or lease, but the key does not exist."""
 
     status: ClassVar[Status | None] = errors.KEY_NOT_FOUND
 
 
 class ValueGivenError(CallError):
-    """A value was given although the present one was to be kept."""
+    """The put has a value although it keeps the present one."""
 
     status: ClassVar[Status | None] = errors.VALUE_PROVIDED
 
 
 class LeaseGivenError(CallError):
-    """A lease was given although the present one was to be kept."""
+    """The put has a lease although it keeps the present one."""
 
     status: ClassVar[Status | None] = errors.LEASE_PROVIDED
 
@@ -141,19 +141,19 @@ class DuplicateKeyError(CallError):
 
 
 class InvalidSortError(CallError):
-    """The server does not know the order that was asked for."""
+    """The server does not know the requested sort order."""
 
     status: ClassVar[Status | None] = errors.INVALID_SORT_OPTION
 
 
 class CompactedError(CallError):
-    """The revision that was asked for has been compacted."""
+    """The requested revision has been compacted."""
 
     status: ClassVar[Status | None] = errors.COMPACTED
 
 
 class FutureRevisionError(CallError):
-    """The revision that was asked for does not exist yet."""
+    """The requested revision does not exist yet."""
 
     status: ClassVar[Status | None] = errors.FUTURE_REV
 
@@ -171,7 +171,7 @@ class RequestTooLargeError(CallError):
 
 
 class TooManyRequestsError(CallError):
-    """The server has more to do than it can take on."""
+    """The server is overloaded."""
 
     status: ClassVar[Status | None] = errors.REQUEST_TOO_MANY_REQUESTS
 
@@ -183,7 +183,7 @@ class CorruptError(CallError):
 
 
 class LeaseNotFoundError(CallError):
-    """The lease has ended, or never was."""
+    """The lease has ended, or never existed."""
 
     status: ClassVar[Status | None] = errors.LEASE_NOT_FOUND
 
@@ -345,7 +345,7 @@ class AuthNotEnabledError(CallError):
 
 
 class InvalidTokenError(CallError):
-    """The token is not valid, or not any more."""
+    """The token is invalid or has expired."""
 
     status: ClassVar[Status | None] = errors.INVALID_AUTH_TOKEN
 
@@ -381,7 +381,7 @@ class LeaderChangedError(CallError):
 
 
 class NotCapableError(CallError):
-    """The cluster's version does not have this."""
+    """The cluster's version does not support the request."""
 
     status: ClassVar[Status | None] = errors.NOT_CAPABLE
 
@@ -411,37 +411,37 @@ class TimedOutConnectionLostError(CallError):
 
 
 class TimedOutApplyingError(CallError):
-    """The member was too slow to apply what it had to apply first."""
+    """The member did not reach the required applied index in time."""
 
     status: ClassVar[Status | None] = errors.TIMEOUT_WAIT_APPLIED_INDEX
 
 
 class TimedOutTransferError(CallError):
-    """The leadership was not handed over in time."""
+    """The leader did not hand over its leadership in time."""
 
     status: ClassVar[Status | None] = errors.TIMEOUT_LEADER_TRANSFER
 
 
 class LearnerUnsupportedError(CallError):
-    """A learner does not serve this."""
+    """A learner does not serve this request."""
 
     status: ClassVar[Status | None] = errors.NOT_SUPPORTED_FOR_LEARNER
 
 
 class BadTransfereeError(CallError):
-    """The member cannot lead."""
+    """The member to which leadership should move cannot lead."""
 
     status: ClassVar[Status | None] = errors.BAD_LEADER_TRANSFEREE
 
 
 class InvalidClientVersionError(CallError):
-    """The server does not like the client's version."""
+    """The server rejects the client's API version."""
 
     status: ClassVar[Status | None] = errors.INVALID_CLIENT_API_VERSION
 
 
 class DowngradeFormatError(CallError):
-    """The version to downgrade to is not written as one."""
+    """The target version of the downgrade is malformed."""
 
     status: ClassVar[Status | None] = errors.WRONG_DOWNGRADE_VERSION_FORMAT
 
@@ -471,19 +471,19 @@ class NoDowngradeError(CallError):
 
 
 class ElectionNotLeaderError(CallError):
-    """The candidate does not lead, or not any more."""
+    """The candidate is not the leader, or no longer."""
 
     status: ClassVar[Status | None] = errors.ELECTION_NOT_LEADER
 
 
 class ElectionNoLeaderError(CallError):
-    """Nobody leads this election."""
+    """The election has no leader."""
 
     status: ClassVar[Status | None] = errors.ELECTION_NO_LEADER
 
 
 class SessionExpiredError(CallError):
-    """The session's lease ended while it waited."""
+    """The session's lease ended while the caller waited."""
 
     status: ClassVar[Status | None] = errors.SESSION_EXPIRED
 
@@ -494,7 +494,7 @@ _BY_TEXT: dict[str, type[CallError]] = {
 
 
 def error_of(code: int, text: str) -> CallError:
-    """Return the error that a server's answer names."""
+    """Return the exception for the code and text of a server's answer."""
     kind = _BY_TEXT.get(text)
     if kind is not None:
         assert kind.status is not None

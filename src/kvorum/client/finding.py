@@ -1,4 +1,4 @@
-"""Where the members of a cluster are: by their own list, and by SRV records."""
+"""Finds the endpoints of a cluster: from its member list, or from SRV records."""
 
 from typing import Final
 
@@ -9,12 +9,12 @@ SERVICES: Final = (("_etcd-client-ssl", "https"), ("_etcd-client", "http"))
 
 
 def members_request() -> bytes:
-    """Return the question for the members, which the leader answers."""
+    """Return the request for the member list, as a linearizable read."""
     return pb.MemberListRequest(linearizable=True).SerializeToString()
 
 
 def member_addresses(answer: bytes) -> list[Address]:
-    """Return where the members can be asked that have started and may answer everything."""
+    """Return the client addresses of the members that have started and are not learners."""
     return [
         parse_endpoint(url)
         for member in pb.MemberListResponse.FromString(answer).members
@@ -26,8 +26,8 @@ def member_addresses(answer: bytes) -> list[Address]:
 def srv_endpoints(domain: str, name: str = "") -> list[str]:
     """Return the endpoints that a domain's SRV records name, the preferred ones first.
 
-    They are `_etcd-client-ssl._tcp` and `_etcd-client._tcp`; with a name, `-name` follows the
-    service. This asks the system's resolver, and waits for it.
+    The services are `_etcd-client-ssl._tcp` and `_etcd-client._tcp`; with a name, `-name` follows
+    the service. The function blocks while the system's resolver answers.
     """
     try:
         from dns.exception import DNSException

@@ -1,7 +1,7 @@
 """HTTP/2 as a gRPC client needs it: bytes in, events out, no socket and no clock.
 
-A call is one stream: header fields, messages of bytes, an end. Servers are asked for header blocks
-without a dynamic table, so that equal blocks mean the same and are decoded once.
+A call is one stream: header fields, messages of bytes, an end. The client asks servers for header
+blocks without a dynamic table, so that equal blocks mean the same and are decoded once.
 """
 
 from collections.abc import Iterable
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_BYTES_MAX: Final = 1 << 20
-"""The longest frame that is taken; servers that can send such need fewer of them."""
+"""The longest frame that the client accepts; long frames save servers many short ones."""
 STREAM_WINDOW_BYTES: Final = 4 << 20
-"""What a server may send of one answer before this side has taken note of it."""
+"""How much of one answer a server may send before it needs a window update."""
 CONNECTION_WINDOW_BYTES: Final = 64 << 20
 HEADER_BYTES_MAX: Final = 64 << 10
 _DEFAULT_WINDOW: Final = 65_535
@@ -42,7 +42,7 @@ _SETTINGS_SENT: Final = (
 Fields = tuple[tuple[str, str], ...]
 
 _NO_TABLE: Final = b"\x20"
-"""How a block begins that sets the size of the table to nothing."""
+"""The first byte of a header block that sets the size of the dynamic table to zero."""
 BLOCKS_KNOWN: Final[dict[bytes, Fields]] = {
     bytes.fromhex("88 0f10 8b1d75d0620d263d4c4d6564"): (
         (":status", "200"),
@@ -54,9 +54,9 @@ BLOCKS_KNOWN: Final[dict[bytes, Fields]] = {
     ),
     bytes.fromhex("00 889acac8b21234da8f 8107"): (("grpc-status", "0"),),
 }
-"""What servers answer a call with that succeeds; no table has a part in these.
+"""The header blocks of successful answers, which do not depend on a dynamic table.
 
-Who is answered with nothing else need not load what decodes all others.
+A client that receives no others does not need to load the HPACK decoder.
 """
 
 
@@ -77,31 +77,31 @@ class Reset(IntEnum):
 
 
 class Kind(IntEnum):
-    """What happened on a stream."""
+    """The kinds of events on a stream."""
 
     FIELDS = 0
-    """Header fields or trailers came."""
+    """The server sent header fields or trailers."""
     BYTES = 1
-    """Bytes of the answer came."""
+    """The server sent bytes of the answer."""
     ENDED = 2
-    """The server has ended it as it should."""
+    """The server ended the stream without an error."""
     RESET = 3
-    """The server broke it off; the detail is a code of `Reset`, or one nobody knows."""
+    """The server reset the stream; the detail is the error code, perhaps one not in `Reset`."""
     REFUSED = 4
-    """The server never looked at it, so that it can be sent again safely."""
+    """The server did not process the stream, so the client can safely send it again."""
 
 
 Event: TypeAlias = tuple[Kind, int, Fields | bytes | int]
-"""Something that happened on a stream: what, on which one, and the detail."""
+"""An event on a stream: its kind, the stream's number, and the detail."""
 _GOT_FIELDS, _GOT_BYTES, _ENDED = Kind.FIELDS, Kind.BYTES, Kind.ENDED
 
 
 class ProtocolError(Exception):
-    """What the server sent is not HTTP/2 as the standard has it: the connection must end."""
+    """The server violated HTTP/2 or a limit of the client: the connection must end."""
 
 
 class ForeignError(ProtocolError):
-    """The other side speaks something else than HTTP/2, so it has looked at nothing."""
+    """The other side speaks another protocol than HTTP/2, so it has processed no call."""
 
 
 class _Stream:
@@ -109,22 +109,22 @@ class _Stream:
 
     def __init__(self, room: int) -> None:
         self.room = room
-        """How many bytes the server takes."""
+        """How many bytes the server's window allows."""
         self.received = 0
-        """Bytes that came and that it was not yet told to replace."""
+        """Bytes received since the last window update."""
         self.is_held = False
-        """Whether it is not told for now, because nobody takes what comes."""
+        """Whether to withhold window updates, because the user does not take the messages."""
         self.waiting = bytearray()
-        """What is to be sent once there is room."""
+        """Bytes to send once the window allows it."""
         self.ends = False
-        """Whether this side has nothing more to send after that."""
+        """Whether this side ends the stream after those bytes."""
 
 
 class Connection:
-    """One connection. What is to be sent gathers in `output` and `pongs`; `take_output` takes it.
+    """One connection. Bytes to send collect in `output` and `pongs` until `take_output`.
 
-    Answers to pings may wait until something else is sent, if nothing is waited for here: servers
-    of gRPC ask with every answer, and to send that alone would cost as much as the call.
+    While no call waits, answers to pings may wait for other output: gRPC servers ping with every
+    answer, and sending the pong alone would cost as much as the call.
     """
 
     __slots__ = (
@@ -159,15 +159,15 @@ class Connection:
         settings = (*_SETTINGS_SENT, (_INITIAL_WINDOW, stream_window_bytes))
         self._put(_SETTINGS, 0, 0, b"".join(_SETTING.pack(*each) for each in settings))
         self.has_settings: bool = False
-        """Whether the server's settings have come."""
+        """Whether the server's settings have arrived."""
         grown = CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW
         self._put(_WINDOW, 0, 0, _NUMBER.pack(grown))
         self.goes_away: bool = False
-        """Whether the server, or the end of stream numbers, lets nothing new be sent here."""
+        """Whether new streams are impossible: the server goes away, or the numbers are used up."""
         self._input = bytearray()
-        """The frame that has come in part."""
+        """An incomplete frame."""
         self._missing = 9
-        """It is not looked at before it has so many bytes."""
+        """How many bytes `_input` needs before it is parsed again."""
         self._events: list[Event] = []
         self._streams: dict[int, _Stream] = {}
         self._streams_max = _WINDOW_MAX
@@ -177,18 +177,18 @@ class Connection:
         self._frame_bytes_max = 16_384
         self._received = 0
         self._decoder: Decoder | None = None
-        """Made for the first block that is not known."""
+        """Made for the first header block that is not in `_blocks`."""
         self._has_table = True
-        """Whether a block may depend on those before it."""
+        """Whether a header block may depend on earlier ones."""
         self._blocks = dict(BLOCKS_KNOWN)
-        # The stream whose header block goes on, what came of it, and whether it ends the stream.
+        # An incomplete header block: its stream, its bytes, and whether it ends the stream.
         self._in_block = 0
         self._block = bytearray()
         self._ends = False
 
     @property
     def has_room(self) -> bool:
-        """Whether a call may be opened now."""
+        """Whether a stream may be opened now."""
         return not self.goes_away and len(self._streams) < self._streams_max
 
     @property
@@ -196,10 +196,10 @@ class Connection:
         """How many streams are open."""
         return len(self._streams)
 
-    # What the client does.
+    # Requests of the client.
 
     def open(self, block: bytes, data: bytes, *, ends: bool) -> int:
-        """Open a stream with header fields from `field_block`, and send the first bytes."""
+        """Open a stream with header fields from `field_block`, and send its first bytes."""
         assert self.has_room, "no stream can be opened here"
         number = self._next_stream
         self._next_stream = number + 2
@@ -209,7 +209,7 @@ class Connection:
         stream.ends = ends
         size, frame_max = len(data), self._frame_bytes_max
         if max(size, len(block)) <= frame_max and size <= stream.room and size <= self._room:
-            # Nearly every call goes out here, in one piece.
+            # Nearly every call fits into one frame and the windows.
             stream.room -= size
             self._room -= size
             flags = _END_STREAM if ends else 0
@@ -229,7 +229,7 @@ class Connection:
         return number
 
     def hold(self, number: int, *, is_held: bool) -> None:
-        """Let the server send no more on a stream than its window, or go on."""
+        """Withhold window updates for a stream, or resume them."""
         stream = self._streams.get(number)
         if stream is not None:
             stream.is_held = is_held
@@ -237,7 +237,7 @@ class Connection:
                 self._replace(number, stream)
 
     def send(self, number: int, data: bytes, *, ends: bool = False) -> None:
-        """Send more on a stream; nothing happens if it has ended."""
+        """Send more bytes on a stream; does nothing if it has ended."""
         stream = self._streams.get(number)
         if stream is None or stream.ends:
             return
@@ -245,21 +245,21 @@ class Connection:
         self._append(number, stream, data)
 
     def waiting_bytes(self, number: int) -> int:
-        """Return how much is to be sent on a stream that the server has no room for."""
+        """Return how many bytes of a stream wait for the server's window."""
         stream = self._streams.get(number)
         return 0 if stream is None else len(stream.waiting)
 
     def cancel(self, number: int) -> None:
-        """Break a stream off; nothing more is told of it."""
+        """Reset a stream, which then has no more events."""
         if self._streams.pop(number, None) is not None:
             self._put(_RESET, 0, number, _NUMBER.pack(Reset.CANCEL))
 
     def ping(self) -> None:
-        """Ask whether the server is there; whatever comes then tells that it is."""
+        """Ping the server; any bytes that then arrive show that it is alive."""
         self._put(_PING, 0, 0, b"kvorum\0\0")
 
     def take_output(self) -> bytes:
-        """Return what is to be sent, which is not kept here any more."""
+        """Return the bytes to send, and clear the buffers."""
         data = bytes(self.output)
         if self.pongs:
             data += self.pongs
@@ -267,12 +267,12 @@ class Connection:
         self.output.clear()
         return data
 
-    # What the server does.
+    # Input from the server.
 
     def receive(self, data: bytes | memoryview) -> list[Event]:
-        """Take bytes of the server; return what happened by them. Raises ProtocolError."""
+        """Take bytes from the server; return their events. Raises ProtocolError."""
         rest = self._input
-        # Settings come first, whose length begins with a zero: nothing else does that is common.
+        # HTTP/2 begins with settings, whose first byte is zero, unlike that of common protocols.
         if data and not self.has_settings and not rest and data[0]:
             raise ForeignError(_foreign(bytes(data[:_SHOWN_BYTES])))
         if rest:
@@ -325,7 +325,7 @@ class Connection:
             raise ProtocolError("the server pushed something, which was declined")
 
     def _replace(self, number: int, stream: _Stream) -> None:
-        """Let the server send as much again as came."""
+        """Extend the stream's window by the received bytes, unless it is held."""
         if not stream.is_held:
             self._put(_WINDOW, 0, number, _NUMBER.pack(stream.received))
             stream.received = 0
@@ -382,7 +382,7 @@ class Connection:
 
     def _decode(self, block: bytes) -> Fields:
         if block.startswith(_NO_TABLE):
-            # It does without a table, as it was asked to.
+            # The server uses no dynamic table, as the client's settings ask.
             self._has_table = False
             if self._decoder is not None:
                 self._decoder.header_table_size = 0
@@ -403,7 +403,7 @@ class Connection:
         self._has_table = self._decoder.header_table.maxsize != 0
         fields = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in decoded)
         if not had_table and not self._has_table:
-            # Without a table the same bytes always mean the same.
+            # Without a dynamic table the same bytes always mean the same.
             if len(self._blocks) >= _BLOCKS_KEPT:
                 self._blocks = dict(BLOCKS_KNOWN)
             self._blocks[block] = fields
@@ -452,7 +452,7 @@ class Connection:
     def _end(self, number: int) -> None:
         stream = self._streams.pop(number)
         if stream.waiting or not stream.ends:
-            # The server has answered without waiting for all of it.
+            # The server has answered without waiting for the whole request.
             self._put(_RESET, 0, number, _NUMBER.pack(Reset.CANCEL))
         self._events.append((_ENDED, number, b""))
 
@@ -475,7 +475,7 @@ class Connection:
                 self._send_waiting(number, stream)
 
     def _append(self, number: int, stream: _Stream, data: bytes) -> None:
-        """Send more on a stream, now or when there is room."""
+        """Send more bytes on a stream, now or when the windows allow it."""
         if data:
             stream.waiting += data
             self._send_waiting(number, stream)
@@ -497,7 +497,7 @@ class Connection:
 
 
 def field_block(fields: Iterable[tuple[str, str]]) -> bytes:
-    """Return header fields as a block that depends on nothing sent before."""
+    """Return header fields as a block that does not depend on earlier blocks."""
     return b"".join(
         _field(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields
     )
@@ -535,11 +535,11 @@ def _unpadded(payload: bytes) -> bytes:
 
 _SHOWN_BYTES: Final = 60
 _TLS_RECORDS: Final = ((0x15, 0x03), (0x16, 0x03))
-"""The kinds of records that a server of TLS begins with, an alert and a handshake."""
+"""The first bytes of a TLS server: those of an alert, and those of a handshake."""
 
 
 def _foreign(data: bytes) -> str:
-    """Return what a port is, by the first that it has said."""
+    """Return an error text that names a port's protocol, by the first bytes from it."""
     if tuple(data[:2]) in _TLS_RECORDS:
         return (
             "the port speaks TLS, and was asked without; write the endpoint with https://, and "

@@ -1,7 +1,7 @@
-"""The seam between the client's core and what carries its calls: sockets, or a simulated network.
+"""The seam between the client's core and its transport: sockets, or a simulated network.
 
-The core speaks of calls by number and of endpoints by number. It hears of each call any number of
-messages, then one end; after an end, and after it has cancelled a call, it hears no more of it.
+Calls and endpoints have numbers. For each call the transport reports any number of messages and
+then one end. After that end, or after the core has cancelled the call, it reports nothing more.
 """
 
 from typing import NamedTuple, Protocol
@@ -15,35 +15,35 @@ class End(NamedTuple):
     code: int
     text: str
     is_unprocessed: bool = False
-    """Whether the server never looked at it, so that even a write can be sent again."""
+    """Whether the server did not process the call, so that even a write can be sent again."""
 
 
 class Transport(Protocol):
-    """What carries calls to endpoints."""
+    """Carries calls to endpoints."""
 
     def connect(self, endpoint: int) -> None:
-        """Begin to connect; `Core.connected` or `Core.disconnected` tells how that ended."""
+        """Start connecting; the transport then calls `Core.connected` or `Core.disconnected`."""
 
     def disconnect(self, endpoint: int) -> None:
-        """Give a connection up; its calls end as when it is lost, nothing else is told."""
+        """Close a connection: its calls end as lost, but `Core.disconnected` is not called."""
 
     def start(
         self, call: int, endpoint: int, path: str, metadata: Metadata, message: bytes, ends: bool
     ) -> None:
-        """Begin a call at an endpoint that is connected, with its first message."""
+        """Start a call at a connected endpoint, with its first message."""
 
     def send(self, call: int, message: bytes) -> None:
-        """Send a message more."""
+        """Send another message on a call."""
 
     def cancel(self, call: int) -> None:
-        """Break a call off."""
+        """Cancel a call."""
 
 
 class Calls(Protocol):
-    """What hears of calls."""
+    """Receives the messages and ends of calls."""
 
     def take_message(self, call: int, message: bytes) -> None:
-        """Take a message of the server's."""
+        """Take a message from the server."""
 
     def take_end(self, call: int, end: End) -> None:
         """Take the end of a call."""

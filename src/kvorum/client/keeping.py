@@ -1,7 +1,7 @@
-"""Leases that are kept alive: renewed in time, and given up with a reason.
+"""Leases that the client keeps alive: it renews them in time, or reports why they are lost.
 
-A lease is known to live until its time to live has passed since the request was *sent* that was
-answered last: the server began to count later than that. It is renewed after a third of that time.
+A lease surely lives until its TTL has passed since the client *sent* the last request that was
+answered, because the server started to count later. The client renews it after a third of the TTL.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from kvorum.client.errors import CallError, ClosedError, KvorumError, LeaseLostE
 BACK_OFF_SECONDS: Final = 0.05
 BACK_OFF_SECONDS_MAX: Final = 1.0
 ANSWER_SECONDS_MAX: Final = 5.0
-"""How long an answer may take before the stream is taken for dead."""
+"""How long an answer may take before the client closes the stream as dead."""
 
 
 class Kept:
@@ -29,22 +29,22 @@ class Kept:
         self.id: int = lease
         self.ttl: int = ttl
         self.lives_until: float = now + ttl
-        """It lives at least until then."""
+        """The lease lives at least until this moment."""
         self.renew_at: float = now
         self.asked_at: float | None = None
-        """When the request was sent that is not answered yet."""
+        """When the client sent the request that is not answered yet."""
         self.answer: pb.LeaseKeepAliveResponse | None = None
-        """What the server answered last."""
+        """The server's last answer."""
         self.on_change: Callable[[], None] = on_change
-        """Called when it was renewed, when it is lost, and when it is released."""
+        """Called when the lease is renewed, lost or released."""
         self.error: KvorumError | None = None
-        """Why it is not kept any more."""
+        """Why the lease is no longer kept alive."""
 
     def lost(self, now: float) -> KvorumError | None:
-        """Return why it must be taken for ended at a moment; None while it lives for sure.
+        """Return why the lease must count as ended at a moment; None while it surely lives.
 
-        The clock decides, not what was noticed so far: after the machine was suspended, nothing has
-        been noticed yet. What was once called lost stays lost, even if a renewal is answered late.
+        The clock decides, not the last event: after a suspend, no event has reported the loss yet.
+        A lease that was once reported lost stays lost, even if a late answer renews it.
         """
         if self.error is None and self.lives_until <= now:
             self.error = LeaseLostError(f"lease {self.id} was not renewed within {self.ttl} s")
@@ -59,11 +59,11 @@ class Keeping:
         self._stream: Stream | None = None
         self._kept: dict[int, Kept] = {}
         self._unwanted: dict[int, int] = {}
-        """How many answers of this stream are for leases that were kept before, by their ids."""
+        """How many outstanding answers of this stream belong to former `Kept`s, by lease id."""
         self._back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
 
     def keep(self, lease: int, ttl: int, granted_at: float, on_change: Callable[[], None]) -> Kept:
-        """Keep a lease alive that was asked for at that moment; several may keep the same one."""
+        """Keep a lease alive that was requested at `granted_at`, or keep a lost one again."""
         if lease in self._kept:
             before = self._kept[lease]
             assert before.error is not None, f"lease {lease} is kept already"
@@ -73,12 +73,12 @@ class Keeping:
         return kept
 
     def release(self, kept: Kept) -> None:
-        """Keep a lease no longer; it lives on until its time is over."""
+        """Stop keeping a lease alive; it lives on until its TTL is over."""
         if self._kept.get(kept.id) is kept:
             self._lose(kept, kept.error or ClosedError("the lease is not kept alive any more"))
 
     def close(self) -> None:
-        """Keep no lease any more: the client is closed."""
+        """Stop keeping all leases alive, because the client is closed."""
         self._lose_all(ClosedError("the client is closed"))
 
     @property
@@ -89,7 +89,7 @@ class Keeping:
     # Time.
 
     def wake_at(self) -> float:
-        """Return when there is something to do even if nothing happens before."""
+        """Return when to call `pass_time` next if nothing happens before."""
         if not self._kept:
             return float("inf")
         moments = [
@@ -104,7 +104,7 @@ class Keeping:
         return min(moments)
 
     def pass_time(self, now: float) -> None:
-        """Renew what is due, and give up what was not renewed in time."""
+        """Renew leases that are due, and report those as lost that were not renewed in time."""
         if not self._kept:
             return
         for kept in list(self._kept.values()):
@@ -153,7 +153,7 @@ class Keeping:
         self._back_off.worked()
         response = pb.LeaseKeepAliveResponse.FromString(message)
         if response.ID in self._unwanted:
-            # It tells nothing of the question that was asked since.
+            # This answers an earlier `Kept` of the lease, not the request sent since.
             self._unwanted[response.ID] -= 1
             if not self._unwanted[response.ID]:
                 del self._unwanted[response.ID]

@@ -8,18 +8,18 @@ Text: TypeAlias = bytes | str
 """A key or a value: text is encoded as UTF-8."""
 
 ALL: Final = b"\0"
-"""As an end: every key from the first on."""
+"""As the end of a range: no upper bound."""
 
 
 class KeyRange(NamedTuple):
-    """A key, or with an end the keys from the first up to the end."""
+    """One key, or with an end the keys from `key` up to, but not including, `end`."""
 
     key: bytes
     end: bytes
 
 
 def as_bytes(text: Text, name: str = "key") -> bytes:
-    """Return an argument of that name as bytes; raises TypeError if it is neither."""
+    """Return an argument as bytes; raises TypeError with its name if it is not bytes or text."""
     if isinstance(text, str):
         return text.encode()
     if isinstance(text, bytes):
@@ -30,7 +30,7 @@ def as_bytes(text: Text, name: str = "key") -> bytes:
 
 
 def as_number(number: int, name: str) -> int:
-    """Return an argument of that name; raises TypeError if it is no whole number."""
+    """Return an argument; raises TypeError with its name if it is not a whole number."""
     if isinstance(number, int):
         return number
     hint = f"; expected its id: {name}.id" if hasattr(number, "id") else "; expected an int"
@@ -44,7 +44,7 @@ def key_range(
     end: Text | None = None,
     from_key: Text | None = None,
 ) -> KeyRange:
-    """Return what is meant by a key, a key and an end, a prefix, or a key to begin with."""
+    """Return the range for a key, a key and an end, a prefix, or all keys from one on."""
     given = [name for name, value in _named(key, prefix, from_key) if value is not None]
     if len(given) != 1:
         raise ValueError(

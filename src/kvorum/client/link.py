@@ -1,4 +1,4 @@
-"""One connection to an endpoint without its socket: HTTP/2, in TLS where that is spoken."""
+"""One connection to an endpoint without its socket: HTTP/2, inside TLS if the endpoint uses it."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 AGENT: Final = "kvorum-client"
 SILENT_SECONDS: Final = 6.0
-"""After so long without a byte the server is asked whether it is there, if a call waits for it.
+"""After this long without a byte, the client pings the server if a call waits for it.
 
-Servers of etcd take it amiss if they are asked more often than every five seconds.
+etcd servers do not tolerate pings more often than every five seconds.
 """
 PONG_SECONDS_MAX: Final = 5.0
-"""How long it may take to answer that."""
+"""How long the answer to that ping may take."""
 READ_BYTES: Final = 256 << 10
-"""How much is read from a socket at once."""
+"""The most that one read takes from a socket."""
 
 
 class LinkError(Exception):
-    """The connection cannot be used: the other side does not speak as it should."""
+    """The connection failed: TLS failed, or the server did not respond in time."""
 
 
 class UnusableError(LinkError):
-    """The endpoint cannot be used as it was given, and it would be no better to ask again."""
+    """The endpoint cannot be used as configured, so a retry is useless."""
 
 
 class Link:
-    """The bytes of a connection: `receive` takes what came, `take_output` gives what to send."""
+    """The bytes of a connection: `receive` takes input, `take_output` returns output."""
 
     __slots__ = (
         "_asked_at",
@@ -51,20 +51,20 @@ class Link:
         self, number: int, address: Address, calls: Calls, context: "ssl.SSLContext | None"
     ) -> None:
         self.number: int = number
-        """The endpoint's."""
+        """The endpoint's number."""
         self.wire: Wire = Wire(calls, address.authority, is_secure=context is not None, agent=AGENT)
         self.is_open: bool = context is None
         """Whether calls can be sent: without TLS at once, otherwise after the handshake."""
         self.opens_until: float = float("inf")
-        """When that must have come, or the connection is given up."""
+        """The connection fails if it is not open by this moment."""
         self._silent_since: float | None = None
-        """Since when calls wait and nothing came."""
+        """Since when calls have been waiting without a byte from the server."""
         self._asked_at: float | None = None
-        """When the server was asked whether it is there, if nothing came since."""
+        """When the client pinged the server, if no byte has arrived since."""
         self.is_leaving: bool = False
-        """Whether only calls that have begun are finished here."""
+        """Whether the connection finishes its calls and takes no new ones."""
         self.is_unusable: bool = False
-        """Whether the endpoint cannot be used as it was given; then it has looked at no call."""
+        """Whether the endpoint cannot be used as configured; it has then processed no call."""
         self._tls: Tls | None = None
         if context is not None:
             from kvorum.client import tls
@@ -72,7 +72,7 @@ class Link:
             self._tls = tls.Tls(context, _server_name(address))
 
     def receive(self, data: bytes | memoryview) -> None:
-        """Take bytes of the other side. Raises LinkError or ProtocolError."""
+        """Take bytes from the server. Raises LinkError or ProtocolError."""
         self._silent_since = self._asked_at = None
         try:
             self._receive(data)
@@ -81,7 +81,7 @@ class Link:
             raise
 
     def end_reason(self) -> str:
-        """Return why the connection has ended, if the server has just closed it."""
+        """Return the reason for the end of a connection that the server has just closed."""
         closed = "the server closed the connection"
         if not self.is_open:
             return (
@@ -103,7 +103,7 @@ class Link:
         self.is_open = self._tls.is_open
 
     def wake_at(self, now: float) -> float:
-        """Return when there is something to do even if nothing comes before."""
+        """Return when to call `pass_time` next if no bytes arrive before."""
         if not self.is_open:
             return self.opens_until
         if not self.wire.calls_open:
@@ -116,7 +116,7 @@ class Link:
         return self._asked_at + PONG_SECONDS_MAX
 
     def pass_time(self, now: float) -> None:
-        """Ask a silent server whether it is there; raises LinkError if it is not."""
+        """Ping a silent server; raises LinkError if the pong or the TLS handshake is overdue."""
         if now < self.wake_at(now):
             return
         if not self.is_open:
@@ -128,12 +128,12 @@ class Link:
 
     @property
     def can_wait(self) -> bool:
-        """Whether nothing is lost if what is to be sent goes out with the next call."""
+        """Whether the output can wait for the next call: it holds at most answers to pings."""
         connection = self.wire.connection
         return self.is_open and not connection.output and not self.wire.calls_open
 
     def take_output(self) -> bytes:
-        """Return what is to be sent now."""
+        """Return the bytes to send now."""
         connection = self.wire.connection
         if self._tls is None:
             return connection.take_output()

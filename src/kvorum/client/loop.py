@@ -1,4 +1,4 @@
-"""The core on an asyncio loop: the loop of whoever uses the client, which it never blocks."""
+"""The client's core on the asyncio loop of its user, which it never blocks."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 Outcome = Awaitable
-"""What users' functions return: here something to await."""
+"""The return type of users' functions, as in `transact`: here something to await."""
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class _Protocol(asyncio.BufferedProtocol):
         self._client = client
         self.link = link
         self.transport: asyncio.Transport | None = None
-        # Kept, because to get so much memory for each read takes longer than to read.
+        # Kept, because allocating this much memory for each read takes longer than the read.
         self._received = memoryview(bytearray(READ_BYTES))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -69,7 +69,7 @@ class _Protocol(asyncio.BufferedProtocol):
 
 
 class Waiter:
-    """Something to wait for, on the loop that runs now."""
+    """Something to wait for on the running loop."""
 
     __slots__ = ("future",)
 
@@ -77,13 +77,13 @@ class Waiter:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake(self) -> None:
-        """Wait no longer."""
+        """End the wait."""
         if not self.future.done():
             self.future.set_result(None)
 
 
 class Turn:
-    """A while in which the core is touched."""
+    """A span in which the caller uses the core."""
 
     __slots__ = ("_client",)
 
@@ -98,7 +98,7 @@ class Turn:
 
 
 class LoopClient:
-    """A core, its watches, and the connections that carry them, on the loop that runs now."""
+    """A core, its watches, and the connections that carry them, on the running loop."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class LoopClient:
     async def call(
         self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None
     ) -> bytes:
-        """Make a call; raises what it ended with if that is not an answer."""
+        """Make a call and return its answer; raises the error that it ended with."""
         future: asyncio.Future[bytes] = self._loop.create_future()
 
         def answered(answer: bytes | KvorumError) -> None:
@@ -149,21 +149,21 @@ class LoopClient:
                 self.leave()
 
     def turn(self) -> "Turn":
-        """Touch the core, and let what it wants to send be sent at the end."""
+        """Return a context in which to use the core; on exit the core's output is sent."""
         return Turn(self)
 
     async def wait(self, waiter: "Waiter", until: float = FOREVER) -> None:
-        """Return when a waiter was woken, or at that moment."""
+        """Return when the waiter is woken, or at `until`."""
         seconds = None if until == FOREVER else max(until - clock(), 0.0)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await waiter.future
 
     def start_reading(self) -> None:
-        """Let somebody read even if no call waits: the loop does."""
+        """Do nothing, because the loop reads even if no call waits."""
 
     def enter(self) -> None:
-        """Begin to touch the core: process and loop are what they were, and it knows the time."""
+        """Prepare the core for use: check the process and the loop, and set the core's time."""
         if os.getpid() != self._process:
             raise ForkedError(
                 "this client was made before the process forked; make one in the child"
@@ -180,16 +180,16 @@ class LoopClient:
             )
 
     def leave(self) -> None:
-        """Stop to touch the core: what it wants to send is sent once the loop comes round.
+        """Release the core: the loop's next iteration sends the core's output.
 
-        That is one write for all calls that begin together.
+        Calls that start together thus share one write.
         """
         if not self._is_flushing:
             self._is_flushing = True
             self._loop.call_soon(self._flush)
 
     async def close(self) -> None:
-        """End everything."""
+        """End all calls and watches, stop renewing leases, and close the connections."""
         self._check_loop()
         self.core.now = clock()
         self.core.close()
@@ -209,9 +209,9 @@ class LoopClient:
     # Leases.
 
     def keep(self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]) -> Kept:
-        """Keep a lease alive that was asked for at that moment of `clock`.
+        """Keep a lease alive that was requested at `asked_at`, a moment of `clock`.
 
-        A thread with connections of its own does it, which a loop that is busy does not hold up.
+        A thread with connections of its own renews it, so that a busy loop cannot delay that.
         """
         if self._keeper is None:
             self._keeper = self._make_keeper()
@@ -228,12 +228,12 @@ class LoopClient:
         return ThreadedClient(self.core.copy(), self._context, self._connect_seconds_max)
 
     def release(self, kept: Kept) -> None:
-        """Keep a lease no longer."""
+        """Stop keeping a lease alive."""
         if self._keeper is not None:
             self._keeper.release(kept)
 
     async def work(self, function: Callable[[], T]) -> T:
-        """Do something that may take a while, such as writing a file, in another thread."""
+        """Run a function that may take a while, such as writing a file, in another thread."""
         return await asyncio.to_thread(function)
 
     # Endpoints.
@@ -255,7 +255,7 @@ class LoopClient:
         moment = min(self.core.wake_at(), self.watching.wake_at())
         for protocol in self._protocols:
             moment = min(moment, protocol.link.wake_at(self.core.now))
-        # One that is overdue was set before a suspend, which stops the loop's clock.
+        # An overdue timer was set before a suspend, which stops the loop's clock.
         if moment < self._timer_at or self._timer_at <= self.core.now:
             if self._timer is not None:
                 self._timer.cancel()
@@ -277,7 +277,7 @@ class LoopClient:
     # Connections.
 
     def opened(self, protocol: _Protocol) -> None:
-        """Take a new connection."""
+        """Register a new connection."""
         self.core.now = clock()
         self._protocols.add(protocol)
         self._links[protocol.link.number] = protocol
@@ -286,7 +286,7 @@ class LoopClient:
         self.leave()
 
     def received(self, protocol: _Protocol, data: memoryview) -> None:
-        """Take bytes of a connection."""
+        """Take bytes from a connection."""
         self.core.now = clock()
         link = protocol.link
         was_open = link.is_open
@@ -307,7 +307,7 @@ class LoopClient:
         self.leave()
 
     def lost(self, protocol: _Protocol, reason: str) -> None:
-        """Take the end of a connection."""
+        """Handle the loss of a connection."""
         if protocol not in self._protocols:
             return
         self.core.now = clock()
@@ -347,7 +347,7 @@ class LoopClient:
             self.core.disconnected(number, problem, is_unusable=is_unusable)
             self.leave()
 
-    # What the core asks for.
+    # The core's transport.
 
     def connect(self, endpoint: int) -> None:
         """Connect in a task."""
@@ -357,7 +357,7 @@ class LoopClient:
         task.add_done_callback(self._connecting.discard)
 
     def disconnect(self, endpoint: int) -> None:
-        """Give a connection up."""
+        """Close a connection, and end its calls as lost."""
         protocol = self._links.pop(endpoint, None)
         if protocol is not None:
             self._drop(protocol)
@@ -366,22 +366,22 @@ class LoopClient:
     def start(
         self, call: int, endpoint: int, path: str, metadata: Metadata, message: bytes, ends: bool
     ) -> None:
-        """Begin a call."""
+        """Start a call."""
         self._links[endpoint].link.wire.start(call, path, metadata, message, ends=ends)
 
     def send(self, call: int, message: bytes) -> None:
-        """Send a message more."""
+        """Send another message on a call."""
         for protocol in self._protocols:
             protocol.link.wire.send(call, message)
         self.leave()
 
     def hold(self, call: int, *, is_held: bool) -> None:
-        """Let the server send no more for a call than it may already, or go on."""
+        """Withhold flow-control window updates for a call, or resume them."""
         for protocol in self._protocols:
             protocol.link.wire.hold(call, is_held=is_held)
 
     def cancel(self, call: int) -> None:
-        """Break a call off."""
+        """Cancel a call."""
         for protocol in self._protocols:
             protocol.link.wire.cancel(call)
         with suppress(RuntimeError):

@@ -1,9 +1,10 @@
-"""Certificates that have the very name of the authority that issued them.
+"""Support for certificates that have the same name as the authority that issued them.
 
-OpenSSL takes such a certificate for a self-signed one if both keys are of one kind and no key
-identifiers tell them apart, and refuses it; etcd and the native edge do not. Here it is found while
-the handshake goes on, before it is judged: if an authority has signed it, it is itself added to
-what is trusted. OpenSSL then checks the rest, such as its dates, purposes and names.
+OpenSSL takes such a certificate for a self-signed one and refuses it, if both keys are of one kind
+and no key identifiers distinguish them; etcd and the native edge accept it. This module inspects
+certificates during the handshake, before OpenSSL judges them: if a trusted authority has signed
+such a certificate, the module adds the certificate itself to the trusted ones. OpenSSL then checks
+the rest, such as its dates, purposes and names.
 """
 
 import datetime
@@ -21,14 +22,14 @@ _CERTIFICATE = 11
 _SEQUENCE = 0x30
 _VERSION = 0xA0
 _CERTIFICATE_TYPE = "2.16.840.1.113730.1.1"
-"""Netscape's extension, by which OpenSSL takes a certificate for an authority."""
+"""Netscape's extension, by which OpenSSL may take a certificate for an authority."""
 
 
 def believe_namesakes(context: ssl.SSLContext, others: Sequence[ssl.SSLContext] = ()) -> None:
     """Make a context accept such certificates of its authorities.
 
-    Those that are found are known to the other contexts, too, from then on. Every record of the
-    context's connections costs a call, until `forget_namesakes`.
+    The other contexts then trust the certificates found, too. Until `forget_namesakes`, every TLS
+    record of the context's connections costs a call.
     """
 
     def look(
@@ -40,27 +41,27 @@ def believe_namesakes(context: ssl.SSLContext, others: Sequence[ssl.SSLContext] 
                 for one in (context, *others):
                     one.load_verify_locations(cadata=found)
 
-    # The library's hook for debuggers, and its only one before a certificate is judged.
+    # The `ssl` module's hook for debuggers, the only one before OpenSSL judges a certificate.
     context._msg_callback = look  # type: ignore[attr-defined]
 
 
 def forget_namesakes(context: ssl.SSLContext) -> None:
-    """Look at no further certificates: a context of one connection whose handshake is done."""
+    """Stop inspecting certificates, for a context whose only connection has done its handshake."""
     context._msg_callback = None  # type: ignore[attr-defined]
 
 
 def allow_odd_names() -> None:
-    """Keep the library from warning of names such as a country of three letters.
+    """Silence the library's warnings about names, such as a country of three letters.
 
-    Whoever runs the program cannot change what an authority is called.
+    The user of a program cannot change the name of an authority.
     """
     warnings.filterwarnings("ignore", "Attribute's length must be", UserWarning)
 
 
 def has_issuers_name(certificate: bytes) -> bool:
-    """Return whether the names of a certificate and its issuer, given in DER, are the same.
+    """Return whether a certificate in DER has the same name as its issuer.
 
-    Almost no certificate's are, and then the library that reads certificates is not loaded.
+    Almost no certificate has, and then the library that parses certificates need not be loaded.
     """
     try:
         _, place, _ = _value(certificate, 0)
@@ -80,7 +81,7 @@ def has_issuers_name(certificate: bytes) -> bool:
 def is_namesake(certificate: bytes, authorities: Sequence[bytes]) -> bool:
     """Return whether one of the authorities issued this certificate, all in DER, in its own name.
 
-    Not if it may be an authority itself: what is trusted must not be able to issue others.
+    False if the certificate may be an authority itself: once trusted, it could issue others.
     """
     # Imported late: it takes a while, and is rarely needed.
     from cryptography import x509
@@ -101,7 +102,7 @@ def is_namesake(certificate: bytes, authorities: Sequence[bytes]) -> bool:
             for authority in map(x509.load_der_x509_certificate, authorities)
         )
     except Exception:
-        # The library does not promise which exceptions; OpenSSL judges what cannot be read.
+        # The library does not document its exceptions; OpenSSL judges unreadable certificates.
         return False
 
 
@@ -123,7 +124,7 @@ def _may_issue(certificate: "x509.Certificate") -> bool:
 
 
 def _is_authority(certificate: "x509.Certificate") -> bool:
-    """Return whether a certificate may issue others, for whatever purpose and name."""
+    """Return whether a certificate may issue others, for any purpose and name."""
     from cryptography import x509
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -168,7 +169,7 @@ def _first(message: bytes, *, has_request: bool) -> bytes:
 
 
 def _value(data: bytes, place: int) -> tuple[int, int, int]:
-    """Return the tag of a value of DER, and where its content begins and ends; IndexError."""
+    """Return the tag of a DER value, and where its content begins and ends; raises IndexError."""
     tag, size, begin = data[place], data[place + 1], place + 2
     if size & 0x80:
         digits = size & 0x7F

@@ -1,7 +1,7 @@
 """A namespace: keys get a prefix on their way to the server, and lose it on their way back.
 
-It works on messages, so that every call that has keys is covered in one place, and everything that
-is built of calls works in a namespace as well.
+This module changes messages, so that one place covers all calls that have keys, and everything that
+is built from calls works in a namespace as well.
 """
 
 from collections.abc import Callable
@@ -24,14 +24,14 @@ def key_into(prefix: bytes, key: bytes) -> bytes:
 
 
 def end_into(prefix: bytes, end: bytes) -> bytes:
-    """Return the end of a range; every key from one on are those of the namespace alone."""
+    """Return the end of a range with the prefix; a range without end ends with the namespace."""
     if not end:
         return end
     return prefix_end(prefix) if end == ALL else prefix + end
 
 
 def request_into(prefix: bytes, path: str, message: bytes) -> bytes:
-    """Return a request as the server is to get it."""
+    """Return a request with the prefix before all of its keys."""
     if path not in _REQUESTS:
         return message
     kind, change = _REQUESTS[path]
@@ -42,7 +42,7 @@ def request_into(prefix: bytes, path: str, message: bytes) -> bytes:
 
 
 def answer_from(prefix: bytes, path: str, answer: bytes) -> bytes:
-    """Return an answer as the user of a namespace is to get it."""
+    """Return an answer without the prefix before its keys."""
     if path not in _ANSWERS:
         return answer
     kind, change = _ANSWERS[path]
@@ -53,7 +53,7 @@ def answer_from(prefix: bytes, path: str, answer: bytes) -> bytes:
 
 
 def changes_from(prefix: bytes, changes: Changes) -> Changes:
-    """Return what a watch was told, without the prefix."""
+    """Return a watch's changes without the prefix before their keys."""
     size = len(prefix)
     return changes._replace(events=[_event_from(size, each) for each in changes.events])
 
@@ -136,7 +136,7 @@ def _txn_from(prefix: bytes, response: Any) -> None:
 
 
 def _lease_from(prefix: bytes, response: Any) -> None:
-    """Leave out the keys of a lease that are of another namespace."""
+    """Cut the prefix off a lease's keys, and drop its keys outside the namespace."""
     keys = [key[len(prefix) :] for key in response.keys if key.startswith(prefix)]
     del response.keys[:]
     response.keys.extend(keys)

@@ -1,6 +1,7 @@
-"""Every call as a value: which one, its request, and how its answer is read.
+"""Every call as a value: its method, its request, and the decoder of its answer.
 
-Both clients make calls from these, so that a call has its arguments and its meaning in one place.
+Both clients make calls from these values, so that one place defines the arguments and the meaning
+of each call.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Operation(NamedTuple, Generic[T_co]):
-    """A call that can be made."""
+    """A call as a value."""
 
     rpc: Rpc
     message: bytes
@@ -68,7 +69,7 @@ def range_operation(request: bytes, *, serializable: bool = False) -> Operation[
 
 
 def stream_operation(request: bytes, *, serializable: bool = False) -> Operation[RangeResult]:
-    """Return the call of a range that is answered piece by piece."""
+    """Return the call of a range that the server answers in several messages."""
 
     def decode(answer: bytes) -> RangeResult:
         return range_result(pb.RangeStreamResponse.FromString(answer).range_response)
@@ -87,7 +88,7 @@ def get_operation(key: Text, revision: int, *, serializable: bool) -> Operation[
 
 
 def txn_operation(request: "pb.TxnRequest") -> Operation[TxnResult]:
-    """Return the call of a transaction; one that only reads may be made again."""
+    """Return the call of a transaction; the client may repeat one that only reads."""
     rpc = rpcs.READ_TXN if _only_reads(request) else rpcs.TXN
     return Operation(rpc, request.SerializeToString(), _txn_result)
 
@@ -95,7 +96,7 @@ def txn_operation(request: "pb.TxnRequest") -> Operation[TxnResult]:
 def conditional_operation(
     key: Text, revision: int, step: "pb.RequestOp", *, reads: bool = True
 ) -> Operation[ConditionalResult]:
-    """Return the call that changes a key if its mod revision is this one, or else reads it."""
+    """Return the call that changes a key if it has this mod revision, and otherwise reads it."""
     name = as_bytes(key)
     compare = pb.Compare(
         key=name,
@@ -117,7 +118,7 @@ def conditional_operation(
 
 
 def compact_operation(revision: int, *, physical: bool) -> Operation[int]:
-    """Return the call of a compaction; it answers the store's revision."""
+    """Return the call of a compaction; its result is the store's revision."""
     request = pb.CompactionRequest(revision=as_number(revision, "revision"), physical=physical)
     return Operation(rpcs.COMPACT, request.SerializeToString(), _revision(pb.CompactionResponse))
 
@@ -135,7 +136,7 @@ def _put_result(answer: bytes) -> PutResult:
 
 
 def put_result(response: "pb.PutResponse") -> PutResult:
-    """Return what a put did."""
+    """Return the result of a put."""
     previous = key_value(response.prev_kv) if response.HasField("prev_kv") else None
     return PutResult(response.header.revision, previous)
 
@@ -146,7 +147,7 @@ def _delete_result(answer: bytes) -> DeleteResult:
 
 
 def delete_result(response: "pb.DeleteRangeResponse") -> DeleteResult:
-    """Return what a deletion did."""
+    """Return the result of a deletion."""
     return DeleteResult(
         response.deleted, response.header.revision, list(map(key_value, response.prev_kvs))
     )
@@ -157,7 +158,7 @@ def _range_result(answer: bytes) -> RangeResult:
 
 
 def range_result(response: "pb.RangeResponse") -> RangeResult:
-    """Return what a range found."""
+    """Return the result of a range."""
     found = list(map(key_value, response.kvs))
     return RangeResult(found, response.count, response.more, response.header.revision)
 
@@ -172,7 +173,7 @@ def _txn_result(answer: bytes) -> TxnResult:
 
 
 def txn_result(response: "pb.TxnResponse") -> TxnResult:
-    """Return what a transaction did; its parts have the revision of the whole."""
+    """Return the result of a transaction; its parts get the revision of the whole."""
     revision = response.header.revision
     results: list[PutResult | DeleteResult | RangeResult | TxnResult] = []
     for each in response.responses:
@@ -201,9 +202,9 @@ def _revision(kind: Any) -> Callable[[bytes], int]:
 
 
 def grant_operation(lease: int, ttl: int) -> Operation[int]:
-    """Return the call that grants a lease; it answers its time to live in seconds.
+    """Return the call that grants a lease; its result is the TTL in seconds.
 
-    The id is the client's choice: a grant that is made twice finds its own lease there.
+    The client chooses the id, so that a repeated grant finds the lease of the first attempt.
     """
     request = pb.LeaseGrantRequest(ID=as_number(lease, "lease"), TTL=as_number(ttl, "ttl"))
 
@@ -215,14 +216,14 @@ def grant_operation(lease: int, ttl: int) -> Operation[int]:
 
 
 def revoke_operation(lease: int) -> Operation[int]:
-    """Return the call that ends a lease and deletes its keys; it answers the revision."""
+    """Return the call that revokes a lease and deletes its keys; its result is the revision."""
     request = pb.LeaseRevokeRequest(ID=as_number(lease, "lease"))
     decode = _revision(pb.LeaseRevokeResponse)
     return Operation(rpcs.LEASE_REVOKE, request.SerializeToString(), decode)
 
 
 def time_to_live_operation(lease: int, *, keys: bool) -> Operation[LeaseStatus]:
-    """Return the call that asks how long a lease lives."""
+    """Return the call that reads the remaining time of a lease."""
     request = pb.LeaseTimeToLiveRequest(ID=as_number(lease, "lease"), keys=keys)
 
     def decode(answer: bytes) -> LeaseStatus:
@@ -261,7 +262,7 @@ def range_request(
             f"{', '.join(_TARGETS)}"
         )
     if order == "ascending" and by == "key":
-        # They come in that order anyway, without the work of sorting.
+        # Servers return keys in this order anyway, without the work of sorting.
         order = ""
     sort = (_ORDERS[order], _TARGETS[by])
     limit, revision = as_number(limit, "limit"), as_number(revision, "revision")

@@ -1,4 +1,4 @@
-"""What a client is made from: the arguments of both clients, checked."""
+"""Checks the arguments of both clients, and makes the core from them."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     import ssl
 
 TIMEOUT_SECONDS = 5.0
-"""How long a call may take, unless it is told otherwise."""
+"""The default timeout of a call."""
 CONNECT_SECONDS = 5.0
 PAGE_KEYS = 1000
-"""How many keys a paged read asks for at once."""
+"""How many keys a page of a paged read has."""
 SESSION_SECONDS = 60
-"""After so long without a sign of life, what a program holds is free for others."""
+"""The default TTL of a session: this long after a crash, others can take what it held."""
 FOREVER = float("inf")
 
 Shell = TypeVar("Shell", covariant=True)
 
 
 class MakeShell(Protocol[Shell]):
-    """Makes what carries the calls of a client."""
+    """Makes the shell that carries the calls of a client."""
 
     def __call__(
         self,
@@ -31,7 +31,7 @@ class MakeShell(Protocol[Shell]):
         connect_seconds_max: float,
         /,
     ) -> Shell:
-        """Make it for this core; TLS is spoken as `context` says."""
+        """Make the shell of a core; `context` returns an address's TLS context, or None."""
         ...
 
 
@@ -56,7 +56,7 @@ def make_core(
         raise ValueError("user and password, or a token, but not both")
     if user and not password:
         raise ValueError(f"user {user!r} was given without a password")
-    # Clients of one program, and of many, do not all begin with the same endpoint.
+    # Start at a random endpoint, so that not all clients use the first one.
     start = 0
     if len(addresses) > 1:
         import random

@@ -1,12 +1,14 @@
-"""The keys that a leasing client owns: read without a call until another client wants to write.
+"""The keys that a leasing client owns: it reads them locally until another client wants to write.
 
 Keys and values on the wire are those of Go's leasing package. Rules:
 
-- For every owned key there is an ownership key, on the lease of this client's session. Who writes
-  the key without owning it asks for that key's removal first, and waits for it.
-- What is owned is given up before its ownership key is removed, so nobody reads here what was
-  already changed elsewhere.
-- A key whose own write is under way, or ended in doubt, is not answered from here.
+- For every owned key there is an ownership key, attached to the lease of this client's session. A
+  client that writes the key without owning it first asks the owner to remove the ownership key, and
+  waits for that.
+- The client stops answering for a key before it removes the ownership key, so no local read returns
+  a value that another client has already changed.
+- The client does not answer for a key while its own write of the key is under way, or after that
+  write ended in doubt.
 """
 
 import operator
@@ -25,18 +27,18 @@ from kvorum.client.operations import watch_request
 from kvorum.client.watching import Watch, Watching
 
 REVOKE: Final = b"REVOKE"
-"""What an ownership key is set to by whoever wants its owner to give it up."""
+"""The value that a client writes to an ownership key to ask its owner for the removal."""
 REST_SECONDS: Final = 2.0
-"""How long a key is not taken again after it was given up: others want to write it."""
+"""How long a client does not take a released key again, so that others can write the key."""
 RESTS_MAX: Final = 1000
-"""So many keys that were given up are remembered before the old ones are forgotten."""
+"""From this many resting keys on, those whose rest is over are removed from memory."""
 CALL_SECONDS_MAX: Final = 5.0
 ATTEMPTS_MAX: Final = 3
-"""How often it is tried to remove an ownership key before the lease goes with it."""
+"""How often the client tries to remove an ownership key before it revokes the lease instead."""
 
 
 class Names:
-    """Ownership keys: inside a namespace, a prefix in front of what they are for."""
+    """The names of ownership keys: inside a namespace, a prefix before the owned key."""
 
     __slots__ = ("_namespace", "_prefix")
 
@@ -62,7 +64,7 @@ class Names:
 
 
 class Standing(Enum):
-    """How far the ownership of a key is."""
+    """The states of a key's ownership."""
 
     ASKED = "is asked for"
     OWNED = "is owned"
@@ -70,25 +72,25 @@ class Standing(Enum):
 
 
 class Owned:
-    """A key, and what is known of it."""
+    """A key that is owned, requested or being released, and its last known state."""
 
     __slots__ = ("as_of", "kv", "revision", "standing", "watch", "writes")
 
     def __init__(self) -> None:
         self.standing: Standing = Standing.ASKED
         self.revision: int = 0
-        """The ownership key is not newer than this revision."""
+        """The ownership key was not created after this revision."""
         self.kv: KeyValue | None = None
         """The key itself; None if it does not exist."""
         self.as_of: int = 0
-        """The revision of the store at which it was so."""
+        """The revision of the store at which `kv` was read."""
         self.writes: int = 0
-        """How many writes of this client's are under way; until they end it is not known."""
+        """How many writes of this client are under way; until they end `kv` is uncertain."""
         self.watch: Watch | None = None
 
 
 class Owning:
-    """What one session of a leasing client owns. All of it is used in turns of the shell."""
+    """The keys that one session of a leasing client owns. Use it only in turns of the shell."""
 
     def __init__(self, core: Core, watching: Watching, names: Names, lease: int) -> None:
         self._core = core
@@ -96,16 +98,16 @@ class Owning:
         self._names = names
         self.lease: int = lease
         self.has_ended: bool = False
-        """Whether nothing is owned any more, and nothing will be."""
+        """Whether the session has given up all keys and takes no new ones."""
         self._owned: dict[bytes, Owned] = {}
         self._rests: dict[bytes, float] = {}
-        """Until when keys are not taken again."""
+        """Until when the session does not take each released key again."""
         self._header = pb.ResponseHeader()
 
     # Reading.
 
     def read(self, request: pb.RangeRequest) -> pb.RangeResponse | None:
-        """Return the answer to a read of one key; None if it is not known here."""
+        """Return the answer to a read of one key; None if only the server has it."""
         owned = self._known(request.key)
         if owned is None or request.range_end or request.revision:
             return None
@@ -121,7 +123,7 @@ class Owning:
         return response
 
     def transact(self, request: pb.TxnRequest) -> pb.TxnResponse | None:
-        """Return the answer to a transaction that only reads what is known here, or None."""
+        """Return the answer to a transaction that only reads owned keys; None for any other."""
         succeeded = True
         for compare in request.compare:
             owned = self._known(compare.key)
@@ -135,7 +137,7 @@ class Owning:
                 return None
             found.ClearField("header")
             response.responses.add().response_range.CopyFrom(found)
-        # Without keys there is nothing that could be known here.
+        # A transaction without keys concerns no owned key.
         return response if request.compare or response.responses else None
 
     def _known(self, key: bytes) -> Owned | None:
@@ -151,9 +153,10 @@ class Owning:
     # Taking.
 
     def ask(self, request: pb.RangeRequest) -> pb.TxnRequest | None:
-        """Return the transaction that reads a key and takes it; None if it is not to be taken now.
+        """Return the transaction that reads and takes a key; None if the key must not be taken now.
 
-        `granted` or `refused` tells how it ended. If it is not taken, it answers the request.
+        The caller reports its result to `granted` or `refused`. If the transaction cannot take the
+        key, its response answers the request.
         """
         key = request.key
         if self.has_ended or key in self._owned or self._rests.get(key, 0.0) > self._core.now:
@@ -165,7 +168,7 @@ class Owning:
         return pb.TxnRequest(
             compare=[
                 pb.Compare(key=name, target=pb.Compare.CREATE, create_revision=0),
-                # A key with a lease of its own ends without anybody asking its owner.
+                # The server deletes a key with a lease of its own without asking the owner.
                 pb.Compare(key=key, target=pb.Compare.LEASE, lease=0),
             ],
             success=[
@@ -176,7 +179,7 @@ class Owning:
         )
 
     def granted(self, key: bytes, response: pb.TxnResponse) -> None:
-        """Own a key from now on: its ownership key is there, and the key was read with that."""
+        """Own a key: the transaction has created its ownership key and read the key."""
         owned = self._owned[key]
         owned.standing = Standing.OWNED
         owned.revision = response.header.revision
@@ -194,14 +197,14 @@ class Owning:
         )
 
     def refused(self, key: bytes) -> None:
-        """Leave a key alone for a while: it is another's, or nobody may own it."""
+        """Do not take a key again for a while: another client owns it, or no client may."""
         self._owned.pop(key, None)
         self._rest(key)
 
     # Writing.
 
     def begin_write(self, written: Iterable[KeyRange]) -> dict[bytes, Owned]:
-        """Note that keys are being written; return those of them that are owned."""
+        """Record that a write of keys starts; return the owned ones among them."""
         found = {
             key: owned
             for keys in written
@@ -213,7 +216,7 @@ class Owning:
         return found
 
     def end_write(self, written: dict[bytes, Owned]) -> None:
-        """Note that keys were not written after all."""
+        """Record that keys were not written after all."""
         for owned in written.values():
             owned.writes -= 1
 
@@ -223,7 +226,7 @@ class Owning:
         found: dict[bytes, pb.RangeResponse],
         header: pb.ResponseHeader,
     ) -> None:
-        """Note what keys are after a write; those that were not read with it are given up."""
+        """Update keys after a write; release those that it did not read, or that have a lease."""
         for key, owned in written.items():
             owned.writes -= 1
             if owned.standing is Standing.OWNED:
@@ -233,7 +236,7 @@ class Owning:
                     self.leave(key, owned)
 
     def doubt(self, written: dict[bytes, Owned]) -> None:
-        """Give keys up whose write failed: it may still be on its way."""
+        """Release keys whose write failed, because that write may still take effect."""
         for key, owned in written.items():
             owned.writes -= 1
             self.leave(key, owned)
@@ -249,17 +252,17 @@ class Owning:
         ]
 
     def _fill(self, owned: Owned, found: pb.RangeResponse, header: pb.ResponseHeader) -> None:
-        # Only this client writes it, so the newest of its answers tells what it is.
+        # Only this client writes the key, so the newest answer has the key's present state.
         if header.revision > owned.as_of:
             owned.as_of = header.revision
             owned.kv = found.kvs[0] if found.kvs else None
         if header.revision > self._header.revision:
             self._header.CopyFrom(header)
 
-    # Giving up.
+    # Releasing.
 
     def _changed(self, key: bytes, owned: Owned) -> None:
-        """Take what the watch of an ownership key tells: any change of it ends the ownership."""
+        """Handle the watch of an ownership key: any change of that key ends the ownership."""
         watch = owned.watch
         if watch is None:
             return
@@ -268,7 +271,7 @@ class Owning:
             self.leave(key, owned)
 
     def leave(self, key: bytes, owned: Owned) -> None:
-        """Answer for a key no longer, and let others have it."""
+        """Release a key: stop answering for it, and remove its ownership key."""
         if owned.standing is not Standing.OWNED:
             return
         owned.standing = Standing.LEFT
@@ -304,10 +307,10 @@ class Owning:
         self._rests[key] = now + REST_SECONDS
 
     def end(self) -> None:
-        """Own nothing any more: the lease ends, and with it every ownership key.
+        """Release all keys: revoke the lease, and with it every ownership key.
 
-        This is also for a key of which nobody can say whether it is owned: an ownership key that
-        nobody answers for would hold up all writers for as long as the session is kept alive.
+        This is also the way out if it is unknown whether the session owns a key: an ownership key
+        that no client answers for would block all writers while the session is kept alive.
         """
         if self.has_ended:
             return
@@ -329,7 +332,7 @@ class Owning:
 
 
 def written_by(step: pb.RequestOp) -> list[KeyRange]:
-    """Return the keys that a step may write, each once."""
+    """Return the keys and ranges that a step may write, each once."""
     return list(dict.fromkeys(_written_by(step)))
 
 
@@ -350,11 +353,11 @@ def guarded(
     newest: dict[KeyRange, int],
     read: Iterable[bytes],
 ) -> pb.TxnRequest:
-    """Return the transaction that does a step if no other client owns what it writes.
+    """Return the transaction that performs a step if no other client owns the keys it writes.
 
-    `newest` has what is written, and the newest revision at which an ownership key of it that does
-    not stand in the way was created. Behind the step keys are read; if it is not done, all
-    ownership keys of what it writes are read instead.
+    `newest` maps each written key or range to a revision: only ownership keys that were created
+    later block the step. After the step the transaction reads the keys in `read`. If the step is
+    blocked, the transaction reads the ownership keys of all written keys instead.
     """
     request = pb.TxnRequest(success=[step])
     for key in read:
@@ -373,7 +376,7 @@ def guarded(
 
 
 def revoking(kv: KeyValue) -> pb.TxnRequest:
-    """Return the transaction that asks an owner to give its key up, if it is still the same."""
+    """Return the transaction that asks an owner for its key, unless the owner has changed."""
     return pb.TxnRequest(
         compare=[
             pb.Compare(key=kv.key, target=pb.Compare.CREATE, create_revision=kv.create_revision)
@@ -385,7 +388,7 @@ def revoking(kv: KeyValue) -> pb.TxnRequest:
 
 
 def _is_wanted(kv: KeyValue, request: pb.RangeRequest) -> bool:
-    """Return whether a read of one key shows it."""
+    """Return whether the answer to a read of one key contains the key."""
     return (
         not request.count_only
         and kv.mod_revision >= request.min_mod_revision
@@ -396,7 +399,7 @@ def _is_wanted(kv: KeyValue, request: pb.RangeRequest) -> bool:
 
 
 def _holds(compare: pb.Compare, kv: KeyValue | None) -> bool:
-    """Return whether a condition holds of a key; None has no value, and else only zeros."""
+    """Return whether a condition holds for a key; a missing key has no value, but zero numbers."""
     if kv is None:
         if compare.target == pb.Compare.VALUE:
             return False

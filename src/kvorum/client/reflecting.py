@@ -1,9 +1,10 @@
-"""A reflection of keys: read once, then followed by a watch.
+"""A local copy of keys: a full read, then a watch.
 
-Rules: * What is shown is the store as it was at one revision, which never goes back by itself. *
-If the watch's history was compacted, or the store was restored from a backup, everything is read
-anew, and replaces what was there at once. * Errors that pass are waited for; any other ends the
-reflection, which goes on showing the last that it has.
+- The copy is the store as it was at one revision, which goes back only if that of the store does.
+- If compaction removed the watch's history, or the store was restored from a backup, the client
+  reads all keys again and replaces the whole copy at once.
+- The client retries after transient errors. Any other error ends the updates, and the copy keeps
+  its last state.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ PAGE_SECONDS_MAX: Final = 5.0
 
 
 class Reflector:
-    """Keys as they were a moment ago. `changed` is called after every change, and at the end."""
+    """Keys as they were a moment ago. It calls `changed` after every change, and at the end."""
 
     def __init__(
         self,
@@ -45,26 +46,26 @@ class Reflector:
         self._watching = watching
         self._keys = keys
         self._cut = cut
-        """So many bytes of keys are not shown: the prefix of a namespace."""
+        """How many bytes to cut off each key: the length of a namespace's prefix."""
         self._changed = changed
         self._watch: Watch | None = None
         self._pages: dict[bytes, KeyValue] = {}
         self._order: list[bytes] | None = None
         self.found: dict[bytes, KeyValue] = {}
         self.revision: int = 0
-        """Everything up to this revision is shown; 0 before the first reading."""
+        """The copy includes everything up to this revision; 0 before the first full read."""
         self.readings: int = 0
-        """How often everything was read: once, and once more after each gap in the history."""
+        """The number of full reads: one, and one more after each gap in the history."""
         self.error: KvorumError | None = None
-        """Why it has ended."""
+        """Why the copy is no longer updated."""
 
     def begin(self) -> None:
-        """Read everything, and follow it from there."""
+        """Read all keys, and then follow their changes."""
         self._pages = {}
         self._ask(self._keys, 0)
 
     def end(self, error: KvorumError) -> None:
-        """Follow no longer."""
+        """Stop following changes."""
         if self.error is not None:
             return
         self.error = error
@@ -74,10 +75,11 @@ class Reflector:
         self._changed()
 
     def confirm(self) -> None:
-        """Ask whether what is shown is what the store has now; if so, the revision says it.
+        """Check whether the copy is current; if so, advance `revision` to that of the store.
 
-        Of changes elsewhere in the store the watch tells nothing for minutes. Progress is not
-        asked for: etcd before 3.5.8 answers with revisions whose events are still to come.
+        While only other keys change, the watch reports no new revision for minutes. A progress
+        request is no remedy: etcd before 3.5.8 answers it with revisions whose events are still to
+        come.
         """
         if self._watch is None:
             return
@@ -90,14 +92,14 @@ class Reflector:
             found = range_result(pb.RangeResponse.FromString(answer))
             is_same = (self.revision, self.readings) == (before, readings)
             if is_same and not found.kvs and found.total == len(self.found):
-                # Nothing was set since, and as nothing is missing, nothing was deleted.
+                # No key was set since, and as the count is the same, none was deleted.
                 self.revision = max(before, found.revision)
                 self._changed()
 
         self._core.start(rpcs.RANGE, request, PAGE_SECONDS_MAX, answered)
 
     def ordered(self) -> list[bytes]:
-        """Return the keys in their order; nobody changes that list."""
+        """Return the keys in their order, in a list that callers must not change."""
         order = self._order
         if order is None:
             order = self._order = sorted(self.found)
@@ -118,7 +120,7 @@ class Reflector:
             ):
                 self.end(answer)
             else:
-                # The call has waited for as long as it may: nobody could be reached.
+                # The call has timed out, because no endpoint could be reached.
                 self._ask(keys, revision)
 
         self._core.start(rpcs.RANGE, request, PAGE_SECONDS_MAX, answered)

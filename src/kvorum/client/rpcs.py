@@ -1,20 +1,20 @@
-"""The calls that the client makes, and which of them may be made again when one fails."""
+"""The gRPC methods that the client calls, and which of them it may repeat after a failure."""
 
 from typing import Final, NamedTuple
 
 
 class Rpc(NamedTuple):
-    """A call by its path."""
+    """A gRPC method."""
 
     path: str
     is_repeatable: bool
-    """Whether making it twice does no more than making it once."""
+    """Whether the method is idempotent."""
     needs_leader: bool
-    """Whether a member that knows no leader is to refuse it at once: another may know one."""
+    """Whether a member that knows no leader must refuse it at once: another may know one."""
 
 
 _LEADERLESS: Final = ("/etcdserverpb.Maintenance/", "/etcdserverpb.Cluster/")
-"""What a member can answer, or refuse, by itself."""
+"""Services that a member can answer, or refuse, without a leader."""
 
 
 def _repeatable(path: str) -> Rpc:
@@ -27,7 +27,7 @@ def _once(path: str) -> Rpc:
 
 RANGE: Final = _repeatable("/etcdserverpb.KV/Range")
 SERIALIZABLE_RANGE: Final = RANGE._replace(needs_leader=False)
-"""A read of what the member has, however old that is."""
+"""A read of the member's own state, however old."""
 RANGE_STREAM: Final = _repeatable("/etcdserverpb.KV/RangeStream")
 SERIALIZABLE_STREAM: Final = RANGE_STREAM._replace(needs_leader=False)
 PUT: Final = _once("/etcdserverpb.KV/Put")
@@ -39,7 +39,7 @@ COMPACT: Final = _once("/etcdserverpb.KV/Compact")
 
 WATCH: Final = _once("/etcdserverpb.Watch/Watch")
 
-# The client chooses the id of a lease, so that a repeated grant is known for the same.
+# The client chooses the id of a lease, and so recognises the lease of an earlier attempt.
 LEASE_GRANT: Final = _repeatable("/etcdserverpb.Lease/LeaseGrant")
 LEASE_REVOKE: Final = _repeatable("/etcdserverpb.Lease/LeaseRevoke")
 LEASE_TIME_TO_LIVE: Final = _repeatable("/etcdserverpb.Lease/LeaseTimeToLive")

@@ -1,4 +1,4 @@
-"""A snapshot on its way into a file, which gets its name once all of it is there and durable."""
+"""A snapshot that is being saved to a file, which gets its name once it is complete and durable."""
 
 import os
 from hashlib import sha256
@@ -10,18 +10,18 @@ from kvorum.client.values import Snapshot
 
 DIGEST_BYTES: Final = 32
 PAGE_BYTES: Final = 512
-"""Databases are multiples of this."""
+"""The size of a database is a multiple of this."""
 WRITE_BYTES: Final = 1 << 20
-"""How much is gathered before it is written."""
+"""How much to buffer before a write."""
 
 
 class Saving:
-    """The file `<name>.part`, until it is finished or given up."""
+    """The file `<name>.part`, until it is finished or abandoned."""
 
     def __init__(self, path: str | Path) -> None:
         self.path: Path = Path(path)
         self.size: int = 0
-        """Bytes that came."""
+        """How many bytes have arrived."""
         self.version: str = ""
         self._part = self.path.with_name(f"{self.path.name}.part")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -33,14 +33,14 @@ class Saving:
         """The last bytes, which are the digest of those before them."""
 
     def add(self, piece: bytes) -> bool:
-        """Take what came; return whether it is time to write."""
+        """Buffer a piece; return whether it is time to write."""
         self.size += len(piece)
         self._pieces.append(piece)
         self._gathered += len(piece)
         return self._gathered >= WRITE_BYTES
 
     def write(self) -> None:
-        """Write what was gathered."""
+        """Write the buffered pieces."""
         data = b"".join(self._pieces)
         self._pieces.clear()
         self._gathered = 0
@@ -51,7 +51,7 @@ class Saving:
             data = data[self._file.write(data) :]
 
     def finish(self) -> Snapshot:
-        """Check it, make it durable, and give it its name; raises SnapshotError."""
+        """Verify the file, make it durable, and rename it; raises SnapshotError."""
         self.write()
         if self.size % PAGE_BYTES != DIGEST_BYTES or self._tail != self._digest.digest():
             raise SnapshotError(
@@ -68,7 +68,7 @@ class Saving:
         return Snapshot(self.path, self.size, self.version)
 
     def close(self) -> None:
-        """Leave nothing behind, unless it was finished."""
+        """Delete the file, unless it is finished."""
         if not self._file.closed:
             self._file.close()
             self._part.unlink(missing_ok=True)

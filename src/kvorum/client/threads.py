@@ -1,8 +1,8 @@
-"""The core on sockets, for programs with threads and without an event loop.
+"""The client's core on sockets, for programs with threads and without an event loop.
 
-There is no thread of the client's own as long as there are only calls: of the threads that wait
-for an answer one reads for all, and hands that over when it has its own. Watches and leases that
-are kept alive have a thread, which reads when no other does.
+Calls alone need no reader thread: one of the threads that wait for an answer reads for all of them,
+and passes that role on when it has its own answer. Watches and leases that are kept alive have a
+thread, which reads when no other thread does.
 """
 
 import os
@@ -32,35 +32,35 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Ready = list[tuple[int, int]]
-"""Descriptors and what can be done with them, as `select.poll` tells."""
+"""File descriptors and their events, as `select.poll` returns them."""
 
 IDLE_SECONDS: Final = 1.0
-"""After so long without a call, a connection is looked at before it is used again."""
+"""After this long without a call, the client reads its connections before it uses them again."""
 SLEEP_SECONDS_MAX: Final = 3600.0
 LOOK_SECONDS: Final = 1.0
-"""How often the clock is looked at while a lease is kept alive.
+"""How often the reader checks the clock while a lease is kept alive.
 
-The time that a poll may take stands still while the machine is suspended, so without that a lease
-would be renewed, or given up, late by as much as was left to sleep.
+The timeout of a poll does not advance while the machine is suspended. Without this limit, the
+client would renew a lease, or declare it lost, late by the rest of that timeout.
 """
 FOREVER: Final = float("inf")
 
 clock: Callable[[], float] = lasting_clock()
-"""Everything that the client times."""
+"""The clock of everything that the client times."""
 monotonic: Callable[[], float] = time.monotonic
-"""The clock that users compare with."""
+"""The clock of the moments that users pass in and get back."""
 unix_nanoseconds: Callable[[], int] = time.time_ns
 Outcome = Annotated[T, "of a function that may wait"]
-"""What users' functions return: here the value itself."""
+"""The return type of users' functions, as in `transact`: here the value itself."""
 
 
 def random_id() -> int:
-    """Return a number that nobody else chooses: for a lease."""
+    """Return a random number, for a lease id that no other client chooses."""
     return int.from_bytes(os.urandom(8)) >> 1 or 1
 
 
 class Waiter:
-    """A thread that waits until it is told that something has happened, or that it is to read."""
+    """A thread that waits for an answer or an event, or for its turn to read."""
 
     __slots__ = ("_bell", "answer", "is_done")
 
@@ -71,27 +71,27 @@ class Waiter:
         self.answer: bytes | KvorumError = b""
 
     def answered(self, answer: bytes | KvorumError) -> None:
-        """Take an answer, and wait no longer."""
+        """Store the answer, and end the wait."""
         self.answer = answer
         self.wake()
 
     def wake(self) -> None:
-        """Wait no longer."""
+        """End the wait."""
         self.is_done = True
         self.ring()
 
     def ring(self) -> None:
-        """Let the thread look around."""
+        """Wake the thread, so that it checks again whether it must wait or read."""
         with suppress(RuntimeError):
             self._bell.release()
 
     def wait(self, seconds_max: float) -> None:
-        """Wait until somebody rings, or the time is over."""
+        """Wait until another thread rings, or until `seconds_max` have passed."""
         self._bell.acquire(timeout=min(max(seconds_max, 0.0), SLEEP_SECONDS_MAX))
 
 
 class Turn:
-    """A while in which one thread touches the core."""
+    """A span in which one thread holds the lock and uses the core."""
 
     __slots__ = ("_client",)
 
@@ -99,7 +99,7 @@ class Turn:
         self._client = client
 
     def __enter__(self) -> None:
-        # Looked at first: a lock that was held when the process forked is never released.
+        # Check first: a lock that was held when the process forked is never released.
         self._client.check_process()
         self._client.lock.acquire()
         try:
@@ -129,24 +129,24 @@ class ThreadedClient:
         self._watching: Watching | None = None
         self._keeping: Keeping | None = None
         self._duties: list[Watching | Keeping] = []
-        """Those of both that were asked for; a program that only makes calls loads neither."""
+        """Whichever of the two is in use; a program that only makes calls loads neither."""
         self._context = context
         self._connect_seconds_max = connect_seconds_max
         self._process = os.getpid()
         self.lock: threading.Lock = threading.Lock()
-        """Held by whoever touches anything here."""
+        """Every thread that uses the core or the state of this object holds it."""
         self._links: dict[int, Link] = {}
         self._sockets: dict[int, tuple[socket.socket, Link]] = {}
         self._blocked: dict[int, bytes] = {}
-        """What a socket did not take yet, by its descriptor."""
-        # Kept, because to get so much memory for each read takes longer than to read.
+        """Bytes that a socket has not accepted yet, by its descriptor."""
+        # Kept, because allocating this much memory for each read takes longer than the read.
         self._received = memoryview(bytearray(READ_BYTES))
         self._reader: Waiter | None = None
         self._waiters: deque[Waiter] = deque()
         self._read_until = 0.0
         self._used_at = 0.0
         self._arrived: deque[tuple[int, Link | None, socket.socket | None, str, bool]] = deque()
-        """Connections that were made, or not, by other threads."""
+        """The results of connecting threads: a connection, or the problem."""
         self._open_bell()
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -174,7 +174,7 @@ class ThreadedClient:
     # Calls.
 
     def call(self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None) -> bytes:
-        """Make a call and wait for its answer; raises what it ended with instead."""
+        """Make a call and return its answer; raises the error that it ended with."""
         waiter = Waiter()
         with self.turn():
             call = self.core.start(rpc, message, seconds_max, waiter.answered, at)
@@ -191,14 +191,14 @@ class ThreadedClient:
         raise answer
 
     def turn(self) -> "Turn":
-        """Touch the core, and let what it wants to send be sent at the end."""
+        """Return a context in which to use the core; on exit the core's output is sent."""
         return Turn(self)
 
     def enter(self) -> None:
-        """Begin to touch the core: it knows the time, and what came meanwhile."""
+        """Prepare the core for use: set its time, and process input that arrived while idle."""
         now = clock()
         if now - self._used_at > IDLE_SECONDS and self._reader is None:
-            # The server may have gone away since; a write that it never saw can go elsewhere.
+            # Notice now if the server closed a connection: a write not yet sent can go elsewhere.
             self._read(self._look())
         self._used_at = now
         self.core.now = now
@@ -211,19 +211,19 @@ class ThreadedClient:
             )
 
     def leave(self) -> None:
-        """Stop to touch the core: what it wants to send is sent, and somebody reads."""
+        """Release the core: send its output, and wake a reader that would act too late."""
         self._send()
         reader = self._reader
         if reader is None:
             return
-        # A reader that was woken sits in a poll, which hears the bell alone; one that is overdue
-        # was suspended in its poll, which goes on for as long as was left of it.
+        # Only the bell interrupts the poll of a reader whose wait is over. After a suspend, a poll
+        # continues for the rest of its timeout, although its moment has passed.
         is_late = self._read_until <= self.core.now
         if reader.is_done or is_late or self._wake_at() < self._read_until:
             self._ring()
 
     def wait(self, waiter: Waiter, until: float = FOREVER) -> None:
-        """Return when a waiter was woken or at that moment; read for all, unless somebody does."""
+        """Return when the waiter is woken or at `until`; read for all if no thread reads."""
         while not waiter.is_done and clock() < until:
             with self.lock:
                 if self._reader is None:
@@ -235,11 +235,11 @@ class ThreadedClient:
             else:
                 self._wait_in_line(waiter, until)
         with self.lock:
-            # Whoever was told to read may have had its answer by then.
+            # This thread may have got its answer just as another passed the reading on to it.
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Let somebody read who waits, if nobody does."""
+        """Let a waiting thread read, if no thread does."""
         if self._reader is None and self._waiters:
             self._waiters.popleft().ring()
 
@@ -294,19 +294,19 @@ class ThreadedClient:
     # Leases.
 
     def keep(self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]) -> "Kept":
-        """Keep a lease alive that was asked for at that moment of `clock`."""
+        """Keep a lease alive that was requested at `asked_at`, a moment of `clock`."""
         with self.turn():
             kept = self.keeping.keep(lease, ttl, asked_at, on_change)
             self.start_reading()
         return kept
 
     def release(self, kept: "Kept") -> None:
-        """Keep a lease no longer."""
+        """Stop keeping a lease alive."""
         with self.turn():
             self.keeping.release(kept)
 
     def work(self, function: Callable[[], T]) -> T:
-        """Do something that may take a while, such as writing a file."""
+        """Run a function that may take a while, such as writing a file."""
         return function()
 
     # Endpoints.
@@ -319,7 +319,7 @@ class ThreadedClient:
     # The thread of watches and leases.
 
     def start_reading(self) -> None:
-        """Let somebody read even if no call waits."""
+        """Start the thread that reads even if no call waits."""
         if self._thread is None and not self._is_closed:
             self._thread = threading.Thread(target=self._serve, name="kvorum-client", daemon=True)
             self._thread.start()
@@ -330,9 +330,10 @@ class ThreadedClient:
         self.wait(waiter)
 
     def close(self) -> None:
-        """End everything, and wait until nothing of it is left."""
+        """End all calls and watches, stop renewing leases, close the sockets, join the thread."""
         if os.getpid() != self._process:
-            # The parent's threads and locks are not here; only what it has open is.
+            # A forked child has the parent's sockets, but not its threads, and its locks may be
+            # held for ever.
             for connection, _ in self._sockets.values():
                 connection.close()
             return
@@ -366,7 +367,8 @@ class ThreadedClient:
         self._poll = select.poll()
         self._bell, self._ringer = socket.socketpair()
         self._bell.setblocking(False)
-        # Who rings holds the lock, which the reader needs before it can empty the bell.
+        # Ringing must not block: the ringing thread holds the lock that the reader needs before it
+        # can empty the bell.
         self._ringer.setblocking(False)
         self._poll.register(self._bell, select.POLLIN)
 
@@ -381,18 +383,18 @@ class ThreadedClient:
             self._ringer.send(b"\0")
 
     def _sleep(self, seconds: float) -> Ready:
-        """Return what can be read or sent, as soon as there is something or the time is over."""
-        # Rounded up, or it would look a moment too early, again and again.
+        """Wait until a socket is ready or the time is over; return the ready descriptors."""
+        # Rounded up, or poll would return a moment too early, again and again.
         return self._poll.poll(int(seconds * 1000) + 1 if seconds else 0)
 
     def _look(self) -> Ready:
-        """Return what can be read now."""
+        """Return the descriptors that are ready now."""
         return self._poll.poll(0)
 
-    # What the core asks for.
+    # The core's transport.
 
     def connect(self, endpoint: int) -> None:
-        """Connect in a thread: looking up a name may take long."""
+        """Connect in a thread, because resolving a name may take long."""
         address = self.core.endpoints.known[endpoint].address
         threading.Thread(target=self._connect, args=(endpoint, address), daemon=True).start()
 
@@ -410,7 +412,7 @@ class ThreadedClient:
                 connection.settimeout(seconds)
                 connection.connect(address.host)
             else:
-                # As bytes, a name of ASCII is looked up without loading the rules of all others.
+                # For a name in bytes, Python does not load its codec for international names.
                 host = address.host.encode() if address.host.isascii() else address.host
                 connection = socket.create_connection(
                     (host, address.port),  # type: ignore[arg-type]
@@ -429,7 +431,7 @@ class ThreadedClient:
                 connection.close()
 
     def disconnect(self, endpoint: int) -> None:
-        """Give a connection up."""
+        """Close a connection, and end its calls as lost."""
         link = self._links.pop(endpoint, None)
         if link is not None:
             for descriptor, (connection, other) in list(self._sockets.items()):
@@ -440,21 +442,21 @@ class ThreadedClient:
     def start(
         self, call: int, endpoint: int, path: str, metadata: Metadata, message: bytes, ends: bool
     ) -> None:
-        """Begin a call."""
+        """Start a call."""
         self._links[endpoint].wire.start(call, path, metadata, message, ends=ends)
 
     def send(self, call: int, message: bytes) -> None:
-        """Send a message more."""
+        """Send another message on a call."""
         for _, link in self._sockets.values():
             link.wire.send(call, message)
 
     def hold(self, call: int, *, is_held: bool) -> None:
-        """Let the server send no more for a call than it may already, or go on."""
+        """Withhold flow-control window updates for a call, or resume them."""
         for _, link in self._sockets.values():
             link.wire.hold(call, is_held=is_held)
 
     def cancel(self, call: int) -> None:
-        """Break a call off."""
+        """Cancel a call."""
         for _, link in self._sockets.values():
             link.wire.cancel(call)
 

@@ -1,4 +1,4 @@
-"""TLS around a connection, in memory. Loaded with the first connection that speaks it."""
+"""TLS around a connection, in memory. Imported with the first connection that uses TLS."""
 
 import ssl
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from kvorum.client.namesakes import forget_namesakes
 
 _PLAIN_REASONS: tuple[str, ...] = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 _PLAIN_REASONS += ("PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE", "BAD_RECORD_TYPE")
-"""What OpenSSL says to bytes that are no TLS."""
+"""OpenSSL's reasons for rejecting bytes that are not TLS."""
 
 
 class Tls:
-    """The secure side of a connection: what came is decrypted, what is to be sent encrypted."""
+    """The TLS of a connection, which decrypts input and encrypts output."""
 
     __slots__ = ("_incoming", "_object", "_outgoing", "is_open")
 
@@ -24,7 +24,7 @@ class Tls:
         self._shake_hands()
 
     def receive(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """Take bytes of the other side; yield what they say. Raises LinkError."""
+        """Take bytes from the server; yield the decrypted ones. Raises LinkError."""
         self._incoming.write(data)
         if not self.is_open and not self._shake_hands():
             return
@@ -37,7 +37,7 @@ class Tls:
             raise LinkError(f"TLS failed: {_reason(error)}") from error
 
     def take_output(self, plain: bytes) -> bytes:
-        """Return what is to be sent now; there is nothing plain before the connection is open."""
+        """Return the bytes to send now; `plain` must be empty before the handshake is done."""
         if plain:
             # A write to memory takes everything at once.
             self._object.write(plain)
@@ -62,7 +62,7 @@ class Tls:
 
 def _reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        # It is not known who signed it.
+        # OpenSSL does not know the authority that signed the certificate.
         is_unknown = error.verify_code in (18, 19, 20, 21)
         hint = "; give the authority that signed it as ca=" if is_unknown else ""
         return f"the server's certificate is not accepted: {error.verify_message}{hint}"

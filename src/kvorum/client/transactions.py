@@ -1,4 +1,4 @@
-"""Transactions, written as they are read: when these hold, then do this, otherwise that.
+"""Transactions, written as they are read: when conditions hold, then do this, otherwise that.
 
 client.txn().when(version("job") == 0).then(put("job", "mine")).otherwise(get("job")).commit()
 """
@@ -85,7 +85,7 @@ def value(key: Text, end: Text | None = None) -> Facet:
 
 
 def lease(key: Text, end: Text | None = None) -> Facet:
-    """Return the lease that a key ends with, to be compared: 0 if it has none."""
+    """Return the lease that a key is attached to, to be compared: 0 if it has none."""
     return Facet("lease", key, end)
 
 
@@ -156,17 +156,17 @@ class TxnParts:
         self._given = ""
 
     def add_conditions(self, conditions: tuple[Condition, ...]) -> None:
-        """Add what must hold."""
+        """Add the conditions of the transaction."""
         self._once("when")
         self.request.compare.extend(conditions)
 
     def add_success(self, steps: tuple[Step, ...]) -> None:
-        """Add what is done if all of it holds."""
+        """Add the steps for the case that all conditions hold."""
         self._once("then")
         self.request.success.extend(steps)
 
     def add_failure(self, steps: tuple[Step, ...]) -> None:
-        """Add what is done if not."""
+        """Add the steps for the case that a condition does not hold."""
         self._once("otherwise")
         self.request.failure.extend(steps)
 

@@ -1,8 +1,9 @@
-"""TLS contexts that judge certificates as etcd does, as far as OpenSSL lets them.
+"""TLS contexts that judge certificates as etcd does, as far as OpenSSL allows.
 
-OpenSSL believes more than Go in two ways that are closed here: a common name that is a host's, and
-an authority that does not say that it is one. It believes less where a certificate is named without
-its authority, and under Python 3.13 where an authority made at home lacks what RFC 5280 asks for.
+OpenSSL accepts more than Go in two cases that this module rejects: a host's name as common name,
+and an authority that does not declare itself one. OpenSSL accepts less in two cases that this
+module allows: a trusted certificate without its authority, and under Python 3.13 a home-made
+authority that lacks what RFC 5280 asks for.
 """
 
 import re
@@ -18,7 +19,7 @@ _KEY_CERT_SIGN = 0x04
 
 
 def server_context(ca_file: str) -> ssl.SSLContext:
-    """Return a context that believes servers of these authorities; empty: of the system's."""
+    """Return a context that trusts a file's authorities, or with an empty path the system's."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     believe_like_go(context)
@@ -31,7 +32,7 @@ def server_context(ca_file: str) -> ssl.SSLContext:
 
 
 def believe_like_go(context: ssl.SSLContext) -> None:
-    """Set what a context asks of certificates."""
+    """Set the flags with which a context verifies certificates as Go does."""
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if context.check_hostname:
@@ -39,9 +40,9 @@ def believe_like_go(context: ssl.SSLContext) -> None:
 
 
 def load_authorities(context: ssl.SSLContext, path: str) -> None:
-    """Load a bundle, but for certificates that only OpenSSL takes for authorities.
+    """Load a bundle, except for certificates that only OpenSSL takes for authorities.
 
-    Raises OSError, which ssl.SSLError is, too.
+    Raises OSError, of which ssl.SSLError is a subclass.
     """
     data = Path(path).read_bytes()
     blocks: list[bytes] = _PEM.findall(data)
@@ -53,11 +54,11 @@ def load_authorities(context: ssl.SSLContext, path: str) -> None:
 
 
 def _is_silent(pem: bytes) -> bool:
-    """Return whether a certificate may sign others but does not say that it is an authority."""
+    """Return whether a certificate may sign others but does not declare itself an authority."""
     try:
         der = ssl.PEM_cert_to_DER_cert(pem.decode("ascii"))
     except ValueError:
-        # The library says what is wrong with it.
+        # Loading the certificate reports the error.
         return False
     usage = _KEY_USAGE.search(der)
     signs = usage is not None and usage[2][0] & _KEY_CERT_SIGN != 0

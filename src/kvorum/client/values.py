@@ -1,4 +1,4 @@
-"""What calls answer with: plain, immutable values."""
+"""The results of calls: plain, immutable values."""
 
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -18,7 +18,7 @@ class KeyValue(NamedTuple):
     mod_revision: int
     version: int
     lease: int
-    """The id of the lease that it ends with, or 0."""
+    """The id of the lease that the key is attached to, or 0."""
 
     @property
     def text(self) -> str:
@@ -40,7 +40,7 @@ class Event(NamedTuple):
     kv: KeyValue
     """The key after the change; after a deletion it has neither value nor versions."""
     previous: KeyValue | None
-    """The key before it, if that was asked for and is still there."""
+    """The key before the change, if requested and not compacted."""
 
     @property
     def key(self) -> bytes:
@@ -49,7 +49,7 @@ class Event(NamedTuple):
 
     @property
     def value(self) -> bytes:
-        """What it was set to."""
+        """The value that the key was set to."""
         return self.kv.value
 
     @property
@@ -64,17 +64,17 @@ class Event(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What a watch was told at once: whole revisions, in their order."""
+    """Changes that a watch received together: whole revisions, in their order."""
 
     events: list[Event]
     revision: int
-    """Everything up to this revision has been told."""
+    """The watch has received everything up to this revision."""
     header: "ResponseHeader"
-    """Who told it, and how far the store was then."""
+    """The header of the response: the member that sent it, and the store's revision then."""
 
 
-# Watches make more of these than of anything else: they go past the constructors, which would take
-# longer than all the rest of an event.
+# Watches create these most often, and bypass their constructors, which would take longer than all
+# the rest of an event.
 _new = tuple.__new__
 _PUT, _DELETE = EventKind.PUT, EventKind.DELETE
 
@@ -101,21 +101,21 @@ def event(message: Any) -> Event:
 
 
 class PutResult(NamedTuple):
-    """What a put did."""
+    """The result of a put."""
 
     revision: int
     previous: KeyValue | None
-    """What was there before, if that was asked for and something was."""
+    """The key before the put, if requested and if it existed."""
 
 
 class DeleteResult(NamedTuple):
-    """What a deletion did."""
+    """The result of a deletion."""
 
     deleted: int
-    """How many keys were there and are gone."""
+    """How many keys were deleted."""
     revision: int
     previous: list[KeyValue]
-    """Those keys, if that was asked for."""
+    """The deleted keys, if requested."""
 
 
 class RangeResult(NamedTuple):
@@ -123,52 +123,51 @@ class RangeResult(NamedTuple):
 
     kvs: list[KeyValue]
     total: int
-    """How many keys there are, however few were asked for."""
+    """How many keys the range has, whatever the limit of the request."""
     has_more: bool
     revision: int
     """The revision of the store when it answered."""
 
 
 class KeyRead(NamedTuple):
-    """A key, and when it was read."""
+    """A key, and the revision at which it was read."""
 
     kv: KeyValue | None
-    """None if it does not exist."""
+    """None if the key does not exist."""
     revision: int
     """The revision of the store when it answered."""
 
 
 class TxnResult(NamedTuple):
-    """What a transaction did."""
+    """The result of a transaction."""
 
     succeeded: bool
     """Whether all conditions held, so that `then` was done and not `otherwise`."""
     responses: "list[PutResult | DeleteResult | RangeResult | TxnResult]"
-    """One for each operation that was done, in their order."""
+    """One result for each operation that was done, in their order."""
     revision: int
 
 
 class ConditionalResult(NamedTuple):
-    """What a change did that was made only if its key was as expected."""
+    """The result of a change on condition that the key is at the expected revision."""
 
     succeeded: bool
     revision: int
-    """The revision of the store when it answered; that of the change, if there was one."""
+    """The revision of the change, or without a change that of the store when it answered."""
     current: KeyValue | None
-    """The key as it is instead, if it was not as expected; None if it does not exist, or was not
-    to be read."""
+    """The present key, if it was not as expected; None if it does not exist or was not read."""
 
 
 class LeaseStatus(NamedTuple):
-    """How long a lease lives."""
+    """The remaining time of a lease."""
 
     id: int
     remaining: int
     """Seconds; -1 if there is no such lease."""
     ttl: int
-    """Seconds that it was granted for."""
+    """Seconds for which the lease was granted."""
     keys: list[bytes]
-    """The keys that end with it, if they were asked for."""
+    """The keys attached to the lease, if requested."""
 
 
 class Member(NamedTuple):
@@ -176,15 +175,15 @@ class Member(NamedTuple):
 
     id: int
     name: str
-    """Empty until it has started for the first time."""
+    """Empty until the member has started for the first time."""
     peer_urls: list[str]
     client_urls: list[str]
     is_learner: bool
-    """Whether it has no vote yet."""
+    """Whether the member has no vote."""
 
     @property
     def is_started(self) -> bool:
-        """Whether it has told the others its name."""
+        """Whether the member has published its name to the others."""
         return bool(self.name)
 
 
@@ -192,24 +191,24 @@ MemberList: TypeAlias = list[Member]
 
 
 class MemberStatus(NamedTuple):
-    """How a member is doing, as it says itself."""
+    """A member's own report of its state."""
 
     member: int
-    """Its id."""
+    """The member's id."""
     leader: int
-    """The id of the leader that it knows, or 0."""
+    """The id of the leader that the member knows, or 0."""
     version: str
     revision: int
     raft_term: int
     raft_index: int
-    """The newest entry of its log."""
+    """The commit index."""
     applied_index: int
-    """The newest entry that its store has."""
+    """The index of the newest entry that the member has applied."""
     database_bytes: int
     database_bytes_used: int
-    """What would be left after defragmenting."""
+    """How many bytes would be left after a defragmentation."""
     database_bytes_max: int
-    """The quota; 0 where the server does not tell."""
+    """The quota; 0 if the server does not report it."""
     storage_version: str
     is_learner: bool
     downgrade_target: str
@@ -218,7 +217,7 @@ class MemberStatus(NamedTuple):
 
     @property
     def is_leader(self) -> bool:
-        """Whether it leads the cluster."""
+        """Whether the member leads the cluster."""
         return self.member == self.leader
 
 
@@ -226,7 +225,7 @@ AlarmKind: TypeAlias = Literal["nospace", "corrupt"]
 
 
 class Alarm(NamedTuple):
-    """Why a member does not do everything."""
+    """An alarm, which restricts the requests that members accept."""
 
     member: int
     kind: AlarmKind
@@ -237,19 +236,19 @@ class StoreHash(NamedTuple):
 
     hash: int
     revision: int
-    """The revision up to which it goes."""
+    """The last revision that the hash covers."""
     compact_revision: int
-    """The revision from which it goes; -1 if nothing was compacted."""
+    """The compacted revision, from which the hash goes; -1 if there was no compaction."""
 
 
 class Snapshot(NamedTuple):
-    """A snapshot that was saved."""
+    """A saved snapshot."""
 
     path: "Path"
     size: int
     """Bytes of the file."""
     version: str
-    """The storage version; empty where the server does not tell."""
+    """The storage version; empty if the server does not report it."""
 
 
 class AuthStatus(NamedTuple):
@@ -257,7 +256,7 @@ class AuthStatus(NamedTuple):
 
     is_enabled: bool
     revision: int
-    """Of users and roles; every change of them is one."""
+    """The revision of users and roles, which each of their changes increments."""
 
 
 Access: TypeAlias = Literal["read", "write", "readwrite"]
@@ -269,4 +268,4 @@ class Permission(NamedTuple):
     access: Access
     key: bytes
     end: bytes
-    """Empty for one key; a zero byte for all keys from the first on."""
+    """Empty for one key; a zero byte for all keys from `key` on."""

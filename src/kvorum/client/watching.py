@@ -1,11 +1,13 @@
-"""The watches of a client: begun anew wherever they were when a stream is lost.
+"""The watches of a client, which resume where they were when their stream is lost.
 
-Rules: * A watch from now on reads a revision first and begins with the one after it, so that
-nothing falls between a lost stream and the next. * All events of a revision are told together; what
-came of a revision in pieces is forgotten with its stream, and comes again whole. * A watch that is
-not to be resumed ends with its stream, as the next stream may show another store. * A watch whose
-events are not taken is ended at the server once it has kept its share, and begun again where it was
-when they are taken: it holds nobody back and loses nothing. * Every end has its reason.
+- A watch from now on first reads the store's revision and starts after it, so that no event falls
+  between a lost stream and the next.
+- The client returns all events of a revision together. It drops the fragments of a revision with
+  their stream, and receives the whole revision again.
+- A watch that must not resume ends with its stream, as the next stream may show another store.
+- When a watch has buffered its share, the client cancels it at the server, and creates it again
+  after the user has taken the events: the watch delays no other and loses no event.
+- Every end has its reason.
 """
 
 from collections import deque
@@ -34,16 +36,16 @@ from kvorum.client.values import Changes, event
 
 KEPT_EVENTS_MAX: Final = 10_000
 KEPT_BYTES_MAX: Final = 16 << 20
-"""What a watch keeps that nobody takes; the response that goes beyond is kept, too."""
+"""How much a watch buffers for its user; it also keeps the response that exceeds the limit."""
 BACK_OFF_SECONDS: Final = 0.01
 BACK_OFF_SECONDS_MAX: Final = 1.0
 QUESTION_SECONDS_MAX: Final = 5.0
-"""How long a question for the revision may take before it is asked again."""
+"""The timeout of a read of the store's revision, which is then repeated."""
 _LOST: Final = "the stream of the watch was lost, and the watch was not to be resumed on another"
 
 
 class Standing(Enum):
-    """Where a watch is."""
+    """The states of a watch."""
 
     ASKING = "asks for the revision to begin with"
     LOST = "waits for a stream"
@@ -53,7 +55,7 @@ class Standing(Enum):
 
 
 class Watch:
-    """One watch. `ready` is called when there is something to take, or to know of its state."""
+    """One watch. It calls `ready` when it has changes to take, or when its state has changed."""
 
     __slots__ = (
         "changes",
@@ -78,34 +80,34 @@ class Watch:
         self, number: int, options: "pb.WatchCreateRequest", ready: Callable[[], None]
     ) -> None:
         self.number: int = number
-        """What the server calls it, on every stream."""
+        """The watch id, the same on every stream; a cancellation at the server replaces it."""
         self.options: pb.WatchCreateRequest = options
         self.ready: Callable[[], None] = ready
         self.revision: int = options.start_revision
-        """The first revision that it was not told of yet."""
+        """The first revision that the watch has not received; 0 until its start is known."""
         self.seen: int = 0
-        """The newest revision of the store that it knows of."""
+        """The newest revision that the store is known to have had."""
         self.standing: Standing = Standing.LOST
         self.is_created: bool = False
-        """Whether the server has said that it watches, so that what it says after is for it."""
+        """Whether the server has created the watch on this stream, so that progress includes it."""
         self.changes: deque[Changes] = deque()
         self.error: KvorumError | None = None
         self.refusal: pb.WatchResponse | None = None
-        """What the server ended it with, if it did."""
+        """The response with which the server ended the watch, if it did."""
         self.is_plain: bool = False
-        """Whether it begins with what its member knows, and ends if that knows no leader."""
+        """Whether the watch starts at its member's revision, and ends if that has no leader."""
         self.resumes: bool = True
-        """Whether another stream continues it when its own is lost."""
+        """Whether the watch continues on another stream when its own is lost."""
         self.was_created: bool = False
-        """Whether a server has ever said that it watches."""
+        """Whether a server has ever created the watch."""
         self.parts: list[pb.WatchResponse] = []
-        """What came of a revision so far."""
+        """The fragments of an incomplete revision."""
         self.kept_events: int = 0
         self.kept_bytes: int = 0
 
     @property
     def is_begun(self) -> bool:
-        """Whether it is known which revision it begins with."""
+        """Whether the start revision is known."""
         return self.revision != 0 and (self.is_created or not self.is_plain)
 
 
@@ -117,13 +119,13 @@ class Watching:
         self._stream: Stream | None = None
         self._watches: dict[int, Watch] = {}
         self._creating: deque[int] = deque()
-        """The watches of this stream that the server has not begun or refused, in their order."""
+        """The watches of this stream that the server has not created or refused yet, in order."""
         self._next_number = 1
         self._unanswered: list[Watch] = []
-        """Those that have to ask for their revision again."""
+        """Watches that must read the store's revision again."""
         self._back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
 
-    # What users of watches do.
+    # Requests of users.
 
     def begin(
         self,
@@ -134,17 +136,17 @@ class Watching:
         is_plain: bool = False,
         resumes: bool = True,
     ) -> Watch:
-        """Begin a watch; from now on, if the options name no revision.
+        """Start a watch; from now on, if the options name no revision.
 
-        `seen` is a revision that the store is known to have had: one that is older now has gone
-        back, and the watch ends with that. A plain one asks nobody for the revision: it begins when
-        its member hears of it. One that is not resumed ends with WatchLostError when the stream
-        that created it is lost.
+        `seen` is a revision that the store is known to have had: if the store is older now, the
+        watch ends with RevisionWentBackError. A plain watch does not read the store's revision: it
+        starts when its member receives it. A watch that does not resume ends with WatchLostError
+        when the stream that created it is lost.
         """
         number = self._next_number
         self._next_number += 1
         options.watch_id = number
-        # Long revisions come in pieces; in one they could be longer than a message may be.
+        # Let the server split long revisions, which could exceed the longest message.
         options.fragment = True
         watch = Watch(number, options, ready)
         watch.seen = seen
@@ -173,19 +175,19 @@ class Watching:
         return changes
 
     def cancel(self, watch: Watch) -> None:
-        """End a watch, because nobody wants it any more."""
+        """End a watch that its user does not want any more."""
         if watch.standing is Standing.OPEN and self._stream is not None:
             self._send_cancel(watch)
         watch.error = watch.error or ClosedError("the watch is closed")
         self._forget(watch)
 
     def close(self) -> None:
-        """End all watches: the client is closed."""
+        """End all watches, because the client is closed."""
         for watch in list(self._watches.values()):
             self._end(watch, ClosedError("the client is closed"))
 
     def request_progress(self) -> None:
-        """Ask the server to tell all watches how far they are."""
+        """Request a progress notification for all watches."""
         if self._stream is not None:
             request = pb.WatchRequest(progress_request=pb.WatchProgressRequest())
             self._core.send(self._stream, request.SerializeToString())
@@ -193,13 +195,13 @@ class Watching:
     # Time.
 
     def wake_at(self) -> float:
-        """Return when there is something to do even if nothing happens before."""
+        """Return when to call `pass_time` next if nothing happens before."""
         if self._unanswered or (self._stream is None and self._needs_stream()):
             return self._back_off.until
         return float("inf")
 
     def pass_time(self, now: float) -> None:
-        """Do again what has failed, if the time has come: open a stream, ask for revisions."""
+        """After a back-off, open a stream again and repeat failed reads of the revision."""
         if now < self._back_off.until:
             return
         if self._stream is None and self._needs_stream():
@@ -213,7 +215,7 @@ class Watching:
         watches = self._watches
         return bool(watches) and any(each.standing is Standing.LOST for each in watches.values())
 
-    # Beginning.
+    # Starting.
 
     def _ask_revision(self, watch: Watch) -> None:
         watch.standing = Standing.ASKING
@@ -238,7 +240,7 @@ class Watching:
         self._read_revision(watch, answered)
 
     def _read_revision(self, watch: Watch, answered: Answered) -> None:
-        """Ask for the store's revision, by a read of a key that the watch may read."""
+        """Read the store's revision, with a range of a key that the watch may read."""
         request = pb.RangeRequest(key=watch.options.key or b"\0", count_only=True, limit=1)
         message = request.SerializeToString()
         self._core.start(rpcs.RANGE, message, QUESTION_SECONDS_MAX, answered)
@@ -259,7 +261,7 @@ class Watching:
         return pb.WatchRequest(create_request=watch.options).SerializeToString()
 
     def _open(self) -> None:
-        """Open a stream, and begin all watches on it that have none."""
+        """Open a stream, and create on it all watches that have none."""
         lost = [each for each in self._watches.values() if each.standing is Standing.LOST]
         if not lost:
             return
@@ -270,7 +272,7 @@ class Watching:
             self._create_request(first),
             self._take_message,
             self._take_end,
-            # A member that knows no leader hears of nothing new: it ends the stream instead.
+            # A member without a leader gets no new events, and must end the stream instead.
             (HAS_LEADER,),
         )
         if self._stream is None:
@@ -280,15 +282,15 @@ class Watching:
         for watch in lost[1:]:
             self._create(watch)
 
-    # What the server says.
+    # Responses.
 
     def _take_message(self, message: bytes) -> None:
         self._back_off.worked()
         response = pb.WatchResponse.FromString(message)
         if response.watch_id == -1 and not response.created and not response.canceled:
-            # Progress of all watches of this stream.
+            # A progress notification for all watches of this stream.
             for watch in list(self._watches.values()):
-                # One that the server had not heard of yet is not meant, nor one it speaks to now.
+                # Skip watches that the server has not created yet, or that wait for fragments.
                 if watch.standing is Standing.OPEN and watch.is_created and not watch.parts:
                     self._tell(watch, response)
             return
@@ -297,7 +299,7 @@ class Watching:
             if number in self._creating:
                 self._creating.remove(number)
             elif number == -1 and self._creating:
-                # One that is refused has no number there; they are answered in their order.
+                # A refusal has no watch id; the server answers create requests in order.
                 number = self._creating.popleft()
         found = self._watches.get(number)
         if found is None or found.standing is not Standing.OPEN:
@@ -319,7 +321,7 @@ class Watching:
         if watch.is_plain:
             watch.ready()
         if response.header.revision < watch.seen:
-            # The member lags behind, or the store was restored: the leader knows.
+            # The member lags behind, or the store was restored: a linearizable read tells which.
             self._check_revision(watch)
 
     def _check_revision(self, watch: Watch) -> None:
@@ -327,7 +329,7 @@ class Watching:
 
         def answered(answer: bytes | KvorumError) -> None:
             if watch.standing is not Standing.OPEN:
-                # The next stream finds it out.
+                # The next stream repeats the check.
                 return
             if isinstance(answer, bytes):
                 found = pb.RangeResponse.FromString(answer).header.revision
@@ -349,7 +351,7 @@ class Watching:
         if error.status is None:
             self._end(watch, WatchCanceledError(f"the server ended the watch: {reason}"))
         elif self._core.renews(error):
-            # The stream keeps the token that it was opened with.
+            # A stream keeps the token with which it was opened, so a new token needs a new stream.
             if self._stream is not None:
                 self._core.refuse(self._stream)
             self._lose_stream()
@@ -357,13 +359,13 @@ class Watching:
             self._end(watch, error)
 
     def _tell(self, watch: Watch, response: "pb.WatchResponse") -> None:
-        """Keep what a watch is to be told: events, or that there are none up to a revision."""
+        """Queue the events of a response, or its progress, for the user of a watch."""
         messages = [*watch.parts, response] if watch.parts else [response]
         watch.parts.clear()
         first = watch.revision
         found = [each for message in messages for each in message.events]
         if found and found[0].kv.mod_revision < first:
-            # They come in the order of their revisions.
+            # Events are in the order of their revisions, so the first tells whether any is too old.
             found = [each for each in found if each.kv.mod_revision >= first]
         events = list(map(event, found))
         if events:
@@ -371,7 +373,7 @@ class Watching:
         elif any(each.events for each in messages):
             return
         elif response.header.revision >= first - 1 or watch.is_plain:
-            # Progress; from a member that lags behind it is of no use.
+            # Progress; that of a lagging member is of no use.
             revision = response.header.revision
         else:
             return
@@ -411,7 +413,7 @@ class Watching:
         self._take_end(None)
 
     def _send_cancel(self, watch: Watch) -> None:
-        """Let the server forget a watch; it gets a new number, so that nothing is mixed up."""
+        """Cancel a watch at the server, and give it a new id, which late responses do not have."""
         assert self._stream is not None
         request = pb.WatchRequest(cancel_request=pb.WatchCancelRequest(watch_id=watch.number))
         self._core.send(self._stream, request.SerializeToString())
@@ -434,7 +436,7 @@ class Watching:
             self._stream = None
 
     def _is_passing(self, error: KvorumError, watch: Watch) -> bool:
-        """Return whether another stream may fare better."""
+        """Return whether an error is transient, so that another stream may work."""
         if watch.is_plain and isinstance(error, NoLeaderError):
             return False
         if self._core.renews(error) or isinstance(error, LearnerUnsupportedError):
@@ -447,5 +449,5 @@ def _size(changes: Changes) -> int:
 
 
 def _unwrapped(reason: str) -> str:
-    """Return a reason without the words that Go puts around an error of gRPC."""
+    """Return a reason without the prefix that Go puts before a gRPC error."""
     return reason.rpartition(" desc = ")[2] if reason.startswith("rpc error: ") else reason

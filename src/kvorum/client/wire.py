@@ -1,4 +1,4 @@
-"""The calls on one connection: gRPC's messages and trailers on HTTP/2's streams. No socket here."""
+"""The calls on one connection, without a socket: gRPC messages and trailers on HTTP/2 streams."""
 
 import re
 from typing import Final
@@ -15,7 +15,7 @@ from kvorum.client.http2 import (
 from kvorum.client.interface import Calls, End, Metadata
 
 MESSAGE_BYTES_MAX: Final = (1 << 31) - 1
-"""The longest message that is taken."""
+"""The longest message that the client accepts."""
 _BLOCKS_KEPT: Final = 256
 _FIELDS, _BYTES, _ENDED, _REFUSED = Kind.FIELDS, Kind.BYTES, Kind.ENDED, Kind.REFUSED
 _STATUS_CODE: Final = re.compile("[0-9]{1,3}", re.ASCII)
@@ -23,7 +23,7 @@ _OK, _CANCELLED, _UNKNOWN, _RESOURCE_EXHAUSTED = 0, 1, 2, 8
 _UNIMPLEMENTED, _INTERNAL, _UNAVAILABLE, _UNAUTHENTICATED = 12, 13, 14, 16
 _PERMISSION_DENIED = 7
 
-# What gRPC takes a reset for, and an answer that is none of gRPC's.
+# gRPC's codes for HTTP/2 resets, and for HTTP statuses of answers that are not gRPC's.
 _RESETS: Final = {
     Reset.CANCEL: _CANCELLED,
     Reset.ENHANCE_YOUR_CALM: _RESOURCE_EXHAUSTED,
@@ -44,26 +44,26 @@ _SUCCESSES: Final[dict[Fields, End]] = {
     (("grpc-status", "0"),): End(_OK, ""),
     (("grpc-status", "0"), ("grpc-message", "")): End(_OK, ""),
 }
-"""How servers say that a call succeeded."""
+"""The trailers with which servers end successful calls."""
 
 
 class _Answer:
-    """What has come of the answer to a call."""
+    """The part of a call's answer that has arrived."""
 
     __slots__ = ("call", "fields", "missing", "parts")
 
     def __init__(self, call: int) -> None:
         self.call = call
         self.parts: list[bytes] = []
-        """The message that has come in part."""
+        """The pieces of an incomplete message."""
         self.missing = 0
-        """At least so many bytes must come before there is more to do."""
+        """How many more bytes must arrive before the pieces are parsed again."""
         self.fields: Fields = ()
-        """The newest header fields: trailers, once those came."""
+        """The newest header fields: the trailers, once they have arrived."""
 
 
 class Wire:
-    """The calls on one connection. What is to be sent gathers in `connection`."""
+    """The calls on one connection. Bytes to send collect in `connection`."""
 
     __slots__ = (
         "_answers",
@@ -101,19 +101,19 @@ class Wire:
         self._streams: dict[int, int] = {}
         self._answers: dict[int, _Answer] = {}
         self._waiting: dict[int, tuple[bytes, bytes, bool]] = {}
-        """Calls that the server has no room for yet."""
+        """Calls that wait until the server allows another stream."""
 
     @property
     def calls_open(self) -> int:
-        """How many calls wait for their end."""
+        """How many calls have not ended yet."""
         return len(self._streams) + len(self._waiting)
 
     def start(
         self, call: int, path: str, metadata: Metadata, message: bytes | None, *, ends: bool
     ) -> None:
-        """Begin a call, with its first message or without one.
+        """Start a call, with its first message or without one.
 
-        If the server takes no more, it ends as one that it never saw.
+        If the server is going away, the call ends at once as unprocessed.
         """
         connection = self.connection
         if connection.goes_away:
@@ -133,7 +133,7 @@ class Wire:
         self._answers[stream] = _Answer(call)
 
     def send(self, call: int, message: bytes) -> None:
-        """Send a message more."""
+        """Send another message on a call."""
         stream = self._streams.get(call)
         if stream is not None:
             self.connection.send(stream, _framed(message))
@@ -143,7 +143,7 @@ class Wire:
                 self._waiting[call] = (block, data + _framed(message), ends)
 
     def half_close(self, call: int) -> None:
-        """Send no more messages."""
+        """End the client's messages on a call."""
         stream = self._streams.get(call)
         if stream is not None:
             self.connection.send(stream, b"", ends=True)
@@ -152,20 +152,20 @@ class Wire:
             self._waiting[call] = (block, data, True)
 
     def pending_bytes(self, call: int) -> int:
-        """Return how much of a call's messages the server has no room for."""
+        """Return how many bytes of a call's messages wait for room at the server."""
         stream = self._streams.get(call)
         if stream is not None:
             return self.connection.waiting_bytes(stream)
         return len(self._waiting[call][1]) if call in self._waiting else 0
 
     def hold(self, call: int, *, is_held: bool) -> None:
-        """Let the server send no more for a call than it may already, or go on."""
+        """Withhold flow-control window updates for a call, or resume them."""
         stream = self._streams.get(call)
         if stream is not None:
             self.connection.hold(stream, is_held=is_held)
 
     def cancel(self, call: int) -> None:
-        """Break a call off; nothing more is told of it."""
+        """Cancel a call; its end is then not reported."""
         self._waiting.pop(call, None)
         stream = self._streams.pop(call, None)
         if stream is not None:
@@ -174,12 +174,12 @@ class Wire:
             self._open_waiting()
 
     def receive(self, data: bytes | memoryview) -> None:
-        """Take bytes of the server. Raises ProtocolError, after which the connection must end."""
+        """Take bytes from the server. Raises ProtocolError, after which the connection must end."""
         answers = self._answers
         for kind, stream, detail in self.connection.receive(data):
             answer = answers.get(stream)
             if answer is None:
-                # It was cancelled while these bytes were under way.
+                # The call was cancelled while these bytes were under way.
                 continue
             if kind is _BYTES:
                 assert isinstance(detail, bytes)
@@ -198,7 +198,7 @@ class Wire:
                 text = f"the server reset the call with HTTP/2's error {detail}"
                 self._end(answer, stream, End(code, text))
         if self._waiting and self.connection.goes_away:
-            # They would wait for those that go on, which may be for ever.
+            # These calls would wait for the end of others, which may never come.
             self._refuse_waiting("the connection is closing")
 
     def lose(self, reason: str, code: int = _UNAVAILABLE, *, is_unprocessed: bool = False) -> None:

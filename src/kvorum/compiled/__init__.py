@@ -1,12 +1,12 @@
-"""The compiled core: the hot modules as one extension, built by mypyc from these very sources.
+"""The compiled core: mypyc builds the hot modules as one extension from these same sources.
 
-The sources run wherever the extension is missing, was built from other sources, or is not wanted.
-KVORUM_COMPILED decides: `0` runs the sources, `1` makes a missing or stale extension an error, and
-unset, the extension runs if it fits the sources. It is in a directory named by the hash of what it
-was built from, so that a stale one is never found.
+The Python sources run wherever the extension is missing, was built from other sources, or is not
+wanted. KVORUM_COMPILED decides: `0` runs the sources, `1` makes a missing or stale extension an
+error, and if it is unset, the extension runs if it fits the sources. The extension is in a
+directory named by the hash of its sources, so a stale one is never found.
 
-Nothing is hashed or loaded before one of these modules is imported: a program that uses the client
-alone imports none of them.
+Nothing is hashed or loaded before one of these modules is imported. A program that only uses the
+client imports none of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 
-# Its own: a program that runs for a moment is not to wait for typing.
+# Defined here, so that short-lived programs need not import typing.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,14 +126,14 @@ MODULES = (
     "kvorum.wal.framing",
     "kvorum.wal.log",
 )
-"""The compiled modules. Nothing outside may replace their functions or derive from their classes,
-and their annotations are checked when they run: a cast must be true."""
+"""The compiled modules. Code outside must not replace their functions or derive from their classes.
+Their annotations are checked at run time, so a cast must be true."""
 
 _NAMES = frozenset(MODULES)
 
 
 def core_wanted() -> str:
-    """Return what KVORUM_COMPILED says: `0`, `1`, or nothing."""
+    """Return the value of KVORUM_COMPILED: `0`, `1`, or empty."""
     named = os.environ.get("KVORUM_COMPILED", "")
     if named not in ("", "0", "1"):
         raise ImportError(f"KVORUM_COMPILED is {named!r}; expected '0' or '1'")
@@ -149,13 +149,13 @@ class _Finder:
         """Return the spec of a listed module; None if the sources run."""
         if fullname not in _NAMES:
             return None
-        # The lock of this import lets no thread load the extension twice.
+        # The import lock of this module keeps threads from loading the extension twice.
         from kvorum.compiled.loading import CORE
 
         return None if CORE is None else CORE.find_spec(fullname, path, target)
 
 
 def install() -> None:
-    """Load the listed modules from the extension from now on, if the compiled core is to run."""
+    """From now on load the listed modules from the extension, if the compiled core is to run."""
     if core_wanted() != "0":
         sys.meta_path.insert(0, _Finder())

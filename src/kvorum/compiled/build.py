@@ -1,10 +1,10 @@
-"""Builds the compiled core: mypyc writes C, the compiler that built Python compiles it.
+"""Build the compiled core: mypyc writes C, and the compiler that built Python compiles it.
 
-Run it as `python -m kvorum.compiled.build`. It needs mypy and a C compiler, and does nothing if
-the extension for these sources is there.
+Run it as `python -m kvorum.compiled.build`. It needs mypy and a C compiler, and does nothing if the
+extension for these sources exists.
 
-Compiled code has no frames, by which a logger would find its caller. So what is compiled is a copy
-of the sources in which every line of the log says where it is logged.
+Compiled code has no frames from which a logger could find its caller. So the build compiles a copy
+of the sources in which every log call names its place in the source.
 """
 
 import ast
@@ -22,14 +22,14 @@ from kvorum.compiled import MODULES
 from kvorum.compiled.extension import LIBRARY, PACKAGE, library
 
 COMPILERS = 2
-"""How many C compilers run at once."""
+"""The number of C compilers that run at once."""
 LOGGERS = ("logger", "_logger")
 LOGGED = ("debug", "info", "warning", "error", "critical")
-"""What loggers are called in the listed modules, and what logs a line."""
+"""The names of loggers in the listed modules, and the methods that log a line."""
 
 
 def with_callers(source: str, name: str) -> str:
-    """Return a module's source with every line of the log placed; its lines keep their numbers."""
+    """Return a module's source with `placed` in every log call; line numbers stay the same."""
     lines = source.encode().splitlines(keepends=True)
     tree = ast.parse(source)
     insertions: list[tuple[int, int, bytes]] = []
@@ -45,7 +45,7 @@ def with_callers(source: str, name: str) -> str:
             insertions.append((logger.end_lineno, logger.end_col_offset, place))
     if not insertions:
         return source
-    # After the docstring, and after imports that must come before any other.
+    # Insert after the docstring, and after imports that must come before any other.
     *_, last = (node for node in tree.body[:2] if _opens_module(node))
     assert last.end_lineno is not None and last.end_col_offset is not None
     import_ = b"; from kvorum.raft.logger import placed"
@@ -63,9 +63,9 @@ def _opens_module(node: ast.stmt) -> bool:
 
 
 def copy_sources(package: Path, root: Path) -> list[str]:
-    """Copy the sources below this root, the listed ones as they are compiled; return their paths.
+    """Copy the sources below this root, with places in the listed ones; return their paths.
 
-    The paths are relative to the root, so that tracebacks do not name it.
+    The paths are relative to the root, so that tracebacks do not name the root.
     """
     shutil.copytree(package, root / package.name, ignore=shutil.ignore_patterns("*.so", "*.pyc"))
     paths = [name.replace(".", "/") + ".py" for name in MODULES]
@@ -89,7 +89,7 @@ def generate(package: Path, directory: Path) -> list[Path]:
         group_name=LIBRARY.removesuffix("__mypyc"),
         include_runtime_files=False,
     )
-    # Not the checkout's configuration, which also covers tests.
+    # Do not use the checkout's configuration, which also covers tests.
     configuration = directory / "mypy.ini"
     configuration.write_text(
         f"[mypy]\nmypy_path = {root}\nexplicit_package_bases = True\n"
@@ -105,7 +105,7 @@ def generate(package: Path, directory: Path) -> list[Path]:
 
 
 def compile_c(sources: list[Path], directory: Path, target: Path) -> None:
-    """Compile and link these C files; raises CalledProcessError if that fails."""
+    """Compile and link these C files; raise CalledProcessError on failure."""
     from mypyc.build import get_cflags, include_dir
 
     variables = sysconfig.get_config_vars()
@@ -113,7 +113,7 @@ def compile_c(sources: list[Path], directory: Path, target: Path) -> None:
     compiler += get_cflags(compiler_type="unix", opt_level="1", debug_level="0", multi_file=True)
     compiler += [f"-I{path}" for path in (sysconfig.get_path("include"), include_dir(), directory)]
 
-    # Every generated file includes these headers. Compiling them once saves a fifth of the time.
+    # Every generated file includes these headers; precompiling them saves a fifth of the time.
     headers = directory / "headers.h"
     headers.write_text("".join(f'#include "{each.name}"\n' for each in directory.glob("*.h")))
     subprocess.run(  # noqa: S603
@@ -147,7 +147,8 @@ def build(package: Path, output: Path) -> Path:
         for other in target.parent.parent.glob(f"*/{LIBRARY}.*"):
             shutil.rmtree(other.parent)
         target.parent.mkdir(parents=True)
-        # Under another name first: a process that starts meanwhile sees a whole file or none.
+        # Copy under another name first, so that a process that starts meanwhile sees a whole file
+        # or none.
         shutil.copy(made, target.with_suffix(".new"))
         target.with_suffix(".new").rename(target)
     return target

@@ -1,4 +1,4 @@
-"""Where the extension is, whether it fits the sources, and so which core runs."""
+"""Locate the extension for the sources, and decide which core runs."""
 
 import hashlib
 import os
@@ -13,14 +13,14 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def source_hash(package: Path) -> str:
-    """Hash every source of the rooms that have compiled modules.
+    """Hash every source of the packages that have compiled modules.
 
-    A compiled module contains constants of the modules it imports, so more than the listed ones
+    A compiled module contains constants of the modules it imports, so not only the listed modules
     matter.
     """
     digest = hashlib.sha256()
     for room in sorted({"compiled"} | {name.split(".")[1] for name in MODULES}):
-        # Every start of a server waits for this, so it is done without a path for each file.
+        # Every start of a server waits for this, so it avoids a Path object for each file.
         found = os.walk(package / room)
         names = [f"{where}/{name}" for where, _, names in found for name in names]
         for name in sorted(name for name in names if name.endswith(".py")):
@@ -33,15 +33,15 @@ def source_hash(package: Path) -> str:
 
 @cache
 def library(package: Path) -> Path:
-    """Return the path of the extension for these sources, whether it is built or not."""
+    """Return the path of the extension for these sources, built or not."""
     return package / "compiled" / source_hash(package) / (LIBRARY + EXTENSION_SUFFIXES[0])
 
 
 @cache
 def core_name() -> str:
-    """Return which core runs, `compiled` or `python`; KVORUM_COMPILED forces one.
+    """Return which core runs, `compiled` or `python`; KVORUM_COMPILED can force one.
 
-    Raises ImportError if the compiled core is forced, but there is none for these sources.
+    Raise ImportError if the compiled core is forced, but there is none for these sources.
     """
     choice = core_wanted()
     if choice == "0":

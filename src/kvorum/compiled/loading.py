@@ -1,4 +1,4 @@
-"""The extension, loaded when this module is imported, and the listed modules that come from it."""
+"""Load the extension at import of this module, and provide the listed modules from it."""
 
 import ctypes
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ from kvorum.compiled.extension import LIBRARY, PACKAGE, core_name, library
 class _Core:
     """Finds the listed modules in the extension.
 
-    A finder and a loader in all but name: their base classes take longer to import than this.
+    The class is a finder and a loader in all but name: their base classes take longer to import
+    than this.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,14 +37,14 @@ class _Core:
         return ModuleSpec(fullname, loader, origin=self._library.__file__)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Call the module's init function, which the extension hands out in a capsule."""
+        """Call the module's init function, which the extension provides in a capsule."""
         name = "init_" + spec.name.replace(".", "___")
         pointer = _capsule_pointer(getattr(self._library, name), f"{LIBRARY}.{name}".encode())
         module: ModuleType = ctypes.PYFUNCTYPE(ctypes.py_object)(pointer)()
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Leave the module as it is: its body ran when it was created."""
+        """Do nothing, because the module's body ran when the module was created."""
 
 
 def _capsule_pointer(capsule: object, name: bytes) -> int:
@@ -55,4 +56,4 @@ def _capsule_pointer(capsule: object, name: bytes) -> int:
 
 
 CORE = _Core(library(PACKAGE)) if core_name() == "compiled" else None
-"""What finds the listed modules; None if the sources run."""
+"""The finder of the listed modules; None if the Python sources run."""

@@ -1,1 +1,1 @@
-"""`kvorumctl`: a cluster at the command line, as etcdctl has it, and more."""
+"""`kvorumctl`: etcdctl's commands for a cluster, and more."""

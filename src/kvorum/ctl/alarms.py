@@ -1,4 +1,4 @@
-"""`alarm`: what members have raised, and that it is over."""
+"""`alarm`: list and disarm the members' alarms."""
 
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.cli.errors import BAD_ARGUMENTS, CommandError
@@ -18,7 +18,7 @@ def list_all(invocation: Invocation) -> None:
 
 
 def disarm(invocation: Invocation) -> None:
-    """End all alarms, one after the other; what is shown is those that there were."""
+    """Disarm all alarms one after the other, and show them."""
     if invocation.arguments:
         raise CommandError("alarm disarm command accepts no arguments", BAD_ARGUMENTS)
     ended = pb.AlarmResponse()
@@ -34,7 +34,7 @@ def disarm(invocation: Invocation) -> None:
 
 
 def name_of(kind: int) -> str:
-    """Return an alarm's name; one that we do not know is its number."""
+    """Return an alarm's name, or its number if it is unknown."""
     return NAMES.get(kind, str(kind))
 
 

@@ -1,4 +1,4 @@
-"""`auth`: authentication as a whole; and what `user` and `role` have in common."""
+"""`auth`: turn authentication on or off; also the helpers of `user` and `role`."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from kvorum.ctl.invocation import Invocation
 
 
 def enable(invocation: Invocation) -> None:
-    """Turn authentication on; the user root gets the role root, if it has not."""
+    """Turn authentication on; grant the role root to the user root if it is missing."""
     _refuse_arguments(invocation, "enable")
     with invocation.client() as client:
         try:
@@ -33,7 +33,7 @@ def disable(invocation: Invocation) -> None:
 
 
 def status(invocation: Invocation) -> None:
-    """Tell whether authentication is on, and how often users and roles have changed."""
+    """Show whether authentication is on, and how often users and roles have changed."""
     _refuse_arguments(invocation, "status")
     with invocation.client() as client:
         request = pb.AuthStatusRequest()
@@ -48,7 +48,7 @@ def status(invocation: Invocation) -> None:
 
 
 def change(invocation: Invocation, rpc: Rpc, request: Any, kind: Any, line: str) -> None:
-    """Change users or roles; `line` says that it was done."""
+    """Change users or roles; print `line` on success."""
     with invocation.client() as client:
         answer = invocation.ask(client, rpc, request, kind)
     output = invocation.output
@@ -60,7 +60,7 @@ def change(invocation: Invocation, rpc: Rpc, request: Any, kind: Any, line: str)
 
 
 def names(invocation: Invocation, count: int, problem: str) -> list[str]:
-    """Return the arguments if there are so many of them."""
+    """Return the arguments; refuse another number of them than `count`."""
     if len(invocation.arguments) != count:
         raise CommandError(problem, BAD_ARGUMENTS)
     return invocation.arguments
@@ -79,7 +79,7 @@ def _make_root(invocation: Invocation, client: Client) -> None:
         role = pb.AuthRoleAddRequest(name="root")
         invocation.ask(client, rpcs.ROLE_ADD, role, pb.AuthRoleAddResponse)
     except RoleExistsError:
-        # It was only not granted yet.
+        # The role exists, so only the grant was missing.
         pass
     grant = pb.AuthUserGrantRoleRequest(user="root", role="root")
     invocation.ask(client, rpcs.USER_GRANT_ROLE, grant, pb.AuthUserGrantRoleResponse)

@@ -1,7 +1,7 @@
-"""`backup`: snapshots and every change between them, in an archive; what is in one.
+"""`backup`: write snapshots and every change between them to an archive; list and verify archives.
 
-The archive is written until a signal says that it is enough; then everything that is known is
-brought into it, and the command ends well.
+The command writes the archive until a signal arrives. Then it archives all changes received so far,
+and ends with success.
 """
 
 import json
@@ -31,11 +31,11 @@ from kvorum.ctl.invocation import Invocation
 
 
 class _Signalled(Exception):  # noqa: N818 (no error)
-    """A signal asks for the end."""
+    """A signal asks the command to end."""
 
 
 class _Lines:
-    """Reports in lines: what counts to the standard output, what failed to the standard error."""
+    """Prints events: successes to the standard output, all others to the standard error."""
 
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation
@@ -43,11 +43,11 @@ class _Lines:
         self._received = 0
 
     def began(self, history: str, reason: str) -> None:
-        """Tell why another history was begun."""
+        """Print why a new history starts."""
         tell(f"history {history} begins: {reason}")
 
     def progress(self, received: int, remaining: int) -> None:
-        """Draw how far a snapshot has come."""
+        """Draw the progress of a snapshot."""
         if self._progress is None:
             self._progress, self._received = Progress("receiving snapshot").__enter__(), 0
         self._progress.add(received - self._received, remaining)
@@ -61,7 +61,7 @@ class _Lines:
             self._progress = None
 
     def took(self, taken: Taken) -> None:
-        """Print a snapshot."""
+        """Print a new snapshot, and the files removed for it."""
         facts = taken.manifest.facts
         self._invocation.output_line(
             f"{text_of(taken.manifest.taken)} snapshot of revision {facts.revision} verified: "
@@ -77,18 +77,18 @@ class _Lines:
         )
 
     def failed(self, what: str, error: Exception) -> None:
-        """Print what failed."""
+        """Print a failure that will be retried."""
         self._end_progress()
         text = error_text(error) if isinstance(error, KvorumError) else str(error)
         tell(f"{what} failed, and will be tried again: {text}")
 
     def warned(self, text: str) -> None:
-        """Print what somebody should look at."""
+        """Print a warning."""
         tell(text)
 
 
 def backup(invocation: Invocation) -> None:
-    """Make backups until a signal, or once."""
+    """Make backups until a signal arrives, or make one."""
     _refuse_arguments(invocation)
     options = _options(invocation)
     store = _store(invocation, "to")
@@ -102,7 +102,7 @@ def backup(invocation: Invocation) -> None:
 
 
 def _run(made: Backup, *, is_once: bool) -> None:
-    """Run a backup in a thread, so that signals find a thread that only waits."""
+    """Run a backup in a thread, so that signals interrupt only the wait for that thread."""
     failures: list[Exception] = []
 
     def work() -> None:
@@ -127,7 +127,7 @@ def _run(made: Backup, *, is_once: bool) -> None:
 def _signals() -> Iterator[None]:
     def end(_number: int, _frame: FrameType | None) -> None:
         for each in before:
-            # Who is in a hurry sends it twice.
+            # A second signal ends the process at once.
             signal.signal(each, signal.SIG_DFL)
         raise _Signalled
 
@@ -140,14 +140,14 @@ def _signals() -> Iterator[None]:
 
 
 def show(invocation: Invocation) -> None:
-    """List what an archive can restore."""
+    """List the spans of revisions that an archive can restore."""
     _refuse_arguments(invocation)
     archive = _archive(_store(invocation, "from"))
     _print(invocation, archive, spans_of(archive))
 
 
 def verify(invocation: Invocation) -> None:
-    """Read all of an archive, and tell what is wrong with it."""
+    """Read a whole archive, and report its problems."""
     _refuse_arguments(invocation)
     archive = _archive(_store(invocation, "from"))
     try:

@@ -1,17 +1,17 @@
-"""Changes of many keys, cut into transactions that every server takes."""
+"""Cut the changes of many keys into transactions that every server accepts."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 KEYS_MAX = 100
-"""Of a transaction; servers allow 128 operations unless told otherwise."""
+"""The most keys in a transaction; servers allow 128 operations by default."""
 BYTES_MAX = 512 << 10
 
 T = TypeVar("T")
 
 
 def batches(changes: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
-    """Cut changes into transactions; `size_of` tells how many bytes one of them has."""
+    """Cut changes into transactions; `size_of` returns the bytes of a change."""
     batch: list[T] = []
     size = 0
     for change in changes:

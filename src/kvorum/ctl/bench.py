@@ -1,8 +1,8 @@
-"""`bench`: a load on the cluster, and how long its calls take.
+"""`bench`: put a load on the cluster, and measure the latency of its calls.
 
-So many calls are under way at once (`--clients`) over so many connections (`--conns`). With a rate,
-each call has its moment, and what it takes counts from then on: a cluster that is slow for a while
-does not hide that by getting fewer calls.
+`--clients` calls are in flight at once, over `--conns` connections. With a rate, each call has a
+scheduled time from which its latency counts, so that a cluster that is slow for a while cannot hide
+that by receiving fewer calls.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from kvorum.ctl.keys import as_bytes
 from kvorum.ctl.reports import Report, Timings, as_json, as_lines, report
 
 NUMBER_DIGITS = 12
-"""What a watched value begins with: the number of the put that set it."""
+"""A watched value starts with the number of its put, in this many digits."""
 
 Reports = list[Report]
 Call = Operation[None]
@@ -77,7 +77,7 @@ def mixed(invocation: Invocation) -> None:
         raise CommandError(f"--read-percent {percent} was given; expected 0 to 100", BAD_ARGUMENTS)
 
     def choose(number: int) -> tuple[str, Call]:
-        # Spread evenly, and the same in every run.
+        # Reads are spread evenly, and in the same way in every run.
         is_read = (number + 1) * percent // 100 > number * percent // 100
         if not is_read:
             return "put", load.put()
@@ -88,7 +88,7 @@ def mixed(invocation: Invocation) -> None:
 
 
 def watch(invocation: Invocation) -> None:
-    """Set keys, and measure how long watchers wait for that."""
+    """Set keys, and measure how long their events take to reach watchers."""
     load = _Load(invocation)
     watchers = _at_least_one(invocation, "watchers")
     _measure(invocation, lambda clients: _watched(load, clients, watchers))
@@ -117,7 +117,7 @@ def _nothing(answer: bytes) -> None:
 
 
 class _Load:
-    """The flags of all loads, and the calls that they ask for."""
+    """The flags of all loads, and the calls that the flags define."""
 
     def __init__(self, invocation: Invocation) -> None:
         for name in ("clients", "conns", "total", "key-space-size"):
@@ -154,7 +154,7 @@ class _Load:
         return _call(rpcs.PUT, self._put_request(self.key(), value))
 
     def txn(self, steps: int) -> Call:
-        """Return the call that sets the next key and those that follow it."""
+        """Return the call that sets the next key and the keys after it."""
         first = self._number()
         keys = (self._named((first + step) % self.space) for step in range(steps))
         puts = [pb.RequestOp(request_put=self._put_request(key)) for key in keys]
@@ -166,7 +166,7 @@ class _Load:
     async def reports(
         self, clients: Sequence[AsyncClient], choose: Callable[[int], tuple[str, Call]]
     ) -> Reports:
-        """Make all calls; `choose` returns the name and the call of a number."""
+        """Make all calls and report on them; `choose` maps a number to a name and a call."""
         timings: dict[str, Timings] = {}
         started = time.monotonic()
         numbers = iter(range(self.total))
@@ -191,7 +191,7 @@ class _Load:
         return [report(name, took, each) for name, each in sorted(timings.items())]
 
     async def _moment(self, started: float, number: int) -> float:
-        """Wait for the moment of a call, and return it."""
+        """Wait for the scheduled time of a call, and return it."""
         now = time.monotonic()
         if not self._rate:
             return now
@@ -250,7 +250,7 @@ async def _watched(load: _Load, clients: Sequence[AsyncClient], count: int) -> R
 
 
 async def _first(ready: Awaitable[object], tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait until all is ready; raise what ends one of the tasks before."""
+    """Wait for `ready`; if a task ends first, raise its error."""
     waiting = asyncio.ensure_future(ready)
     done, _ = await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
     for task in done:

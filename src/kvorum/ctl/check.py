@@ -1,4 +1,4 @@
-"""`check`: a load on the cluster, and whether the cluster bears it."""
+"""`check`: put a load on the cluster, and judge whether the cluster bears it."""
 
 import asyncio
 import math
@@ -29,7 +29,7 @@ from kvorum.ctl.keys import as_bytes
 PERF_SECONDS = 60.0
 CLEANUP_SECONDS_MAX = 30.0
 CLIENTS_PER_CONNECTION = 50
-"""Clients are tasks; so many of them share a connection."""
+"""Clients are tasks; this many tasks share one connection."""
 THROUGHPUT_SHARE_MIN = 0.9
 SLOWEST_SECONDS_MAX = 0.5
 DEVIATION_SECONDS_MAX = 0.1
@@ -44,7 +44,7 @@ NAMES = {
 
 
 class Load(NamedTuple):
-    """So many writes, a second or in all, by so many clients at once."""
+    """The writes per second or in total, and the number of concurrent clients."""
 
     writes: int
     clients: int
@@ -65,27 +65,27 @@ DATASCALE_LOADS = {
 
 
 class Results:
-    """How the writes went."""
+    """The durations and errors of the writes."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
-        """How long each took that succeeded."""
+        """The duration of each successful write."""
         self.errors: Counter[str] = Counter()
         self.total_seconds = 0.0
 
     @property
     def per_second(self) -> float:
-        """How many succeeded in a second."""
+        """The number of successful writes per second."""
         return len(self.seconds) / max(self.total_seconds, 1e-9)
 
     @property
     def slowest(self) -> float:
-        """How long the slowest took."""
+        """The duration of the slowest write."""
         return max(self.seconds, default=0.0)
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of how long they took."""
+        """The standard deviation of the durations."""
         if not self.seconds:
             return 0.0
         mean = math.fsum(self.seconds) / len(self.seconds)
@@ -93,7 +93,7 @@ class Results:
 
 
 class Pace:
-    """Lets clients write when it is time: so often a second for a while, or so often in all."""
+    """Paces the writes of clients: at a rate for a time, or up to a total number."""
 
     def __init__(
         self, *, rate: float = math.inf, seconds: float = math.inf, count: float = math.inf
@@ -105,13 +105,13 @@ class Pace:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Let nobody write any more."""
+        """Let no client write any more."""
         self._is_stopped = True
 
     async def turn(self) -> bool:
-        """Wait until it is time to write; return False if it is over.
+        """Wait for the time of the next write; return False when the load is over.
 
-        A moment at which no client was free is not made up for.
+        If no client was free at that time, the later writes do not catch up.
         """
         now = time.monotonic()
         at = max(self._next_at, now)
@@ -125,7 +125,7 @@ class Pace:
 
 
 def perf(invocation: Invocation) -> None:
-    """Write at a rate for a minute; tell whether the cluster kept up, and how steadily."""
+    """Write at a rate for a minute; report whether the cluster kept up, and how steadily."""
     load = _load(invocation, PERF_LOADS)
     prefix = invocation.text("prefix")
     with invocation.client() as client:
@@ -148,7 +148,7 @@ def perf(invocation: Invocation) -> None:
 
 
 def datascale(invocation: Invocation) -> None:
-    """Write as many keys as a load has; tell how much memory an endpoint took for them."""
+    """Write the keys of a load; report how much memory an endpoint took for them."""
     load = _load(invocation, DATASCALE_LOADS)
     prefix = invocation.text("prefix")
     with invocation.client() as client:
@@ -177,7 +177,7 @@ def _load(invocation: Invocation, loads: dict[str, Load]) -> Load:
 
 
 def _refuse_keys(invocation: Invocation, client: Client, advice: str) -> None:
-    """Refuse to write among keys that are there: all of them would be deleted at the end."""
+    """Refuse a prefix with keys, because the check deletes the whole prefix at the end."""
     prefix = invocation.text("prefix")
     key, end = key_range(prefix=as_bytes(prefix))
     request = pb.RangeRequest(key=key, range_end=end, limit=1)
@@ -191,7 +191,7 @@ def _refuse_keys(invocation: Invocation, client: Client, advice: str) -> None:
 def _drive(
     invocation: Invocation, load: Load, pace: Pace, *, total: int, key_bytes: int, value_bytes: int
 ) -> Results:
-    """Write until it is over, or until it is interrupted."""
+    """Write until the load is over, or until SIGINT arrives."""
     prefix, value = as_bytes(invocation.text("prefix")), bytes(value_bytes)
     timeout = invocation.seconds("command-timeout")
     results = Results()
@@ -227,7 +227,7 @@ def _drive(
 
 
 def _delete(client: Client, prefix: str) -> int:
-    """Delete what was written; return the revision of that."""
+    """Delete the written keys; return the revision of the deletion."""
     return client.delete(prefix=as_bytes(prefix), timeout=CLEANUP_SECONDS_MAX).revision
 
 
@@ -253,7 +253,7 @@ def _tell_errors(invocation: Invocation, results: Results) -> bool:
 
 
 def _judge(invocation: Invocation, load: Load, results: Results) -> bool:
-    """Tell how it went; return whether all of it was good enough."""
+    """Print a verdict on each measure; return whether all of them passed."""
     tell: Callable[[str], None] = invocation.output_line
     is_good = not _tell_errors(invocation, results)
     rate = int(results.per_second) + 1
@@ -276,7 +276,7 @@ def _judge(invocation: Invocation, load: Load, results: Results) -> bool:
 
 
 def _memory(invocation: Invocation, moment: str) -> float:
-    """Return how much memory the first endpoint has, as its metrics tell."""
+    """Return the resident memory of the first endpoint, from its metrics."""
     endpoint = endpoints_of(invocation)[0]
     try:
         return _metric(invocation, endpoint)

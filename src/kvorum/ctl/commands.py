@@ -1,4 +1,4 @@
-"""The commands of `kvorumctl` and their flags: those of etcdctl 3.7, then our own."""
+"""The commands of `kvorumctl` and their flags: those of etcdctl 3.7, then Kvorum's own."""
 
 from kvorum.cli.commands import Command, Flag
 from kvorum.ctl.insights import INSIGHT_COMMANDS
@@ -474,4 +474,4 @@ ROOT = Command(
         ),
     ),
 )
-"""The whole tree."""
+"""The whole tree of commands."""

@@ -1,4 +1,4 @@
-"""`lock` and `elect`: a place in a queue, held until a signal, or until the session is lost."""
+"""`lock` and `elect`: hold a place in a queue until a signal, or until the session is lost."""
 
 import os
 import signal
@@ -33,13 +33,13 @@ from kvorum.ctl.running import run_command
 from kvorum.ctl.turns import CANCELED
 
 GRANT_SECONDS_MAX = 5.0
-"""How long a session may take to begin, before it is tried again."""
+"""The time limit of one attempt to start a session, before the next attempt."""
 
 T = TypeVar("T")
 
 
 def lock(invocation: Invocation) -> None:
-    """Hold a lock until a signal comes, or while a command runs."""
+    """Hold a lock until a signal arrives, or while a command runs."""
     if not invocation.arguments:
         raise CommandError(
             "lock takes a lock name argument and an optional command to execute", BAD_ARGUMENTS
@@ -61,7 +61,7 @@ def lock(invocation: Invocation) -> None:
 
 
 def _run(command: list[str], key: bytes, revision: int) -> None:
-    """Run the command; signals are its own affair, those of a terminal reach it anyway."""
+    """Run the command; signals do not end this process, and a terminal's reach the command."""
     variables = {"ETCD_LOCK_KEY": os.fsdecode(key), "ETCD_LOCK_REV": str(revision)}
     code, problem = run_command(command, {**variables, **os.environ})
     if problem:
@@ -69,7 +69,7 @@ def _run(command: list[str], key: bytes, revision: int) -> None:
 
 
 def elect(invocation: Invocation) -> None:
-    """Lead until a signal comes, or show who leads."""
+    """Lead until a signal arrives, or show the leaders."""
     if len(invocation.arguments) not in (1, 2):
         raise CommandError(
             "elect takes one election name argument and an optional proposal argument",
@@ -94,7 +94,7 @@ def elect(invocation: Invocation) -> None:
 
 
 def _wait(signals: "_Signals", work: Callable[[], T], lost: str) -> T:
-    """Wait for a turn; what is held until then is given back at a signal, too."""
+    """Wait for a turn; a signal raises CommandError, so that the caller ends the session."""
     try:
         return signals.during(work)
     except LeaseLostError:
@@ -104,29 +104,29 @@ def _wait(signals: "_Signals", work: Callable[[], T], lost: str) -> T:
 
 
 def _hold(signals: "_Signals", session: Session, lost: str) -> None:
-    """Wait for a signal; the loss of the session is a failure."""
+    """Wait for a signal; raise CommandError if the session is lost first."""
     with suppress(_InterruptedError):
         signals.during(session.wait_lost)
         raise CommandError(lost)
 
 
-# Looking on.
+# Observing an election.
 
 
 def _observe(
     invocation: Invocation, signals: "_Signals", leaders: Iterator[pb.RangeResponse]
 ) -> None:
-    """Show every leader and what it proclaims, for as long as that can be known."""
+    """Print every leader and its proclamations, until a call fails."""
     try:
         while True:
-            # Printed here: a thread that prints while Python ends would stop it halfway.
+            # Print in this thread: a thread that prints at exit could abort Python's shutdown.
             _show(invocation, signals.during(lambda: next(leaders)))
     except KvorumError as error:
         raise CommandError("elect: observer lost") from error
 
 
 def _leaders(client: Client, prefix: bytes) -> Iterator[pb.RangeResponse]:
-    """Go through leaders and what they proclaim, from the present one on, for ever."""
+    """Yield leaders and their proclamations, from the present leader on, without end."""
     operation = Operation(
         rpcs.RANGE, _first(prefix).SerializeToString(), pb.RangeResponse.FromString
     )
@@ -140,7 +140,7 @@ def _leaders(client: Client, prefix: bytes) -> Iterator[pb.RangeResponse]:
 
 
 def _proclaimed(client: Client, key: bytes, revision: int) -> Iterator[pb.RangeResponse]:
-    """Go through what a leader proclaims from a revision on, until its key is gone."""
+    """Yield a leader's proclamations from a revision on, until its key is deleted."""
     watch = Watch(client.shell, pb.WatchCreateRequest(key=key, start_revision=revision))
     try:
         while True:
@@ -181,7 +181,7 @@ def _leader(header: pb.ResponseHeader, kv: KeyValue) -> pb.RangeResponse:
 
 
 class _Place:
-    """A key that ends with a session, and stands behind those that were there before."""
+    """A key that ends with a session, queued behind the older keys of its prefix."""
 
     def __init__(self, client: Client, session: Session, name: bytes, value: bytes) -> None:
         self._prefix = name + b"/"
@@ -191,7 +191,7 @@ class _Place:
         self._patience = Patience(client, "its turn has not come", None, session)
 
     def wait_for_turn(self) -> tuple[int, bool]:
-        """Wait until nobody is in front; return the revision of the key, and if it had to wait."""
+        """Wait until no older key is left; return this key's revision, and whether it waited."""
         mine = pb.Compare(
             key=self.key,
             target=pb.Compare.CREATE,
@@ -214,7 +214,7 @@ class _Place:
         own, front = done.responses
         revision = done.header.revision
         if not done.succeeded:
-            # An earlier attempt whose answer was lost.
+            # An earlier attempt put the key, but its answer was lost.
             revision = own.response_range.kvs[0].create_revision
         holders = front.response_range.kvs
         if not holders or holders[0].create_revision >= revision:
@@ -223,7 +223,7 @@ class _Place:
         return revision, True
 
     def wait_for_lock(self) -> int:
-        """Wait until the lock is held; return the revision of the store then."""
+        """Wait for the lock; return the store's revision at that time."""
         revision, has_waited = self.wait_for_turn()
         if not has_waited:
             return revision
@@ -247,7 +247,7 @@ def _first(prefix: bytes) -> pb.RangeRequest:
 
 
 def _session(client: Client, ttl: int) -> Session:
-    """Begin a session, however long it takes to reach a server."""
+    """Start a session; retry until a server answers."""
     while True:
         try:
             granted = grant(client, ttl, 0, min(ttl, GRANT_SECONDS_MAX))
@@ -278,11 +278,11 @@ def _show(invocation: Invocation, found: pb.RangeResponse) -> None:
 
 
 class _InterruptedError(Exception):
-    """A signal came first."""
+    """A signal arrived before the result."""
 
 
 class _Signals:
-    """Signals that end the waiting, and not the program, for as long as the block takes."""
+    """Lets signals end the waiting, but not the program, while the block runs."""
 
     def __init__(self) -> None:
         self._happened: SimpleQueue[Callable[[], Any]] = SimpleQueue()
@@ -298,13 +298,14 @@ class _Signals:
             signal.signal(number, handler)
 
     def _heard(self, number: int, _: object) -> None:
-        # All that is safe between any two instructions of what is interrupted.
+        # The handler may run between any two instructions, and `SimpleQueue.put` is reentrant.
         self._happened.put(partial(_interrupt, number))
 
     def during(self, work: Callable[[], T]) -> T:
-        """Return what the work returns, or raise what it raises, unless a signal comes first.
+        """Return what the work returns, or raise what it raises, unless a signal arrives first.
 
-        It is done in a thread, and is left to itself after a signal: the client's end is its end.
+        The work runs in a thread. After a signal nothing waits for the thread; it ends when the
+        client closes.
         """
 
         def done() -> None:

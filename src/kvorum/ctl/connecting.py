@@ -1,4 +1,4 @@
-"""From the global flags to a client: endpoints, TLS, who we are."""
+"""Make clients from the global flags: endpoints, TLS, credentials."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ T = TypeVar("T")
 
 
 class Secrets(NamedTuple):
-    """Certificates and who we are, of this cluster or of a mirror's destination."""
+    """TLS files and credentials for this cluster, or for a mirror's destination."""
 
     tls: TlsOptions
     is_plain: bool = True
-    """Whether TLS is not spoken unless a certificate or an endpoint asks for it."""
+    """Whether clients use TLS only if a certificate or an endpoint asks for it."""
     user: str = ""
     password: str = ""
     token: str = ""
 
 
 def connect(invocation: Invocation, endpoints: Sequence[str] | None = None) -> Client:
-    """Return a client of what the global flags name, or of these endpoints."""
+    """Return a client of these endpoints, or of those that the global flags name."""
     chosen = endpoints_of(invocation) if endpoints is None else endpoints
     return client_of(invocation, chosen, secrets_of(invocation))
 
 
 def connect_all(invocation: Invocation, kind: Callable[..., T], count: int) -> list[T]:
-    """Return so many clients of a kind of what the global flags name."""
+    """Return several clients of a kind, for the endpoints that the global flags name."""
     secrets, endpoints = secrets_of(invocation), endpoints_of(invocation)
     arguments = _arguments(invocation, endpoints, secrets)
     return [kind(**arguments) for _ in range(count)]
@@ -51,7 +51,7 @@ def client_of(invocation: Invocation, endpoints: Sequence[str], secrets: Secrets
 
 
 def logged_in(client: Client) -> Client:
-    """Let a client log in now, if it has a user; it is closed if that fails."""
+    """Log a client in if it has a user, and return it; close it if the login fails."""
     try:
         client.log_in()
     except BaseException:
@@ -63,7 +63,7 @@ def logged_in(client: Client) -> Client:
 def _arguments(
     invocation: Invocation, endpoints: Sequence[str], secrets: Secrets
 ) -> dict[str, Any]:
-    """Return what clients of both kinds are made with, checked."""
+    """Return the checked constructor arguments, which both kinds of client share."""
     if not any(endpoints):
         raise CommandError("etcdclient: no available endpoints", BAD_CONNECTION)
     received, sent = (invocation.number(f"max-{kind}-bytes") for kind in ("recv", "request"))
@@ -81,9 +81,9 @@ def _arguments(
         raise CommandError(str(error), BAD_ARGUMENTS) from error
     dial_seconds_max = invocation.seconds("dial-timeout")
     if dial_seconds_max <= 0:
-        # To etcdctl, that means no limit.
+        # For etcdctl, 0 or less means no limit.
         dial_seconds_max = FOREVER
-    # Without a password nobody is logged in, and calls go out without a name.
+    # Without a password the client does not log in, and its calls carry no user.
     is_user = bool(secrets.user and secrets.password and not secrets.token)
     return {
         "endpoints": addresses,
@@ -97,7 +97,7 @@ def _arguments(
 
 
 def endpoints_of(invocation: Invocation) -> list[str]:
-    """Return the endpoints that SRV records name, or those of the flag if there are none."""
+    """Return the endpoints from SRV records, or if there are none, from `--endpoints`."""
     return _discovered(invocation) or [each.strip() for each in invocation.texts("endpoints")]
 
 
@@ -123,7 +123,7 @@ def _discovered(invocation: Invocation) -> list[str]:
 
 
 def secrets_of(invocation: Invocation) -> Secrets:
-    """Return what the global flags say of certificates and of who we are; asked for once."""
+    """Return the TLS files and credentials of the global flags; prompt at most once."""
     if invocation.secrets is None:
         invocation.secrets = _secrets(invocation)
     return invocation.secrets
@@ -152,7 +152,7 @@ def _secrets(invocation: Invocation) -> Secrets:
 
 
 def user_of(user: str, password: str, prompt: str) -> tuple[str, str]:
-    """Return name and password: given apart, with a colon between them, or asked for."""
+    """Return name and password: given separately, joined by a colon, or prompted for."""
     if not user:
         return "", ""
     if password:
@@ -173,7 +173,7 @@ def _with_scheme(endpoint: str, *, is_secure: bool) -> str:
 
 
 def _check_files(tls: TlsOptions) -> None:
-    """Refuse certificates and keys that cannot be used, before anything is done with them."""
+    """Refuse unusable certificates and keys before the first connection."""
     if bool(tls.cert) != bool(tls.key):
         raise ValueError(
             f"KeyFile and CertFile must both be present[key: {tls.key}, cert: {tls.cert}]"

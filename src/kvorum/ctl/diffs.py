@@ -1,7 +1,7 @@
-"""`diff`: what changed between two revisions, key by key.
+"""`diff`: show what changed between two revisions, key by key.
 
-Both revisions are read side by side in the order of keys, so that memory does not grow with the
-store. Values that are text are compared line by line; others are shown whole, quoted.
+The command reads both revisions side by side in key order, so that memory does not grow with the
+store. It compares text values line by line, and prints other values whole and quoted.
 """
 
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ from kvorum.ctl.lines import field, line_of
 from kvorum.ctl.pages import extent, keys_at
 
 COMPARED_LINES_MAX = 2000
-"""Longer values are shown whole: comparing takes time that grows with the square."""
+"""Longer values are printed whole, because a comparison takes quadratic time."""
 NO_NEWLINE = "\\ No newline at end of value"
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _COLOURS = {"+": "green", "-": "red", "~": "yellow", "@": "cyan", "\\": "dim"}
 
 
 class Difference(NamedTuple):
-    """A key that is not the same at two revisions; None where it does not exist."""
+    """A key that differs between two revisions; None where the key does not exist."""
 
     before: KeyValue | None
     after: KeyValue | None
@@ -43,7 +43,7 @@ class Difference(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What happened to it: added, removed or changed."""
+        """The kind of difference: added, removed or changed."""
         if self.before is None:
             return "added"
         return "removed" if self.after is None else "changed"
@@ -80,7 +80,7 @@ def _is_short(invocation: Invocation) -> bool:
 
 
 def _revisions(texts: list[str]) -> tuple[int, int]:
-    """Return the older and the newer revision; 0 for now."""
+    """Return the older and the newer revision; the newer one is 0 for the present."""
     try:
         numbers = [decimal(text) for text in texts]
     except ValueError as error:
@@ -97,7 +97,7 @@ def _revisions(texts: list[str]) -> tuple[int, int]:
 def differences(
     invocation: Invocation, client: Client, keys: KeyRange, older: int, newer: int
 ) -> Iterator[Difference]:
-    """Go through the keys that are not the same at two revisions, in their order."""
+    """Yield the keys that differ between two revisions, in key order."""
     olds = keys_at(invocation, client, keys, older)
     news = keys_at(invocation, client, keys, newer)
     old, new = next(olds, None), next(news, None)
@@ -115,7 +115,7 @@ def differences(
 
 
 def is_same(one: KeyValue | None, other: KeyValue | None) -> bool:
-    """Whether a key has the same value and the same lease, whenever it got them."""
+    """Return whether value and lease are equal; revisions do not matter."""
     if one is None or other is None:
         return one is other
     return (one.value, one.lease) == (other.value, other.lease)
@@ -153,7 +153,7 @@ def _show(output: Output, difference: Difference, older: int, newer: int) -> Non
 
 
 def changed_lines(before: bytes | None, after: bytes | None) -> list[str]:
-    """Return how a value became another, as a unified diff without its head."""
+    """Return the unified diff of two values, without its head."""
     olds, news = _lines(before), _lines(after)
     if olds is None or news is None:
         shown = [("-", before), ("+", after)]
@@ -165,9 +165,9 @@ def changed_lines(before: bytes | None, after: bytes | None) -> list[str]:
 
 
 def _lines(value: bytes | None) -> list[str] | None:
-    """Return the lines of a value that is text; None if it is not.
+    """Return the lines of a text value; None if the value is not text.
 
-    A last line that does not end has a note, so that it differs from one that does.
+    A last line without a line feed gets a note, so that it differs from one with a line feed.
     """
     if not value:
         return []

@@ -1,6 +1,6 @@
-"""`doctor`: what is wrong with a cluster, or with data directories, and what to do next.
+"""`doctor`: report what is wrong with a cluster or with data directories, and what to do next.
 
-The exit code is 0 if nothing needs to be done, and 1 if something does.
+The exit code is 1 if a finding needs action, otherwise 0.
 """
 
 import time
@@ -66,7 +66,7 @@ def _directories(invocation: Invocation) -> tuple[list[Finding], list[str]]:
 
 
 def _places(invocation: Invocation, file: "ConfigurationFile | None") -> list[DataDirectory]:
-    """Return the directories that are named by flags, or by the configuration file."""
+    """Return the data directories that flags or the configuration file name."""
     data, logs = invocation.texts("data-dir"), invocation.texts("wal-dir")
     if not data and file is not None and file.config is not None:
         config = file.config

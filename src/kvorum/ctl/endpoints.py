@@ -1,4 +1,4 @@
-"""`endpoint`: how each of the endpoints is, asked one by one."""
+"""`endpoint`: show health, status and hash of each endpoint."""
 
 import time
 from collections.abc import Callable
@@ -43,25 +43,25 @@ STATUS_HEADS = (
 
 
 class Health(NamedTuple):
-    """Whether an endpoint serves."""
+    """The health of an endpoint."""
 
     endpoint: str
     is_healthy: bool
     took: str
-    """How long its answer took; empty if it could not be asked."""
+    """The duration of the read; empty if the login failed."""
     error: str = ""
     hint: str = ""
 
 
 def health(invocation: Invocation) -> None:
-    """Ask all endpoints at once whether they serve; the first that knows is shown first."""
+    """Check all endpoints at once; show them in the order of their answers."""
     clients = [
         (each, invocation.client([each], is_logged_in=False))
         for each in asked_endpoints(invocation)
     ]
     answers: SimpleQueue[Health] = SimpleQueue()
     for endpoint, client in clients:
-        # A thread that hangs longer than it should does not keep the program.
+        # A daemon thread that hangs does not keep the program from exiting.
         Thread(
             target=lambda *asked: answers.put(_health(invocation, *asked)),
             args=(endpoint, client),
@@ -85,7 +85,7 @@ def health(invocation: Invocation) -> None:
 
 
 def status(invocation: Invocation) -> None:
-    """Ask the endpoints one after the other how they are."""
+    """Show the status of the endpoints, requested one after the other."""
 
     def ask(client: Client) -> pb.StatusResponse:
         return invocation.ask(client, rpcs.STATUS, pb.StatusRequest(), pb.StatusResponse)
@@ -107,7 +107,7 @@ def status(invocation: Invocation) -> None:
 
 
 def hash_kv(invocation: Invocation) -> None:
-    """Ask the endpoints one after the other for the hash of their keys."""
+    """Show the hashes of the endpoints' keys, requested one after the other."""
     request = pb.HashKVRequest(revision=invocation.number("rev"))
 
     def ask(client: Client) -> pb.HashKVResponse:
@@ -128,7 +128,7 @@ def hash_kv(invocation: Invocation) -> None:
 
 
 def asked_endpoints(invocation: Invocation) -> list[str]:
-    """Return the endpoints as they were given, or those that all members advertise."""
+    """Return the given endpoints, or with `--cluster` those that all members advertise."""
     _ = invocation.output
     if not invocation.switch("cluster"):
         return invocation.texts("endpoints")
@@ -150,7 +150,7 @@ def asked_endpoints(invocation: Invocation) -> list[str]:
 def _ask_each(
     invocation: Invocation, ask: Callable[[Client], T], what: str
 ) -> tuple[list[tuple[str, T]], KvorumError | None]:
-    """Ask every endpoint alone; return the answers, and the last error."""
+    """Make a call to every endpoint separately; return the answers, and the last error."""
     found: list[tuple[str, T]] = []
     last: KvorumError | None = None
     for endpoint in asked_endpoints(invocation):
@@ -165,7 +165,7 @@ def _ask_each(
 
 
 def _health(invocation: Invocation, endpoint: str, client: Client) -> Health:
-    """Read a key, which the cluster must agree on, and ask for alarms."""
+    """Check an endpoint: a linearizable read must succeed, and no alarm may be active."""
     with client:
         try:
             client.log_in()
@@ -177,7 +177,7 @@ def _health(invocation: Invocation, endpoint: str, client: Client) -> Health:
             request = pb.RangeRequest(key=b"health")
             invocation.ask(client, rpcs.RANGE, request, pb.RangeResponse)
         except PermissionDeniedError:
-            # The cluster had to agree on that, too.
+            # The refusal took a quorum, too.
             pass
         except KvorumError as error:
             problem = error
@@ -194,7 +194,7 @@ def _health(invocation: Invocation, endpoint: str, client: Client) -> Health:
     return Health(endpoint, True, took)
 
 
-# How answers look.
+# Output formats.
 
 
 def _lines(output: Output, rows: "map[tuple[str, ...]]") -> None:
@@ -203,7 +203,7 @@ def _lines(output: Output, rows: "map[tuple[str, ...]]") -> None:
 
 
 def _json(name: str, found: "list[tuple[str, T]]") -> object:
-    # Go shows a list that nobody has begun as null.
+    # Go encodes an empty list here as null.
     return [{"Endpoint": endpoint, name: as_json(answer)} for endpoint, answer in found] or None
 
 

@@ -1,7 +1,7 @@
-"""Variables that stand for global flags: `KVORUMCTL_ENDPOINTS`, or etcdctl's `ETCDCTL_ENDPOINTS`.
+"""Variables that set global flags: `KVORUMCTL_ENDPOINTS`, or etcdctl's `ETCDCTL_ENDPOINTS`.
 
-A variable whose flag was given as well is refused, one whose value cannot be read is ignored, and
-one that no flag has is told of: as etcdctl does.
+As in etcdctl, the command refuses a variable whose flag was given as well, ignores a variable whose
+value it cannot parse, and warns of a variable that belongs to no flag.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 PREFIXES = ("KVORUMCTL_", "ETCDCTL_")
 SECRET = ("auth-jwt-token", "password", "user")
-"""What is not shown, not even for finding a mistake."""
+"""Flags whose values `--debug` does not print."""
 HIDDEN = "(not shown)"
 WATCH_VARIABLES = ("WATCH_KEY", "WATCH_RANGE_END")
 
 
 def apply_environment(given: Given, root: Command) -> None:
-    """Set the global flags that variables stand for, once; `--debug` shows what all of them are."""
+    """Set global flags from their variables; print all global flags with `--debug`."""
     known = {flag.name.upper().replace("-", "_"): flag for flag in root.passed_on}
     taken: set[str] = set()
     for prefix in PREFIXES:

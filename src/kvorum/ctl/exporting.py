@@ -1,15 +1,15 @@
-"""`export`: keys as lines of JSON, all of one revision, in bounded memory.
+"""`export`: write keys as lines of JSON, all of one revision, in bounded memory.
 
-The first line says what the export is of, and the last that it is whole. Between them is a line for
-each key, and before the first key of a lease a line for the lease:
+The first line names the revision and the prefix; the last line marks the export as complete.
+Between them is a line for each key, and before the first key of a lease a line for the lease:
 
     {"export":1,"revision":42,"prefix":"app/"}
     {"lease":"694d81417acd4754","ttl":60}
     {"key":"app/a","value":"1","create_revision":7,"mod_revision":9,"version":2,"lease":"694d8…"}
     {"end":true,"keys":1}
 
-A file has its name from the moment that it is whole. An interrupted one is `FILE.part`, which the
-same command takes up behind its last whole line, at the same revision.
+The file gets its name when it is complete. An interrupted export leaves `FILE.part`, which the same
+command continues behind its last whole line, at the same revision.
 """
 
 import json
@@ -33,18 +33,18 @@ from kvorum.ctl.lines import bytes_of, field, line_of, whole_lines
 from kvorum.ctl.pages import extent, keys_at
 
 FORM = 1
-"""The form of exports that is described above."""
+"""The version of the format described above."""
 PART = ".part"
 
 
 class Begun(NamedTuple):
-    """What a part of an export holds already."""
+    """The content of an unfinished export."""
 
     revision: int = 0
     keys: int = 0
     last: bytes = b""
     size: int = 0
-    """Bytes of its whole lines."""
+    """The bytes of the whole lines."""
 
 
 def export(invocation: Invocation) -> None:
@@ -65,7 +65,7 @@ def export(invocation: Invocation) -> None:
             with _part_of(path, as_bytes(invocation.text("prefix"))) as (file, begun):
                 keys = _write(invocation, client, file.write, begun)
         except KvorumError:
-            # Some of them are errors of the system as well, but not of the disk.
+            # Some KvorumErrors are OSErrors too, but do not concern the disk.
             raise
         except OSError as error:
             raise CommandError(f"cannot write {path}: {error.strerror}", INVALID_INPUT) from error
@@ -74,7 +74,7 @@ def export(invocation: Invocation) -> None:
 
 @contextmanager
 def _part_of(path: Path, prefix: bytes) -> Iterator[tuple[BinaryIO, Begun]]:
-    """Open a part, behind its last whole line; make the file of it if the block ends well."""
+    """Open the part file behind its last whole line; rename it if the block succeeds."""
     part = path.with_name(path.name + PART)
     begun = _begun(part, prefix) if part.exists() else Begun()
     with part.open("r+b" if part.exists() else "xb") as file:
@@ -114,7 +114,7 @@ def _begun(part: Path, prefix: bytes) -> Begun:
 def _write(
     invocation: Invocation, client: Client, write: Callable[[bytes], object], begun: Begun
 ) -> int:
-    """Write what an export lacks; return how many keys it has then."""
+    """Write the rest of an export; return the number of all its keys."""
     prefix = as_bytes(invocation.text("prefix"))
     keys = key_range(prefix=prefix)
     asked = invocation.number("rev")
@@ -130,7 +130,7 @@ def _write(
         write(line_of({"export": FORM, "revision": revision, **field("prefix", prefix)}))
     leases = Leases(invocation, client)
     written = begun.keys
-    # Lines that a person reads are progress enough.
+    # The lines themselves show progress on a terminal.
     is_drawn = bool(invocation.arguments) or not is_terminal()
     with Progress("exporting", found.keys - written, human_count, is_drawn=is_drawn) as progress:
         for kv in keys_at(invocation, client, keys, revision, begun.last):

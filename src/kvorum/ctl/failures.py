@@ -1,4 +1,4 @@
-"""What a failure is called at the command line: etcdctl's words and exit codes."""
+"""Turn failures into etcdctl's error texts and exit codes."""
 
 import sys
 
@@ -18,7 +18,7 @@ UNKNOWN = "it may have taken effect, or not: look before it is repeated"
 
 
 def failure_of(error: Exception) -> CommandError | None:
-    """Return what is told of an error, or None if it is a mistake of the program."""
+    """Return the CommandError for an error, or None if the error is a bug."""
     if isinstance(error, KvorumError):
         code = BAD_CONNECTION if error.is_of_login else GENERAL
         return CommandError(error_text(error), code, hint_of(error))
@@ -26,7 +26,7 @@ def failure_of(error: Exception) -> CommandError | None:
 
 
 def hint_of(error: BaseException) -> str:
-    """Return what is behind a failure whose words do not say it, and what to do about it."""
+    """Return the cause that etcdctl's text hides, and what to do; "" if nothing is hidden."""
     if isinstance(error, OutcomeUnknownError):
         return UNKNOWN
     if not isinstance(error, UnavailableError | DeadlineError):
@@ -51,7 +51,7 @@ def tell_hint(error: BaseException) -> None:
 
 
 def tell(text: str) -> None:
-    """Write a line to the standard error; what a server said does not steer a terminal."""
+    """Write a line to the standard error; escape control characters for a terminal."""
     if sys.stderr.isatty():
         text = printable(text, kept="\n\t")
     sys.stderr.write(f"{text}\n")
@@ -80,7 +80,7 @@ _ADVICE = (
 
 
 def error_text(error: BaseException) -> str:
-    """Return the words that etcd's client has for an error."""
+    """Return the text that etcd's client has for an error."""
     if isinstance(error, OutcomeUnknownError) and error.__cause__ is not None:
         return error_text(error.__cause__)
     if isinstance(error, DeadlineError | UnavailableError):

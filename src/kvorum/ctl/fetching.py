@@ -1,4 +1,4 @@
-"""Plain HTTP requests to the endpoints that clients name, with the TLS of the global flags."""
+"""HTTP requests to client endpoints, with the TLS settings of the global flags."""
 
 import http.client
 import socket
@@ -16,20 +16,20 @@ PAGE_BYTES_MAX = 16 << 20
 
 
 class Page(NamedTuple):
-    """What an endpoint answered."""
+    """An endpoint's answer."""
 
     text: str
     date: float | None
-    """The time of its clock in Unix seconds, to the second; None if it did not say."""
+    """The time in the header Date, in whole Unix seconds; None without that header."""
     asked_at: float
-    """The time of this machine's clock when it was asked."""
+    """This machine's time, in Unix seconds, before the request."""
     answered_at: float
     certificate: bytes | None
-    """What it showed, in DER; None without TLS."""
+    """The server's certificate in DER; None without TLS."""
 
 
 class Fetcher:
-    """Asks endpoints for pages."""
+    """Fetches pages from endpoints."""
 
     def __init__(self, invocation: Invocation, seconds_max: float) -> None:
         self._seconds_max = seconds_max
@@ -43,7 +43,7 @@ class Fetcher:
         self._context = contexts(self._options)
 
     def get(self, endpoint: str, path: str) -> Page:
-        """Ask for a page; raises OSError or HTTPException."""
+        """Fetch a page; raises OSError or HTTPException."""
         connection = _Connection(self._address(endpoint), self._context, self._seconds_max)
         try:
             asked_at = time.time()
@@ -60,7 +60,7 @@ class Fetcher:
             connection.close()
 
     def certificate(self, endpoint: str) -> bytes | None:
-        """Return the certificate that an endpoint shows, in DER, believed or not."""
+        """Return an endpoint's certificate in DER without verifying it; None without TLS."""
         address = self._address(endpoint)
         if not address.is_secure:
             return None
@@ -93,7 +93,7 @@ def _seconds(date: str | None) -> float | None:
 
 
 class _Connection(http.client.HTTPConnection):
-    """HTTP/1.1 to an endpoint as clients name it."""
+    """HTTP/1.1 to an endpoint, over TCP or a Unix socket."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class _Connection(http.client.HTTPConnection):
         self._context_of = context
 
     def connect(self) -> None:
-        """Connect to a port or to a socket's file, with TLS if the endpoint has it."""
+        """Connect to a port or a Unix socket, with TLS if the endpoint uses it."""
         if self._address.port is None:
             made = socket.socket(socket.AF_UNIX)
             made.settimeout(self.timeout)

@@ -1,7 +1,7 @@
-"""`history`: every version of a key that the store still has.
+"""`history`: show every version of a key that the store still has.
 
-What was before the last compaction is gone, but for the version that was there then. Stores keep no
-times, so revisions are all the order there is.
+Compaction has removed all versions before the compact revision, except the newest of them. Stores
+keep no times, so revisions are the only order.
 """
 
 import time
@@ -23,13 +23,13 @@ from kvorum.ctl.pages import extent
 
 PROGRESS_SECONDS = 0.05
 PROGRESS_SECONDS_MAX = 1.0
-"""How often the watch is asked how far it is, until it is as far as the store was."""
+"""The interval between progress requests grows up to this value."""
 QUIET_SECONDS = 2.0
-"""After so long without a change there are no more, at servers that cannot be asked."""
+"""If the server reports no reliable progress, this long without a change is the end."""
 
 
 class Version(NamedTuple):
-    """A change of the key; a deletion has no value."""
+    """A change of the key; `kv` is None for a deletion."""
 
     revision: int
     kv: KeyValue | None
@@ -91,9 +91,9 @@ def _as_json(version: Version) -> dict[str, object]:
 def versions_of(
     client: Client, key: bytes, revision: int, seconds_max: float
 ) -> tuple[int, Iterator[Version]]:
-    """Return the compacted revision (0 if there is none), and the versions up to a revision.
+    """Return the compact revision (0 if there is none), and the versions up to a revision.
 
-    Raises DeadlineError if the store tells nothing new for that long.
+    Raises DeadlineError if the watch delivers nothing for `seconds_max`.
     """
     watched = _events(client, key, 1, revision, seconds_max)
     try:
@@ -122,10 +122,10 @@ def _chained(first: Version | None, rest: Iterator[Version]) -> Iterator[Version
 def _events(
     client: Client, key: bytes, begin: int, end: int, seconds_max: float
 ) -> Iterator[Version]:
-    """Go through the changes of a key from one revision up to another."""
+    """Yield the changes of a key from one revision up to and including another."""
     last = client.get(key, revision=end, timeout=seconds_max)
     if last is not None:
-        # Nothing changes it after this, so that nobody has to be asked whether there is more.
+        # No later change exists up to `end`, so the watch needs no progress requests.
         end = last.mod_revision
     if begin > end:
         return
@@ -158,7 +158,10 @@ def _events(
 
 
 def _tells_progress(client: Client, seconds_max: float) -> bool:
-    """Whether the server says how far a watch is only when it is so far: old ones say it before."""
+    """Return whether the server's progress reports are reliable.
+
+    Old servers may report a revision before they have sent the events up to it.
+    """
     version = client.maintenance.status(timeout=seconds_max).version.partition("-")[0]
     try:
         numbers = tuple(map(int, version.split(".")))

@@ -1,7 +1,7 @@
-"""`import`: the keys of an export, put into a store.
+"""`import`: put the keys of an export into a store.
 
-Keys are read, compared and put in batches; those that are as they should be are skipped, so that
-the same command goes on after an interruption. What the store has besides stays.
+The command reads, compares and puts keys in batches. It skips keys that are equal already, so that
+the same command continues after an interruption. It leaves other keys of the store alone.
 """
 
 import json
@@ -39,12 +39,12 @@ class Source:
         self._name = name
         self._file = file
         self.ttls: dict[int, int] = {}
-        """For how many seconds the leases were granted that were told of so far."""
+        """The TTLs in seconds of the leases that were read, but not granted yet."""
         self.keys = 0
         self.is_whole = False
 
     def entries(self) -> Iterator[Entry]:
-        """Go through the keys; raises CommandError at a line that does not belong there."""
+        """Yield the keys; raise CommandError at a line that does not belong there."""
         number = 0
         for number, line in enumerate(whole_lines(self._file), 1):
             try:
@@ -85,14 +85,14 @@ class Source:
 
 
 class Counts:
-    """What an import did."""
+    """The results of an import, as numbers of keys."""
 
     def __init__(self) -> None:
         self.put = self.equal = self.skipped = self.dropped = 0
 
     @property
     def text(self) -> str:
-        """All of it in a line."""
+        """All numbers in one line."""
         told = f"{self.put} keys put, {self.equal} were equal"
         if self.skipped:
             told += f", {self.skipped} with a lease skipped"
@@ -179,10 +179,10 @@ def _put(
 def _grant(invocation: Invocation, client: Client, lease: int, source: Source) -> None:
     ttl = source.ttls.pop(lease, None)
     if ttl is None:
-        # Granted already; if it never was told of, the put is refused.
+        # The lease is granted already; if the export lacks it, the server refuses the put.
         return
     try:
-        # A lease that had ended when it was exported ends its keys here, too.
+        # A lease that had expired at the export (TTL 0) expires here after 1 s, with its keys.
         operation = operations.grant_operation(lease, max(1, ttl))
         client.run(operation, invocation.seconds("command-timeout"))
     except LeaseExistsError:

@@ -1,6 +1,6 @@
 """The commands that etcdctl does not have, and their flags.
 
-They need their whole name: what etcdctl's users shorten stays theirs.
+Users cannot shorten these names, so that etcdctl's shortened names keep their meaning.
 """
 
 from kvorum.cli.commands import Command, Flag

@@ -1,4 +1,4 @@
-"""A command that runs: what it was given, the cluster it asks, where its results go."""
+"""A running command: its flags and arguments, its client, its output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ANSWER_BYTES_MAX = (1 << 31) - 1
 class Invocation(invocation.Invocation):
     """One run of a command.
 
-    The global flags count from the moment `output` or `client` is asked for: commands check their
+    The global flags take effect at the first use of `output` or `client`. Commands check their
     arguments before that, as etcdctl does.
     """
 
@@ -43,10 +43,10 @@ class Invocation(invocation.Invocation):
     def __init__(self, root: Command, given: Given) -> None:
         super().__init__(root, given)
         self.secrets: Secrets | None = None
-        """Who we are, once somebody asked: a password is asked for once."""
+        """The credentials, once known: the command prompts for a password at most once."""
 
     def made_output(self) -> Output:
-        """Return an output in the format that was asked for."""
+        """Return an output in the format that `--write-out` names."""
         from kvorum.cli.output import Output
 
         return Output(self.text("write-out"), is_hex=self.switch("hex"))
@@ -54,11 +54,11 @@ class Invocation(invocation.Invocation):
     # The cluster.
 
     def timeout(self) -> float:
-        """Return how long a short command may take, in seconds."""
+        """Return the time limit of a short command, in seconds."""
         return self.seconds("command-timeout")
 
     def configure(self) -> None:
-        """Let the environment's variables count."""
+        """Apply the environment variables that set global flags."""
         from kvorum.ctl.environment import apply_environment
 
         apply_environment(self.given, self.root)
@@ -66,9 +66,9 @@ class Invocation(invocation.Invocation):
     def client(
         self, endpoints: Sequence[str] | None = None, *, is_logged_in: bool = True
     ) -> Client:
-        """Return a client of the cluster, or of these endpoints alone; close it.
+        """Return a client of the cluster, or of these endpoints alone; the caller closes it.
 
-        It has logged in, if there is a user: a wrong password is known before anything is done.
+        With a user, the client logs in here, so that a wrong password fails before any work.
         """
         from kvorum.ctl.connecting import connect, logged_in
 
@@ -101,7 +101,7 @@ class Invocation(invocation.Invocation):
         timeout: float | None = None,
         at: str | None = None,
     ) -> T:
-        """Make a call as `ask` does, with a request and an answer that are bytes."""
+        """Make a call as `ask` does, with the request and the answer as bytes."""
         from kvorum.client.operations import Operation
 
         self._check_size(
@@ -118,7 +118,7 @@ class Invocation(invocation.Invocation):
         if seconds <= 0:
             from kvorum.client.errors import DeadlineError
 
-            # A connection that is open could be faster than the clock.
+            # An open connection could answer before the clock shows the timeout.
             raise DeadlineError(f"{rpc.path} was not given any time")
         return client.run(Operation(rpc, message, checked), seconds, at=at)
 

@@ -1,7 +1,7 @@
 """`get`, `put`, `del` and `compaction`: keys and their values.
 
-Scripts start these commands by the thousand, so the usual ones never load protobuf: requests are
-written by `api.writing`, and answers in the format simple are read by `client.answers`.
+Scripts start these commands by the thousand, so the usual ones never load protobuf: `api.writing`
+encodes requests, and `client.answers` decodes answers for the format simple.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kvorum.ctl.invocation import Invocation
 
 DELETE_DELAY_SECONDS = 2.0
-"""How long a person has to think again before a range is deleted."""
+"""The time in which the user can still cancel the deletion of a range."""
 
 # The numbers of RangeRequest's SortOrder and SortTarget.
 _UNSORTED, _ASCENDING, _DESCENDING = range(3)
@@ -94,7 +94,7 @@ def delete(invocation: Invocation) -> None:
 
 
 def compact(invocation: Invocation) -> None:
-    """Forget what keys were before a revision."""
+    """Compact the store at a revision."""
     if len(invocation.arguments) != 1:
         raise CommandError("compaction command needs 1 argument", BAD_ARGUMENTS)
     try:
@@ -107,7 +107,7 @@ def compact(invocation: Invocation) -> None:
     invocation.output_line(f"compacted revision {revision}")
 
 
-# Requests as bytes of protobuf, which transactions have too.
+# Requests as bytes of protobuf; `txn` uses them, too.
 
 
 def range_request(invocation: Invocation) -> bytes:
@@ -192,7 +192,7 @@ def put_request(invocation: Invocation) -> bytes:
 
 
 def delete_request(invocation: Invocation) -> bytes:
-    """Return the DeleteRangeRequest of `del`, after the delay that a range has."""
+    """Return the DeleteRangeRequest of `del`, after the warning and the delay for a range."""
     arguments = invocation.arguments
     is_prefix, is_from_key = invocation.switch("prefix"), invocation.switch("from-key")
     if not arguments:
@@ -217,7 +217,7 @@ def delete_request(invocation: Invocation) -> bytes:
 
 
 def key_range(arguments: list[str], *, is_prefix: bool, is_from_key: bool) -> tuple[bytes, bytes]:
-    """Return key and end of a range as arguments and flags give it."""
+    """Return key and range end that arguments and flags name."""
     key = as_bytes(arguments[0])
     if len(arguments) > 1:
         if is_prefix or is_from_key:
@@ -233,7 +233,7 @@ def key_range(arguments: list[str], *, is_prefix: bool, is_from_key: bool) -> tu
 
 
 def as_bytes(argument: str) -> bytes:
-    """Return an argument as the bytes that the shell gave."""
+    """Return an argument as the bytes that the shell passed."""
     return argument.encode("utf-8", "surrogateescape")
 
 
@@ -246,7 +246,7 @@ def _check_range(*, is_prefix: bool, is_from_key: bool) -> None:
 
 
 def _sorting(invocation: Invocation) -> tuple[int, int]:
-    """Return order and target of a sort; a target without an order is sorted upwards."""
+    """Return order and target of a sort; a target without an order sorts upwards."""
     order = _ORDERS.get(invocation.text("order").upper())
     if order is None:
         raise CommandError(f"bad sort order {invocation.text('order')}", BAD_FEATURE)
@@ -256,11 +256,11 @@ def _sorting(invocation: Invocation) -> tuple[int, int]:
         raise CommandError(f"bad sort target {invocation.text('sort-by')}", BAD_FEATURE)
     if order == _UNSORTED and by:
         order = _ASCENDING
-    # Servers return keys in that order anyway, without the work of sorting.
+    # Servers return keys in this order anyway; an explicit order would make them sort.
     return (_UNSORTED, target) if (order, target) == (_ASCENDING, _BY_KEY) else (order, target)
 
 
-# Answers. Protobuf reads those that are long or in an unusual shape.
+# Answers. Protobuf decodes those that are long or have an unusual shape.
 
 
 def _read_range(answer: bytes) -> RangeResult | pb.RangeResponse:
@@ -288,10 +288,10 @@ def _parse_delete(answer: bytes) -> pb.DeleteRangeResponse:
 
 
 def _streamed(invocation: Invocation, client: Client, *, is_serializable: bool) -> pb.RangeResponse:
-    """Return the pieces of an answer as the one that they make, sorted as `--sort-by` says.
+    """Return the pieces of a streamed answer as one answer, sorted as `--sort-by` says.
 
-    Servers of etcd refuse an order that is given; without one they sort each piece by itself, and
-    return keys twice. So a sort without `--order` is done here, and the limit counts afterwards.
+    etcd's servers refuse an explicit order; without one they sort each piece separately, and return
+    keys twice. So this function sorts if there is no `--order`, and then applies the limit.
     """
     from kvorum.client.operations import Operation
 
@@ -300,7 +300,7 @@ def _streamed(invocation: Invocation, client: Client, *, is_serializable: bool) 
     is_sorted_here = target != _BY_KEY and not invocation.text("order")
     keys_only = invocation.switch("keys-only")
     if is_sorted_here:
-        # A value that is not shown is needed nevertheless, if it is what is sorted by.
+        # A sort by value needs the values, even if the command shows only keys.
         has_values = not keys_only or target == _BY_VALUE
         request = _range_request(invocation, 0, _UNSORTED, _BY_KEY, keys_only=not has_values)
     else:
@@ -327,7 +327,7 @@ def _streamed(invocation: Invocation, client: Client, *, is_serializable: bool) 
     return whole
 
 
-# How answers look.
+# Output formats.
 
 
 def simple_range(
@@ -341,7 +341,7 @@ def simple_range(
 def pretty_range(
     output: Output, found: pb.RangeResponse | RangeResult, *, is_value_only: bool = False
 ) -> None:
-    """Print keys and values as `simple_range`, with values that are JSON laid out."""
+    """Print keys and values as `simple_range` does, with JSON values indented."""
     from kvorum.cli.terminal import show_json
     from kvorum.ctl.lines import laid_out
 
@@ -365,7 +365,7 @@ def simple_kv(
 
 
 def simple_put(output: Output, done: pb.PutResponse | PutResult) -> None:
-    """Print that a key was set, and what it was before."""
+    """Print OK, and the previous key and value if the answer has them."""
     output.line("OK")
     previous: mvccpb.KeyValue | KeyValue | None
     if isinstance(done, tuple):
@@ -377,14 +377,14 @@ def simple_put(output: Output, done: pb.PutResponse | PutResult) -> None:
 
 
 def simple_delete(output: Output, done: pb.DeleteRangeResponse | DeleteResult) -> None:
-    """Print how many keys were deleted, and what they were."""
+    """Print the number of deleted keys, and the previous keys and values in the answer."""
     output.line(str(done.deleted))
     for kv in done.previous if isinstance(done, tuple) else done.prev_kvs:
         simple_kv(output, kv)
 
 
 def range_fields(output: Output, found: pb.RangeResponse) -> None:
-    """Print the answer of a range."""
+    """Print the answer of a range in the format fields."""
     output.header_fields(found.header)
     for kv in found.kvs:
         kv_fields(output, "", kv)
@@ -393,14 +393,14 @@ def range_fields(output: Output, found: pb.RangeResponse) -> None:
 
 
 def put_fields(output: Output, done: pb.PutResponse) -> None:
-    """Print the answer of a put."""
+    """Print the answer of a put in the format fields."""
     output.header_fields(done.header)
     if done.HasField("prev_kv"):
         kv_fields(output, "Prev", done.prev_kv)
 
 
 def delete_fields(output: Output, done: pb.DeleteRangeResponse) -> None:
-    """Print the answer of a deletion."""
+    """Print the answer of a deletion in the format fields."""
     output.header_fields(done.header)
     output.field("Deleted", done.deleted)
     for kv in done.prev_kvs:
@@ -408,7 +408,7 @@ def delete_fields(output: Output, done: pb.DeleteRangeResponse) -> None:
 
 
 def kv_fields(output: Output, prefix: str, kv: mvccpb.KeyValue) -> None:
-    """Print a key and all that belongs to it."""
+    """Print all fields of a key in the format fields."""
     output.field(f"{prefix}Key", kv.key)
     output.field(f"{prefix}CreateRevision", kv.create_revision)
     output.field(f"{prefix}ModRevision", kv.mod_revision)

@@ -1,4 +1,4 @@
-"""`lease`: granted, revoked, looked at and kept alive."""
+"""`lease`: grant, revoke, inspect and renew leases."""
 
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from kvorum.ctl.invocation import Kind
 
 FIRST_ANSWER_SECONDS = 1
-"""How long after connecting the first answer may take, before the lease is taken for lost."""
+"""The time for the first answer after connecting; then the lease counts as lost."""
 FIRST_ANSWER_SECONDS_MAX = 5
-"""The same, where connecting may take any time; both are etcdctl's."""
+"""The same limit, if connecting may take any time; both are etcdctl's."""
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ def grant(invocation: Invocation) -> None:
 
 
 def _granted(invocation: Invocation, client: Client, ttl: int) -> pb.LeaseGrantResponse:
-    """Grant a lease of an id of ours, so that a grant that is sent again finds its own."""
+    """Grant a lease with an id chosen here, so that a retried grant recognises its own lease."""
     request = pb.LeaseGrantRequest(ID=random_id(), TTL=ttl)
     try:
         return invocation.ask(client, rpcs.LEASE_GRANT, request, pb.LeaseGrantResponse)
@@ -68,7 +68,7 @@ def _granted(invocation: Invocation, client: Client, ttl: int) -> pb.LeaseGrantR
 
 
 def revoke(invocation: Invocation) -> None:
-    """End a lease."""
+    """Revoke a lease."""
     if len(invocation.arguments) != 1:
         raise CommandError("lease revoke command needs 1 argument", BAD_ARGUMENTS)
     request = pb.LeaseRevokeRequest(ID=_lease(invocation))
@@ -90,7 +90,7 @@ def revoke(invocation: Invocation) -> None:
 
 
 def time_to_live(invocation: Invocation) -> None:
-    """Tell how long a lease lives."""
+    """Show the granted and the remaining time of a lease."""
     if len(invocation.arguments) != 1:
         raise CommandError("lease timetolive command needs lease ID as argument", BAD_ARGUMENTS)
     has_keys = invocation.switch("keys")
@@ -144,7 +144,7 @@ def list_all(invocation: Invocation) -> None:
 
 
 def keep_alive(invocation: Invocation) -> None:
-    """Renew a lease: once, or until it has ended."""
+    """Renew a lease once, or until it ends."""
     if len(invocation.arguments) != 1:
         raise CommandError("lease keep-alive command needs lease ID as argument", BAD_ARGUMENTS)
     lease = _lease(invocation)
@@ -178,7 +178,7 @@ def _renewed_once(invocation: Invocation, client: Client, lease: int) -> pb.Leas
 def _renewals(
     client: Client, lease: int, connect_seconds: float
 ) -> Iterator[pb.LeaseKeepAliveResponse]:
-    """Go through the answers to renewals of a lease, until it is lost."""
+    """Yield the answers to a lease's renewals, until the lease is lost."""
     changes: SimpleQueue[None] = SimpleQueue()
     has_limit = connect_seconds > 0
     ttl = int(connect_seconds) + FIRST_ANSWER_SECONDS if has_limit else FIRST_ANSWER_SECONDS_MAX
@@ -202,7 +202,7 @@ def _show_renewed(output: Output, answer: pb.LeaseKeepAliveResponse) -> None:
     _show(output, answer, lambda: output.line(text), fields, own)
 
 
-# What they share.
+# Helpers.
 
 
 def _lease(invocation: Invocation) -> int:
@@ -215,7 +215,7 @@ def _lease(invocation: Invocation) -> int:
 
 
 def _told(what: str, call: Callable[[], T]) -> T:
-    """Make a call whose failure is told with what was tried."""
+    """Make a call; put `what` before the text of its failure."""
     try:
         return call()
     except KvorumError as error:
@@ -228,7 +228,7 @@ def _told(what: str, call: Callable[[], T]) -> T:
 
 
 def _asked(invocation: Invocation, client: Client, rpc: Rpc, request: Any, kind: "Kind[T]") -> T:
-    """Make a call that waits as long as it takes, and whose failure is one of the connection."""
+    """Make a call without a time limit; its failure has the exit code of a bad connection."""
     try:
         return invocation.ask(client, rpc, request, kind, timeout=FOREVER)
     except OutcomeUnknownError:
@@ -244,7 +244,7 @@ def _show(
     fields: Callable[[], None],
     own: dict[str, Any],
 ) -> None:
-    """Print an answer; as JSON its header is not apart, and as protobuf it is all there is."""
+    """Print an answer; JSON merges the header into it, and protobuf shows only the header."""
     if output.form == "protobuf":
         output.message(answer.header)
         return

@@ -1,15 +1,15 @@
-"""Leases of keys that are copied or restored: how long they were granted for, asked once each."""
+"""The granted TTLs of leases whose keys are exported or reverted, requested once per lease."""
 
 from kvorum.client import operations
 from kvorum.client.sync.client import Client
 from kvorum.ctl.invocation import Invocation
 
 KNOWN_MAX = 100_000
-"""Leases that are remembered; beyond, they are asked for again."""
+"""The most leases to remember; beyond that, the cache is cleared and they are requested again."""
 
 
 class Leases:
-    """What is known of leases."""
+    """A cache of the granted TTLs of leases."""
 
     def __init__(self, invocation: Invocation, client: Client) -> None:
         self._client = client
@@ -17,11 +17,11 @@ class Leases:
         self._ttls: dict[int, int] = {}
 
     def is_known(self, lease: int) -> bool:
-        """Whether a lease was asked for already."""
+        """Return whether the cache holds a lease."""
         return lease in self._ttls
 
     def ttl(self, lease: int) -> int:
-        """Return for how many seconds a lease was granted; 0 if it does not live."""
+        """Return a lease's granted TTL in seconds; 0 if the lease has ended."""
         found = self._ttls.get(lease)
         if found is None:
             operation = operations.time_to_live_operation(lease, keys=False)

@@ -1,6 +1,6 @@
 """Keys and values in JSON for people and programs: text as text, everything else in base64.
 
-A key that is text is `"key": "…"`, one that is not is `"key_base64": "…"`; values likewise.
+A key that is UTF-8 is `"key": "…"`, any other key `"key_base64": "…"`; the same holds for values.
 """
 
 import binascii
@@ -11,11 +11,11 @@ from typing import BinaryIO
 
 BASE64 = "_base64"
 LINE_BYTES_MAX = 64 << 20
-"""A line that is longer passes for one that is cut off."""
+"""A longer line counts as truncated."""
 
 
 def field(name: str, data: bytes) -> dict[str, str]:
-    """Return the field that holds bytes."""
+    """Return the JSON field for bytes, in base64 if they are not UTF-8."""
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:
@@ -45,20 +45,20 @@ def line_of(fields: Mapping[str, object]) -> bytes:
 
 
 def whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Go through the lines of a file up to one that is cut off."""
+    """Yield the lines of a file up to the first truncated one."""
     while (line := file.readline(LINE_BYTES_MAX)).endswith(b"\n"):
         yield line
 
 
 def laid_out(value: bytes) -> str | None:
-    """Return a value that is an object or a list of JSON on several lines, or None."""
+    """Return a JSON object or list indented on several lines; None for other values."""
     if value.lstrip()[:1] not in (b"{", b"["):
         return None
     try:
         text = json.dumps(json.loads(value), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return None
-    # JSON escapes only some of what a terminal would obey.
+    # JSON escapes only some of the characters that a terminal interprets.
     return "".join(
         each if each == "\n" or each.isprintable() else json.dumps(each)[1:-1] for each in text
     )

@@ -1,4 +1,4 @@
-"""How all members are at one moment: what they say themselves, and what their metrics count."""
+"""Samples of all members: the status that each reports, and its metrics."""
 
 import http.client
 import time
@@ -37,21 +37,21 @@ GAUGES = {
 
 @dataclass(frozen=True)
 class Look:
-    """A member at one moment."""
+    """A sample of one member."""
 
     endpoint: str
     status: MemberStatus | None
-    """None if it did not answer."""
+    """None if the member did not answer."""
     problem: str
     took_seconds: float
-    """How long it took to answer."""
+    """The duration of the status request."""
     at: float
-    """When, by a clock that never goes back."""
+    """The time of the sample, by the monotonic clock."""
     samples: Samples = field(default_factory=dict)
 
 
 class Looker:
-    """Looks at all members at once."""
+    """Samples all members at once."""
 
     def __init__(
         self,
@@ -60,19 +60,19 @@ class Looker:
         endpoints: Sequence[str],
         seconds_max: float,
     ) -> None:
-        """Prepare to look; a member that takes longer than that counts as silent."""
+        """Prepare samples; a member that takes longer than `seconds_max` counts as silent."""
         self._client = client
         self._endpoints = endpoints
         self._seconds_max = seconds_max
         self._fetcher = Fetcher(invocation, seconds_max)
 
     def look(self) -> list[Look]:
-        """Look once."""
+        """Take one sample of each member."""
         with ThreadPoolExecutor(min(len(self._endpoints), ENDPOINTS_AT_ONCE_MAX)) as pool:
             return list(pool.map(self._look_at, self._endpoints))
 
     def leases(self) -> int | None:
-        """Count leases; None if the cluster does not tell."""
+        """Return the number of leases; None if the request fails."""
         try:
             return len(self._client.leases(self._seconds_max))
         except KvorumError:
@@ -96,7 +96,7 @@ class Looker:
 
 
 def as_json(look: Look, before: Look | None, index_max: int) -> dict[str, object]:
-    """Return all there is to tell of a member; rates are of the time since the look before."""
+    """Return a sample for JSON; rates cover the time since the sample `before`."""
     status = look.status
     told: dict[str, object] = {"endpoint": look.endpoint, "is_up": status is not None}
     if look.problem:

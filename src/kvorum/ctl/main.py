@@ -1,6 +1,6 @@
 """The `kvorumctl` command. Commands, flags, outputs and exit codes are etcdctl's where it has them.
 
-What only some commands need is imported by those: `version` is there as soon as Python is.
+Only the commands that need a module import it, so that `version` is as fast as Python's start.
 """
 
 from kvorum.cli.program import Program

@@ -42,7 +42,7 @@ def defragment(invocation: Invocation) -> None:
 
 
 def move_leader(invocation: Invocation) -> None:
-    """Find the endpoint that leads, and let it hand over to another member."""
+    """Find the leader among the endpoints, and transfer leadership to another member."""
     if len(invocation.arguments) != 1:
         raise CommandError("move-leader command needs 1 argument", BAD_ARGUMENTS)
     try:
@@ -67,17 +67,17 @@ def move_leader(invocation: Invocation) -> None:
 
 
 def downgrade_validate(invocation: Invocation) -> None:
-    """Ask whether the cluster can be downgraded."""
+    """Check whether the cluster can be downgraded."""
     _downgrade(invocation, "VALIDATE", _target_version(invocation))
 
 
 def downgrade_enable(invocation: Invocation) -> None:
-    """Let the cluster be downgraded."""
+    """Start the downgrade of the cluster."""
     _downgrade(invocation, "ENABLE", _target_version(invocation))
 
 
 def downgrade_cancel(invocation: Invocation) -> None:
-    """Let the cluster stay with its version."""
+    """Cancel the downgrade of the cluster."""
     _downgrade(invocation, "CANCEL", "")
 
 

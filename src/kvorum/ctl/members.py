@@ -1,4 +1,4 @@
-"""`member`: who belongs to the cluster, and who joins or leaves it."""
+"""`member`: list, add, change and remove members of the cluster."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def list_all(invocation: Invocation) -> None:
 
 
 def add(invocation: Invocation) -> None:
-    """Add a member, and tell the settings that it starts with."""
+    """Add a member, and print the settings with which it has to start."""
     arguments = invocation.arguments
     if not arguments:
         raise CommandError("member name not provided", BAD_ARGUMENTS)
@@ -87,7 +87,7 @@ def update(invocation: Invocation) -> None:
 
 
 def promote(invocation: Invocation) -> None:
-    """Let a learner vote."""
+    """Promote a learner to a voter."""
     member = _member(invocation)
     request = pb.MemberPromoteRequest(ID=member)
     _change(
@@ -132,7 +132,7 @@ def _peer_urls(invocation: Invocation) -> list[str]:
     return urls
 
 
-# How answers look.
+# Output formats.
 
 
 def _rows(found: pb.MemberListResponse) -> list[tuple[str, ...]]:
@@ -163,7 +163,7 @@ def _fields(output: Output, found: pb.MemberListResponse) -> None:
 
 
 def _json(output: Output, answer: Any) -> dict[str, object]:
-    """Return an answer with its members; ids become text if they are to be hexadecimal."""
+    """Return an answer for JSON; with `--hex`, ids are hexadecimal text."""
     shown = as_json(answer)
     if not output.is_hex:
         return shown

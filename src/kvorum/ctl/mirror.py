@@ -1,7 +1,7 @@
-"""`make-mirror`: keys of this cluster in another one, as they are and as they change.
+"""`make-mirror`: copy keys to another cluster, and follow their changes.
 
-Everything is put once as it is at one revision; then every change follows, each revision in a
-transaction of its own, or in several if it has more changes than one may have.
+The mirror puts all keys as of one revision, then follows every change. Each revision is a separate
+transaction, or several if it has more changes than `--max-txn-ops`.
 """
 
 import threading
@@ -21,7 +21,7 @@ from kvorum.ctl.invocation import Invocation
 from kvorum.ctl.keys import as_bytes
 
 TOTAL_SECONDS = 30.0
-"""How often the number of keys is printed that were set or deleted so far."""
+"""The interval at which the mirror prints how many keys it has set or deleted."""
 
 
 def make_mirror(invocation: Invocation) -> None:
@@ -44,15 +44,15 @@ def make_mirror(invocation: Invocation) -> None:
 
 
 class Copy:
-    """What goes to the destination."""
+    """Writes keys to the destination."""
 
     def __init__(self, target: Client, named: Callable[[bytes], bytes], steps_max: int) -> None:
         self._target = target
         self._named = named
-        """Returns what a key is called there."""
+        """Returns a key's name at the destination."""
         self._steps_max = steps_max
         self.total = 0
-        """How many keys were set or deleted there."""
+        """The number of keys set or deleted at the destination."""
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set a key."""
@@ -60,7 +60,7 @@ class Copy:
         self.total += 1
 
     def follow(self, changes: Changes) -> None:
-        """Do what was done here: each revision in a transaction of its own."""
+        """Apply changes of the source, each revision in a separate transaction."""
         steps: list[Step] = []
         revision = 0
         for event in changes.events:
@@ -78,7 +78,7 @@ class Copy:
 
 
 class _Totals:
-    """Prints the total now and then while the block lasts."""
+    """Prints the total every TOTAL_SECONDS while the block lasts."""
 
     def __init__(self, invocation: Invocation, copy: Copy) -> None:
         self._invocation = invocation
@@ -99,7 +99,7 @@ class _Totals:
 
 
 def _mirror(source: Client, copy: Copy, prefix: bytes, revision: int) -> None:
-    """Copy what there is, unless changes from a revision on are all that is wanted; follow."""
+    """Copy all keys, unless only changes from `revision` on are wanted; then follow changes."""
     start = revision
     if revision <= 1:
         found = source.read(prefix=prefix, count_only=True, timeout=FOREVER)
@@ -134,5 +134,5 @@ def _destination(invocation: Invocation, endpoint: str) -> Client:
 
 
 def _steps_max(invocation: Invocation) -> int:
-    # None at all cannot be meant: nothing would ever be sent.
+    # A maximum below 1 is meaningless.
     return max(1, invocation.number("max-txn-ops"))

@@ -1,4 +1,4 @@
-"""What may follow in a command line that is being typed: commands, flags, their values, keys."""
+"""Completions for a command line that is being typed: commands, flags, their values, keys."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -7,23 +7,23 @@ from kvorum.cli.completion import FILES, levels
 from kvorum.cli.parsing import HELP
 
 KEY_COMMANDS = ("get", "put", "del", "watch", "history", "diff", "tree")
-"""Those whose arguments are keys."""
+"""The commands whose arguments are keys."""
 
 Keys = Callable[[str], Iterable[str]]
-"""Returns the keys that begin so."""
+"""Returns the keys that start with a text."""
 
 
 class Offering:
-    """The tree of commands, looked up by words."""
+    """Completes words from the tree of commands."""
 
     def __init__(self, root: Command) -> None:
         self._levels = {each.at: each for each in levels(root)}
         self._taken_by_all = [*root.passed_on, HELP]
 
     def offers(self, before: Sequence[str], word: str, keys: Keys) -> list[str]:
-        """Return what a word may become that stands behind others.
+        """Return the completions of a word that follows the words in `before`.
 
-        What is whole ends with a blank; what more of may follow, such as a part of a key, does not.
+        A complete word ends with a blank; a word that may grow, such as a part of a key, does not.
         """
         at, flag = self._walk(before)
         begin = ""
@@ -40,7 +40,7 @@ class Offering:
         return _fitting((name for name, _ in self._levels[at].following if name != FILES), word)
 
     def _walk(self, words: Sequence[str]) -> tuple[str, Flag | None]:
-        """Return which command words name, and the flag whose value comes next."""
+        """Return the command that words name, and the flag whose value comes next."""
         at = ""
         flag: Flag | None = None
         for word in words:
@@ -65,7 +65,7 @@ def _fitting(words: Iterable[str], word: str) -> list[str]:
 
 
 def _parts(keys: Iterable[str], word: str) -> list[str]:
-    """Return keys as far as their next separator, as files in directories are completed."""
+    """Cut keys behind their next separator, as shells complete files in directories."""
     found = set()
     for key in keys:
         part, separator, _ = key[len(word) :].partition("/")

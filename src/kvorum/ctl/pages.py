@@ -1,4 +1,4 @@
-"""Keys as they were at one revision, page by page: memory does not grow with the store."""
+"""Read keys at one revision page by page, in memory that does not grow with the store."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,13 +11,13 @@ from kvorum.client.values import KeyValue
 from kvorum.ctl.invocation import Invocation
 
 PAGE_BYTES = 1 << 20
-"""What a page should hold; how many keys that are is learnt on the way."""
+"""The intended size of a page; the number of keys per page adapts to it."""
 PAGE_KEYS = 64
 PAGE_KEYS_MAX = 4096
 
 
 class Extent(NamedTuple):
-    """How much there is to read."""
+    """The number of keys to read, and the store's revision."""
 
     revision: int
     """The revision of the store."""
@@ -25,7 +25,7 @@ class Extent(NamedTuple):
 
 
 def extent(invocation: Invocation, client: Client, keys: KeyRange, revision: int = 0) -> Extent:
-    """Count keys, at a revision or now."""
+    """Count keys at a revision, or at the newest one."""
     if revision < 0:
         raise CommandError(
             f"revision {revision} was given; expected a revision of the store, from 1 on",
@@ -43,7 +43,7 @@ def keys_at(
     revision: int,
     after: bytes = b"",
 ) -> Iterator[KeyValue]:
-    """Go through keys in their order as they were at a revision, or those behind one of them."""
+    """Yield keys in their order at a revision: all of them, or those after `after`."""
     if after:
         keys = keys._replace(key=after + b"\0")
     page = PAGE_KEYS

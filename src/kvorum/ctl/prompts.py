@@ -1,4 +1,4 @@
-"""Questions that a person answers at a terminal, or a script in a pipe."""
+"""Prompts for passwords, answered by a person at a terminal or by a script in a pipe."""
 
 import sys
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ INTERRUPTED_CODE = 255
 
 
 def ask_password(prompt: str) -> str:
-    """Ask for a password that the terminal does not show.
+    """Prompt for a password, which the terminal does not show.
 
-    The question goes to the standard output and the answer is a line of the standard input,
-    whatever these are; the end of the input is an empty answer.
+    The prompt goes to the standard output, and the answer is a line of the standard input, even if
+    these are no terminal. The end of the input is an empty answer.
     """
     try:
         with _hidden_input():
-            # Asked when nothing is shown any more: an answer may come at once.
+            # Prompt only when the echo is off, because an answer may come at once.
             sys.stdout.write(prompt)
             sys.stdout.flush()
             line = sys.stdin.buffer.readline()
@@ -32,7 +32,7 @@ def ask_password(prompt: str) -> str:
 
 
 def new_password(name: str, *, is_asked: bool) -> str:
-    """Return the new password of a user: asked for twice, or a word of the standard input."""
+    """Return a user's new password: prompted for twice, or a word of the standard input."""
     if not is_asked:
         words = sys.stdin.buffer.readline().split()
         return words[0].decode("utf-8", "surrogateescape") if words else ""
@@ -46,14 +46,14 @@ def new_password(name: str, *, is_asked: bool) -> str:
 
 @contextmanager
 def _hidden_input() -> Iterator[None]:
-    """Let a terminal show nothing of what is typed; it is as it was afterwards."""
+    """Turn off the terminal's echo in the block; restore its settings afterwards."""
     import termios
 
     try:
         descriptor = sys.stdin.fileno()
         before = termios.tcgetattr(descriptor)
     except (termios.error, OSError, ValueError):
-        # A pipe or a file: nothing to hide there.
+        # A pipe or a file has no echo.
         yield
         return
     hidden = list(before)

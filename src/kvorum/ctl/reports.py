@@ -1,4 +1,4 @@
-"""How long many calls took: rates, percentiles, and a histogram in text."""
+"""Report on the latency of many calls: rates, percentiles, and a histogram in text."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -10,7 +10,7 @@ BAR_CHARACTERS = 40
 
 
 class Timings:
-    """What was timed so far."""
+    """The durations and failures of calls so far."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -22,22 +22,22 @@ class Timings:
 
 
 class Report(NamedTuple):
-    """What became of timings."""
+    """The result of a run of calls."""
 
     name: str
     took_seconds: float
-    """The time from the first to the last."""
+    """The duration of the whole run."""
     seconds: Sequence[float]
-    """What each took, in order of that."""
+    """The duration of each successful call, sorted."""
     failures: dict[str, int]
 
     @property
     def rate(self) -> float:
-        """How many were done in a second."""
+        """The number of successful calls per second."""
         return len(self.seconds) / self.took_seconds if self.took_seconds else 0.0
 
     def percentile(self, percent: float) -> float:
-        """Return what so many of a hundred took at most."""
+        """Return the duration that `percent` of the calls do not exceed."""
         at = -(-len(self.seconds) * percent // 100)
         return self.seconds[max(0, int(at) - 1)]
 
@@ -94,7 +94,7 @@ def as_lines(made: Report) -> list[str]:
 
 
 def histogram(seconds: Sequence[float]) -> list[str]:
-    """Draw sorted times; rows grow by a factor, because times spread over powers of ten."""
+    """Draw a histogram; rows grow by a factor, because durations span powers of ten."""
     low, high = max(1e-6, seconds[0]), max(1e-6, seconds[-1])
     factor = (high / low) ** (1 / ROWS)
     bounds = [low * factor**row for row in range(1, ROWS)] + [float("inf")]

@@ -1,9 +1,9 @@
-"""`revert`: keys become again what they were at a revision.
+"""`revert`: restore keys to their values at a revision.
 
-The store is read at two revisions: the one to go back to, and the one to begin with. What differs
-is changed in transactions that compare every key with what it was to begin with: whatever somebody
-changed since is left alone and named. A key that is as wanted already is done, so that the same
-command goes on after an interruption.
+The command reads the store at two revisions: the one to go back to, and the one to start from. It
+changes the keys that differ in transactions that compare each key with its revision at the start,
+so that it leaves alone, and names, keys that another client has changed since. A key that is as
+wanted already counts as done, so that the same command continues after an interruption.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,16 +30,16 @@ ATTEMPTS_MAX = 3
 
 
 class Change(NamedTuple):
-    """What a key was to begin with, and what it shall be; None if it does not exist."""
+    """A key's revision at the start, and its wanted state; None if it shall not exist."""
 
     key: bytes
     present_revision: int
-    """When it was changed last; 0 if it does not exist."""
+    """The key's mod revision at the start; 0 if the key did not exist."""
     wanted: KeyValue | None
 
 
 def revert(invocation: Invocation) -> None:
-    """Make keys again what they were at a revision."""
+    """Restore keys to their values at a revision."""
     if invocation.arguments:
         raise CommandError(
             "revert command takes no arguments; give the keys as --prefix", BAD_ARGUMENTS
@@ -113,7 +113,7 @@ def _size(change: Change) -> int:
 
 
 def _commit_untouched(invocation: Invocation, client: Client, batch: list[Change]) -> list[bytes]:
-    """Make changes of a batch; return the keys that somebody has changed to something else."""
+    """Apply a batch; return the keys that another client has changed to another value."""
     refused: list[bytes] = []
     while batch and (answer := _commit(invocation, client, batch)) is not None:
         untouched = []
@@ -130,7 +130,7 @@ def _commit_untouched(invocation: Invocation, client: Client, batch: list[Change
 
 
 def _commit(invocation: Invocation, client: Client, batch: list[Change]) -> pb.TxnResponse | None:
-    """Make changes in one transaction; if it is refused, return what the keys are."""
+    """Apply changes in one transaction; if a condition fails, return an answer with the keys."""
     request = pb.TxnRequest(
         compare=[_condition(each) for each in batch],
         success=[_step(each) for each in batch],
@@ -141,7 +141,7 @@ def _commit(invocation: Invocation, client: Client, batch: list[Change]) -> pb.T
             answer = invocation.ask(client, rpcs.TXN, request, pb.TxnResponse)
             return None if answer.succeeded else answer
         except OutcomeUnknownError:
-            # Made again, it finds its own work done: the keys are as wanted.
+            # A retry finds the changes of the first attempt: the keys are as wanted.
             if not attempts_left:
                 raise
     return None

@@ -1,4 +1,4 @@
-"""`role`: what may be read and written."""
+"""`role`: manage roles and their permissions on keys."""
 
 from kvorum.api.pb import authpb
 from kvorum.api.pb import etcdserverpb as pb
@@ -15,7 +15,7 @@ from kvorum.ctl.keys import as_bytes
 KINDS = ("READ", "WRITE", "READWRITE")
 ROOT = "root"
 OPEN_END = b"\0"
-"""The end of a range that has none."""
+"""The range end that means no upper bound."""
 
 
 def add(invocation: Invocation) -> None:
@@ -84,7 +84,7 @@ def grant_permission(invocation: Invocation) -> None:
 
 
 def revoke_permission(invocation: Invocation) -> None:
-    """Take a permission from a role."""
+    """Revoke a permission from a role."""
     arguments = invocation.arguments
     if len(arguments) < 2:
         raise CommandError(
@@ -104,7 +104,7 @@ def revoke_permission(invocation: Invocation) -> None:
 
 
 def get_role(invocation: Invocation, client: Client, role: str) -> pb.AuthRoleGetResponse:
-    """Ask for a role."""
+    """Fetch a role."""
     request = pb.AuthRoleGetRequest(role=role)
     return invocation.ask(client, rpcs.ROLE_GET, request, pb.AuthRoleGetResponse)
 
@@ -147,7 +147,7 @@ def _range_text(key: str, end: bytes) -> str:
 
 
 def _range(invocation: Invocation, arguments: list[str]) -> tuple[bytes, bytes]:
-    """Return key and end of a permission."""
+    """Return key and range end of a permission."""
     is_prefix, is_from_key = invocation.switch("prefix"), invocation.switch("from-key")
     key = as_bytes(arguments[0])
     if len(arguments) == 1 or not key:
@@ -156,7 +156,7 @@ def _range(invocation: Invocation, arguments: list[str]) -> tuple[bytes, bytes]:
                 "--from-key and --prefix flags are mutually exclusive", BAD_ARGUMENTS
             )
         if not key:
-            # No key begins before this one.
+            # An empty key stands for the first possible key.
             return b"\0", OPEN_END if is_prefix or is_from_key else b""
         if is_prefix:
             return key, prefix_end(key)

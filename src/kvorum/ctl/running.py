@@ -1,4 +1,4 @@
-"""Commands that are run for the user: by `watch` for every event, by `lock` while it is held."""
+"""Run the user's commands: `watch` for every event, `lock` while it holds the lock."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ KILLED = 255
 
 
 def run_command(words: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run a command without an input; return its exit code, and why it failed if it did."""
+    """Run a command without input; return its exit code, and why it failed or ""."""
     name = words[0]
     path: str | None = name
     if not name:

@@ -1,14 +1,14 @@
-"""What a member's /metrics page says, as numbers: totals, and quantiles of what was timed."""
+"""Parse a member's /metrics page, and compute totals, rates and quantiles from it."""
 
 from collections.abc import Mapping
 
 Sample = tuple[str, str]
-"""A name, and its labels as they are written."""
+"""A metric's name, and its labels as the page writes them."""
 Samples = dict[Sample, float]
 
 
 def parse_samples(text: str) -> Samples:
-    """Read the text format of Prometheus; lines that are none of it are left out."""
+    """Parse Prometheus's text format, leaving out invalid lines."""
     found: Samples = {}
     for line in text.splitlines():
         if line.startswith("#"):
@@ -23,7 +23,7 @@ def parse_samples(text: str) -> Samples:
 
 
 def total(samples: Mapping[Sample, float], name: str) -> float | None:
-    """Return the sum over all labels, or None if the member does not count that."""
+    """Return the sum over all labels, or None if the member lacks the metric."""
     values = [value for (each, _), value in samples.items() if each == name]
     return sum(values) if values else None
 
@@ -31,20 +31,20 @@ def total(samples: Mapping[Sample, float], name: str) -> float | None:
 def rate(
     before: Mapping[Sample, float], now: Mapping[Sample, float], name: str, seconds: float
 ) -> float | None:
-    """Return by how much something grew in a second; None if that cannot be told."""
+    """Return a counter's growth per second; None if it cannot be computed."""
     old, new = total(before, name), total(now, name)
     if old is None or new is None or seconds <= 0:
         return None
-    # A member that was started again counts from the beginning.
+    # A restarted member counts from zero again.
     return (new - old if new >= old else new) / seconds
 
 
 def quantile(
     before: Mapping[Sample, float], now: Mapping[Sample, float], name: str, share: float
 ) -> float | None:
-    """Return what a share of what was timed in between took at most, in the histogram's unit.
+    """Return a quantile of the observations between two samples, in the histogram's unit.
 
-    It lies on a straight line through its bucket; None if nothing was timed.
+    The value is interpolated linearly within its bucket. It is None without observations.
     """
     bounds: dict[float, float] = {}
     for (each, labels), value in now.items():
@@ -76,5 +76,5 @@ def _bound(labels: str) -> float:
 
 
 def whole(value: float | None) -> int | None:
-    """Return a sample that counts something; None if there is none."""
+    """Return a count as an integer; None stays None."""
     return None if value is None else int(value)

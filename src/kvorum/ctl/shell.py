@@ -1,7 +1,7 @@
-"""`shell`: command lines that are typed, with editing, completion and a history.
+"""`shell`: run typed command lines, with editing, completion and a history.
 
-Every line is a command line without the tool's name. The global flags that the shell was given
-count for all of them. Without a terminal, lines are read from the standard input.
+Every line is a command line without the tool's name. The global flags of the shell itself apply to
+all lines. Without a terminal, the shell reads lines from the standard input.
 """
 
 import os
@@ -23,14 +23,14 @@ from kvorum.ctl.offering import Offering
 
 HISTORY_LINES_MAX = 1000
 KEYS_MAX = 1000
-"""Keys that are looked at to complete one."""
+"""The most keys that the shell reads to complete one."""
 KEYS_SECONDS_MAX = 1.0
 SECRETS = ("--password", "--user", "--new-user-password", "--auth-jwt-token", "--dest-password")
-"""Lines with these are not kept, nor those about users, which may hold a password."""
+"""The history omits lines with these flags, and lines about users: both may hold passwords."""
 
 
 def shell(invocation: Invocation) -> None:
-    """Run command lines that are typed."""
+    """Run typed command lines."""
     if invocation.arguments:
         raise CommandError("shell command takes no arguments", BAD_ARGUMENTS)
     passed = _passed(invocation)
@@ -41,7 +41,7 @@ def shell(invocation: Invocation) -> None:
         if code:
             raise SystemExit(code)
         return
-    # What is wrong with the environment is told now, not in the middle of a line.
+    # Report mistakes in the environment now, not at the first line.
     invocation.configure()
     for line in _typed(invocation):
         if line.strip() in ("exit", "quit"):
@@ -76,7 +76,7 @@ def run_line(invocation: Invocation, passed: dict[str, str], line: str) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     except Exception:
-        # A mistake of ours in one command ends that one.
+        # A bug in one command ends only that command.
         traceback.print_exc()
         return 1
     finally:
@@ -84,7 +84,7 @@ def run_line(invocation: Invocation, passed: dict[str, str], line: str) -> int:
 
 
 def _passed(invocation: Invocation) -> dict[str, str]:
-    """Return the global flags that were given, as text; a missing password is asked for once."""
+    """Return the given global flags as text; prompt once for a missing password."""
     found: dict[str, str] = {}
     for flag in invocation.root.passed_on:
         value = invocation.given.values[flag.name]
@@ -108,7 +108,7 @@ def _passed(invocation: Invocation) -> dict[str, str]:
 
 
 def _typed(invocation: Invocation) -> Iterator[str]:
-    """Go through the lines that a person types."""
+    """Yield the lines that the user types."""
     import readline
 
     history = _history_path()
@@ -116,7 +116,7 @@ def _typed(invocation: Invocation) -> Iterator[str]:
         readline.read_history_file(history)
     readline.set_auto_history(False)
     readline.set_history_length(HISTORY_LINES_MAX)
-    # A key or a flag with its value is one word.
+    # Only blanks separate words: a key, or a flag with its value, is one word.
     readline.set_completer_delims(" \t\n")
     readline.set_completer(_Completer(invocation).complete)
     readline.parse_and_bind("tab: complete")
@@ -146,7 +146,7 @@ def _history_path() -> Path:
 
 
 def _save(write: Callable[[Path], None], path: Path) -> None:
-    """Keep the history where nobody else can read it; a disk that refuses is no reason to stop."""
+    """Save the history, readable by the user alone; ignore errors of the disk."""
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600)
@@ -154,7 +154,7 @@ def _save(write: Callable[[Path], None], path: Path) -> None:
 
 
 class _Completer:
-    """Completes what is typed; keys are asked for at the cluster."""
+    """Completes typed words, with keys from the cluster."""
 
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation
@@ -163,19 +163,19 @@ class _Completer:
         self._found: Sequence[str] = ()
 
     def complete(self, word: str, number: int) -> str | None:
-        """Return the offer of a number; readline asks for one after the other."""
+        """Return the completion with this number; readline asks for one after the other."""
         import readline
 
         if number == 0:
             before = readline.get_line_buffer()[: readline.get_begidx()]
-            # Whatever goes wrong here is no reason to disturb who types.
+            # A failed completion must not disturb the user who is typing.
             self._found = ()
             with suppress(KvorumError, CommandError, ValueError, OSError):
                 self._found = self._offering.offers(before.split(), word, self._keys)
         return self._found[number] if number < len(self._found) else None
 
     def _keys(self, word: str) -> list[str]:
-        """Return the keys that begin so and can be typed as they are."""
+        """Return the keys that start with `word` and need no quotes."""
         if self._client is None:
             self._client = self._invocation.client()
         found = self._client.read(

@@ -1,4 +1,4 @@
-"""What `doctor` asks of a cluster that runs: every endpoint twice, with some time in between."""
+"""Sample a running cluster for `doctor`: every endpoint twice, with some time in between."""
 
 import http.client
 import re
@@ -33,7 +33,7 @@ from kvorum.doctor.sights import (
 ROUND_TRIPS = "etcd_network_peer_round_trip_time_seconds"
 SECOND_CHANCE_SECONDS_MAX = 0.5
 PASSED_ON = ("cacert", "cert", "key", "insecure-skip-tls-verify", "insecure-transport", "user")
-"""Global flags that the command lines of findings need as well."""
+"""Global flags that the command lines in findings repeat."""
 _ALARM = re.compile(r"memberID:(\d+) alarm:(NOSPACE|CORRUPT)")
 _KINDS: dict[str, AlarmKind] = {"NOSPACE": "nospace", "CORRUPT": "corrupt"}
 
@@ -47,7 +47,7 @@ class _Look(NamedTuple):
 
 
 def see_cluster(invocation: Invocation, client: Client, interval: float) -> Sight:
-    """Look at all endpoints twice."""
+    """Sample all endpoints twice."""
     seconds_max = invocation.seconds("command-timeout")
     members = _members(client, seconds_max)
     endpoints = endpoints_of(invocation)
@@ -95,7 +95,7 @@ class _Seer:
         problem, page, samples = "", None, {}
         seconds_max = self._seconds_max
         if before is not None and before.state is None:
-            # It had its time.
+            # The endpoint had its full time in the first sample.
             seconds_max = min(seconds_max, SECOND_CHANCE_SECONDS_MAX)
         try:
             answer = self._invocation.ask(
@@ -117,7 +117,7 @@ class _Seer:
         return _Look(state, problem, samples, page, time.monotonic())
 
     def certificate(self, endpoint: str, look: _Look) -> Certificate | None:
-        """Return what an endpoint shows, even if it is refused for that."""
+        """Return an endpoint's certificate, even if the client refused the endpoint for it."""
         shown = look.page.certificate if look.page is not None else None
         if look.state is None:
             try:
@@ -137,7 +137,7 @@ class _Seer:
 
 def read_certificate(data: bytes) -> Certificate | None:
     """Read a certificate in DER."""
-    # Imported late: it takes a while, and is needed with TLS only.
+    # This import is late because it is slow and only TLS needs it.
     from cryptography import x509
 
     allow_odd_names()
@@ -150,7 +150,7 @@ def read_certificate(data: bytes) -> Certificate | None:
 
 def _members(client: Client, seconds_max: float) -> list[Member]:
     try:
-        # What any member knows: without a quorum nothing else can be had.
+        # Without a quorum, only a serializable list is available.
         return client.members.list(linearizable=False, timeout=seconds_max)
     except KvorumError:
         return []
@@ -167,7 +167,7 @@ def _state(answer: pb.StatusResponse, samples: Samples) -> State:
         header.revision,
         answer.raftTerm,
         answer.raftIndex,
-        # etcd 3.5 and later tell it.
+        # Only etcd 3.4 and later report the applied index.
         answer.raftAppliedIndex or answer.raftIndex,
         answer.dbSize,
         answer.dbSizeInUse,
@@ -188,7 +188,7 @@ def _figures(first: _Look, last: _Look) -> Figures:
     if before:
         failed = rate(before, samples, "etcd_server_proposals_failed_total", last.at - first.at)
     return Figures(
-        # Both by the member's own clock, which may be wrong.
+        # Prefer the member's clock for both times, because it may differ from this machine's.
         (clock if clock is not None else time.time()) - started if started is not None else None,
         whole(total(samples, "etcd_server_leader_changes_seen_total")),
         _timing(before, samples, LATENCIES["fsync"]),
@@ -201,7 +201,7 @@ def _figures(first: _Look, last: _Look) -> Figures:
 
 
 def _timing(before: Samples, now: Samples, name: str) -> Timing | None:
-    """Return how long something took of late; if it was rare, since the member started."""
+    """Return timings between the samples, or if they are few, since the member started."""
     count = (total(now, f"{name}_count") or 0.0) - (total(before, f"{name}_count") or 0.0)
     if not before or count < TIMED_MIN:
         before, count = {}, total(now, f"{name}_count") or 0.0
@@ -218,18 +218,18 @@ def _least(before: Samples, now: Samples, name: str) -> int | None:
 def _clock(page: Page | None) -> Range | None:
     if page is None or page.date is None:
         return None
-    # A server may write the date of a second ago, which is cut off to the second.
+    # The header Date is cut off to the second, and a server may reuse it for a second.
     return Range(page.date - page.answered_at, page.date + 2 - page.asked_at)
 
 
 def _alarms(
     client: Client, states: Iterable[State], seconds_max: float
 ) -> tuple[list[Alarm], bool]:
-    """Return the alarms, and whether the cluster agreed on them."""
+    """Return the alarms, and whether the cluster committed the request for them."""
     try:
         return client.maintenance.alarms(timeout=seconds_max), True
     except KvorumError:
-        # They are asked for by a proposal, which needs a quorum; members tell them as well.
+        # Listing alarms is a proposal, which needs a quorum; the members' status names them, too.
         texts = (text for state in states for text in state.errors)
         found = (match for text in texts for match in _ALARM.finditer(text))
         alarms = dict.fromkeys(Alarm(int(each[1]), _KINDS[each[2]]) for each in found)
@@ -242,6 +242,6 @@ def _command(invocation: Invocation) -> tuple[str, ...]:
         if name in invocation.given.changed:
             value = invocation.given.values[name]
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            # A password is nobody's business.
+            # The command lines must not show the password.
             words.append(f"--{name}={text.partition(':')[0] if name == 'user' else text}")
     return tuple(words)

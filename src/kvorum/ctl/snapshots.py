@@ -1,4 +1,4 @@
-"""`snapshot save`: a member's database in a file, all of it or nothing."""
+"""`snapshot save`: save a member's database to a file, completely or not at all."""
 
 import signal
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from kvorum.ctl.invocation import Invocation
 
 
 def save(invocation: Invocation) -> None:
-    """Save a snapshot; whatever fails, no file is left behind."""
+    """Save a snapshot; leave no file behind after a failure."""
     if len(invocation.arguments) != 1:
         raise CommandError("snapshot save expects one argument <filename>", BAD_ARGUMENTS)
     path = invocation.arguments[0]
@@ -31,7 +31,7 @@ def save(invocation: Invocation) -> None:
         raise CommandError(
             f"snapshot must be requested to one selected node, not multiple [{found}]", INTERRUPTED
         )
-    # A large database takes as long as it takes, unless a time was given.
+    # Without an explicit `--command-timeout`, a large database may take any time.
     is_timed = "command-timeout" in invocation.given.changed
     seconds = invocation.seconds("command-timeout") if is_timed else FOREVER
     try:
@@ -47,15 +47,15 @@ def save(invocation: Invocation) -> None:
 
 
 def _check_reachable(invocation: Invocation, client: Client) -> None:
-    """Find out in time that nobody is there: the snapshot itself may take forever."""
-    # Whoever refuses is there; whether they give the snapshot is their answer to that.
+    """Fail in time if no server answers, because the snapshot itself may have no limit."""
+    # A server that refuses this call is reachable, and may still send the snapshot.
     with suppress(CallError):
         invocation.ask(client, rpcs.STATUS, pb.StatusRequest(), pb.StatusResponse)
 
 
 @contextmanager
 def _opened(path: str) -> Iterator[Saving]:
-    """Make the file that gets its name at the end; it is gone if the block fails."""
+    """Open `PATH.part`, which `Saving.finish` renames; delete it if the block fails."""
     part = f"{path}.part"
     target = Path(path)
     renaming = f"could not rename {part} to {path} (rename {part} {path}: "
@@ -64,7 +64,7 @@ def _opened(path: str) -> Iterator[Saving]:
     if target.is_dir():
         raise CommandError(f"{renaming}file exists)", INTERRUPTED)
     if target.exists() and not target.is_file():
-        # A device, say: replaced by a file it would be missed.
+        # The rename would replace, for example, a device by a file.
         raise CommandError(f"{renaming}not a regular file)", INTERRUPTED)
     try:
         saving = Saving(path)
@@ -110,7 +110,7 @@ def _receive(client: Client, saving: Saving, seconds: float) -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let a signal to terminate end the block as an interruption does, so that it cleans up."""
+    """Turn SIGTERM into SystemExit in the block, so that the block cleans up."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -1,7 +1,7 @@
-"""`top`: what the members do, as it happens.
+"""`top`: show the activity of the members live.
 
-On a terminal it is a table that is drawn again for each look, until q is pressed; otherwise each
-look is a line of JSON. Rates and latencies are of the time since the look before.
+On a terminal, each sample redraws a table, until q is pressed; otherwise each sample is a line of
+JSON. Rates and latencies cover the time since the previous sample.
 """
 
 import os
@@ -24,9 +24,9 @@ from kvorum.ctl.looks import Look, Looker, as_json
 
 ENTER = "\033[?1049h\033[?25l"
 LEAVE = "\033[?25h\033[?1049l"
-"""A screen of its own without a cursor, and back to the one before."""
+"""Switch to the alternate screen and hide the cursor; switch back."""
 LOOK_SECONDS_MIN = 1.0
-"""A member has so long to answer, or the interval, if that is longer."""
+"""The time for a member to answer, unless the interval is longer."""
 _HEADS = (
     *("endpoint", "role", "version", "term", "index", "lag", "db", "used"),
     *("put/s", "range/s", "txn/s", "call/s", "req p50", "p99", "fsync p99", "commit p99"),
@@ -35,7 +35,7 @@ _HEADS = (
 
 
 def top(invocation: Invocation) -> None:
-    """Show what the members do."""
+    """Show the activity of the members."""
     interval, count = invocation.seconds("interval"), invocation.number("count")
     if invocation.arguments:
         raise CommandError("top command takes no arguments", BAD_ARGUMENTS)
@@ -66,7 +66,7 @@ def _endpoints(invocation: Invocation, client: Client) -> list[str]:
 
 
 def looks_of(looker: Looker) -> Iterator[dict[str, Any]]:
-    """Look again and again, and return what is told of the cluster."""
+    """Sample the cluster again and again, and yield each sample for JSON."""
     before: dict[str, Look] = {}
     while True:
         looks = looker.look()
@@ -88,7 +88,7 @@ def looks_of(looker: Looker) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _screen() -> Iterator[Callable[[float], str]]:
-    """Take the whole screen; give a function that waits for a key, or returns nothing."""
+    """Take the whole screen; yield a function that waits for a key, and returns it or ""."""
     import termios
     import tty
 

@@ -1,4 +1,4 @@
-"""`tree`: keys by the parts of their names, with counts and sizes."""
+"""`tree`: show keys by the parts of their names, with counts and sizes."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ SEPARATOR = b"/"
 
 
 class Node:
-    """A key, or all keys that begin with the same parts: their name ends with the separator."""
+    """A key, or a group of keys, whose name is their common part and ends with the separator."""
 
     __slots__ = ("children", "hidden", "keys", "name", "size")
 
@@ -28,10 +28,10 @@ class Node:
         """Bytes of keys and values."""
         self.children: dict[bytes, Node] = {}
         self.hidden: Node | None = None
-        """What there are no rows for, taken together."""
+        """The sum of all children beyond the limit, which get no rows."""
 
     def child(self, name: bytes, limit: int) -> "Node":
-        """Return the child of a name; beyond the limit, what stands for the rest."""
+        """Return the child of this name; beyond the limit, return `hidden`."""
         found = self.children.get(name)
         if found is None:
             if limit and len(self.children) >= limit:
@@ -70,7 +70,7 @@ def tree(invocation: Invocation) -> None:
 
 
 def add(root: Node, key: bytes, size: int, depth: int = 0, limit: int = 0) -> None:
-    """Count a key below a node, in all of its parts up to a depth."""
+    """Count a key in a node, and in the nodes of its parts up to a depth."""
     root.count(size)
     node = root
     parts = key.split(SEPARATOR)
@@ -83,7 +83,7 @@ def add(root: Node, key: bytes, size: int, depth: int = 0, limit: int = 0) -> No
 
 
 def as_json(node: Node) -> dict[str, object]:
-    """Return a node and all below it."""
+    """Return a node and its descendants for JSON."""
     hidden = node.hidden
     return {
         **field("name", node.name),

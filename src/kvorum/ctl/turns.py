@@ -1,7 +1,7 @@
-"""`lock` and `elect` from their first moment: an interruption before they wait is told as well.
+"""`lock` and `elect`, with interruptions reported from the first moment on.
 
-`concurrency` takes as long to import as etcdctl takes to be in the queue, where an interruption
-has an answer; so this module imports it where an interruption is caught.
+Importing `concurrency` takes as long as etcdctl takes to join the queue, from where on etcdctl
+reports interruptions. So this module imports `concurrency` inside the `try` that catches them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CANCELED = "context canceled"
 
 
 def lock(invocation: Invocation) -> None:
-    """Hold a lock until a signal comes, or while a command runs."""
+    """Hold a lock until a signal arrives, or while a command runs."""
     try:
         from kvorum.ctl import concurrency
 
@@ -26,7 +26,7 @@ def lock(invocation: Invocation) -> None:
 
 
 def elect(invocation: Invocation) -> None:
-    """Lead until a signal comes, or show who leads."""
+    """Lead until a signal arrives, or show the leaders."""
     try:
         from kvorum.ctl import concurrency
 

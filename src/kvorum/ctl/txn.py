@@ -1,4 +1,4 @@
-"""`txn`: a transaction that is read line by line, in etcdctl's grammar."""
+"""`txn`: read a transaction line by line in etcdctl's grammar, and run it."""
 
 import sys
 
@@ -135,7 +135,7 @@ def comparison(line: str) -> pb.Compare:
 
 
 def _scan(text: str, found: list[str]) -> None:
-    """Read `"key") operator "value"` into a list, as far as it goes; raises ValueError."""
+    """Read `"key") operator "value"` into a list, up to the first mismatch; raises ValueError."""
     found[0], at = read_quoted(text, _after_spaces(text, 0))
     if text[at : at + 1] != ")":
         raise ValueError("input does not match format")
@@ -190,7 +190,7 @@ def _step(invocation: Invocation, line: str) -> pb.RequestOp:
     raise CommandError(f"invalid txn request: {line}", INVALID_INPUT)
 
 
-# How answers look.
+# Output formats.
 
 
 def _simple(output: Output, done: pb.TxnResponse) -> None:

@@ -1,4 +1,4 @@
-"""`user`: who may log in, and which roles they have."""
+"""`user`: manage users, their passwords and their roles."""
 
 from kvorum.api.pb import authpb
 from kvorum.api.pb import etcdserverpb as pb
@@ -11,7 +11,7 @@ from kvorum.ctl.roles import get_role, show_role
 
 
 def add(invocation: Invocation) -> None:
-    """Add a user: with a password, or known by certificates alone."""
+    """Add a user with a password, or one that only certificates identify."""
     (argument,) = names(invocation, 1, "user add command requires user name as its argument")
     user, password = argument, ""
     has_password = not invocation.switch("no-password")
@@ -37,7 +37,7 @@ def delete(invocation: Invocation) -> None:
 
 
 def get(invocation: Invocation) -> None:
-    """Show a user's roles, or all that these permit."""
+    """Show a user's roles, or with `--detail` the permissions of each role."""
     (user,) = names(invocation, 1, "user get command requires user name as its argument")
     output = invocation.output
     with invocation.client() as client:
@@ -73,7 +73,7 @@ def list_all(invocation: Invocation) -> None:
 
 
 def change_password(invocation: Invocation) -> None:
-    """Give a user another password."""
+    """Change a user's password."""
     (user,) = names(invocation, 1, "user passwd command requires user name as its argument")
     password = new_password(user, is_asked=invocation.switch("interactive"))
     request = pb.AuthUserChangePasswordRequest(name=user, password=password)
@@ -97,7 +97,7 @@ def grant_role(invocation: Invocation) -> None:
 
 
 def revoke_role(invocation: Invocation) -> None:
-    """Take a role from a user."""
+    """Revoke a role from a user."""
     user, role = names(
         invocation, 2, "user revoke-role requires user name and role name as its argument"
     )

@@ -1,7 +1,7 @@
-"""`watch`: changes of keys as they happen, and a command that is run for each.
+"""`watch`: print changes of keys as they happen, and run a command for each.
 
-Watches go on when a connection is lost; they end if the server ends them, or if the member that
-serves them knows no leader.
+Watches continue after a lost connection. They end if the server cancels them, or if the member that
+serves them has no leader.
 """
 
 import os
@@ -39,11 +39,11 @@ NO_COMMAND = "bad number of arguments (found separator --, but no commands)"
 _LINE = Command("watch", "A watch of several", "watch", flags=WATCH_FLAGS)
 
 PRINT_SECONDS_MAX = 1.0
-"""How long the end of the program waits for what is being printed."""
+"""The time for which the program's exit waits for a thread that is printing."""
 
 
 class Asked(NamedTuple):
-    """What is to be watched, and the command to run for each event."""
+    """The keys to watch, and the command to run for each event."""
 
     keys: list[str]
     command: list[str]
@@ -62,11 +62,11 @@ def watch(invocation: Invocation) -> None:
     raise CommandError("watch is canceled by the server", INTERRUPTED)
 
 
-# What is asked for.
+# Arguments.
 
 
 def _keys_of_environment() -> list[str]:
-    """Return the key, and the end of a range, that variables name."""
+    """Return the key and the range end that environment variables name."""
     for prefix in PREFIXES:
         key, end = (os.environ.get(prefix + name, "") for name in WATCH_VARIABLES)
         if key:
@@ -78,7 +78,7 @@ def _keys_of_environment() -> list[str]:
 
 
 def _asked(invocation: Invocation, keys: list[str]) -> Asked:
-    """Return what the arguments ask for; a command follows `--`."""
+    """Return the keys and the command that the arguments name; a command follows `--`."""
     arguments, dash_at = invocation.arguments, invocation.given.dash_at
     has_command = dash_at >= 0
     if has_command and dash_at == len(arguments):
@@ -115,11 +115,11 @@ def _begin(client: Client, invocation: Invocation, keys: Sequence[str]) -> Watch
     return Watch(client.shell, request, is_plain=True)
 
 
-# What is shown.
+# Output.
 
 
 def _follow(output: Output, watch: Watch, command: Sequence[str], printing: threading.Lock) -> None:
-    """Show what a watch tells, until it has ended; the lock is held while something is printed."""
+    """Print the events of a watch until it ends; hold the lock while printing."""
     with suppress(ClosedError):
         while True:
             try:
@@ -206,7 +206,7 @@ def _run(command: Sequence[str], revision: int, event: mvccpb.Event) -> None:
 
 
 def _response(changes: Changes) -> pb.WatchResponse:
-    """Return changes as the message that they came in."""
+    """Return changes as the WatchResponse that carried them."""
     events = [
         mvccpb.Event(
             type=mvccpb.Event.PUT if each.is_put else mvccpb.Event.DELETE,
@@ -226,19 +226,19 @@ def _kind(event: mvccpb.Event) -> str:
     return "DELETE" if event.type == mvccpb.Event.DELETE else "PUT"
 
 
-# Several watches, which are asked for line by line.
+# Interactive mode: several watches, requested line by line.
 
 
 class _Failures:
-    """What ends the program from another thread, while the input is waited for.
+    """Carries errors of other threads to the main thread, which waits for input.
 
-    When the block ends, other threads print nothing any more.
+    After the block, other threads print nothing any more.
     """
 
     def __init__(self) -> None:
         self._first: BaseException | None = None
         self.printing = threading.Lock()
-        """Held while something is printed that belongs together."""
+        """Held while a thread prints lines that belong together."""
         self._bell, self._ringer = socket.socketpair()
         try:
             self._input: int | None = sys.stdin.fileno()
@@ -249,7 +249,7 @@ class _Failures:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Never given back: a thread that prints while Python ends would stop it halfway.
+        # Never release the lock: a thread that prints at exit could abort Python's shutdown.
         self.printing.acquire(timeout=PRINT_SECONDS_MAX)
         self._bell.close()
         self._ringer.close()
@@ -257,11 +257,11 @@ class _Failures:
     def tell(self, error: BaseException) -> None:
         self._first = self._first or error
         with suppress(OSError):
-            # Closed, if the program ends anyway.
+            # The socket is closed if the program is ending anyway.
             self._ringer.send(b"\0")
 
     def wait(self) -> None:
-        """Return when there may be input; raises what was told before."""
+        """Return when there may be input; raise the first error of another thread."""
         if self._input is not None:
             select.select([self._input, self._bell.fileno()], [], [])
         if self._first is not None:
@@ -308,7 +308,7 @@ def _obey(line: str, keys: list[str], client: Client, output: Output, failures: 
             _refuse(f"Invalid command {line} ({error})")
             return
         with suppress(KvorumError):
-            # What is asked for next, such as progress, is for this one, too.
+            # Wait for the start, so that the next line, such as progress, includes this watch.
             watch.begun()
         threading.Thread(
             target=_follow_apart, args=(output, watch, asked.command, failures), daemon=True

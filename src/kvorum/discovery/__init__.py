@@ -1,1 +1,1 @@
-"""How members that do not know each other find out who founds a cluster with them."""
+"""Discovery: members that do not know each other find the initial members of their cluster."""

@@ -1,8 +1,8 @@
-"""One HTTP/2 connection that carries gRPC calls, as a client.
+"""A minimal gRPC client over one HTTP/2 connection.
 
-It does what discovery needs: calls with one request, whose answers are awaited one by one, and
-pings while a call waits. A connection that ends, for whatever reason, ends all of its calls with
-`UNAVAILABLE`; whoever made them connects anew.
+It supports what discovery needs: calls with one request, whose answers the caller awaits one by
+one, and pings while a call is open. A connection that ends for any reason ends all its calls with
+`UNAVAILABLE`; callers then connect again.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from kvorum.edge.pure.grpc import MessageParser, framed, is_grpc
 from kvorum.net.links import words_of
 
 PING_SECONDS_MIN = 10.0
-"""Pings are never sent more often, whatever was asked for: servers end connections that do."""
+"""Shortest time between pings, whatever the settings; servers end connections that ping faster."""
 FRAME_KIND_BYTES, SETTINGS_KIND = 4, 4
-"""A frame begins with three bytes of length and one of its kind; a server's first is SETTINGS."""
+"""Bytes of a frame up to its kind: three of length, one of kind. A server's first is SETTINGS."""
 
 Headers = list[tuple[bytes, bytes]]
 
 
 class Address(NamedTuple):
-    """Where a server listens: a TCP host and port, or the path of a socket."""
+    """A server's address: a TCP host and port, or the path of a unix socket."""
 
     host: str
     port: int
@@ -40,7 +40,7 @@ class Address(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """What requests name as their server."""
+        """The `:authority` of requests."""
         if self.path:
             return "localhost"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -48,7 +48,7 @@ class Address(NamedTuple):
 
 
 class Call:
-    """A call under way: answers that have arrived, and how it ended."""
+    """An open or ended call: the answers that have arrived, and the final status."""
 
     def __init__(self, answer_bytes_max: int) -> None:
         self._parser = MessageParser(b"", answer_bytes_max)
@@ -58,17 +58,17 @@ class Call:
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the call has its final status."""
         return self._status is not None
 
     def end(self, status: Status) -> None:
-        """Take how the call ended; the first one counts."""
+        """Set the final status, unless it is set already."""
         if self._status is None:
             self._status = status
             self._arrived.set()
 
     def feed(self, data: bytes) -> None:
-        """Take bytes of answers."""
+        """Parse received bytes into answers."""
         try:
             self._parser.feed(data)
             while (taken := self._parser.take(False)) is not None:
@@ -78,7 +78,7 @@ class Call:
         self._arrived.set()
 
     async def message(self) -> bytes:
-        """Return the next answer; raise StatusError if there is none."""
+        """Wait for the next answer and return it; raise StatusError if the call ends first."""
         while not self._messages:
             if self._status is not None:
                 raise StatusError(self._status)
@@ -88,7 +88,7 @@ class Call:
 
 
 class Channel(asyncio.Protocol):
-    """The connection. `begin` is to be called only when it `is_open`."""
+    """An HTTP/2 connection. Callers may call `begin` only while it `is_open`."""
 
     def __init__(
         self,
@@ -106,13 +106,13 @@ class Channel(asyncio.Protocol):
         )
         self._calls: dict[int, Call] = {}
         self._unsent: dict[int, tuple[bytes, bool]] = {}
-        """What is left of a request, and whether it is the last of its call."""
+        """The unsent rest of each call's request, and whether END_STREAM follows it."""
         self._beginning = b""
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.ready: asyncio.Future[None] = self._loop.create_future()
-        """Done when the server has shown that it speaks HTTP/2; fails if it does not."""
+        """Done when the server's SETTINGS have arrived; fails if the connection does."""
 
     @property
     def is_open(self) -> bool:
@@ -122,10 +122,10 @@ class Channel(asyncio.Protocol):
     def begin(
         self, path: str, request: bytes, metadata: Headers, seconds_max: float | None = None
     ) -> Call:
-        """Send a request; the server is told how long the call may take.
+        """Start a call with one request, and send the server its deadline.
 
-        Without such a limit it is a stream that stays open: some servers take the end of requests
-        for the end of the call.
+        Without `seconds_max`, the call is a stream and stays open on our side: some servers end
+        the call when the client half-closes.
         """
         call = Call(self._answer_bytes_max)
         number = self._http.get_next_available_stream_id()
@@ -150,22 +150,22 @@ class Channel(asyncio.Protocol):
         return call
 
     def close(self) -> None:
-        """End the connection, and all calls with it."""
+        """Close the connection and end all its calls."""
         self._fail("the connection was closed")
 
-    # What the transport reports.
+    # Callbacks from the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Send the HTTP/2 preface."""
         self._transport = cast("asyncio.Transport", transport)
         self._http.initiate_connection()
         self._send()
 
     def data_received(self, data: bytes) -> None:
-        """Take what the server sent."""
+        """Process bytes from the server."""
         if not self.ready.done():
-            # Without this look at the first frame's kind, another protocol's text would be waited
-            # for as a frame of megabytes.
+            # Check the first frame's kind: h2 would take another protocol's text for the header of
+            # a frame of megabytes, and wait for the rest.
             self._beginning = (self._beginning + data)[:FRAME_KIND_BYTES]
             if len(self._beginning) == FRAME_KIND_BYTES and self._beginning[-1] != SETTINGS_KIND:
                 self._fail("the server does not speak HTTP/2")
@@ -182,7 +182,7 @@ class Channel(asyncio.Protocol):
             self._timer = self._loop.call_later(self._ping_seconds, self._ping)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell everybody who waits."""
+        """End all calls."""
         self._fail("connection closed by the server" if error is None else words_of(error))
 
     # Frames.
@@ -220,7 +220,7 @@ class Channel(asyncio.Protocol):
             call.end(status)
 
     def _send(self) -> None:
-        """Send what may be sent: requests as far as the server has room for them."""
+        """Send requests as far as the server's windows allow, and all other frames."""
         for number in list(self._unsent):
             data, is_last = self._unsent.pop(number)
             while data:
@@ -235,7 +235,7 @@ class Channel(asyncio.Protocol):
             self._transport.write(self._http.data_to_send())
 
     def _ping(self) -> None:
-        """Ask for a sign of life, if a call waits for one."""
+        """Send a keepalive ping if a call is open."""
         self._timer = None
         if self._calls and self._transport is not None:
             self._http.ping(b"kvorum\0\0")
@@ -253,7 +253,7 @@ class Channel(asyncio.Protocol):
             self._timer = None
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(reason))
-            # Nobody may be waiting any more.
+            # Mark the exception as retrieved: `connect` may no longer await it.
             self.ready.exception()
         for number in list(self._calls):
             self._end(number, Status(Code.UNAVAILABLE, reason))
@@ -270,7 +270,7 @@ def _status(headers: Iterable[tuple[bytes, bytes]]) -> Status:
 async def connect(
     channel: Channel, context: ssl.SSLContext | None, server_name: str, seconds_max: float
 ) -> None:
-    """Connect until the server has answered; raise OSError or ValueError."""
+    """Connect, and wait for the server's SETTINGS; raise OSError or ValueError."""
     loop, address = asyncio.get_running_loop(), channel.address
     name = None if context is None else server_name
     try:

@@ -1,7 +1,7 @@
-"""A client of a discovery service: three calls, at whichever of its servers answers.
+"""A client of a discovery service: makes three kinds of calls at any of its servers.
 
-A server that cannot be reached is followed by the next one; a token that the service no longer
-knows, by a new login. Everything else that fails is told to the caller, who decides about later.
+The client tries the next server if one is unreachable, and logs in again if the service rejects
+its token. Every other failure is an exception, and the caller decides about retries.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ PUT = "/etcdserverpb.KV/Put"
 WATCH = "/etcdserverpb.Watch/Watch"
 AUTHENTICATE = "/etcdserverpb.Auth/Authenticate"
 NEEDS_LOGIN = (errors.INVALID_AUTH_TOKEN, errors.AUTH_OLD_REVISION, errors.USER_EMPTY)
-"""Refusals of a token that is too old, or of none."""
+"""Errors for an outdated token, or for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """Where the service is, and how it is spoken to."""
+    """Endpoints, time limits, TLS and login of a discovery service."""
 
     endpoints: Sequence[str]
     """`host:port`, URLs with http or https, or unix sockets."""
@@ -35,21 +35,21 @@ class ServiceSettings:
     ping_seconds: float
     ping_timeout_seconds: float
     security: DialSettings | None
-    """TLS for endpoints that do not say; None: without, unless they ask for it."""
+    """TLS for endpoints without a scheme; None: only `https` and `unixs` endpoints use TLS."""
     user: str
     password: str
     token: str
-    """Used while there is no user to log in."""
+    """The token to send if there is no user to log in."""
     request_bytes_max: int
     answer_bytes_max: int
 
 
 class LoginError(Exception):
-    """The service does not accept this user and password."""
+    """The service rejects this user and password."""
 
 
 class Client:
-    """Calls to the service; one connection at a time, made when it is needed."""
+    """Makes calls to the service over one connection at a time, opened on demand."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
@@ -80,7 +80,7 @@ class Client:
             if response.canceled:
                 raise StatusError(Status(Code.UNAVAILABLE, response.cancel_reason))
             if response.events:
-                # The stream is of no further use, and only a connection's end would end it.
+                # The stream is no longer needed, and only closing the connection ends it.
                 self.close()
                 return response
 
@@ -142,7 +142,7 @@ class Client:
             except (OSError, ValueError) as error:
                 text = str(error) if isinstance(error, TimeoutError) else words_of(error)
                 problems.append(f"{address.path or address.authority}: {text}")
-                # The next call begins with the next server.
+                # Move this server to the end; the next one is tried first from now on.
                 self._addresses.append(self._addresses.pop(0))
         raise StatusError(Status(Code.UNAVAILABLE, "; ".join(problems)))
 
@@ -167,9 +167,9 @@ class Client:
 
 
 def parse_endpoint(text: str, *, is_secure: bool) -> Address:
-    """Return where an endpoint is; raise ValueError.
+    """Parse an endpoint; raise ValueError.
 
-    `is_secure` is for endpoints that do not say themselves whether they want TLS.
+    `is_secure` decides about TLS where the endpoint's scheme does not.
     """
     text = text.strip()
     for scheme, wants_tls in (("unixs", True), ("unix", is_secure)):

@@ -1,8 +1,9 @@
-"""Where a cluster's members serve clients, by the SRV records of a domain.
+"""Find the client endpoints of a cluster's members by the SRV records of a domain.
 
-`_etcd-client-ssl._tcp` names those with TLS, `_etcd-client._tcp` those without. Unless the operator
-says otherwise, only members are taken whose certificates are good: for their host or the domain,
-and of an authority that is trusted. Everything here blocks, and is for the start of a program.
+`_etcd-client-ssl._tcp` names members with TLS, `_etcd-client._tcp` members without. Unless the
+operator disables the check, `find_members` accepts only members with a valid certificate: for their
+host or the domain, and from a trusted authority. All functions block; only the start of a program
+uses them.
 """
 
 import socket
@@ -15,11 +16,11 @@ from kvorum.discovery.srv import LookupFailedError, Names, Record
 from kvorum.telemetry.logs import Logger
 
 HANDSHAKE_SECONDS_MAX = 5.0
-"""Time for a member to show its certificate, as in etcd."""
+"""Time to connect and for the TLS handshake with a member, as in etcd."""
 
 
 class Found(NamedTuple):
-    """A member as a record names it."""
+    """A member that an SRV record names."""
 
     scheme: str
     host: str
@@ -29,12 +30,12 @@ class Found(NamedTuple):
 
     @property
     def endpoint(self) -> str:
-        """Its URL."""
+        """The member's URL."""
         return f"{self.scheme}://{self.host}:{self.port}"
 
 
 class Trust(NamedTuple):
-    """What members' certificates are checked with, and what is shown to them."""
+    """Files for checking members' certificates, and the certificate to present to members."""
 
     ca_file: str = ""
     cert_file: str = ""
@@ -46,8 +47,8 @@ def find_members(
 ) -> list[Found]:
     """Return the members that a domain's records name, the preferred ones first.
 
-    Without `trust` they are taken unchecked. Raises LookupFailedError if there is no record at all,
-    OSError or ValueError if a file cannot be used.
+    With None as `trust`, returns them unchecked. Raises LookupFailedError if there is no record,
+    OSError or ValueError if a file is unusable.
     """
     found = _look_up(domain, service, names)
     logger.info(
@@ -76,7 +77,7 @@ def _look_up(domain: str, service: str, names: Names) -> list[Found]:
         found += [(record, scheme) for record in records]
     if not found:
         raise LookupFailedError(f"dns lookup errors: {' and '.join(problems)}")
-    # Records sort by priority; among equals, those with TLS come first.
+    # The sort by priority is stable: among equals, members with TLS come first.
     return [
         Found(
             scheme,
@@ -105,7 +106,7 @@ def _checked(found: Sequence[Found], domain: str, trust: Trust, logger: Logger) 
 
 
 def _problem(found: Found, domain: str, context: ssl.SSLContext) -> str:
-    """Return why a member is not to be trusted; empty if it is."""
+    """Return why a member is not trusted; empty if it is."""
     if found.scheme != "https":
         return f'"{found.endpoint}" is insecure'
     problem = ""

@@ -1,6 +1,6 @@
-"""The machine's resolver: SRV records by `/etc/resolv.conf`, addresses as every program gets them.
+"""The system's resolver: SRV records by `/etc/resolv.conf`, addresses by `getaddrinfo`.
 
-It blocks: it is used in a thread.
+It blocks; asynchronous callers must use it in a thread.
 """
 
 import ipaddress
@@ -13,11 +13,11 @@ import dns.resolver
 from kvorum.discovery.srv import LookupFailedError, Record
 
 LOOKUP_SECONDS_MAX = 10.0
-"""Time for one name, at whichever servers and with whichever suffixes."""
+"""Time to resolve one name, over all name servers and search suffixes."""
 
 
 class SystemNames:
-    """Looks names up; by the machine's settings unless a resolver is given."""
+    """Resolves names, by the system's settings unless a resolver is given."""
 
     def __init__(self, resolver: dns.resolver.Resolver | None = None) -> None:
         self._resolver = resolver
@@ -45,9 +45,9 @@ class SystemNames:
         raise LookupFailedError(f"lookup {name}{server}: {problem}")
 
     def address(self, host: str) -> str:
-        """Return a host's first address, of IPv4 if it has one; raise LookupFailedError."""
+        """Return a host's first address, IPv4 if it has one; raise LookupFailedError."""
         try:
-            # As bytes: Python would refuse some names that are usual in DNS.
+            # Pass bytes: Python's IDNA codec refuses some names that are common in DNS.
             found = socket.getaddrinfo(host.encode(), None, type=socket.SOCK_STREAM)
         except OSError:
             raise LookupFailedError(f"lookup {host}: no such host") from None

@@ -1,11 +1,11 @@
-"""The protocol of v3 discovery: members write themselves into another cluster's keys.
+"""The v3 discovery protocol: members register themselves in the keys of another cluster.
 
-Under `/_etcd/registry/<token>` somebody has put the size of the new cluster. Each member puts its
-names and URLs beside it; the first ones, as many as the size says, are the cluster. They are told
-apart by the revisions at which their keys were created, so all come to the same list.
+Before that, an operator puts the size of the new cluster under `/_etcd/registry/<token>`. Each
+member puts its name and URLs beside it. The first `size` members by the creation revisions of their
+keys form the cluster, so that all members compute the same list.
 
-No calls and no clock in here: steps are yielded, and whoever runs them returns what came of them.
-What others have written is not trusted: a value that is no member is left out with a warning.
+This module makes no calls and has no clock: `Registry.join` yields steps, and its runner sends back
+their results. It does not trust values of other members: it skips invalid ones with a warning.
 """
 
 import posixpath
@@ -25,14 +25,14 @@ from kvorum.telemetry.logs import Logger
 
 REGISTRY = "/_etcd/registry"
 DOUBLINGS_MAX = 8
-"""The wait after a failure is doubled so often, from two seconds on."""
+"""Limit of the exponential back-off: the wait after failures is 2, 4, ... up to 2**8 seconds."""
 
 _SIZE = re.compile(rb"[+-]?[0-9]{1,100}")
 _SIZE_MAX = 2**63 - 1
 
 
 class DiscoveryError(BootstrapError):
-    """The discovery service answered, but there is no cluster for this member."""
+    """The discovery service is reachable, but this member cannot join the cluster."""
 
     title = "failed to bootstrap by discovery"
 
@@ -41,35 +41,35 @@ class DiscoveryError(BootstrapError):
 
 
 class FullClusterError(DiscoveryError):
-    """All places of the cluster are taken by others."""
+    """Other members have filled the cluster."""
 
     title = "failed to bootstrap; discovery token was already used"
 
 
 class Get(NamedTuple):
-    """Read a key, or all keys that begin with it; leads to `Found`."""
+    """Read a key, or all keys with this prefix; the result is `Found`."""
 
     key: str
     is_prefix: bool = False
 
 
 class Put(NamedTuple):
-    """Write a key; leads to `Found` without pairs."""
+    """Write a key; the result is `Found` without pairs."""
 
     key: str
     value: str
 
 
 class Watch(NamedTuple):
-    """Wait for the next changes of keys with a prefix; leads to `Found` with the changed ones."""
+    """Wait for the next changes of keys with a prefix; the result is `Found` with these keys."""
 
     prefix: str
     revision: int
-    """The first revision whose changes count."""
+    """The revision to start watching at."""
 
 
 class Wait(NamedTuple):
-    """Let time pass; leads to nothing."""
+    """Wait for some seconds; the result is None."""
 
     seconds: float
 
@@ -84,15 +84,15 @@ class Pair(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What came of a call."""
+    """The result of a successful call."""
 
     pairs: Sequence[Pair]
     revision: int
-    """The revision up to which nothing is missing."""
+    """The revision up to which the pairs are complete."""
 
 
 class Failed(NamedTuple):
-    """A call that could not be made, or was refused."""
+    """The result of a failed call."""
 
     reason: str
 
@@ -102,7 +102,7 @@ Steps = Generator[Step, Found | Failed | None, InitialCluster]
 
 
 class Registered(NamedTuple):
-    """A member as the registry has it; ordered by when it came."""
+    """A registered member; members sort by the creation revisions of their keys."""
 
     created: int
     key: str
@@ -110,7 +110,7 @@ class Registered(NamedTuple):
 
 
 class Registry:
-    """The keys of one token, seen by one member; `join` yields the steps to a cluster."""
+    """One member's view of the keys of one token; `join` yields the steps to a cluster."""
 
     def __init__(self, token: str, name: str, peer_urls: Sequence[str], logger: Logger) -> None:
         prefix = posixpath.normpath(f"{REGISTRY}/{token}")
@@ -122,7 +122,7 @@ class Registry:
         self._failures = 0
 
     def join(self) -> Steps:
-        """Take a place and wait for the others; raises BootstrapError if there is none."""
+        """Register this member and wait for the others; raise BootstrapError if it cannot join."""
         yield from self._look()
         yield from self._register()
         size, members, revision = yield from self._look()
@@ -138,7 +138,7 @@ class Registry:
                 revision = found.revision
                 self._failures = 0
             else:
-                # Read again: the history that the watch would need may be gone by then.
+                # Read again: compaction may have removed the revisions that a new watch needs.
                 yield from self._back_off("wait for peers", found)
                 size, members, revision = yield from self._look()
         self._logger.info(
@@ -151,7 +151,7 @@ class Registry:
     def _look(
         self,
     ) -> Generator[Step, Found | Failed | None, tuple[int, dict[str, Registered], int]]:
-        """Read the size and the members; raise DiscoveryError if this one has no place."""
+        """Read the size and the members; raise DiscoveryError if others have filled the cluster."""
         while True:
             found = yield Get(self._size_key)
             if isinstance(found, Found):
@@ -214,7 +214,7 @@ class Registry:
         return size
 
     def _add(self, members: dict[str, Registered], pairs: Sequence[Pair]) -> None:
-        """Take keys that were read, or have changed; a member that is known stays as it is."""
+        """Add members from keys that were read or changed; known members stay unchanged."""
         for pair in pairs:
             key = pair.key.decode(errors="replace").strip()
             text = pair.value.decode(errors="replace").strip()
@@ -231,7 +231,7 @@ class Registry:
 
     def _cluster(self, members: Sequence[Registered]) -> InitialCluster:
         try:
-            # Each by itself: one that cannot be parsed is named.
+            # Parse each member separately, so that the error names the invalid one.
             clusters = [parse_initial_cluster(each.text) for each in members]
         except BootstrapError as error:
             raise DiscoveryError("discovery: invalid peer URL", f"{error}") from None

@@ -1,4 +1,4 @@
-"""Runs the protocol of v3 discovery against a service: each step is a call, or a wait."""
+"""Runs the v3 discovery protocol against a service: each step is a call or a wait."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -27,7 +27,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 def service_settings(config: Config) -> ServiceSettings:
-    """Return how the service is spoken to, by the flags."""
+    """Return the service's settings from the configuration."""
     security = DialSettings(
         cert_file=config.discovery_cert_file,
         key_file=config.discovery_key_file,
@@ -52,9 +52,9 @@ def service_settings(config: Config) -> ServiceSettings:
 
 
 async def run(steps: Steps, client: Client, sleep: Sleep = asyncio.sleep) -> InitialCluster:
-    """Make the steps' calls, one after the other; return what the steps return.
+    """Run the steps one after the other; return the cluster that they return.
 
-    Raises BootstrapError if they do, or if the service refuses the user.
+    Raises BootstrapError if a step does, or if the service rejects the user.
     """
     try:
         step = next(steps)

@@ -1,8 +1,8 @@
-"""Who founds a cluster, by the SRV records of a domain.
+"""Find the initial members of a cluster by the SRV records of a domain.
 
-`_etcd-server-ssl._tcp` names members with https, `_etcd-server._tcp` those with http. Records do
-not have members' names: whoever is at an address of ours is this member, and all others are
-numbered. Ids come from URLs alone, so all members compute the same ones.
+`_etcd-server-ssl._tcp` names members with https, `_etcd-server._tcp` members with http. Records
+contain no member names: a record with one of our advertised addresses is this member, and the
+others get numbers as names. All members compute the same ids, which depend on URLs alone.
 """
 
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ from kvorum.telemetry.logs import Logger
 
 
 class Record(NamedTuple):
-    """An SRV record; sorted, they are in the order in which they are used."""
+    """An SRV record; records sort into their order of preference."""
 
     priority: int
     negative_weight: int
     target: str
-    """A host's name with its final dot."""
+    """A host name with its final dot."""
     port: int
 
 
 class LookupFailedError(Exception):
-    """A name that the system's resolver cannot tell."""
+    """A name that could not be resolved."""
 
 
 class Names(Protocol):
-    """A resolver. Both raise LookupFailedError."""
+    """A resolver. Its methods raise LookupFailedError."""
 
     def services(self, name: str) -> Sequence[Record]:
         """Return the SRV records of a name, at least one."""
@@ -38,18 +38,19 @@ class Names(Protocol):
 
 
 class Search(NamedTuple):
-    """What is looked for, and by whom."""
+    """The domain and services to look up, and the member that looks them up."""
 
     domain: str
     service: str
     """The suffix of the services' names; empty: none."""
     name: str
+    """This member's name."""
     advertised: Sequence[Url]
-    """This member's name and peer URLs."""
+    """This member's advertised peer URLs."""
 
 
 def find_cluster(search: Search, names: Names, logger: Logger) -> InitialCluster:
-    """Return the members that the records name; raise BootstrapError if this one is not there."""
+    """Return the members that the records name; raise BootstrapError if this one is missing."""
     found: list[str] = []
     problems: list[str] = []
     left_out: list[str] = []
@@ -97,9 +98,10 @@ def _members(
     names: Names,
     left_out: list[str],
 ) -> list[str]:
-    """Return `name=url` of each usable record of one service; raise LookupFailedError if none is.
+    """Return `name=url` for each usable record of one service.
 
-    Why the others are not usable is added to `left_out`.
+    Adds the reason for each unusable record to `left_out`. Raises LookupFailedError if no record
+    is usable.
     """
     try:
         records = sorted(names.services(f"_{service}._tcp.{search.domain}"))
@@ -132,7 +134,7 @@ def _members(
 
 
 def _address(names: Names, host_port: str) -> str:
-    """Return the address and port that a host and port stand for."""
+    """Resolve `host:port`; return the host's address and the port."""
     try:
         host, port = split_host_port(host_port)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Whether the members hold the same, and are of versions that get along."""
+"""Find members whose data, progress or versions differ from the others'."""
 
 from collections.abc import Iterator
 
@@ -6,9 +6,9 @@ from kvorum.doctor.findings import Certainty, Finding, Unknown, command_line
 from kvorum.doctor.sights import Observation, Sight, State
 
 ENTRIES_STUCK_MIN = 10
-"""Behind by less than that is what two looks that are not at the same moment show."""
+"""Sampling the members at different moments can explain a smaller lag."""
 ENTRIES_BEHIND_MAX = 5_000
-"""Servers refuse requests when what is committed is further ahead of what is applied."""
+"""Servers refuse requests when the commit index is further ahead of the applied index."""
 
 _CERTAIN, _LIKELY, _POSSIBLE = Certainty
 
@@ -51,7 +51,7 @@ def _corrupt(sight: Sight) -> Iterator[Finding]:
 
 
 def _hashes(sight: Sight) -> Iterator[Finding]:
-    """Compare hashes of the same revisions; the minority is suspected."""
+    """Compare hashes of the same revisions, and suspect the minority."""
     groups: dict[tuple[int, int], dict[int, list[tuple[Observation, State]]]] = {}
     for each, state in sight.answers:
         if each.hash is not None:
@@ -98,7 +98,11 @@ def _hashes(sight: Sight) -> Iterator[Finding]:
 
 
 def _leader_behind(sight: Sight) -> Iterator[Finding]:
-    """Find members that applied entries which their leader does not hold, even later."""
+    """Find members that have applied entries that their leader does not hold.
+
+    A member's earlier sample is compared with the leader's later one, so that the time between the
+    samples cannot explain the difference.
+    """
     leaders = [state for _, state in sight.answers if state.leader == state.member]
     for each, state in sight.answers:
         before = each.before

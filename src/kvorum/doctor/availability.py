@@ -1,4 +1,4 @@
-"""Whether a cluster can answer: members that are reached, a quorum, a leader that stays."""
+"""Find what keeps a cluster from answering: silent members, a lost quorum, unstable leaders."""
 
 from collections.abc import Iterator
 
@@ -8,16 +8,16 @@ from kvorum.doctor.sights import Observation, Sight, State, is_at
 
 LEADER_CHANGES_MAX = 3
 LEADER_CHANGES_SECONDS = 900.0
-"""More changes in so long are too many."""
+"""More than LEADER_CHANGES_MAX changes in this time are too many."""
 ROUND_TRIP_SECONDS_MAX = 0.15
 ROUND_TRIPS_MIN = 10
-"""A few may have waited for an interruption to end."""
+"""A short interruption may have delayed a smaller number of round trips."""
 
 _CERTAIN, _LIKELY, _POSSIBLE = Certainty
 
 
 def availability(sight: Sight) -> Iterator[Finding]:
-    """Find what keeps a cluster from answering."""
+    """Yield the findings about reachability, quorum and leaders."""
     yield from _clusters(sight)
     silent = _silent(sight)
     quorum_lost = _quorum(sight, silent)
@@ -57,7 +57,7 @@ def _clusters(sight: Sight) -> Iterator[Finding]:
 
 
 def _silent(sight: Sight) -> list[Member]:
-    """Return the voters that were asked and did not answer."""
+    """Return the voters whose endpoint was asked but which did not answer."""
     answered = {state.member for _, state in sight.answers}
     return [
         each
@@ -86,7 +86,7 @@ def _quorum(sight: Sight, silent: list[Member]) -> Finding | None:
         return None
     return Finding(
         "quorum-lost",
-        # The leader needs a moment to notice.
+        # A leader that has lost its quorum needs a moment to step down.
         _LIKELY if led else _CERTAIN,
         "",
         f"{len(silent)} of {voters} voters do not answer; {quorum} are needed, so nothing can be "
@@ -134,7 +134,7 @@ def _leaders(sight: Sight) -> Iterator[Finding]:
 
 
 def _still(found: list[tuple[Observation, State]]) -> bool:
-    """Return whether it was so at both looks."""
+    """Return whether these members had no leader in the earlier sample, too."""
     return all(each.before is not None and not each.before.leader for each, _ in found)
 
 
@@ -158,14 +158,14 @@ def _unreachable(sight: Sight, observation: Observation) -> Finding:
 
 
 def _changes(sight: Sight) -> Iterator[Finding]:
-    """Yield one finding for all: every member sees the same changes."""
+    """Yield one finding for all members, because all of them see the same changes."""
     most: tuple[float, int, float, str] | None = None
     for each, _ in sight.answers:
         changes, uptime = each.figures.leader_changes, each.figures.uptime_seconds
         if changes is None or uptime is None:
             continue
         often = changes * LEADER_CHANGES_SECONDS / max(uptime, LEADER_CHANGES_SECONDS)
-        # The first leader that a member sees is no change.
+        # The counter includes the first leader that a member sees, which is no change.
         if changes - 1 > LEADER_CHANGES_MAX and often > LEADER_CHANGES_MAX:
             most = max(most or (0.0, 0, 0.0, ""), (often, changes, uptime, each.endpoint))
     if most is not None:
@@ -234,12 +234,12 @@ def _add(sight: Sight) -> str:
 
 
 def _all(sight: Sight) -> tuple[str, ...]:
-    """Return the command line up to the endpoints that answer; all of them, if none does."""
+    """Return the words up to `--endpoints`, which lists those that answer, or all if none does."""
     found = [each.endpoint for each, _ in sight.answers]
     found = found or [each.endpoint for each in sight.observations]
     return (*sight.command, f"--endpoints={','.join(found)}")
 
 
 def _offline(sight: Sight) -> str:
-    """Return what to run on the machine of a member that does not run."""
+    """Return the command to run on the machine of a stopped member."""
     return command_line(sight.command[0], "doctor", Unknown("--data-dir=<its data directory>"))

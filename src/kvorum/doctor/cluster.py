@@ -1,4 +1,4 @@
-"""The examination of a cluster that runs."""
+"""Examine a running cluster."""
 
 from kvorum.doctor.agreement import agreement
 from kvorum.doctor.availability import availability
@@ -8,5 +8,5 @@ from kvorum.doctor.sights import Sight
 
 
 def examine_cluster(sight: Sight) -> list[Finding]:
-    """Return what is wrong with a cluster, the worst first."""
+    """Return the findings about a cluster, the worst first."""
     return worst_first((*availability(sight), *agreement(sight), *resources(sight)))

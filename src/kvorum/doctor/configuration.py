@@ -1,4 +1,4 @@
-"""The examination of a member's configuration file: by itself, and beside its data directory."""
+"""Examine a member's configuration file, alone and together with its data directory."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +16,10 @@ from kvorum.settings.file import Content, read_file
 from kvorum.settings.suggestions import suggestions
 
 HEARTBEATS_PER_ELECTION = range(5, 10)
-"""With fewer, no server starts; with more, a late heartbeat does no harm."""
+"""Ratios of election timeout to heartbeat interval that risk needless elections.
+
+Below 5, no server starts; from 10 on, a late heartbeat does no harm.
+"""
 
 _CERTAIN, _LIKELY, _POSSIBLE = Certainty
 
@@ -29,7 +32,7 @@ class ConfigurationFile:
         self._content: Content | None = None
         self._error = ""
         self.config: Config | None = None
-        """What it leads to; None if it leads to nothing."""
+        """The configuration that the file yields; None if the file yields none."""
         try:
             self._content = read_file(path)
             self.config = settle(self._content.given)
@@ -37,7 +40,7 @@ class ConfigurationFile:
             self._error = str(error)
 
     def findings(self, records: Sequence[Record], now: float) -> Iterator[Finding]:
-        """Find what is wrong with it, and what does not fit the directory that it names."""
+        """Find mistakes in the file, and conflicts with the data directory that it names."""
         yield from self._mistakes()
         if self.config is not None:
             yield from self._timing(self.config)
@@ -101,13 +104,13 @@ def _certificates(security: Security, now: float) -> Iterator[Finding]:
 
 
 def _read(path: str) -> Iterator[Certificate]:
-    # Imported late: it takes a while, and is needed with TLS only.
+    # This import is late because it is slow and only TLS needs it.
     from cryptography import x509
 
     try:
         found = x509.load_pem_x509_certificates(Path(path).read_bytes())
     except (OSError, ValueError):
-        # A mistake of the file, which is found by its own check.
+        # `find_problems` reports a missing file; nothing reports a file that is not PEM.
         return
     allow_odd_names()
     for each in found:

@@ -1,7 +1,7 @@
-"""Whether every page, row and entry of a stopped member's database can be read.
+"""Check that every page, row and entry of a stopped member's database can be read.
 
-LMDB trusts its files: a damaged one may end the process that reads it. So our own databases are
-read by a process of their own, which is this module run as a program.
+LMDB trusts its files, so a damaged file may crash the process that reads it. A child process, which
+runs this module as a program, therefore reads Kvorum's databases first.
 """
 
 import subprocess
@@ -27,20 +27,20 @@ PROBLEM_CHARACTERS_MAX = 2_000
 
 
 class UnreadableError(Exception):
-    """A database that is damaged; says how."""
+    """A damaged database; the text says how it is damaged."""
 
 
 class Database(NamedTuple):
-    """What a database says."""
+    """The facts and alarms that a database holds."""
 
     path: Path
     facts: Facts
     alarms: list[str]
-    """The alarms that are stored, as `NOSPACE of <member>`."""
+    """The stored alarms, each as `NOSPACE of <member>`."""
 
 
 def read_etcds(path: Path) -> Database:
-    """Read all of a database of etcd's; raises UnreadableError."""
+    """Read a whole etcd database; raises UnreadableError."""
     try:
         image = open_image(RealFiles(), str(path))
         try:
@@ -59,7 +59,7 @@ def read_etcds(path: Path) -> Database:
 
 
 def read_ours(directory: Path) -> Database:
-    """Read all of a database of ours; raises UnreadableError."""
+    """Read a whole Kvorum database; raises UnreadableError."""
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-P", "-m", "kvorum.doctor.databases", str(directory)],
         capture_output=True,

@@ -1,6 +1,6 @@
-"""What an examination returns, and the table of everything that can be found.
+"""The result of an examination, and the table of all findings with their severities.
 
-The names are an interface: scripts read them, and docs/doctor.md explains each of them.
+The names of findings are an interface: scripts read them, and docs/doctor.md explains each one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 
 class Severity(Enum):
-    """How bad it is; the worst first."""
+    """How bad a finding is; the worst first."""
 
     CRITICAL = "critical"
     """Clients or data are harmed, or will be with the next failure."""
     WARNING = "warning"
-    """Somebody should act."""
+    """The operator should act."""
     NOTICE = "notice"
-    """Worth knowing; nothing needs to be done."""
+    """The operator should know, and needs to do nothing."""
 
 
 class Certainty(Enum):
-    """How sure it is; the surest first."""
+    """How sure a finding is; the surest first."""
 
     CERTAIN = "certain"
     LIKELY = "likely"
@@ -34,7 +34,7 @@ Evidence = Mapping[str, int | float | str]
 
 SEVERITIES = MappingProxyType(
     {
-        # Of a cluster.
+        # Findings about a running cluster.
         "quorum-lost": _CRITICAL,
         "no-leader": _CRITICAL,
         "several-clusters": _CRITICAL,
@@ -64,7 +64,7 @@ SEVERITIES = MappingProxyType(
         "even-voters": _NOTICE,
         "single-member": _NOTICE,
         "metrics-unreadable": _NOTICE,
-        # Of data directories.
+        # Findings about data directories and configuration files.
         "directory-unreadable": _CRITICAL,
         "log-corrupt": _CRITICAL,
         "log-missing": _CRITICAL,
@@ -98,28 +98,28 @@ SEVERITIES = MappingProxyType(
 
 
 class Finding(NamedTuple):
-    """Something that is wrong."""
+    """A problem, its evidence, and the next steps."""
 
     name: str
     """A key of SEVERITIES."""
     certainty: Certainty
     subject: str
-    """The endpoint, member, file or directory that has it; empty if it is the cluster."""
+    """The endpoint, member, file or directory with the problem; empty for the whole cluster."""
     what: str
-    """A sentence without a full stop."""
+    """The problem and the advice, without the last full stop."""
     evidence: Evidence
-    """What was seen: numbers with their units, by names that end in the unit."""
+    """Observed values by name; the name of a value ends in its unit."""
     run: tuple[str, ...] = ()
-    """Command lines, the first one first; what is not known stands in angle brackets."""
+    """Command lines in the order to run them; unknown words stand in angle brackets."""
 
     @property
     def severity(self) -> Severity:
-        """How bad it is."""
+        """How bad the finding is."""
         return SEVERITIES[self.name]
 
     @property
     def needs_action(self) -> bool:
-        """Whether somebody should act."""
+        """Whether the operator should act."""
         return self.severity is not Severity.NOTICE
 
 
@@ -129,7 +129,7 @@ _NAME_ORDER = list(SEVERITIES)
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings in the order in which they should be read."""
+    """Return findings sorted by severity, then by their order in SEVERITIES, then by certainty."""
     return sorted(
         findings,
         key=lambda each: (
@@ -147,8 +147,8 @@ class Unknown(str):
 
 
 def command_line(*words: str) -> str:
-    """Return a command line that a shell reads as these words.
+    """Return a command line that a shell splits into these words.
 
-    Names and URLs come from servers, and are quoted if they are more than plain words.
+    Words are quoted where necessary, because names and URLs come from servers.
     """
     return " ".join(word if isinstance(word, Unknown) else quote(word) for word in words)

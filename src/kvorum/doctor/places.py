@@ -1,6 +1,7 @@
-"""A data directory as the file system shows it: who may enter it, who uses it, what room is left.
+"""Examine a data directory in the file system: permissions, owners, locks, free space, leftovers.
 
-Nothing is opened to write, and locks are asked about without being taken where that is possible.
+The checks open nothing for writing. Kvorum's locks are queried without taking them; etcd's flock
+can only be tried, so the check holds a shared lock for a moment.
 """
 
 import fcntl
@@ -27,7 +28,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 def examine_place(place: DataDirectory) -> Iterator[Finding]:
-    """Find what the file system shows of a directory that can be read."""
+    """Find problems that the file system shows in a readable data directory."""
     yield from _permissions(place)
     yield from _owners(place)
     yield from _room(place)
@@ -35,7 +36,7 @@ def examine_place(place: DataDirectory) -> Iterator[Finding]:
 
 
 def unreadable(place: DataDirectory) -> Finding | None:
-    """Return why a directory cannot be examined at all."""
+    """Return a finding if the directory cannot be listed, or None if it can."""
     try:
         for directory in (place.data, place.member):
             list(directory.iterdir())
@@ -45,7 +46,7 @@ def unreadable(place: DataDirectory) -> Finding | None:
 
 
 def not_readable(place: DataDirectory, error: OSError) -> Finding:
-    """Return that something of a directory cannot be read."""
+    """Return the finding for an error met while reading a data directory."""
     path = Path(str(error.filename or place.data))
     run: tuple[str, ...] = (command_line("ls", "-lad", str(path.parent), str(path)),)
     if isinstance(error, PermissionError):
@@ -66,7 +67,7 @@ def not_readable(place: DataDirectory, error: OSError) -> Finding:
 
 
 def in_use(place: DataDirectory) -> Finding | None:
-    """Return that a process uses a directory; what is read of it then may change meanwhile."""
+    """Return a finding if a process uses the directory, whose files may then change."""
     segments = sorted(place.log.glob("*.wal"))
     ours = [place.member / "LOCK", *segments[-1:]]
     for path in (*filter(_is_locked, ours), *filter(_is_flocked, [place.snap / "db"])):
@@ -86,7 +87,7 @@ def in_use(place: DataDirectory) -> Finding | None:
 
 
 def _is_locked(path: Path) -> bool:
-    """Return whether a process holds a lock as members hold on their logs."""
+    """Return whether a process holds an open file description lock, as members do on logs."""
     if not path.exists():
         return False
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -96,7 +97,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _is_flocked(path: Path) -> bool:
-    """Return whether a process holds a lock as etcd holds on its database."""
+    """Return whether a process holds an exclusive flock, as etcd does on its database."""
     if not path.exists():
         return False
     with path.open("rb") as file:
@@ -211,7 +212,7 @@ def _leftovers(place: DataDirectory) -> Iterator[Finding]:
     backend = place.member / "backend"
     files = RealFiles()
     if backend.exists():
-        # If CURRENT cannot be read, opening the database says so.
+        # If CURRENT cannot be read, opening the database reports that.
         with suppress(BackendError):
             current = read_current(files, str(backend))
             names = backend_leftovers(files, str(backend), current)

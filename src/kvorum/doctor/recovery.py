@@ -1,4 +1,4 @@
-"""Several data directories of one cluster: which of them knows most."""
+"""Compare several data directories of one cluster to find the best one to recover from."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -53,7 +53,7 @@ def _lost(records: Sequence[Record]) -> Iterator[Finding]:
     for one, other in combinations(records, 2):
         shared = one.checksums.keys() & other.checksums.keys()
         differing = [at for at in shared if one.checksums[at] != other.checksums[at]]
-        # Nobody is elected without every committed entry, so the log of a later term is longer.
+        # A leader holds every committed entry, so a log with a later term must be at least as long.
         older, newer = sorted((one, other), key=lambda each: each.last_term)
         is_shorter = older.last_term < newer.last_term and newer.last_index < older.commit
         if not differing and not is_shorter:
@@ -79,7 +79,7 @@ def _lost(records: Sequence[Record]) -> Iterator[Finding]:
 
 
 def _recover_from(records: Sequence[Record], members: int) -> Finding:
-    # What is committed counts; among equals, the log that would win an election.
+    # The highest commit index wins; among equals, the log that would win an election.
     best = max(records, key=lambda each: (each.commit, each.last_term, each.last_index))
     voters = [each for each in best.members if not each.is_learner]
     quorum = len(voters) // 2 + 1
@@ -116,7 +116,7 @@ def _recover_from(records: Sequence[Record], members: int) -> Finding:
 
 
 def _forced(best: Record) -> tuple[str, ...]:
-    """Return how a cluster of one is started; the member knows its own URLs."""
+    """Return the commands that start a one-member cluster with the member's own name and URLs."""
     words = [best.program, f"--data-dir={best.place.data}"]
     if best.place.wal is not None:
         words.append(f"--wal-dir={best.place.wal}")

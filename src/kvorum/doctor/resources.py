@@ -1,4 +1,4 @@
-"""What members run out of: space, time, certificates."""
+"""Find shortages: slow disks, full databases, overload, wrong clocks, expiring certificates."""
 
 from collections.abc import Iterator
 
@@ -8,13 +8,13 @@ from kvorum.doctor.sights import Certificate, Observation, Sight, State, Timing
 LOG_SYNC_P99_SECONDS_MAX = 0.1
 DATABASE_COMMIT_P99_SECONDS_MAX = 0.25
 TIMED_MIN = 20
-"""Of fewer, a percentile says nothing."""
+"""A percentile of fewer samples means nothing."""
 QUOTA_SHARE_MAX = 0.8
 FREE_BYTES_MIN = 64 << 20
 """Less free space in a database is not worth defragmenting."""
 FREE_SHARE_MAX = 0.5
 CLOCK_SECONDS_MAX = 1.0
-"""Members warn of a greater difference, too."""
+"""Members themselves warn of a greater difference."""
 CERTIFICATE_DAYS_MIN = 30
 PROPOSALS_PENDING_MAX = 100
 PROPOSALS_FAILED_PER_SECOND_MAX = 5.0
@@ -25,7 +25,7 @@ _CERTAIN, _LIKELY, _POSSIBLE = Certainty
 
 
 def resources(sight: Sight) -> Iterator[Finding]:
-    """Find what runs out."""
+    """Find members that run short of a resource."""
     for each, state in sight.answers:
         yield from _disks(sight, each)
         yield from _space(sight, each, state)
@@ -124,7 +124,7 @@ def _alarms(sight: Sight) -> Iterator[Finding]:
     for alarm in sight.alarms:
         if alarm.kind != "nospace":
             continue
-        # Any member ends the alarm of one that does not answer.
+        # If that member does not answer, any other member can disarm its alarm.
         each, state = states.get(alarm.member) or sight.answers[0]
         yield Finding(
             "alarm-nospace",
@@ -201,7 +201,10 @@ def _quotas(sight: Sight) -> Iterator[Finding]:
 
 
 def _clocks(sight: Sight) -> Iterator[Finding]:
-    """Yield members whose clocks differ from most others; this machine's, if all differ from it."""
+    """Find members whose clocks differ from this machine's.
+
+    If several members answer and all of them differ, this machine's clock may be the wrong one.
+    """
     known = [
         (each, each.clock_ahead_seconds)
         for each, _ in sight.answers
@@ -230,7 +233,7 @@ def _clocks(sight: Sight) -> Iterator[Finding]:
 
 
 def certificate_findings(certificate: Certificate, subject: str, now: float) -> Iterator[Finding]:
-    """Find a certificate that has ended, or will."""
+    """Find a certificate that has expired, or expires within CERTIFICATE_DAYS_MIN days."""
     days = (certificate.valid_until - now) / DAY_SECONDS
     if days >= CERTIFICATE_DAYS_MIN:
         return

@@ -1,4 +1,4 @@
-"""What somebody saw of a cluster: the answers of its endpoints, and what their metrics count."""
+"""Observations of a cluster: the answers and the metrics of its endpoints."""
 
 from typing import NamedTuple
 
@@ -7,14 +7,14 @@ from kvorum.client.values import Alarm, Member, StoreHash
 
 
 class Range(NamedTuple):
-    """A number that is not known exactly."""
+    """The bounds of a number that is not known exactly."""
 
     low: float
     high: float
 
 
 class Certificate(NamedTuple):
-    """What an endpoint or a file shows."""
+    """A certificate that an endpoint or a file presents."""
 
     subject: str
     valid_until: float
@@ -22,12 +22,12 @@ class Certificate(NamedTuple):
 
 
 class State(NamedTuple):
-    """How a member says that it is."""
+    """The status that a member reports."""
 
     cluster: int
     member: int
     leader: int
-    """0 if it knows none."""
+    """0 if the member knows no leader."""
     version: str
     revision: int
     raft_term: int
@@ -36,23 +36,23 @@ class State(NamedTuple):
     database_bytes: int
     database_bytes_used: int
     quota_bytes: int
-    """0 if it does not tell."""
+    """0 if the member does not report it."""
     is_learner: bool
     downgrade_target: str
     errors: tuple[str, ...]
 
 
 class Timing(NamedTuple):
-    """How long something took, since the member started or of late."""
+    """The durations of an operation, between the two samples or since the member started."""
 
     median_seconds: float
     p99_seconds: float
     timed: int
-    """How often."""
+    """The number of operations that were timed."""
 
 
 class Figures(NamedTuple):
-    """What a member's metrics say; None where they do not."""
+    """Values from a member's metrics; None for a missing metric."""
 
     uptime_seconds: float | None = None
     leader_changes: int | None = None
@@ -60,39 +60,39 @@ class Figures(NamedTuple):
     database_commits: Timing | None = None
     round_trips: Timing | None = None
     proposals_pending: int | None = None
-    """At both looks: the smaller number."""
+    """The smaller number of the two samples."""
     proposals_failed_per_second: float | None = None
     slow_watchers: int | None = None
-    """At both looks: the smaller number."""
+    """The smaller number of the two samples."""
 
 
 class Observation(NamedTuple):
-    """An endpoint, looked at twice."""
+    """Two samples of an endpoint."""
 
     endpoint: str
     state: State | None
-    """None if it did not answer."""
+    """None if the endpoint did not answer the second time."""
     before: State | None = None
-    """At the look before."""
+    """The state in the first sample."""
     problem: str = ""
-    """Why it did not answer."""
+    """Why the endpoint did not answer, or why its metrics cannot be read."""
     has_metrics: bool = False
     figures: Figures = Figures()
     clock_ahead_seconds: Range | None = None
-    """Of its clock, before this machine's."""
+    """How far the member's clock is ahead of this machine's."""
     certificate: Certificate | None = None
     hash: StoreHash | None = None
 
 
 class Sight(NamedTuple):
-    """A cluster."""
+    """An observed cluster."""
 
     observations: list[Observation]
     members: list[Member]
-    """Empty if nobody told."""
+    """Empty if no endpoint returned the list."""
     alarms: list[Alarm]
     has_agreed: bool
-    """Whether the cluster agreed on something meanwhile, for which it needs a quorum."""
+    """Whether the cluster committed a proposal after the samples, which takes a quorum."""
     now: float
     """In Unix seconds."""
     command: tuple[str, ...]
@@ -100,16 +100,16 @@ class Sight(NamedTuple):
 
     @property
     def answers(self) -> "list[tuple[Observation, State]]":
-        """The endpoints that answered."""
+        """The endpoints that answered, with their states."""
         return [(each, each.state) for each in self.observations if each.state is not None]
 
     @property
     def voters(self) -> list[Member]:
-        """The members that vote."""
+        """The members that are not learners."""
         return [each for each in self.members if not each.is_learner]
 
     def name(self, member: int) -> str:
-        """Return how a member is called, with its id."""
+        """Return a member's name and id, or the id alone if the name is unknown."""
         found = next((each.name for each in self.members if each.id == member), "")
         return f"{found} ({member:x})" if found else f"{member:x}"
 

@@ -1,6 +1,6 @@
-"""The examination of a member that does not run: its log, its snapshots and its database.
+"""Examine a stopped member: its log, its snapshots and its database.
 
-Nothing is changed: what a start would repair is told, not done.
+The examination changes nothing; it reports what a start would repair.
 """
 
 from collections.abc import Iterator
@@ -37,17 +37,17 @@ _FORMAT = b"kvorum backend format "
 
 
 class Record(NamedTuple):
-    """How far a stopped member came; zeros where its files do not tell."""
+    """How far a stopped member got; numbers that its files do not hold are zero."""
 
     place: DataDirectory
     program: str
-    """Whose directory it is: `kvorum` or `etcd`."""
+    """The program that starts from the directory: `kvorum` or `etcd`."""
     cluster_id: int
     member_id: int
     members: list[Member]
     term: int
     commit: int
-    """The newest entry that is known to be committed."""
+    """The index of the newest entry that is known to be committed."""
     last_index: int
     last_term: int
     checksums: dict[int, int]
@@ -55,20 +55,20 @@ class Record(NamedTuple):
 
     @property
     def member(self) -> Member | None:
-        """The member itself."""
+        """The stopped member itself; None if `members` lacks it."""
         return next((each for each in self.members if each.id == self.member_id), None)
 
 
 class Examination(NamedTuple):
-    """What was found in a directory."""
+    """The result of examining a data directory."""
 
     findings: list[Finding]
     record: Record | None
-    """None if the directory cannot be started from."""
+    """None if no member can start from the directory."""
 
 
 def examine_directory(place: DataDirectory) -> Examination:
-    """Examine the directory of a member."""
+    """Examine the data directory of a stopped member."""
     try:
         hindered = unreadable(place) or in_use(place)
         if hindered is not None:
@@ -103,7 +103,7 @@ class _Examiner:
                 yield finding
 
     def record(self) -> Record | None:
-        """Return how far the member came, if it can be started from its directory."""
+        """Return how far the member got, or None if it cannot start from its directory."""
         if not self._is_whole or self._log is None or self._database is None:
             return None
         try:
@@ -228,7 +228,7 @@ class _Examiner:
         )
 
     def _replace(self) -> tuple[str, ...]:
-        """Return how the member is replaced by an empty one, as far as its files tell."""
+        """Return commands that replace the member by an empty one, filled in from its files."""
         ids = _ids(self._files, self._place.log)
         members = _members(self._database) if self._database is not None else []
         own = next((each for each in members if ids is not None and each.id == ids.NodeID), None)
@@ -350,7 +350,7 @@ def _members(database: Database) -> list[Member]:
 
 
 def _ids(files: Files, log: Path) -> Metadata | None:
-    """Return whose log it is, though other parts of it may be damaged."""
+    """Return the cluster and member that a log belongs to, even if parts of it are damaged."""
     for path in sorted(log.glob("*.wal"), reverse=True):
         with suppress(WalError, DecodeError):
             for record in SegmentScanner(
@@ -362,7 +362,7 @@ def _ids(files: Files, log: Path) -> Metadata | None:
 
 
 def _newer_format(current: Path) -> int:
-    """Return the version of a format that is not known yet; 0 if it is known, or not readable."""
+    """Return a format version newer than FORMAT_VERSION; 0 if it is known or unreadable."""
     head = current.read_bytes().partition(b"\n")[0]
     version = head.removeprefix(_FORMAT)
     if head.startswith(_FORMAT) and version.isdigit() and int(version) > FORMAT_VERSION:

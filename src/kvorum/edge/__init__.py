@@ -1,4 +1,4 @@
-"""The network's Python face: the native one where it is built, the pure-Python one otherwise."""
+"""Choose the edge implementation: the Rust extension if it is built, pure Python otherwise."""
 
 import hashlib
 import os
@@ -61,7 +61,7 @@ RUST = Path(__file__).parents[3] / "rust"
 
 @cache
 def source_hash(rust: Path) -> str:
-    """Hash the sources of the extension the way `rust/build.rs` does, once for a process."""
+    """Return the hash of the extension's sources, computed as in `rust/build.rs`."""
     names = ["Cargo.lock", "Cargo.toml", "build.rs"]
     names += [str(path.relative_to(rust)) for path in (rust / "src").rglob("*.rs")]
     digest = hashlib.sha256()
@@ -72,15 +72,15 @@ def source_hash(rust: Path) -> str:
 
 @cache
 def _hash_here(rust: Path) -> str:
-    """Hash the sources of this checkout, once: a process may open many edges."""
+    """Return the hash of this checkout's sources; cached, as a process may open many edges."""
     return source_hash(rust)
 
 
 def edge_name() -> str:
-    """Return which edge serves here, `native` or `python`; KVORUM_EDGE forces one.
+    """Return the edge in use, `native` or `python`; the variable KVORUM_EDGE forces one.
 
-    Raises ImportError where the native edge is wanted but missing, or does not fit the
-    sources of the checkout it is in.
+    Raises ImportError if the native edge is forced but not built, or was built from other sources
+    than those of its checkout.
     """
     wanted = os.environ.get("KVORUM_EDGE", "")
     if wanted not in ("", "native", "python"):
@@ -102,14 +102,15 @@ def edge_name() -> str:
 
 
 WriteKeyValues = Callable[[bytes, int, int, int], tuple[bytes, int]]
-"""Given bytes of a message, writes the values of a field of `mvccpb.KeyValue`s as JSON.
+"""Writes the values of a repeated `mvccpb.KeyValue` field of an encoded message as JSON.
 
-Takes an offset, where the message ends, and the field's tag. Writes canonical values, with commas
-between them, and stops before any other; returns the text and where it stopped."""
+Arguments: the message, the offset to start at, the offset where the message ends, the field's tag.
+The function writes canonically encoded values, separated by commas, and stops before the first
+other one. It returns the text and the offset where it stopped."""
 
 
 def native_rows() -> "NativeRows | None":
-    """Return the compiled functions over rows of the database; None where the pure edge serves."""
+    """Return the native functions over database rows; None with the pure-Python edge."""
     if edge_name() != "native":
         return None
     from kvorum.edge import _native
@@ -118,7 +119,7 @@ def native_rows() -> "NativeRows | None":
 
 
 def native_skim() -> "Skim | None":
-    """Return the compiled function that passes records of the log; None where there is none."""
+    """Return the native function that skips checked log records; None with the pure-Python edge."""
     if edge_name() != "native":
         return None
     from kvorum.edge import _native
@@ -127,7 +128,7 @@ def native_skim() -> "Skim | None":
 
 
 def native_key_values() -> WriteKeyValues | None:
-    """Return the compiled function that writes keys as JSON; None where the pure edge serves."""
+    """Return the native function that writes keys as JSON; None with the pure-Python edge."""
     if edge_name() != "native":
         return None
     from kvorum.edge import _native
@@ -143,9 +144,9 @@ def open_edge(
 ) -> Edge:
     """Open an edge that serves these RPCs, given as (path, is streaming).
 
-    A method's number is its place in the sequence. Metadata of other keys than the given
-    ones is not reported, nor are other headers of HTTP requests. The name of a header may end in a
-    star: `x-*` stands for every header that begins with `x-`.
+    A method's number is its index in the sequence. The edge reports only the metadata keys and HTTP
+    headers named here. A header name may end in a star: `x-*` stands for every header that begins
+    with `x-`.
     """
     limits = limits or Limits()
     if edge_name() == "native":
@@ -160,10 +161,10 @@ def open_edge(
 
 
 def make_upstream(settings: UpstreamSettings | None = None, edge: Edge | None = None) -> Upstream:
-    """Make the calling side, which has no connection yet.
+    """Make an upstream, which calls other servers; it has no connection yet.
 
-    With an edge, which must be open and is to be stopped first, the two may share a thread, and
-    calls be passed on by `Upstream.relay`.
+    Given an edge, which must be open and must be stopped before the upstream, the two may share a
+    thread, and `Upstream.relay` may forward the edge's calls.
     """
     settings = settings or UpstreamSettings()
     if edge_name() == "native":
@@ -179,12 +180,12 @@ def make_upstream(settings: UpstreamSettings | None = None, edge: Edge | None = 
 
 
 _open: "weakref.WeakSet[_native.NativeEdge | _native.Upstream]" = weakref.WeakSet()
-"""Those that may have sockets, which a fork leaves to the parent."""
+"""Native edges and upstreams that may have sockets; after a fork these belong to the parent."""
 _forking = threading.local()
 
 
 def _before_fork() -> None:
-    # The same ones are told afterwards, whatever other threads do meanwhile.
+    # Other threads may change `_open` during the fork; the handlers below need the same objects.
     _forking.edges = list(_open)
     for edge in _forking.edges:
         edge.before_fork()

@@ -1,4 +1,4 @@
-"""The compiled network: `kvorum.edge.interface` and `kvorum.edge.upstream` document its methods."""
+"""The Rust edge; `kvorum.edge.interface` and `kvorum.edge.upstream` document its methods."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ from kvorum.edge.relay import RelayRules
 from kvorum.edge.upstream import Metadata, Unary, UpstreamEvent, UpstreamSettings, UpstreamTls
 
 SOURCE_HASH: str
-"""Hash of the Rust sources this was built from; see `rust/build.rs`."""
+"""Hash of the Rust sources that this extension was built from; see `rust/build.rs`."""
 
 def rows_of_leaves(
     pages: bytes,

@@ -1,4 +1,4 @@
-"""TLS contexts of the standard library: versions, suites, PEM files, and when those change."""
+"""TLS contexts of the standard library: versions, suites, PEM files and their change stamps."""
 
 import ssl
 from collections.abc import Sequence
@@ -29,21 +29,21 @@ _ALERTS = {
     "unknown psk identity": "unknown PSK identity",
     "user cancelled": "user canceled",
 }
-"""What the other side may report, where etcd has other words for it than OpenSSL."""
+"""TLS alerts for which Go, and so etcd, has other texts than OpenSSL."""
 _UNKNOWN_AUTHORITY = "certificate signed by unknown authority"
 _JUDGEMENTS = {
     **dict.fromkeys((2, 7, SELF_SIGNED, 19, 20, 21), _UNKNOWN_AUTHORITY),
     **dict.fromkeys((9, 10), "certificate has expired or is not yet valid"),
     26: "certificate specifies an incompatible key usage",
 }
-"""What OpenSSL says of certificates, by its numbers."""
+"""Go's texts for OpenSSL's certificate verification errors, by error number."""
 _FAILURES = {"peer did not return a certificate": "client didn't provide a certificate"}
 
 Stamp = tuple[int, int, int] | None
 
 
 def stamp(path: str) -> Stamp:
-    """Return a stamp that changes when a file is replaced or written; None if it is not there."""
+    """Return a stamp that changes when a file is replaced or written; None if it is missing."""
     try:
         found = Path(path).stat()
     except OSError:
@@ -54,7 +54,7 @@ def stamp(path: str) -> Stamp:
 def new_context(
     protocol: int, version_min: str, version_max: str, cipher_suites: Sequence[str]
 ) -> ssl.SSLContext:
-    """Return a context for these versions, and suites of TLS 1.2 by the names of RFC 5289."""
+    """Return a context for these versions and TLS 1.2 suites, named as in RFC 5289."""
     context = ssl.SSLContext(protocol)
     context.minimum_version = VERSIONS[version_min or "TLS1.2"]
     context.maximum_version = VERSIONS[version_max]
@@ -67,7 +67,7 @@ def new_context(
 
 
 def load_identity(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
-    """Load the certificate and key to show; raise OSError or ValueError with the file's name."""
+    """Load the certificate and key to present; raise OSError or ValueError with the file's name."""
     try:
         context.load_cert_chain(cert_file, key_file, password=_no_password)
     except ssl.SSLError as error:
@@ -78,7 +78,7 @@ def load_identity(context: ssl.SSLContext, cert_file: str, key_file: str) -> Non
 
 
 def load_authorities(context: ssl.SSLContext, path: str) -> None:
-    """Load the authorities to believe; raise OSError or ValueError with the file's name."""
+    """Load the authorities to trust; raise OSError or ValueError with the file's name."""
     believe_like_go(context)
     try:
         trust.load_authorities(context, path)
@@ -89,12 +89,12 @@ def load_authorities(context: ssl.SSLContext, path: str) -> None:
 
 
 def reason(error: ssl.SSLError) -> str:
-    """Return in words why a file cannot be used."""
+    """Return OpenSSL's reason for an error as readable text."""
     return (error.reason or str(error)).replace("_", " ").lower()
 
 
 def failure(error: ssl.SSLError) -> str:
-    """Return why a handshake failed, in the words of etcd."""
+    """Return why a handshake failed, as etcd words it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         text = _JUDGEMENTS.get(error.verify_code) or error.verify_message.rstrip(".")
         return f"tls: failed to verify certificate: x509: {text}"

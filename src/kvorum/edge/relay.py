@@ -1,8 +1,9 @@
-"""Unary calls that go from an edge's clients to servers, and their answers back, without the loop.
+"""Forwards unary calls from an edge's clients to servers, and the answers back, without the loop.
 
-The loop says which calls these are, and whom to ask. Whatever needs a decision is still polled from
-the edge: calls while nobody can be asked, that are too large, or too many; and those that surely no
-server has looked at. A call whose client goes is cancelled at once.
+The loop sets the methods and the endpoints. Calls that need a decision still reach it through
+`Edge.poll`: when no endpoint is set, when the request is too large or too many calls are open, and
+when a call failed without any server processing it. The relay cancels a call as soon as its client
+is gone.
 """
 
 from collections.abc import Sequence
@@ -11,48 +12,49 @@ from typing import NamedTuple, Protocol
 
 
 class RelayedMethod(NamedTuple):
-    """A method whose calls are passed on."""
+    """A method whose calls the relay forwards."""
 
     number: int
-    """The edge's."""
+    """The method's number in the edge."""
     path: str
     exception: bytes
-    """Requests that contain it are not passed on; empty: all are."""
+    """The relay leaves requests that contain these bytes to the loop; empty: none."""
     is_noted: bool
-    """Whether the revisions in its answers are wanted."""
+    """Whether `Relay.take_revision` covers the revisions in this method's answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayRules:
-    """Which calls are passed on."""
+    """The calls that a relay forwards, and its limits."""
 
     methods: Sequence[RelayedMethod]
     request_bytes_max: int
     calls_max: int
     bytes_max: int
-    """Calls, and bytes of their requests, that are not answered; further ones are not passed on."""
+    """Limits on the forwarded calls that are not answered yet, and on the bytes of their requests.
+    At either limit, the relay leaves further calls to the loop."""
 
 
 class Relay(Protocol):
-    """What the loop says to a relay, and hears of it. It asks nobody until it is told to."""
+    """The loop's handle on the relay, which forwards no call before the first `ask`."""
 
     def ask(self, endpoints: Sequence[int]) -> None:
-        """Ask these endpoints of the upstream in turn from now on, or nobody."""
+        """Forward calls to these endpoints of the upstream in turn; to none if empty."""
 
     def in_flight(self) -> tuple[int, int]:
-        """Return how many calls are not answered, and how many bytes their requests have.
+        """Return the number of unanswered calls and the bytes of their requests.
 
-        While the edge drains, it is woken when there are none any more.
+        While the edge drains, it wakes the loop when the last of these calls has ended.
         """
 
     def take_revision(self) -> int:
-        """Return the newest revision in answers that were noted since this was last asked, or 0.
+        """Return the newest revision in answers since the previous call of this method, or 0.
 
-        It is known before the client can have its answer.
+        The relay records a revision before the client can receive the answer.
         """
 
     def tallies(self) -> Sequence[tuple[int, int, int]]:
-        """Return (method's number, calls that began, calls that are not answered) of each."""
+        """Return (method's number, calls started, calls unanswered) for each method."""
 
     def failures(self) -> Sequence[tuple[int, int, int]]:
-        """Return (method's number, gRPC's code, calls that ended so); successes are not counted."""
+        """Return (method's number, gRPC code, calls that ended with it), without successes."""

@@ -1,4 +1,4 @@
-"""The names in a certificate, by which a verified client is known."""
+"""The names in a certificate, which identify a verified client."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -19,9 +19,9 @@ class Subject(NamedTuple):
 def subject_of(certificate: bytes) -> Subject:
     """Return the names in a certificate, given in DER as `Edge.peer_certificate` has it.
 
-    Raises ValueError: an authority may have signed what cannot be read.
+    Raises ValueError if it cannot be parsed: authorities may sign malformed certificates.
     """
-    # Imported late: it takes a while, and a member without TLS starts without it.
+    # The import is slow, and a member without TLS does not need it.
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
@@ -34,7 +34,7 @@ def subject_of(certificate: bytes) -> Subject:
     except x509.ExtensionNotFound:
         return Subject(common_name)
     except Exception as error:
-        # The library does not promise which exceptions: it depends on what is wrong.
+        # The library does not document which exceptions a malformed certificate raises.
         raise ValueError(f"x509: the certificate cannot be read: {error}") from error
     others = extension.value
     return Subject(

@@ -1,25 +1,25 @@
-"""The target of an HTTP request, split by hand into a path and a query, whatever it is.
+"""Split the target of an HTTP request into a path and a query.
 
-A target is what the client wrote after the method: usually a path and a query, or a whole URL, as
-sent to proxies. It is checked only as far as needed to find the path.
+A target is the text after the method: usually a path and a query, or a whole URL, as sent to
+proxies. This module checks a target only as far as needed to find the path.
 """
 
 import re
 from urllib.parse import parse_qs, unquote_to_bytes
 
 QUERY_FIELDS_MAX = 100
-"""Fields in a query; no endpoint knows more than a few."""
+"""Fields in a query; no endpoint uses more than a few."""
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://", re.ASCII)
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})", re.ASCII)
 
 
 class TargetError(ValueError):
-    """A target that cannot be understood."""
+    """A target that cannot be parsed."""
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """Return the path and the query of a target, as they were written."""
+    """Return the path and the query of a target, without decoding them."""
     target = target.partition("#")[0]
     path, _, query = target.partition("?")
     scheme = _SCHEME.match(path)

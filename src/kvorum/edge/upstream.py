@@ -1,12 +1,12 @@
-"""The calling side of the network: gRPC calls to other servers, given and answered in batches.
+"""The calling side of the network: makes gRPC calls to other servers, in batches.
 
-What `interface.Edge` is for those who call us, `Upstream` is for those whom we call; it knows
-nothing of keys, tokens or retries. Two implementations keep this contract, the native one and the
-pure-Python one, and one set of tests holds both to it.
+`interface.Edge` serves clients; `Upstream` calls servers. It knows nothing of keys, tokens or
+retries. Two implementations, in Rust and in pure Python, fulfil this contract, and one set of tests
+checks both.
 
-Endpoints and calls are numbers, chosen by the caller, and never used twice. Every call ends with
-one ANSWERED or one ENDED, unless it is cancelled: after that nothing is told of it. Whatever is
-sent on a call that has ended is ignored.
+Endpoints and calls are numbers that the loop chooses and never uses twice. Every call ends with
+one ANSWERED or one ENDED, except that a cancelled call reports no further events. The upstream
+ignores messages sent on a call that has ended.
 """
 
 from collections.abc import Sequence
@@ -17,54 +17,54 @@ from typing import Any, Protocol, TypeAlias
 from kvorum.edge.relay import Relay, RelayRules
 
 Metadata: TypeAlias = Sequence[tuple[str, bytes]]
-"""Keys in lower case. Values of keys that end in `-bin` are raw here, and base64 on the wire."""
+"""Keys in lower case. Values of keys that end in `-bin` are raw here and base64 on the wire."""
 Unary: TypeAlias = tuple[int, int, str, bytes, Metadata]
 """A call of one message each way: (call, endpoint, path, message, metadata)."""
 
 
 class UpstreamEventKind(IntEnum):
-    """What happened to an endpoint or a call."""
+    """Kinds of events of an endpoint or a call."""
 
     CONNECTED = 1
-    """The endpoint can be called. Detail: None."""
+    """The endpoint accepts calls. Detail: None."""
     DISCONNECTED = 2
-    """It cannot any more, or could not be reached; its calls have ended before, though of those
-    that are paused this is told when they are resumed. Detail: why, in words. It is not connected
-    to again unless the caller asks for it."""
+    """The connection is lost or failed to open. The endpoint's calls report their ends before this
+    event, except that a paused call reports its end after `resume`. Detail: the reason, as text.
+    The upstream does not reconnect unless the loop requests it."""
     ANSWERED = 3
-    """A unary call was answered, with status OK. Detail: the message."""
+    """A unary call was answered with status OK. Detail: the message."""
     MESSAGE = 4
     """One message of a stream. Detail: its bytes."""
     ENDED = 5
-    """A stream ended, or a unary call without an answer. Detail: an `End`."""
+    """A stream ended, or a unary call failed. Detail: an `End`."""
     WRITABLE = 6
     """A stream's pending bytes fell below `UpstreamSettings.writable_bytes` after having reached
     it. Detail: None."""
     LEAVING = 7
-    """The endpoint asked for no more calls (GOAWAY); those that it has are still answered, and
-    DISCONNECTED follows the last of them. Detail: None."""
+    """The endpoint asked for no more calls (GOAWAY). It still answers those that it has, and
+    DISCONNECTED follows the last of these. Detail: None."""
 
 
 UpstreamEvent: TypeAlias = tuple[int, int, Any]
 """(`UpstreamEventKind`, endpoint or call, detail)."""
 End: TypeAlias = tuple[int, str, bool]
-"""(gRPC's code, text, whether the server never looked at the call).
+"""(gRPC code, text, whether the server certainly did not process the call).
 
-A connection that is lost ends its calls with UNAVAILABLE; an answer without gRPC's status is
-translated as gRPC's rules say."""
+The calls of a lost connection end with UNAVAILABLE. The upstream maps an HTTP answer without a
+gRPC status to a code as gRPC's rules say."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamTls:
-    """TLS towards an endpoint. Files are PEM, and are read again for every new connection."""
+    """TLS towards an endpoint. The upstream reads the PEM files for every new connection."""
 
     server_name: str
-    """What its certificate must be for."""
+    """The name that the server's certificate must be for."""
     ca_file: str = ""
-    """Authorities of servers' certificates; empty: those of the system."""
+    """Authorities of servers' certificates; empty: the system's."""
     cert_file: str = ""
     key_file: str = ""
-    """What we show of ourselves, if anything."""
+    """Certificate and key to present to the server; empty: none."""
     verify: bool = True
 
 
@@ -73,24 +73,24 @@ class UpstreamSettings:
     """Every limit of the calling side."""
 
     message_bytes_max: int = 2**31 - 1
-    """Largest message that is received; a larger one ends its call with RESOURCE_EXHAUSTED."""
+    """Largest message received; a larger one ends its call with RESOURCE_EXHAUSTED."""
     connect_seconds_max: float = 5.0
-    """Time for a connection, its TLS handshake and the server's settings."""
+    """Time for the TCP connection, the TLS handshake and the server's HTTP/2 settings together."""
     ping_seconds: float = 0.0
-    """Silence after which the server is sent a ping while calls are open; 0: none is sent."""
+    """Time without data from the server, while calls are open, before a ping; 0: no pings."""
     pong_seconds_max: float = 20.0
-    """Time for it to answer that, or to send anything else."""
+    """Time in which the server must answer a ping or send other data."""
     pings_without_calls: bool = False
     stream_queued_bytes_max: int = 1024 * 1024
-    """How much of one call the server may send ahead of `poll`."""
+    """Bytes that the server may send on one call ahead of `poll`."""
     connection_queued_bytes_max: int = 16 * 1024 * 1024
-    """The same for all calls of one connection, without those that are paused: each of them is held
-    back by itself, and holds back no other."""
+    """Bytes that the server may send on all calls of a connection ahead of `poll`. Paused calls do
+    not count: each has its own limit and does not delay the others."""
     writable_bytes: int = 64 * 1024
 
 
 class Upstream(Protocol):
-    """Connections to servers. Every method is called from one thread, and none blocks.
+    """Connections to servers. One thread calls all methods, and no method blocks.
 
     After `stop`, calls raise ValueError.
     """
@@ -98,75 +98,75 @@ class Upstream(Protocol):
     def connect(
         self, endpoint: int, address: str, authority: str, tls: UpstreamTls | None = None
     ) -> None:
-        """Begin to connect to `host:port`, `[v6 host]:port` or `unix:path`.
+        """Start connecting to `host:port`, `[v6 host]:port` or `unix:path`.
 
-        Names are looked up, and all their addresses tried; CONNECTED or DISCONNECTED tells how
-        that ended. Files that cannot be used are told the same way.
+        The upstream resolves names and tries all their addresses, then reports CONNECTED or
+        DISCONNECTED. Unusable TLS files lead to DISCONNECTED, too.
         """
 
     def disconnect(self, endpoint: int) -> None:
-        """Give a connection up: its calls end with CANCELLED, and DISCONNECTED is told."""
+        """Close a connection: its calls end with CANCELLED, and DISCONNECTED follows."""
 
     def call(self, batch: Sequence[Unary]) -> None:
         """Make unary calls.
 
-        At an endpoint that is not connected they end with UNAVAILABLE, as calls that the server
-        never looked at; those whose path or metadata HTTP cannot carry end with INTERNAL.
+        Calls to an endpoint that is not connected end with UNAVAILABLE, marked as unprocessed.
+        Calls whose path or metadata HTTP cannot carry end with INTERNAL.
         """
 
     def open(self, call: int, endpoint: int, path: str, metadata: Metadata) -> None:
-        """Begin a call with any number of messages each way."""
+        """Start a call with any number of messages each way."""
 
     def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
         """Send messages of streams."""
 
     def half_close(self, call: int) -> None:
-        """Say that nothing more will be sent on a stream."""
+        """End our side of a stream; no message may follow."""
 
     def cancel(self, call: int) -> None:
-        """Break a call off, and forget it."""
+        """Cancel a call; no event of it follows."""
 
     def pause(self, call: int) -> None:
-        """Hand out no more messages of a stream until `resume`, nor its end.
+        """Report neither messages nor the end of a stream until `resume`.
 
-        The server is held back.
+        Flow control stops the server from sending more.
         """
 
     def resume(self, call: int) -> None:
-        """Hand out a stream's messages again."""
+        """Report a stream's messages and end again."""
 
     def pending_bytes(self, call: int) -> int:
-        """Return how many bytes were sent on a stream and have not yet left."""
+        """Return the number of bytes queued on a stream that have not left yet."""
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when there is something to poll."""
 
     def announce_sleep(self) -> bool:
-        """Ask to be woken through `fileno`. False: something has arrived already, do not sleep."""
+        """Request a wake-up through `fileno`; False if data has arrived and the loop must poll."""
 
     def awake(self) -> None:
-        """Say that the sleep is over; until the next `announce_sleep` nobody writes to `fileno`."""
+        """End the sleep; nothing writes to `fileno` before the next `announce_sleep`."""
 
     def poll(self, events_max: int, bytes_max: int) -> list[UpstreamEvent]:
-        """Take what happened, in order for each endpoint and call.
+        """Take at most `events_max` events, of about `bytes_max` bytes in all.
 
-        At most so many events are taken, and about so many bytes. What is not taken stays where it
-        is, and holds the server back.
+        Events of one endpoint or call come in order. The rest stays queued and puts back-pressure
+        on the server.
         """
 
     def relay(self, rules: RelayRules) -> Relay | None:
-        """Pass calls of the edge that it was made with on by itself; None if it cannot.
+        """Start forwarding the edge's unary calls without the loop; None if unsupported.
 
-        There can be one.
+        An upstream has at most one relay, for the edge it was made with.
         """
 
     def counters(self) -> dict[str, int]:
-        """Return the totals of `UPSTREAM_COUNTERS`; calls that are relayed are not among them."""
+        """Return the counters of `UPSTREAM_COUNTERS`, which exclude relayed calls."""
 
     def stop(self) -> None:
-        """Close everything now, and return when no thread of it runs any more.
+        """Close everything now, and return when none of its threads runs any more.
 
-        A name that is being looked up is waited for.
+        Waits for name lookups in progress.
         """
 
 
@@ -180,4 +180,4 @@ UPSTREAM_COUNTERS = (
     "connections_made",
     "connections_failed",
 )
-"""Names in `Upstream.counters`: totals, and for `calls_open` the number now."""
+"""Names in `Upstream.counters`: totals, except that `calls_open` is the current number."""

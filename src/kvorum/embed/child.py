@@ -1,6 +1,6 @@
-"""The process of a `ProcessServer`: it gets its options by standard input, and ends with that.
+"""The process of a `ProcessServer`: it reads its options from standard input, and ends with it.
 
-What it has to tell goes to standard output, as lines of JSON.
+It writes its reports to standard output, as lines of JSON.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ def _tell(kind: str, **fields: object) -> None:
 
 
 class _Forwarded:
-    """Sends lines of the log to the program."""
+    """Sends lines of the log to the parent program."""
 
     def write(self, line: Line) -> None:
         level, moment, logger, caller, message, fields = line
@@ -39,11 +39,11 @@ class _Forwarded:
 
 
 class _Child(OwnProcess):
-    """Surroundings that are the member's own; the program decides when it ends."""
+    """The environment of the member's own process; the parent program decides when it ends."""
 
     def enter(self, loop: asyncio.AbstractEventLoop, running: Running) -> None:
         super().enter(loop, running)
-        # An interrupt of the terminal reaches the program, too.
+        # An interrupt of the terminal reaches the parent program, too.
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         loop.add_reader(STANDARD_INPUT, self._input_ended, loop, running)
@@ -58,10 +58,10 @@ class _Child(OwnProcess):
 
 
 def main() -> None:
-    """Run the member that standard input describes."""
+    """Run the member that the options on standard input describe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()
-    # Unbuffered: whatever follows is for the loop to see.
+    # Unbuffered, so that the loop sees whatever follows the options.
     with os.fdopen(os.dup(STANDARD_INPUT), "rb", buffering=0) as source:
         given: Mapping[str, object] = pickle.load(source)  # noqa: S301 (our parent)
     is_ready = False

@@ -1,9 +1,9 @@
-"""The configuration of an embedded member: the flags of the command, as arguments of Python.
+"""The configuration of an embedded member: the flags of the command, as keyword arguments.
 
-Names are those of the flags, with underscores. A value may be what Python has for it: a list for
-what is separated by commas, a number of seconds or a `timedelta` for a duration, a path for a file,
-a mapping for `initial_cluster` and `feature_gates`; or the text of the command line. Whatever is
-refused there is refused here, with the same words.
+Names are those of the flags, with underscores. A value may be the text of the command line, or a
+Python object: a list for comma-separated values, a number of seconds or a `timedelta` for a
+duration, a path for a file, a mapping for `initial_cluster` and `feature_gates`. A Config refuses
+the same values as the command line, with the same words.
 """
 
 import os
@@ -26,31 +26,31 @@ Value: TypeAlias = (
     | Iterable[str]
     | Mapping[str, str | bool | Iterable[str]]
 )
-"""What an option may be given as; numbers are floats to a type checker, whole ones too."""
+"""The types of an option's value. `float` includes whole numbers for a type checker."""
 
 _FLAGS = {flag.name: flag for flag in ALL if flag.name not in ("version", "config-file")}
 
 
 class Config:
-    """Options that were given; what was not given has the default of the command.
+    """The given options; all others have the command's defaults.
 
-    Except for addresses and the directory: without them, a member listens at free ports of
-    127.0.0.1, and has a temporary directory, which is removed at its end. With
-    `listen_client_urls=()` it listens nowhere, and is reached by `Server.client` alone. With
-    `ephemeral=True` it is kept in memory, and never waits for a disk.
+    Addresses and the directory have other defaults: the member listens on free ports of 127.0.0.1,
+    and has a temporary directory, which is removed at its end. With `listen_client_urls=()` it
+    listens nowhere, and only `Server.client` reaches it. With `ephemeral=True` it stays in memory,
+    and never waits for a disk.
     """
 
     __slots__ = ("given",)
 
     def __init__(self, **options: Value) -> None:
-        """Take options; raises ConfigError for one that does not exist or cannot be read."""
+        """Store options; raise ConfigError for an unknown option or an invalid value."""
         self.given: Mapping[str, object] = dict(_parsed(*each) for each in options.items())
-        """The values by the names of their flags."""
+        """The values, keyed by flag names."""
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **options: Value) -> Self:
-        """Read a configuration file of the server; options count more than what it says."""
-        # Imported late: its parser takes a while.
+        """Read a configuration file of the server; `options` override its content."""
+        # Imported late, because loading its parser takes a while.
         from kvorum.settings.file import read_file
 
         content = read_file(os.fspath(path))
@@ -62,7 +62,7 @@ class Config:
         return config
 
     def replaced(self, **options: Value) -> Self:
-        """Return a copy in which these options are others."""
+        """Return a copy with these options replaced."""
         config = type(self)(**options)
         config.given = {**self.given, **config.given}
         return config
@@ -84,7 +84,7 @@ def _parsed(option: str, value: Value) -> tuple[str, object]:
 
 
 def _text(value: Value, *, is_duration: bool) -> str:
-    """Return what stands for a value on a command line."""
+    """Return a value as text of a command line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, timedelta):

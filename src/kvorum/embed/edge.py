@@ -1,11 +1,11 @@
-"""An edge with a second way in: calls of clients in this process, without a socket.
+"""An edge with a second entrance: clients in this process call the server without a socket.
 
-`JoinedEdge` is the edge that the server sees. Calls of its network edge pass as they are; those of
-this process have numbers from `LOCAL_FIRST` on. A client has a `Door`, whose methods may be called
-by any thread: what goes in is queued, and what comes out is queued for the client, whose bell is
-rung. Neither side ever waits for the other. A client that has begun calls pushes: if the server
-sleeps, the client's thread takes its turn, and has its answers then, without any change of threads
-(`kvorum.embed.lending`). Everything else wakes the server if that sleeps.
+The server sees `JoinedEdge`. Calls of the network edge pass unchanged; calls of this process have
+numbers from `LOCAL_FIRST` on. A client has a `Door`, whose methods any thread may call. The door
+queues requests for the server, and the server queues responses for the client and calls the
+client's `ring`. Neither side ever waits for the other. A client that has started calls pushes: if
+the server sleeps, the client's thread takes the server's turn, and has its responses without a
+switch of threads (`kvorum.embed.lending`). Everything else wakes a sleeping server.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ from kvorum.rpc.table import METADATA_KEYS, METHODS
 
 LOCAL_FIRST: Final = 1 << 62
 PEER: Final = "in-process"
-"""What logs call a client without an address."""
+"""Stands for the client's address in logs."""
 
 _NUMBERS: Final = {path: (number, streams) for number, (path, streams) in enumerate(METHODS)}
 _KEYS: Final = frozenset(METADATA_KEYS)
@@ -49,26 +49,26 @@ class LocalCall:
     def __init__(self, number: int, of_client: int, door: "Door", *, is_stream: bool) -> None:
         self.number: int = number
         self.of_client: int = of_client
-        """The number that it has at the client."""
+        """The number of the call at the client."""
         self.door: Door = door
         self.is_stream: bool = is_stream
         self.is_ended: bool = False
-        """Whether one of both sides has ended it."""
+        """Whether one side has ended the call."""
         self.is_waiting: bool = False
-        """Whether the server wants to hear of its end although it is unary."""
+        """Whether the server wants an ENDED event although the call is unary."""
         self.is_held: bool = False
-        """Whether the client takes no messages for now."""
+        """Whether the client has paused the call's messages."""
         self.unseen: list[Delivery] = []
-        """What came while it was held."""
-        # Each is counted by one thread alone, so that no count is lost.
+        """Deliveries that arrived during the pause."""
+        # Each counter is written by one thread alone, so that no update is lost.
         self.sent_bytes: int = 0
         self.taken_bytes: int = 0
         self.is_owed: bool = False
-        """Whether the server is told when few bytes are left that the client has not taken."""
+        """Whether the server waits for a WRITABLE event of this call."""
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes the client has not taken."""
+        """The bytes that the client has not taken."""
         return self.sent_bytes - self.taken_bytes
 
 
@@ -78,31 +78,31 @@ class Delivery(NamedTuple):
     call: LocalCall
     content: bytes | End
     is_last: bool = True
-    """Whether the call has ended with it: well, if it is a message."""
+    """Whether this ends the call: a message ends it with status OK."""
 
 
 class Door:
-    """One client's way to the server, and the answers that it has not taken."""
+    """One client's connection to the server, with the responses that it has not taken."""
 
     __slots__ = ("_calls", "_edge", "_known", "_metadata", "deliveries", "ring")
 
     def __init__(self, edge: "JoinedEdge", ring: Callable[[], None]) -> None:
         self._edge = edge
         self._calls: dict[int, LocalCall] = {}
-        # What the last call came with, and what of it the server is told: most calls share one.
+        # The metadata of the last call, and its part for the server: most calls share one object.
         self._metadata: Metadata = ()
         self._known: RequestMetadata | None = None
         self.ring: Callable[[], None] = ring
-        """Called in the server's turn, when there are deliveries; never waits, never raises."""
+        """Called in the server's turn when there are deliveries; never blocks, never raises."""
         self.deliveries: deque[Delivery] = deque()
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are taken."""
+        """Whether the server accepts calls."""
         return not self._edge.is_leaving
 
     def start(self, call: int, path: str, metadata: Metadata, message: bytes, ends: bool) -> None:
-        """Begin a call, which is served after `push`; a refusal is delivered, too."""
+        """Queue a call, which `push` has served; a refusal becomes a delivery, too."""
         edge = self._edge
         number, is_stream = _NUMBERS.get(path, (-1, False))
         local = LocalCall(edge.next_number(), call, self, is_stream=is_stream)
@@ -132,11 +132,11 @@ class Door:
             edge.queue((local, (EventKind.HALF_CLOSED, local.number, None)))
 
     def push(self, *, may_wait: bool) -> None:
-        """Have calls served that were begun: here and now, or soon; `JoinedEdge.push`."""
+        """Have started calls served, here and now or soon; see `JoinedEdge.push`."""
         self._edge.push(may_wait=may_wait)
 
     def send(self, call: int, message: bytes) -> None:
-        """Send a message more."""
+        """Send another message of a stream."""
         local = self._calls.get(call)
         if local is None or local.is_ended:
             return
@@ -150,38 +150,38 @@ class Door:
         self._edge.take((local, (EventKind.MESSAGE, local.number, message)))
 
     def hold(self, call: int, *, is_held: bool) -> None:
-        """Take no more messages of a call, or go on."""
+        """Pause or resume the messages of a call."""
         local = self._calls.get(call)
         if local is not None and local.is_held != is_held:
             local.is_held = is_held
             if not is_held:
                 unseen, local.unseen = local.unseen, []
-                # Before all others, which came later.
+                # Put these first, because all others arrived later.
                 self.deliveries.extendleft(reversed(unseen))
                 self.ring()
 
     def cancel(self, call: int) -> None:
-        """Break a call off; nothing more of it is delivered."""
+        """Cancel a call; nothing more of it is delivered."""
         local = self._calls.pop(call, None)
         if local is not None and not local.is_ended:
             local.is_ended = True
-            # A unary call is looked at again when it is handed out: it may be marked by then.
+            # `poll` decides whether the server gets this event; a unary call may be marked by then.
             self._edge.take((local, (EventKind.ENDED, local.number, None)))
 
     def close(self) -> None:
-        """Break all calls off."""
+        """Cancel all calls."""
         for call in list(self._calls):
             self.cancel(call)
         self.deliveries.clear()
 
     def take(self) -> Delivery | None:
-        """Return the next message or end that the client may have; None if there is none."""
+        """Return the next delivery for the client; None if there is none."""
         deliveries = self.deliveries
         while deliveries:
             delivery = deliveries.popleft()
             call, content, is_last = delivery
             if self._calls.get(call.of_client) is not call:
-                continue  # it was cancelled
+                continue  # the client cancelled it
             if call.is_held:
                 call.unseen.append(delivery)
                 continue
@@ -194,7 +194,7 @@ class Door:
 
 
 class JoinedEdge:
-    """The edge of a member that clients in its process can call; see `Edge`."""
+    """The edge of a member that clients in its process can call, too; see `Edge`."""
 
     def __init__(
         self,
@@ -203,10 +203,11 @@ class JoinedEdge:
         wake: Callable[[], None],
         lend: Callable[[bool], bool],
     ) -> None:
-        """`wake` lets the server's loop take a turn, from any thread.
+        """Join the process's clients to a network edge.
 
-        `lend` lets this thread take one, if the loop sleeps, and returns whether it did; with
-        False, it does not wait for a disk.
+        `wake` makes the server's loop take a turn, from any thread. `lend` takes a turn in this
+        thread if the loop sleeps, and returns whether it did; with False it does not wait for a
+        disk.
         """
         self._edge = edge
         self._wake = wake
@@ -215,12 +216,12 @@ class JoinedEdge:
         self.message_bytes_max: int = limits.request_bytes_max
         self.next_number: Callable[[], int] = count(LOCAL_FIRST).__next__
         self.is_leaving: bool = False
-        """Whether no more calls are taken."""
+        """Whether new calls are refused."""
         self._is_asleep = False
         self._is_stopped = False
         self._inbox: deque[tuple[LocalCall, Request | Event]] = deque()
         self._calls: dict[int, LocalCall] = {}
-        """Those that the server knows and nobody has ended."""
+        """Calls that the server knows and that neither side has ended."""
         self.check_tls = edge.check_tls
         self.listen = edge.listen
         self.fileno = edge.fileno
@@ -232,25 +233,25 @@ class JoinedEdge:
         self.write_log = edge.write_log
         self.written = edge.written
 
-    # From any thread.
+    # Called from any thread.
 
     def queue(self, arrived: tuple[LocalCall, Request | Event]) -> None:
-        """Take something of a client in this process, who pushes later."""
+        """Queue a request or event of a local client, which pushes later."""
         self._inbox.append(arrived)
         if self._is_stopped:
             self._refuse_arrived()
 
     def take(self, arrived: tuple[LocalCall, Request | Event]) -> None:
-        """Take something of a client in this process."""
+        """Queue a request or event of a local client, and wake the server."""
         self.queue(arrived)
         self._call_server()
 
     def push(self, *, may_wait: bool) -> None:
-        """Have what is queued served: in this thread, if the server sleeps, otherwise soon.
+        """Have queued requests served: in this thread if the server sleeps, otherwise soon.
 
-        A thread that has something else to do may not wait for a disk.
+        A thread with other work must not wait for a disk; it passes `may_wait=False`.
         """
-        # A server that is awake looks at the queue again before it sleeps.
+        # A server that is awake checks the queue again before it sleeps.
         if self._is_asleep and self._inbox and not self._lend(may_wait):
             self._call_server()
 
@@ -260,7 +261,7 @@ class JoinedEdge:
             self._wake()
 
     def _refuse_arrived(self) -> None:
-        """End what nobody will poll any more; by the thread that has stopped, or came later."""
+        """End queued calls after the stop; called by the stopping thread, or a later caller."""
         while True:
             try:
                 call, _ = self._inbox.popleft()
@@ -275,20 +276,20 @@ class JoinedEdge:
             call.door.ring()
 
     def taken(self, call: LocalCall, size: int) -> None:
-        """Hear that a stream's client has taken so many bytes."""
+        """Record that a stream's client has taken this many bytes."""
         call.taken_bytes += size
         self._pay(call)
 
     def _pay(self, call: LocalCall) -> None:
-        """Tell the server that a stream is writable, if it waits for that."""
+        """Send a WRITABLE event of a stream, if the server waits for it."""
         if call.is_owed and call.pending_bytes < self._writable_bytes:
             call.is_owed = False
             self.take((call, (EventKind.WRITABLE, call.number, None)))
 
-    # By whoever takes the server's turn.
+    # Called by the thread that takes the server's turn.
 
     def announce_sleep(self) -> bool:
-        """Ask to be woken; False if something has arrived already."""
+        """Ask to be woken; return False if something has already arrived."""
         self._is_asleep = True
         if self._inbox or not self._edge.announce_sleep():
             self._is_asleep = False
@@ -296,12 +297,12 @@ class JoinedEdge:
         return True
 
     def awake(self) -> None:
-        """Say that the sleep is over."""
+        """End the sleep that `announce_sleep` began."""
         self._is_asleep = False
         self._edge.awake()
 
     def poll(self, calls_max: int, bytes_max: int) -> tuple[list[Request], list[Event]]:
-        """Take what arrived, from both sides; neither takes the other's room."""
+        """Return arrived requests and events; local calls use at most half of the limits."""
         inbox = self._inbox
         if not inbox:
             return self._edge.poll(calls_max, bytes_max)
@@ -337,7 +338,7 @@ class JoinedEdge:
         return requests, events
 
     def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
-        """End unary calls."""
+        """Send the responses of unary calls, which ends them."""
         if self._calls:
             calls, others, doors = self._calls, [], set()
             for each in batch:
@@ -372,7 +373,8 @@ class JoinedEdge:
                 call.sent_bytes += len(message)
                 if call.pending_bytes >= self._writable_bytes:
                     call.is_owed = True
-                    # The client may have taken all of it since, and saw nothing that it owes.
+                    # The client may have taken all bytes before `is_owed` was set, and sent no
+                    # event.
                     self._pay(call)
                 call.door.deliveries.append(Delivery(call, message, False))
                 doors.add(call.door)
@@ -388,7 +390,7 @@ class JoinedEdge:
             self._edge.start(call, metadata)
 
     def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
-        """End a stream after what was sent."""
+        """End a stream after its queued messages."""
         if call < LOCAL_FIRST:
             self._edge.finish(call, status, trailers)
             return
@@ -399,18 +401,18 @@ class JoinedEdge:
             local.door.ring()
 
     def has_room(self, call: int, is_long: bool = False) -> bool:
-        """Return whether an answer may be made; one to this process always."""
+        """Return whether a response may be sent; local calls always have room."""
         return call >= LOCAL_FIRST or self._edge.has_room(call, is_long)
 
     def pending_bytes(self, call: int) -> int:
-        """Return how many bytes were sent and not taken."""
+        """Return the bytes that were sent and not yet taken by the client."""
         if call < LOCAL_FIRST:
             return self._edge.pending_bytes(call)
         local = self._calls.get(call)
         return local.pending_bytes if local is not None else 0
 
     def mark_waiting(self, call: int) -> None:
-        """Ask for ENDED if a unary call ends before its reply."""
+        """Request an ENDED event if a unary call ends before its reply."""
         if call < LOCAL_FIRST:
             self._edge.mark_waiting(call)
             return
@@ -427,20 +429,20 @@ class JoinedEdge:
         return None if call >= LOCAL_FIRST else self._edge.peer_certificate(call)
 
     def drain(self) -> None:
-        """Take no more calls."""
+        """Refuse new calls."""
         self.is_leaving = True
         self._edge.drain()
 
     def is_quiet(self) -> bool:
-        """Return whether no call can come any more."""
+        """Return whether no call can arrive any more."""
         return not self._inbox and self._edge.is_quiet()
 
     def is_drained(self) -> bool:
-        """Return whether nobody is connected any more."""
+        """Return whether no client is connected any more."""
         return not self._inbox and not self._calls and self._edge.is_drained()
 
     def stop(self) -> None:
-        """End everything now."""
+        """End all calls now."""
         self.is_leaving = True
         self._edge.stop()
         self._is_stopped = True

@@ -1,7 +1,8 @@
-"""What members inside a program have in common, whether in a thread or in a process of their own.
+"""The common part of embedded members, in a thread or in a process of their own.
 
-A thread of this process belongs to each of them: it runs the member, or hears of the process that
-does. Everything here may be called by any thread of the process that made it, and by no other.
+Each of them has a thread of this process, which runs the member, or reads the reports of the
+member's process. Any thread of the process that created the member may call these methods, but no
+other process may.
 """
 
 import asyncio
@@ -27,13 +28,13 @@ class Embedded(ABC):
     """One member; use it as a context manager, or call `start` and `close`."""
 
     def __init__(self, config: Config | None = None) -> None:
-        """Prepare a member: ports are held for it. Raises ConfigError."""
+        """Prepare a member and reserve its ports; raise ConfigError for invalid options."""
         self._process = os.getpid()
         self._lodging = Lodging()
         try:
             self._given = self._lodging.furnish((config or Config()).given)
             self.config: Settled = settle(self._given)
-            """Its options, with those that were not given."""
+            """All options, with defaults."""
             check(self.config, self._given)
         except BaseException:
             self._lodging.leave()
@@ -45,28 +46,29 @@ class Embedded(ABC):
         """Set when the member is ready or has stopped."""
         self._stopped = threading.Event()
         self.is_ready: bool = False
-        """Whether clients have been let in."""
+        """Whether the member serves clients."""
         self.error: BaseException | None = None
-        """Why it has stopped, unless it was told to."""
+        """The error that stopped the member; None after a requested end."""
 
     @abstractmethod
     def _serve(self) -> None:
-        """Run the member, in its thread, to its end; raises what stopped it."""
+        """Run the member to its end, in its thread; raise the error that stopped it."""
 
     @abstractmethod
     def _ask_to_end(self) -> None:
-        """Let `_serve` return soon."""
+        """Make `_serve` return soon."""
 
     @abstractmethod
     def _abandon(self) -> None:
-        """Close what a forked child has of the parent's member, which goes on there."""
+        """Close a forked child's copies of the member's resources; the parent's member runs on."""
 
-    # Its life.
+    # Life cycle.
 
     def start(self, *, wait: bool = True) -> Self:
-        """Start it, and return when it is ready; raises what is in the way.
+        """Start the member, and return when it is ready; raise the error that prevents it.
 
-        With `wait=False` return at once: members of one cluster are ready when most of them are.
+        With `wait=False` return at once: the members of one cluster become ready when a majority
+        runs.
         """
         self._check_process()
         with self._lock:
@@ -86,7 +88,7 @@ class Embedded(ABC):
         return self
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Return when clients are let in; raises TimeoutError, or why the member stopped."""
+        """Wait until clients are served; raise TimeoutError, or the error that stopped it."""
         self._check_process()
         if not self._changed.wait(timeout):
             raise TimeoutError(f"the member {self.config.name} is not ready after {timeout} s")
@@ -96,11 +98,11 @@ class Embedded(ABC):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it has ended."""
+        """Whether the member has ended."""
         return self._stopped.is_set()
 
     def wait_stopped(self, timeout: float | None = None) -> bool:
-        """Return whether it ends in time; raises what ended it, unless it was told to."""
+        """Return whether the member ends in time; raise the error that stopped it, if any."""
         self._check_process()
         if not self._stopped.wait(timeout):
             return False
@@ -108,7 +110,7 @@ class Embedded(ABC):
         return True
 
     def close(self) -> None:
-        """End it cleanly, and return when nothing is left of it; raises what stopped it before."""
+        """End the member cleanly and release everything; raise an earlier error that stopped it."""
         self._check_process()
         self._end()
         self._raise()
@@ -127,7 +129,7 @@ class Embedded(ABC):
         if kind is None:
             self.close()
         else:
-            # Whatever stopped the member, the error that is on its way says more.
+            # The caller's exception says more than the error that stopped the member.
             self._end()
 
     async def __aenter__(self) -> Self:
@@ -174,23 +176,23 @@ class Embedded(ABC):
         self.is_ready = True
         self._changed.set()
 
-    # Where it is.
+    # Addresses.
 
     @property
     def client_url(self) -> str:
-        """The first URL that clients reach it at; raises ValueError if it listens nowhere."""
+        """The first client URL; raises ValueError if the member listens nowhere."""
         if not self.config.advertise_client_urls:
             raise ValueError("this member listens nowhere; `client()` reaches it")
         return str(self.config.advertise_client_urls[0])
 
     @property
     def client_urls(self) -> tuple[str, ...]:
-        """The URLs that clients reach it at."""
+        """The client URLs of the member."""
         return tuple(map(str, self.config.advertise_client_urls))
 
     @property
     def peer_urls(self) -> tuple[str, ...]:
-        """The URLs that other members reach it at."""
+        """The peer URLs of the member."""
         return tuple(map(str, self.config.advertise_peer_urls))
 
     # Other processes.
@@ -204,7 +206,7 @@ class Embedded(ABC):
 
 
 _servers: "weakref.WeakSet[Embedded]" = weakref.WeakSet()
-"""Those that run."""
+"""The running members."""
 
 
 def _abandon_all() -> None:
@@ -215,15 +217,15 @@ def _abandon_all() -> None:
 
 
 def _end_all() -> None:
-    """End what still runs when the interpreter does."""
+    """End the members that still run when the interpreter ends."""
     for server in list(_servers):
         with suppress(BaseException):
             server._end()
 
 
 os.register_at_fork(after_in_child=_abandon_all)
-# Called before the interpreter ends the threads that members need for their end: those of
-# `concurrent.futures`, which registers itself in the same way, are ended after what is registered
-# later. `atexit` would come too late for that.
+# Called before the interpreter ends the threads of `concurrent.futures`, which members need to end.
+# That module registers itself in the same way, and later registrations run first. `atexit` would
+# come too late.
 _ = concurrent.futures.thread
 threading._register_atexit(_end_all)  # type: ignore[attr-defined]

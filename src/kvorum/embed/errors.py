@@ -1,4 +1,4 @@
-"""What goes wrong with a member that is embedded."""
+"""The errors of an embedded member."""
 
 from kvorum.client.errors import ForkedError
 from kvorum.process.refusals import REFUSALS, text_of, title_of
@@ -12,11 +12,11 @@ class StartError(Exception):
 
 
 class StoppedError(Exception):
-    """A member in a process of its own has stopped, and nobody had told it to."""
+    """A member in a process of its own stopped without a request to do so."""
 
 
 def told(error: Exception, *, is_start: bool) -> Exception:
-    """Return what a caller is told for an error that ended a member."""
+    """Return the error to raise to the caller for an error that ended a member."""
     if isinstance(error, ConfigError) or not is_start or not isinstance(error, REFUSALS):
         return error
     return StartError(f"{title_of(error)}: {text_of(error)}")

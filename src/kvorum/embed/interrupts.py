@@ -1,11 +1,11 @@
-"""Moments that no signal breaks off.
+"""Run code that no signal handler interrupts.
 
-Python runs handlers of signals in the main thread, between any two of its steps, and what they
-raise, such as KeyboardInterrupt, comes out there. A moment that must be whole holds them back: they
-are called when it is over, as if the signals had come then. Other threads never run handlers.
+Python runs signal handlers in the main thread, between any two of its steps, and an exception that
+a handler raises, such as KeyboardInterrupt, appears there. `uninterrupted` delays the handlers
+until its function has returned, as if the signals had come then. Other threads never run handlers.
 """
 
-# Those of `signal` turn numbers into names and back, which takes longer than all else here.
+# The functions of `signal` turn numbers into names and back, which costs more than the rest here.
 import _signal  # type: ignore[import-not-found]
 import sys
 import threading
@@ -19,12 +19,12 @@ Handler = Callable[[int, FrameType | None], Any]
 _NUMBERS: Final = sorted(
     set(range(1, _signal.SIGRTMIN)) & _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}
 )
-"""Real-time signals are left out: nobody gives them handlers that raise."""
+"""Real-time signals are left out, because programs do not give them handlers that raise."""
 _MAIN: Final = threading.main_thread()
 
 
 def uninterrupted(moment: Callable[[], T]) -> T:
-    """Run something, and after it the handlers of signals that came meanwhile."""
+    """Run a function, and after it the handlers of signals that arrived meanwhile."""
     if threading.get_ident() != _MAIN.ident:
         return moment()
     held = _handlers()
@@ -35,17 +35,17 @@ def uninterrupted(moment: Callable[[], T]) -> T:
         return moment()
     finally:
         _give_back(held)
-        # Not raised again: whoever is woken by signals has heard of these.
+        # Call handlers instead of raising signals again, which the wakeup descriptor has reported.
         for number in came:
             held[number](number, sys._getframe())
 
 
 _seen: tuple[list[object], dict[int, Handler]] = ([], {})
-"""What all signals lead to, and of that the handlers, as they were the last time."""
+"""The dispositions of all signals at the last call, and the callable handlers among them."""
 
 
 def _handlers() -> dict[int, Handler]:
-    """Return the handlers that are called now; looked at each time, thought about when changed."""
+    """Return the current handlers; the dictionary is rebuilt only after a change."""
     global _seen
     found = list(map(_signal.getsignal, _NUMBERS))
     seen, handlers = _seen
@@ -62,7 +62,7 @@ def _give_back(held: dict[int, Handler]) -> None:
         try:
             _signal.signal(number, handler)
         except BaseException as error:
-            # One that has its handler back already has come before this call.
+            # The exception is of an already restored handler, whose signal came before this call.
             raised = error
             _signal.signal(number, handler)
     if raised is not None:

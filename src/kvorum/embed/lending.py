@@ -1,12 +1,13 @@
-"""A loop that lends itself: while its thread sleeps, another one takes a turn in its place.
+"""An event loop that other threads may run for one turn while its own thread sleeps.
 
-One rule: who holds the baton is the loop. The loop's own thread holds it always, except while it
-sleeps, and takes it back before it looks at what has woken it. So for the loop, and for everything
-that runs on it, a turn of another thread is a part of its sleep: at any time one thread touches
-them. What such a turn asks the loop for, by `call_soon` or a timer, wakes the loop's own thread.
+One rule: only the holder of the baton, a lock, may touch the loop. The loop's own thread always
+holds it, except while it sleeps, and takes it back before it looks at the events that woke it. For
+the loop, and for everything that runs on it, another thread's turn is a part of its sleep, and one
+thread at a time touches them. Callbacks and timers that such a turn adds to the loop wake the
+loop's own thread.
 
-Nobody waits for the baton but the loop's own thread, and while that waits, nobody else gets it. A
-turn that is lent to the main thread is not broken off by signals (`kvorum.embed.interrupts`).
+Only the loop's own thread waits for the baton, and while it waits, no other thread gets it. Signals
+do not interrupt a turn in the main thread (`kvorum.embed.interrupts`).
 """
 
 import asyncio
@@ -24,19 +25,19 @@ Ts = TypeVarTuple("Ts")
 
 
 class _Baton(selectors.EpollSelector):
-    """What the loop sleeps in; its sleep is when the baton is free."""
+    """The selector in which the loop sleeps; it releases the baton during the sleep."""
 
     def __init__(self) -> None:
         super().__init__()
         self.held = threading.Lock()
         self.held.acquire()
         self.is_awaited = False
-        """Whether the loop's own thread waits to get it back."""
+        """Whether the loop's own thread waits for the baton."""
         self._sleep = select.poll()
         self._sleep.register(self.fileno(), select.POLLIN)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Sleep until something happens; what that was is looked at with the baton in hand."""
+        """Sleep until an event arrives; take the baton back before reading the events."""
         if timeout is None or timeout > 0:
             self.held.release()
             try:
@@ -49,20 +50,20 @@ class _Baton(selectors.EpollSelector):
 
 
 class LentLoop(asyncio.SelectorEventLoop):
-    """The loop of a member; its thread makes it, runs it and closes it."""
+    """The loop of a member; its own thread creates it, runs it and closes it."""
 
     def __init__(self) -> None:
         self._baton = _Baton()
         self._is_lent = False
         super().__init__(self._baton)
-        # Its threads are checked by the baton; asyncio would take each turn that is lent amiss.
+        # The baton checks the threads; asyncio's debug mode would reject each lent turn.
         self.set_debug(False)
 
     def lend(self, turn: Callable[[], None]) -> bool:
-        """Run a turn in this thread, if the loop sleeps; return whether it did.
+        """Run a turn in this thread, if the loop sleeps; return whether it ran.
 
-        A turn handles its errors. What ends it all the same, as an exception does that somebody
-        sets for this thread, goes to the loop's handler of exceptions, and on to the caller.
+        A turn handles its errors. An exception that still ends a turn, such as one that another
+        thread sets for this thread, goes to the loop's exception handler, and on to the caller.
         """
         if self._baton.is_awaited or self._baton.held.locked():
             return False
@@ -87,7 +88,7 @@ class LentLoop(asyncio.SelectorEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """Call something soon, in the loop's own thread."""
+        """Schedule a callback in the loop's own thread."""
         if self._is_lent:
             return super().call_soon_threadsafe(callback, *args, context=context)
         return super().call_soon(callback, *args, context=context)
@@ -99,13 +100,13 @@ class LentLoop(asyncio.SelectorEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call something at a moment, in the loop's own thread."""
+        """Schedule a callback in the loop's own thread at a time."""
         timer = super().call_at(when, callback, *args, context=context)
         if self._is_lent:
-            # It sleeps until what was its first timer before.
+            # Wake the loop, which sleeps until its earlier first timer.
             super().call_soon_threadsafe(_nothing)
         return timer
 
 
 def _nothing() -> None:
-    """Let the loop look at its timers."""
+    """Do nothing; the call makes the loop check its timers."""

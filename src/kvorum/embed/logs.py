@@ -16,15 +16,15 @@ _LEVELS = {
     "fatal": logging.CRITICAL,
 }
 
-# A program that says nothing about logs gets none; otherwise warnings would go to its terminal.
+# Without logging settings the program gets no log; otherwise warnings would go to its terminal.
 logging.getLogger("kvorum").addHandler(logging.NullHandler())
 
 
 class LoggingOutput:
-    """Takes lines, and makes records of those that somebody wants."""
+    """Turns log lines into records for enabled loggers."""
 
     def __init__(self, member: str) -> None:
-        """Make one for the member of that name."""
+        """Name the member whose log this is."""
         self._member = member
 
     def write(self, line: Line) -> None:
@@ -38,7 +38,7 @@ class LoggingOutput:
 
 
 class _Text:
-    """The text of a line, which is made when somebody reads it."""
+    """The text of a line, formatted when a handler needs it."""
 
     __slots__ = ("_line",)
 
@@ -50,12 +50,12 @@ class _Text:
 
 
 def text_of(line: Line) -> str:
-    """Return the message of a line, and its fields."""
+    """Return the message of a line, with its fields."""
     return escaped(line.message + "".join(f" {key}={value}" for key, value in line.fields.items()))
 
 
 def open_log(config: Config, given: Mapping[str, object], output: Output) -> Logger:
-    """Return the log of a member: with that output, unless others were given; or ConfigError."""
+    """Return a member's log to `output`, unless log outputs were given; raise ConfigError."""
     if "log-outputs" in given:
         return open_logger(config.logger, config.log_outputs, config.log_level, config.log_format)
     if config.log_level not in LEVELS:

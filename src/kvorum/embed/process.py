@@ -1,8 +1,8 @@
 """A member in a process of its own, which ends with the program that started it.
 
-The same as `Server` to its callers, but what they compute does not keep the member from its work.
-Its clients call it over the network. The process is told by its standard input when to end, and
-that ends with the program, however it ends; its log comes back as lines of JSON.
+Callers use it like `Server`, but their computations do not slow the member down. Its clients call
+it over the network. The member ends when its standard input closes, which also happens when the
+program ends, however it ends. Its log comes back as lines of JSON.
 """
 
 import json
@@ -33,18 +33,18 @@ class ProcessServer(Embedded):
     """A member in a child process; use it as a context manager, or call `start` and `close`."""
 
     def __init__(self, config: Config | None = None) -> None:
-        """Prepare a member: ports are held for it. Raises ConfigError."""
+        """Prepare a member and reserve its ports; raise ConfigError for invalid options."""
         super().__init__(config)
         self._child: subprocess.Popen[bytes] | None = None
         self._log = LoggingOutput(self.config.name)
 
     @property
     def pid(self) -> int | None:
-        """The number of the process, while it runs."""
+        """The id of the process, while it runs."""
         return None if self._child is None else self._child.pid
 
     def _serve(self) -> None:
-        # As helpers of a member are started: nothing is imported from the working directory.
+        # As for helper processes of a member: nothing is imported from the working directory.
         isolation = "-I" if sys.flags.isolated else "-P"
         command = [sys.executable, isolation, "-c", START, str(PACKAGES)]
         with self._lock:
@@ -72,7 +72,7 @@ class ProcessServer(Embedded):
             raise error
 
     def _listen(self, child: subprocess.Popen[bytes]) -> Exception | None:
-        """Hear what the process tells, until it ends; return why, if it says so."""
+        """Process the reports of the child until it ends; return the reported error, if any."""
         assert child.stdout is not None
         error = None
         for told in map(json.loads, child.stdout):
@@ -99,14 +99,14 @@ class ProcessServer(Embedded):
                     pipe.raw.close()  # type: ignore[attr-defined]
 
     def client(self, **options: Unpack[ClientOptions]) -> "Client":
-        """Return a client of it."""
+        """Return a client of the member."""
         from kvorum.client import Client
 
         self._check_process()
         return Client(self.client_urls, **options)
 
     def async_client(self, **options: Unpack[ClientOptions]) -> "AsyncClient":
-        """Return a client of it, for the loop that runs now."""
+        """Return a client of the member, for the running event loop."""
         from kvorum.client import AsyncClient
 
         self._check_process()

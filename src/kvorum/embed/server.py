@@ -1,8 +1,8 @@
 """A member in a thread of this process, with a loop of its own.
 
-While the loop sleeps, threads that call the member take its turns (`kvorum.embed.lending`).
-Nothing of the process is touched: no signal handlers, no limits, no settings of the garbage
-collector, and an error that stops the member ends its thread alone.
+While the loop sleeps, threads that call the member take its turns (`kvorum.embed.lending`). The
+member changes nothing of the process: no signal handlers, no limits, no settings of the garbage
+collector. An error that stops the member ends its thread alone.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 NOWHERE = "in-process:1"
-"""Stands for a member that listens nowhere, where a client's endpoint is named."""
+"""The endpoint that clients show for a member that listens nowhere."""
 
 
 class ClientOptions(TypedDict, total=False):
-    """Options of clients that have a meaning without a network."""
+    """Client options that have a meaning without a network."""
 
     user: str
     password: str
@@ -48,7 +48,7 @@ class Server(Embedded):
     """A member in a thread; use it as a context manager, or call `start` and `close`."""
 
     def __init__(self, config: Config | None = None) -> None:
-        """Prepare a member: ports are held for it. Raises ConfigError."""
+        """Prepare a member and reserve its ports; raise ConfigError for invalid options."""
         super().__init__(config)
         try:
             logger = open_log(self.config, self._given, self._log_output())
@@ -57,23 +57,23 @@ class Server(Embedded):
             raise
         self._running = Running(self.config, logger, _Guest(self))
         self.edge: JoinedEdge | None = None
-        """Takes calls of this process, once the member has begun."""
+        """Accepts calls of this process, once the member has started."""
         self._loop: LentLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
 
     def _log_output(self) -> Output:
-        """Return where lines go, unless outputs are given."""
+        """Return the output of the log if the configuration names none."""
         return LoggingOutput(self.config.name)
 
-    # In its own thread.
+    # Called in the member's thread.
 
     def _serve(self) -> None:
         try:
             with asyncio.Runner(loop_factory=LentLoop) as runner:
                 runner.run(self._main())
         except asyncio.CancelledError:
-            pass  # it was told to end before it had begun
+            pass  # it was asked to end before it had started
         except Exception as error:
             shown = told(error, is_start=not self.is_ready)
             if shown is error:
@@ -105,17 +105,17 @@ class Server(Embedded):
             self._task.cancel()
 
     def entered(self) -> None:
-        """Hear that the member can be ended cleanly from now on."""
+        """Record that the member can be ended cleanly from now on."""
         self._has_begun = True
 
     def became_ready(self) -> None:
-        """Hear that clients are let in."""
+        """Record that the member serves clients."""
         self._became_ready()
 
     def _abandon(self) -> None:
         self._running.abandon()
 
-    # Its clients.
+    # Clients.
 
     def client(self, **options: Unpack[ClientOptions]) -> "Client":
         """Return a client that calls the member without a socket."""
@@ -126,7 +126,7 @@ class Server(Embedded):
         return Client([each.text for each in addresses], shell=make, **options)
 
     def async_client(self, **options: Unpack[ClientOptions]) -> "AsyncClient":
-        """Return a client that calls the member without a socket, for the loop that runs now."""
+        """Return a client that calls the member without a socket, for the running event loop."""
         from kvorum.client import AsyncClient
 
         addresses = self._addresses()
@@ -144,14 +144,14 @@ class Server(Embedded):
         return Door(self.edge, ring)
 
     def wake(self) -> None:
-        """Let the member take a turn; for its edge, from any thread."""
+        """Make the member take a turn; called by its edge, from any thread."""
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # it has just been closed
+            with suppress(RuntimeError):  # the loop has just been closed
                 loop.call_soon_threadsafe(self._running.ring, True)
 
     def lend(self, may_wait: bool) -> bool:
-        """Take a turn of the member in this thread, if it sleeps; for its edge."""
+        """Take a turn of the member in this thread, if its loop sleeps; called by its edge."""
         loop = self._loop
         return loop is not None and loop.lend(self._turn if may_wait else self._turn_at_once)
 
@@ -159,12 +159,12 @@ class Server(Embedded):
         self._running.ring(True)
 
     def _turn_at_once(self) -> None:
-        # Files that are not synced take no time.
+        # This thread must not wait for a disk; writes without fsync do not wait.
         self._running.ring(self.config.unsafe_no_fsync)
 
 
 class _Guest:
-    """Surroundings that are left as they are."""
+    """An environment that the member leaves unchanged."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -1,6 +1,6 @@
-"""The shells of clients in the member's process: a door takes the place of sockets.
+"""The shells of clients in the member's process: a `Door` takes the place of sockets.
 
-All else is as with the network: the same core decides about deadlines, tokens and attempts.
+Everything else is as with the network: the same core handles deadlines, tokens and retries.
 """
 
 import threading
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvorum.client.threads import Ready
 
 OpenDoor = Callable[[Callable[[], None]], Door]
-"""Makes a door, given what is called when there are deliveries."""
+"""Creates a door, given the function to call when there are deliveries."""
 
 _ELSEWHERE = "a client of a member in this process reaches no other; use `kvorum.Client` for that"
 _ENDED = "the member in this process has ended"
@@ -30,25 +30,25 @@ _WELL = End(Code.OK, "")
 
 
 class _AtDoor:
-    """What a core asks for, done at a door; both shells put it before their own."""
+    """The core's requests, carried out at a door; both shells put this class before their base."""
 
     core: Core
     _door: Door
     _addresses: Sequence[Address]
     _told: list[int]
-    """Endpoints that cannot be reached, and the core was not told yet."""
+    """Unreachable endpoints that were not yet reported to the core."""
 
     def _ring(self) -> None:
-        """Let whoever reads look; each shell has its own way."""
+        """Wake the reader; each shell has its own way."""
 
     def connect(self, endpoint: int) -> None:
-        """Connect at once, or never."""
+        """Connect at once, or report the endpoint as unreachable."""
         if not _connect(self.core, endpoint, self._addresses, self._door):
             self._told.append(endpoint)
             self._ring()
 
     def disconnect(self, endpoint: int) -> None:
-        """Do nothing: the core has ended its calls."""
+        """Do nothing: the core has already ended the calls of this endpoint."""
 
     def start(
         self,
@@ -59,24 +59,24 @@ class _AtDoor:
         message: bytes,
         ends: bool,
     ) -> None:
-        """Begin a call."""
+        """Start a call."""
         self._door.start(call, path, metadata, message, ends)
 
     def send(self, call: int, message: bytes) -> None:
-        """Send a message more."""
+        """Send another message."""
         self._door.send(call, message)
 
     def hold(self, call: int, *, is_held: bool) -> None:
-        """Take no more messages of a call, or go on."""
+        """Pause or resume the messages of a call."""
         self._door.hold(call, is_held=is_held)
 
     def cancel(self, call: int) -> None:
-        """Break a call off."""
+        """Cancel a call."""
         self._door.cancel(call)
 
 
 class _LocalTurn(Turn):
-    """A while in which one thread touches the core; what that asks for is done at the end."""
+    """A period in which one thread uses the core; at its end the door serves the started calls."""
 
     __slots__ = ("_local",)
 
@@ -90,7 +90,7 @@ class _LocalTurn(Turn):
 
 
 class LocalThreads(_AtDoor, ThreadedClient):
-    """For threads."""
+    """The shell for threads."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class LocalThreads(_AtDoor, ThreadedClient):
         self._addresses = addresses
         self._told = []
 
-    # What wakes whoever reads.
+    # Waking the reader.
 
     def _open_bell(self) -> None:
         pass
@@ -117,18 +117,18 @@ class LocalThreads(_AtDoor, ThreadedClient):
         self._door.close()
 
     def _ring(self) -> None:
-        # Nobody else takes a signal that was given already.
+        # Only `_sleep` acquires this lock, so a locked one means that no signal is pending.
         if self._signal.locked():
             with suppress(RuntimeError):
                 self._signal.release()
 
     def turn(self) -> Turn:
-        """Touch the core; what it begins is served at the end, by this thread if possible."""
+        """Use the core; at the end its calls are served, by this thread if possible."""
         return _LocalTurn(self)
 
     def push(self) -> None:
-        """Have served what the core began, and read what came of it, for all who wait."""
-        # Without the client's lock: a turn of the member may take a while.
+        """Serve the calls that the core started, and read deliveries for all waiting threads."""
+        # Push without holding the client's lock, because a turn of the member may take a while.
         self._door.push(may_wait=True)
         if self._door.deliveries:
             with self.lock:
@@ -156,7 +156,7 @@ class LocalThreads(_AtDoor, ThreadedClient):
 
 
 class LocalLoop(_AtDoor, LoopClient):
-    """For asyncio."""
+    """The shell for asyncio."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class LocalLoop(_AtDoor, LoopClient):
                 self._loop.call_soon_threadsafe(self._take)
 
     def _flush(self) -> None:
-        # What is delivered meanwhile is taken at once, and not when the loop comes round.
+        # Take deliveries of this push at once, and not in a later turn of the loop.
         is_first, self._is_rung = not self._is_rung, True
         self._door.push(may_wait=False)
         if is_first:
@@ -189,7 +189,7 @@ class LocalLoop(_AtDoor, LoopClient):
             if self._door.deliveries:
                 self._take()
         super()._flush()
-        # The core may have begun calls when it heard of the end of others.
+        # Process calls that the core started when it learned of the end of others.
         self._door.push(may_wait=False)
 
     def _take(self) -> None:
@@ -211,13 +211,13 @@ class LocalLoop(_AtDoor, LoopClient):
         )
 
     async def close(self) -> None:
-        """End everything."""
+        """Close the client and its door."""
         await super().close()
         self._door.close()
 
 
 def _connect(core: Core, endpoint: int, addresses: Sequence[Address], door: Door) -> bool:
-    """Return whether an endpoint is the member of this process; then it is connected."""
+    """Connect an endpoint if it is the member of this process; return whether it is."""
     address = core.endpoints.known[endpoint].address
     if not door.is_open or not any(address.is_same(each) for each in addresses):
         return False
@@ -226,7 +226,7 @@ def _connect(core: Core, endpoint: int, addresses: Sequence[Address], door: Door
 
 
 def _refuse(core: Core, endpoints: list[int], door: Door) -> None:
-    """Tell the core of endpoints that cannot be reached."""
+    """Report unreachable endpoints to the core."""
     while endpoints:
         core.disconnected(endpoints.pop(), _ELSEWHERE if door.is_open else _ENDED)
 

@@ -1,10 +1,10 @@
-"""What the core asks of a file system, in the fewest calls that suffice for durability.
+"""The core's interface to a file system, with the fewest calls that suffice for durability.
 
-Paths are strings with `/`, descriptors are small numbers as the log writer takes them. Every
-failure is an OSError that names the path. Nothing is durable before it was synced: the content and
-size of a file by `fdatasync`, a name that was made, changed or removed by `sync_directory` of the
-directory it is in. After a failed sync the content is unknown, and another sync may succeed without
-writing it: a caller that gets this error stops writing for good.
+Paths are strings with `/`; descriptors are small integers, which the log writer needs. Every
+failure is an OSError that names the path. Nothing is durable before a sync: `fdatasync` syncs the
+content and size of a file; `sync_directory` syncs the created, changed and removed names of a
+directory. After a failed sync the content is unknown, and another sync may succeed without writing
+it: a caller that gets this error must stop writing for good.
 """
 
 from contextlib import AbstractContextManager
@@ -15,7 +15,7 @@ COPY_BYTES = 1 << 20
 
 
 class Opening(Enum):
-    """How a file is opened."""
+    """Modes of opening a file."""
 
     READ = "read"
     WRITE = "write"
@@ -28,7 +28,7 @@ class Files(Protocol):
     """A file system. All calls may block; `lock` never does."""
 
     def open(self, path: str, opening: Opening) -> int:
-        """Return a descriptor for a file; a new file is readable by its owner alone."""
+        """Return a descriptor for a file; only the owner may read a new file."""
 
     def close(self, descriptor: int) -> None:
         """Close a descriptor and release its lock."""
@@ -36,38 +36,38 @@ class Files(Protocol):
     def lock(self, descriptor: int) -> bool:
         """Lock the whole file for writers until the descriptor is closed.
 
-        False: another descriptor, of this process or another, holds the lock.
+        Return False if another descriptor, of this or another process, holds the lock.
         """
 
     def size(self, descriptor: int) -> int:
         """Return the length of a file."""
 
     def pread(self, descriptor: int, offset: int, length: int) -> bytes:
-        """Read that many bytes; fewer only where the file ends."""
+        """Read `length` bytes, or fewer at the end of the file."""
 
     def pwrite(self, descriptor: int, offset: int, data: bytes) -> None:
-        """Write all of the data; a file that is too short grows."""
+        """Write all of the data, extending the file if necessary."""
 
     def allocate(self, descriptor: int, length: int) -> None:
-        """Reserve space up to a length; a shorter file is extended to it with zeros."""
+        """Reserve space up to a length, extending a shorter file with zeros."""
 
     def truncate(self, descriptor: int, length: int) -> None:
         """Cut a file off at a length."""
 
     def fdatasync(self, descriptor: int) -> None:
-        """Return when the content and the length of a file are durable."""
+        """Make the content and the length of a file durable."""
 
     def start_sync(self, descriptor: int) -> None:
-        """Start writing to the disk what was written so far: a later sync has less to wait for."""
+        """Start writing back what was written so far, so that a later sync waits for less."""
 
     def syncing(self, descriptor: int) -> AbstractContextManager[None]:
-        """As `start_sync` again and again for as long as it lasts, whoever writes meanwhile."""
+        """Repeat `start_sync` while the context lasts, also for data that other code writes."""
 
     def list(self, directory: str) -> list[str]:
         """Return the names in a directory in ascending order, without `.` and `..`."""
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or directory of that name."""
+        """Return whether a file or directory has this name."""
 
     def make_directory(self, path: str) -> None:
         """Make a directory that only its owner may enter."""
@@ -78,7 +78,7 @@ class Files(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Rename a file or directory within its directory, atomically.
 
-        A file that has the name is replaced.
+        Replaces an existing file of the new name.
         """
 
     def link(self, old: str, new: str) -> None:
@@ -88,11 +88,11 @@ class Files(Protocol):
         """Remove the name of a file."""
 
     def sync_directory(self, path: str) -> None:
-        """Return when the names in a directory are durable."""
+        """Make the names in a directory durable."""
 
 
 def parent(path: str) -> str:
-    """Return the directory a path is in."""
+    """Return the directory of a path."""
     head, _, _ = path.rstrip("/").rpartition("/")
     return head or ("/" if path.startswith("/") else ".")
 
@@ -107,7 +107,7 @@ def read_file(files: Files, path: str) -> bytes:
 
 
 def copy_file(files: Files, old: str, new: str) -> None:
-    """Copy a file to a new name; its content is durable afterwards, and the name is not yet."""
+    """Copy a file to a new name; make the content durable, but not yet the name."""
     source = files.open(old, Opening.READ)
     try:
         target = files.open(new, Opening.CREATE)
@@ -124,10 +124,10 @@ def copy_file(files: Files, old: str, new: str) -> None:
 
 
 def write_file(files: Files, path: str, data: bytes, offset: int = 0) -> None:
-    """Make a file durable under its name, whole or not at all; before the offset it has a hole.
+    """Write a durable file atomically; a positive offset leaves a hole before the data.
 
-    The data is written under another name in the same directory, which etcd takes for a temporary
-    file in either of its directories; what a power cut left there is replaced.
+    The function first writes a temporary file in the same directory, replacing any leftover of a
+    power cut. etcd recognises its name as temporary, in the log's and the snapshots' directory.
     """
     directory = parent(path)
     temporary = "/".join((directory, f"tmp.{path[len(directory) + 1 :]}.tmp"))

@@ -1,9 +1,9 @@
-"""A disk in memory that shows every call before it takes effect, fails, fills up and loses power.
+"""A disk in memory that reports every call before it takes effect, fails, fills up and loses power.
 
-What was not synced when the power is cut may be lost, kept or torn: every sector of every write
-since the last sync, every change of a length, and every change of a name decides for itself. That
-is harsher than a file system with a journal, so what recovers here recovers there. Deterministic:
-the caller decides what survives, by a seed for example.
+A power cut may lose, keep or tear unsynced changes: each sector of each write since the last sync,
+each change of a length, and each change of a name survives independently. A file system with a
+journal is less harsh, so code that recovers here recovers there. The disk is deterministic: the
+caller decides which changes survive, for example by a seed.
 """
 
 import errno
@@ -46,8 +46,8 @@ class _File:
         self.durable = durable
         self.pending: list[_Write | _Length] = []
         self.locked = 0  # the descriptor that holds the lock
-        # After a failed sync the system forgets what it should have written: everybody reads it,
-        # and it never becomes durable unless it is written again.
+        # After a failed sync the system drops the pending writes: readers still see the data, but
+        # it never becomes durable unless it is written again.
         self.sync_failed = False
 
     def change(self, change: _Write | _Length) -> None:
@@ -118,7 +118,7 @@ class _Directory:
     def __init__(self) -> None:
         self.names: dict[str, _File | _Directory] = {}
         self.durable: dict[str, _File | _Directory] = {}
-        # A name given to a file, a name taken away, a name exchanged.
+        # (old name, new name, node); None as old name adds a name, None as new name removes it.
         self.pending: list[tuple[str | None, str | None, _File | _Directory]] = []
 
     def change(self, old: str | None, new: str | None, node: "_File | _Directory") -> None:
@@ -157,10 +157,10 @@ class _Opened(NamedTuple):
 class MemoryFiles:
     """Files in memory.
 
-    `before` is called with every call that changes something, before it takes effect: it may record
-    it, take an image with `after_power_cut`, or raise: an OSError as a disk does, or anything else
-    to stop the run there. A write that fails this way still writes the sectors of its first half.
-    `bytes_max` is the size of the disk.
+    Every call that changes or syncs something is passed to `before` before it takes effect.
+    `before` may record the call, take an image with `after_power_cut`, or raise: an OSError as a
+    disk does, or another exception to stop the run there. A write that fails with an OSError still
+    writes the sectors of its first half. `bytes_max` is the size of the disk.
     """
 
     __slots__ = ("_next", "_opened", "_root", "before", "bytes_max")
@@ -173,17 +173,17 @@ class MemoryFiles:
         self._next = 3
 
     def after_power_cut(self, survives: Survives) -> "MemoryFiles":
-        """Return the disk as it is found after a power cut now.
+        """Return the disk as a power cut now would leave it.
 
-        `survives` is asked for every sector written and every change of a length or a name
-        that is not durable.
+        `survives` decides for every written sector and every change of a length or a name that is
+        not durable.
         """
         image = MemoryFiles()
         image._root = self._root.after_power_cut(survives)
         return image
 
     def kill(self) -> None:
-        """Close all files, as the end of the process does. What was written stays."""
+        """Close all files, as the end of the process does; keep everything written."""
         for descriptor in list(self._opened):
             self.close(descriptor)
 
@@ -192,12 +192,12 @@ class MemoryFiles:
         return len(self._opened)
 
     def is_durable(self, path: str) -> bool:
-        """Return whether all that was written to a file was synced."""
+        """Return whether every write to a file was synced."""
         file = self._find(path)
         return isinstance(file, _File) and not file.pending and not file.sync_failed
 
     def flip(self, path: str, offset: int, mask: int) -> None:
-        """Flip bits of a file unnoticed, as a decaying disk does."""
+        """Flip bits of a file silently, as a decaying disk does."""
         file = self._find(path)
         assert isinstance(file, _File), f"{path} is no file"
         file.flip(offset, mask)
@@ -275,7 +275,7 @@ class MemoryFiles:
         return len(self._opened[descriptor].file.content)
 
     def pread(self, descriptor: int, offset: int, length: int) -> bytes:
-        """Read that many bytes; fewer only where the file ends."""
+        """Read `length` bytes, or fewer at the end of the file."""
         return bytes(self._opened[descriptor].file.content[offset : offset + length])
 
     def _writable(self, descriptor: int) -> _Opened:
@@ -312,7 +312,7 @@ class MemoryFiles:
         opened.file.change(_Length(length))
 
     def fdatasync(self, descriptor: int) -> None:
-        """Return when the content and the length of a file are durable."""
+        """Make the content and the length of a file durable."""
         opened = self._opened[descriptor]
         try:
             self._ask("fdatasync", opened.path)
@@ -322,7 +322,7 @@ class MemoryFiles:
         opened.file.sync()
 
     def start_sync(self, descriptor: int) -> None:
-        """Do nothing: the system promises nothing here, either."""
+        """Do nothing: a real system makes no promise here, either."""
 
     def syncing(self, descriptor: int) -> AbstractContextManager[None]:  # noqa: ARG002
         """Do nothing."""
@@ -333,7 +333,7 @@ class MemoryFiles:
         return sorted(self._directory(directory).names)
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or directory of that name."""
+        """Return whether a file or directory has this name."""
         return self._find(path) is not None
 
     def make_directory(self, path: str) -> None:
@@ -385,7 +385,7 @@ class MemoryFiles:
         directory.change(name, None, node)
 
     def sync_directory(self, path: str) -> None:
-        """Return when the names in a directory are durable."""
+        """Make the names in a directory durable."""
         directory = self._directory(path)
         self._ask("sync_directory", path)
         directory.durable = dict(directory.names)

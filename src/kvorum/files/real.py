@@ -1,7 +1,7 @@
-"""The machine's own files. The one module of the core that imports `os`.
+"""The machine's own files. No other module of the core imports `os`.
 
-Locks are those of open file descriptions, as etcd takes them: they exclude other descriptors
-of the same process too, and an etcd that is started on the same directory.
+Locks are on open file descriptions, as in etcd: they also exclude other descriptors of the same
+process, and an etcd that starts on the same directory.
 """
 
 import ctypes
@@ -23,12 +23,12 @@ _FLAGS = {
 # struct flock: type, whence, start, length (0 for the whole file), process; padded as in C.
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
-# Only Linux has it: descriptor, offset, length (0 for everything that follows), flags.
+# Only Linux has this call: descriptor, offset, length (0 for everything that follows), flags.
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE = 2
-# How long what is written by others stays in memory before the disk gets it.
+# Seconds between two calls of `start_sync` in `syncing`.
 _SYNCING_SECONDS = 0.02
 
 
@@ -38,7 +38,7 @@ class RealFiles:
     __slots__ = ("_paths",)
 
     def __init__(self) -> None:
-        # For errors only: the system names the path of a failed open, but not of other calls.
+        # Only for errors: the system names the path of a failed open, but not of other calls.
         self._paths: dict[int, str] = {}
 
     @contextmanager
@@ -61,7 +61,7 @@ class RealFiles:
         os.close(descriptor)
 
     def close_all(self) -> None:
-        """Close what is still open, when nobody uses it any more."""
+        """Close all files that are still open; nothing may use them any more."""
         for descriptor in list(self._paths):
             self.close(descriptor)
 
@@ -80,7 +80,7 @@ class RealFiles:
             return os.fstat(descriptor).st_size
 
     def pread(self, descriptor: int, offset: int, length: int) -> bytes:
-        """Read that many bytes; fewer only where the file ends."""
+        """Read `length` bytes, or fewer at the end of the file."""
         with self._named(descriptor):
             data = os.pread(descriptor, length, offset)
             while data and len(data) < length:
@@ -108,19 +108,19 @@ class RealFiles:
             os.ftruncate(descriptor, length)
 
     def fdatasync(self, descriptor: int) -> None:
-        """Return when the content and the length of a file are durable."""
+        """Make the content and the length of a file durable."""
         with self._named(descriptor):
             os.fdatasync(descriptor)
 
     def start_sync(self, descriptor: int) -> None:
-        """Start writing to the disk what was written so far: a later sync has less to wait for."""
-        # A failure is reported by the sync that follows.
+        """Start writing back what was written so far, so that a later sync waits for less."""
+        # The next fdatasync reports a failure.
         if _sync_file_range is not None:
             _sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
 
     @contextmanager
     def syncing(self, descriptor: int) -> Iterator[None]:
-        """As `start_sync` again and again for as long as it lasts, whoever writes meanwhile."""
+        """Repeat `start_sync` while the context lasts, also for data that other code writes."""
         is_over = threading.Event()
 
         def sync() -> None:
@@ -140,7 +140,7 @@ class RealFiles:
         return sorted(os.listdir(directory))  # noqa: PTH208 (quicker)
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or directory of that name."""
+        """Return whether a file or directory has this name."""
         try:
             os.stat(path)  # noqa: PTH116 (quicker)
         except (FileNotFoundError, NotADirectoryError):
@@ -168,7 +168,7 @@ class RealFiles:
         Path(path).unlink()
 
     def sync_directory(self, path: str) -> None:
-        """Return when the names in a directory are durable."""
+        """Make the names in a directory durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)

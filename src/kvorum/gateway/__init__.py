@@ -1,5 +1,5 @@
-"""Plain HTTP on the client and metrics ports: versions, health, metrics.
+"""Plain HTTP on the client and metrics ports: the JSON gateway, versions, health, metrics.
 
-`http` reads requests and answers them; `health` has the checks. Other endpoints are added by their
-owners, so that this room knows neither flags nor clocks.
+`http` dispatches and answers requests; `health` has the checks; `calls` has the JSON gateway. Other
+modules add their own endpoints, so that this package depends on neither flags nor clocks.
 """

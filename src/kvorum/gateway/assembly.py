@@ -1,7 +1,7 @@
-"""The bytes of a message, put together field by field, in any order.
+"""Assemble the canonical bytes of a protobuf message from fields in any order.
 
-They are canonical: what protobuf writes for the message. Large parts are copied only once, with the
-whole, however deep they lie, so that the work is in proportion to the size.
+Canonical bytes are those that protobuf itself writes. Large parts are copied only once, when the
+whole message is joined, however deep they are nested, so that the work is proportional to the size.
 """
 
 from collections.abc import Iterator
@@ -29,14 +29,14 @@ _TYPES: Final = {
     FieldDescriptor.TYPE_ENUM: (ENUM, "enum", -(1 << 31), (1 << 31) - 1),
     FieldDescriptor.TYPE_BOOL: (BOOLEAN, "bool", 0, 1),
 }
-"""What is read for a type, its name in errors, and its numbers; all types of the API."""
+"""Kind, name in errors, lowest and highest number by field type, for all types of the API."""
 
-# Parts of a message below this size are put together at once, larger ones with the whole.
+# Parts below this size are joined at once, larger ones together with the whole message.
 _PART_BYTES_MAX: Final = 4096
 
 
 class Field:
-    """How a field is read and written."""
+    """Rules for decoding one field."""
 
     def __init__(self, descriptor: FieldDescriptor, index: int) -> None:
         self.kind, self.type_name, self.lowest, self.highest = _TYPES[descriptor.type]
@@ -48,7 +48,7 @@ class Field:
         wire_type = 0 if self.kind >= INTEGER and not self.is_packed else 2
         self.tag = field_head(b"", descriptor.number << 3 | wire_type)
         self.item_tag = b"" if self.is_packed else self.tag
-        # Others are left out if they are zero or empty.
+        # Other fields are omitted if they are zero or empty.
         self.is_always_written: bool = descriptor.has_presence or descriptor.is_repeated
         oneof = descriptor.containing_oneof
         self.oneof = 0 if oneof is None else 1 << oneof.index
@@ -62,7 +62,7 @@ class Field:
 
 
 class MessageType:
-    """The fields of a message, by both of their names."""
+    """The fields of a message, by protobuf name and by JSON name."""
 
     def __init__(self) -> None:
         self.fields: dict[bytes, Field] = {}
@@ -70,7 +70,7 @@ class MessageType:
 
     @classmethod
     def of(cls, descriptor: Descriptor) -> "MessageType":
-        """Return what is to be known of a message, and of all messages in it."""
+        """Return the type of a message, with the types of all messages in it."""
         return _type(descriptor, {})
 
 
@@ -90,25 +90,25 @@ def _type(descriptor: Descriptor, known: dict[str, MessageType]) -> MessageType:
 
 
 class Assembly:
-    """A message that is being put together; `field` is what it is a value of."""
+    """A message under assembly; `field` is the enclosing message's field for it, if any."""
 
     def __init__(self, message: MessageType, field: Field | None) -> None:
         self.fields = message.fields
         self.field = field
-        # The bytes of each field in the order of numbers; a list is what is put together later.
+        # The bytes of each field, in the order of field numbers; lists of parts are joined later.
         self.parts: list[object] = message.empty.copy()
         self.length = 0
-        # Which fields came, and which oneofs are set, as bits.
+        # The fields read and the oneofs set, as bits.
         self.seen = 0
         self.oneofs = 0
-        # Messages of the list that is being read, with their heads. Small ones are put together
-        # as they come: a million of them would take more memory than time.
+        # Messages of the list being read, with their heads. Small ones are joined as they come,
+        # because a million separate objects would take much memory.
         self.items: list[object] = []
         self.small_items = bytearray()
 
     def content(self) -> bytes:
         """Return the bytes of the message."""
-        # Below this size no part is a list.
+        # In a message below this size no part is a list.
         is_small = self.length < _PART_BYTES_MAX
         return b"".join(self.parts) if is_small else _joined(self.parts)  # type: ignore[arg-type]
 
@@ -118,7 +118,7 @@ class Assembly:
         self.length += len(part)
 
     def take(self, inner: "Assembly", field: Field) -> None:
-        """Add a message that was read as a value of a field."""
+        """Add a complete inner message as a field's value or list item."""
         head = field_head(field.tag, inner.length)
         self.length += len(head) + inner.length
         is_small = inner.length < _PART_BYTES_MAX
@@ -146,7 +146,7 @@ class Assembly:
 
 
 def _joined(parts: list[object]) -> bytes:
-    """Put parts together, and the parts that they consist of."""
+    """Join parts, which may be nested lists of parts."""
     flat: list[bytes] = []
     stack: list[Iterator[object]] = [iter(parts)]
     while stack:

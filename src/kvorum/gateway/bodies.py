@@ -1,8 +1,8 @@
-"""The body of a request, read in slices: text that arrived becomes messages.
+"""Decode the body of a request in slices, from received text to messages.
 
-Reading takes time in proportion to what a client sent, and other clients must not wait for that. So
-the caller reads one slice of a body, serves others, and reads the next one. What a slice costs is
-counted in bytes rather than by a clock, so that the same input is always divided in the same way.
+Decoding takes time proportional to the body, and other clients must not wait for all of it. So the
+caller reads one slice of a body, serves other clients, and reads the next slice. A slice is limited
+by bytes rather than by a clock, so that the same input always has the same slices.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from kvorum.gateway.websocket import WebSocket
 
 SLICE_BYTES: Final = 16 * 1024
-"""How much of a body is read before others are served."""
+"""Bytes of a body to read before other clients are served."""
 VALUE_BYTES: Final = 256
-"""What a message counts as besides its text: serving it costs more than reading `{}`."""
+"""Cost of a message besides its text: serving it costs more than reading `{}`."""
 FRAMES_BYTES: Final = 1024
-"""How many bytes of frames are read at once."""
+"""Bytes of WebSocket frames to read at once."""
 FRAMES_FACTOR: Final = 4
-"""What they count as: a frame without a payload costs more than its six bytes."""
+"""Cost factor of these bytes: a frame without a payload costs more than its six bytes."""
 
 
 class Body:
-    """What a client sent on one call, and nobody has read yet."""
+    """The unread part of one call's body."""
 
     __slots__ = (
         "_left",
@@ -41,12 +41,12 @@ class Body:
 
     def __init__(self, route: Route, socket: "WebSocket | None") -> None:
         self.has_ended = False
-        """Whether its client has sent everything."""
+        """Whether the client has sent the whole body."""
         self.is_closed = False
-        """Whether nothing more is read of it, apart from frames of a WebSocket."""
+        """Whether the rest is discarded, apart from a WebSocket's frames."""
         self._route = route
         self._socket = socket
-        # A body with many messages is divided into values; any other is read as a whole.
+        # A body that may have many messages is divided into values; any other is one message.
         self._values: Values | None = None
         if socket is not None or route.kind is Kind.BOTH_WAYS:
             self._values = Values()
@@ -56,7 +56,7 @@ class Body:
 
     @property
     def kept_bytes(self) -> int:
-        """How much of it is kept."""
+        """Bytes kept of the body."""
         kept = len(self._whole)
         if self._reading is not None:
             kept += len(self._reading.text)
@@ -68,12 +68,12 @@ class Body:
 
     @property
     def incomplete_bytes(self) -> int:
-        """How long its incomplete value is so far."""
+        """Length of the incomplete value so far."""
         return len(self._whole) if self._values is None else self._values.held_bytes
 
     @property
     def has_more(self) -> bool:
-        """Whether the next slice has something to read, even if nothing arrives before."""
+        """Whether the next slice has something to read without further input."""
         if self._reading is not None or (self._values is not None and self._values.unread_bytes):
             return True
         socket = self._socket
@@ -81,16 +81,16 @@ class Body:
 
     @property
     def is_within_value(self) -> bool:
-        """Whether a slice ended within a message, whose decoded part takes memory."""
+        """Whether a slice ended within a message, whose decoded part occupies memory."""
         return self._reading is not None
 
     @property
     def is_broken(self) -> bool:
-        """Whether what follows cannot be JSON any more."""
+        """Whether the body is invalid JSON; no further messages follow."""
         return self._values is not None and self._values.is_broken
 
     def feed(self, piece: bytes) -> None:
-        """Take what arrived."""
+        """Add received bytes."""
         if self._socket is not None:
             self._socket.feed(piece)
         elif self._values is not None:
@@ -105,24 +105,24 @@ class Body:
             self._whole += piece
 
     def end(self) -> None:
-        """Note that nothing more arrives."""
+        """Mark the body as completely received."""
         self.has_ended = True
         if self._values is None and not self.is_closed:
             self._reading = self._route.decoder.begin(bytes(self._whole))
             self._whole = b""
 
     def close(self) -> None:
-        """Throw away what was not read, and what still arrives."""
+        """Discard unread bytes and all further input."""
         self.is_closed = True
         self._values = self._reading = None
         self._whole = b""
 
     def begin_slice(self) -> None:
-        """Allow as much to be read as a slice has."""
+        """Reset the allowance to one slice."""
         self._left = SLICE_BYTES
 
     def take(self) -> bytes | None:
-        """Return the next message; None if there is none, or if the slice is used up.
+        """Return the next message; None if none is complete or the slice is used up.
 
         Raises Malformed.
         """
@@ -152,9 +152,9 @@ class Body:
         return value
 
     def take_frames(self) -> bytes | None:
-        """Read frames of a WebSocket; return what is to be sent to its client.
+        """Read frames of a WebSocket; return bytes to send to its client.
 
-        None if there is nothing to read, or if the slice is used up.
+        None if there is nothing to read or the slice is used up.
         """
         socket = self._socket
         if socket is None or self._left <= 0 or not socket.is_open or not socket.unread_bytes:

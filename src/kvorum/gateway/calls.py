@@ -1,18 +1,18 @@
 """The JSON gateway: HTTP requests that are RPCs, and their answers.
 
-It stands on both sides of the services. What HTTP clients send is translated into the requests and
-events that gRPC clients cause (`requests`, `events`), and the server hands those to the services.
-These answer through it: what is for a call of the gateway becomes JSON, all the rest goes to the
-edge as it is. So there is no handler for any route, and a call has the same life by either way.
+The gateway sits on both sides of the services. It translates HTTP requests into the same `requests`
+and `events` as gRPC clients cause, and the server passes these to the services. The services answer
+through the gateway, which converts answers to its own calls to JSON and passes all others to the
+edge. So no route needs a handler, and calls over JSON and gRPC have the same life cycle.
 
-A unary call, and one with a stream of answers, begins when the request's body has ended; over a
-WebSocket, where it ends only with the connection, with the first whole JSON value. A call with
-streams both ways begins at once, and each value of the body is a message as soon as it is whole.
+A unary call, or one with a stream of answers, starts when the request's body has ended; over a
+WebSocket, whose body ends only with the connection, it starts with the first complete JSON value. A
+call with streams both ways starts at once, and each complete value of its body is a message.
 
-A body is read in slices. Most are no longer than one, which is read when it arrives. The rest of a
-longer one waits for `work`, which the server calls when it has served what arrived; meanwhile the
-edge reads no more of that call. Nothing is read behind a call's first message before the services
-have seen that message, because they may refuse the caller.
+The gateway reads bodies in slices. Most bodies fit into one slice and are decoded on arrival. The
+rest of a longer body waits for `work`, which the server calls after other requests; meanwhile the
+edge stops reading that call. After a call's first message the gateway reads no further until the
+services have received that message, because they may refuse the caller.
 """
 
 from collections import deque
@@ -47,19 +47,19 @@ if TYPE_CHECKING:
     from kvorum.gateway.websocket import WebSocket
 
 BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
-"""What all bodies that have not ended may hold; a body that goes past it is refused."""
+"""Bytes kept of all unfinished bodies; the gateway refuses a body that exceeds this total."""
 BODY_FACTOR: Final = 2
 BODY_BYTES_MORE: Final = 64 * 1024
-"""How much longer than its message a body may be: base64 takes a third more, and names and blanks
-take what they like."""
+"""Allowance for a body over its message's size: base64 adds a third, and names and blanks add
+more."""
 
 SECONDS_MIN: Final = 1e-6
-"""A call that may take less has no time to begin."""
+"""Shortest time limit of a call; a shorter one is exceeded at once."""
 OPENAPI_PATH: Final = "/v3/openapi.json"
 FORM: Final = "application/x-www-form-urlencoded"
 OVERRIDE: Final = "x-http-method-override"
 READ_HEADERS: Final = ("content-type", OVERRIDE, *CALL_HEADERS, *SOCKET_HEADERS)
-"""The headers that the gateway reads, beside those of every HTTP request."""
+"""The headers that the gateway reads in addition to those of `kvorum.gateway.http`."""
 
 BANNED_NAME: Final = (
     "CommonName of client sending a request against gateway will be ignored and not used as "
@@ -95,7 +95,7 @@ HTTP_STATUS: Final[dict[Code, int]] = {
 
 
 class GatewayOutput(Output, Protocol):
-    """The part of the edge that answers go to, and that can stop reading a call."""
+    """The part of the edge that sends answers and can pause reading a call."""
 
     def pause(self, call: int) -> None:
         """As `Edge.pause`."""
@@ -105,7 +105,7 @@ class GatewayOutput(Output, Protocol):
 
 
 class GatewayCall:
-    """One HTTP request that is an RPC, from its head to its answer."""
+    """One HTTP request that is an RPC, from its head to the end of its answer."""
 
     __slots__ = (
         "body",
@@ -128,24 +128,25 @@ class GatewayCall:
         self.socket = socket
         self.body = Body(route, socket)
         self.held_bytes = 0
-        """How much of the body was kept when that was counted last."""
+        """The bytes kept of the body, as last counted in the gateway's total."""
         self.is_busy = False
-        """Whether there is more of the body to read than a slice."""
+        """Whether more of the body waits for `Gateway.work`."""
         self.is_paused = False
-        """Whether the edge was asked to read no more of the body."""
+        """Whether the gateway has paused the call at the edge."""
         self.is_heard = False
-        """Whether the services have seen its first message."""
+        """Whether the gateway has passed on the call's first message."""
         self.has_begun = False
-        """Whether the services know the call."""
+        """Whether the gateway has passed the call to the services."""
         self.has_response = False
-        """Whether the head of the response has been sent."""
+        """Whether the head of the response was sent."""
         self.is_told_of_end = route.kind is not Kind.UNARY
-        """Whether its service is told if the client goes away, as over gRPC: others go on."""
+        """Whether the service needs ENDED if the client goes away, as over gRPC; without it, the
+        call continues."""
         self.deadline = inf
 
 
 class Gateway:
-    """The calls of one server that come as JSON; the services' way to the edge."""
+    """The JSON calls of one server; the services send all their answers through it."""
 
     __slots__ = (
         "_body_bytes_max",
@@ -180,7 +181,7 @@ class Gateway:
         message_bytes_max: int,
         certificates_count: bool,
     ) -> None:
-        """Serve what `front` passes on; messages of more than `message_bytes_max` are refused."""
+        """Serve the requests of `front`; refuse messages of more than `message_bytes_max`."""
         self._member = member
         self._edge = edge
         self._front = front
@@ -192,36 +193,37 @@ class Gateway:
         """The calls that have not ended, by their number at the edge."""
         self.requests: list[Request] = []
         self.events: list[Event] = []
-        """What arrived for the services, requests first; the server takes both."""
+        """Requests and events for the services, requests first; the server takes both."""
         self.is_undecided: Callable[[int], bool] = _never
-        """Tells of a call whether its caller is not known yet."""
-        # Calls with more to read, in turn; calls whose callers are not known yet.
+        """Returns whether a call's caller is not identified yet."""
+        # Calls with more to read, in round-robin order; calls whose caller is not identified yet.
         self._busy: deque[int] = deque()
         self._undecided: list[int] = []
-        # Unary calls that go on without their clients: their answers are for nobody.
+        # Unary calls that continue without their clients; the gateway drops their answers.
         self._left: set[int] = set()
         self._held_bytes = 0
         self._deadlines: list[tuple[float, int]] = []
-        # How many of them are of calls that have ended: they may be hours away.
+        # The number of deadlines of ended calls, which may be hours away.
         self._deadlines_passed_over = 0
-        # The line of the last message that was sent: all watchers of a key get the same one.
+        # The line of the last message sent: all watchers of a key receive the same one.
         self._last_route: Route | None = None
         self._last_message = self._last_line = b""
 
     def serve(self) -> None:
-        """Take what comes below `/v3/` from now on, and say what may come."""
+        """Start serving requests below `/v3/`, and the OpenAPI document."""
         self._front.add_tree(self)
         self._front.add(OPENAPI_PATH, Endpoint(self._describe))
 
     def _describe(self, request: HttpRequest) -> None:
         self._front.respond(request.call, 200, (JSON,), document_bytes())
 
-    # What arrives.
+    # Requests.
 
     def refusal(self, call: int) -> str | None:
-        """Return why a call is refused, whatever it asks for.
+        """Return why to refuse a call whatever its path, or None.
 
-        A client could take itself for the user whom its certificate names, which it never is here.
+        The gateway ignores the user name in a client's certificate; the refusal keeps the client
+        from assuming otherwise.
         """
         if self._certificates_count and self._member.auth.is_enabled:
             return BANNED_NAME if self._clients.certificate_name(call) else None
@@ -235,7 +237,7 @@ class Gateway:
             if status is not None:
                 self._front.refuse(call, *status)
                 return
-            # Imported late: it takes a while, and most servers never need it.
+            # The import is slow, and most servers never need it.
             from kvorum.gateway.websocket import WebSocket
 
             socket = WebSocket(self._body_bytes_max)
@@ -266,7 +268,7 @@ class Gateway:
                 found.body.feed(detail)
                 self._arrived(call, found)
             elif kind == EventKind.HALF_CLOSED:
-                # The end of a handshake's body is not that of the WebSocket.
+                # The handshake's body ends here, but the WebSocket continues.
                 if found.socket is None:
                     found.body.end()
                     self._arrived(call, found)
@@ -279,7 +281,7 @@ class Gateway:
 
     @property
     def waiting(self) -> int:
-        """How many calls have more to read than a slice."""
+        """The number of calls whose bodies wait for `work`."""
         return len(self._busy) + len(self._undecided)
 
     @property
@@ -288,10 +290,10 @@ class Gateway:
         return bool(self._busy) or any(not self.is_undecided(call) for call in self._undecided)
 
     def work(self) -> None:
-        """Read one slice of the body whose turn it is.
+        """Read one slice of the next body in turn.
 
-        A body keeps its turn until the message that it is within is whole, so that only one at a
-        time takes memory for what was decoded of it.
+        A body keeps its turn until its current message is complete, so that only one partly decoded
+        message takes memory at a time.
         """
         if self._undecided:
             calls, self._undecided = self._undecided, []
@@ -324,7 +326,7 @@ class Gateway:
         self._prune_deadlines()
 
     def stop(self) -> None:
-        """Answer nobody any more, not even when a deadline passes: the server ends."""
+        """Stop reading bodies and ending calls at their deadlines, because the server stops."""
         self._deadlines.clear()
         self._deadlines_passed_over = 0
         self._busy.clear()
@@ -332,11 +334,11 @@ class Gateway:
 
     @property
     def wake_at(self) -> float:
-        """When `pass_time` has something to do."""
+        """The time of the next deadline for `pass_time`."""
         return self._deadlines[0][0] if self._deadlines else inf
 
     def _failed(self, call: int, found: GatewayCall, error: Exception, sent: bytes) -> None:
-        """End a call that is refused, or that an unforeseen error befell."""
+        """End a call after a refusal or an unforeseen error."""
         if isinstance(error, Refused):
             self._refuse(call, found, error.status)
         else:
@@ -344,7 +346,7 @@ class Gateway:
             self._refuse(call, found, errors.INTERNAL)
 
     def _arrived(self, call: int, found: GatewayCall) -> None:
-        """Read a slice of what arrived, unless there is more to be read before."""
+        """Read a slice of newly arrived bytes, unless the call must wait for its turn."""
         if found.is_busy:
             self._hold(found)
         elif found.body.has_more and self.is_undecided(call):
@@ -354,7 +356,7 @@ class Gateway:
             self._read_slice(call, found)
 
     def _read_slice(self, call: int, found: GatewayCall) -> None:
-        """Read a slice of a body; put the call into the queue if there is more."""
+        """Read a slice of a body; queue the call if there is more."""
         body = found.body
         body.begin_slice()
         while True:
@@ -388,7 +390,7 @@ class Gateway:
         self._schedule(call, found)
 
     def _schedule(self, call: int, found: GatewayCall) -> None:
-        """Queue a call that has more to read, and have the edge read no more of it meanwhile."""
+        """Queue a call that has more to read, and pause it at the edge meanwhile."""
         body = found.body
         if body.has_more:
             found.is_busy = True
@@ -406,7 +408,7 @@ class Gateway:
     def _read_frames(self, call: int, found: GatewayCall) -> bool:
         """Read some frames of a WebSocket; return whether there was something to read."""
         answers = found.body.take_frames()
-        # A client that pings and reads nothing gets no more answers.
+        # Drop answers to pings of a client that does not read.
         if answers and (
             (found.socket is not None and not found.socket.is_open)
             or self._edge.pending_bytes(call) < STREAM_PENDING_BYTES_MAX
@@ -415,7 +417,7 @@ class Gateway:
         return answers is not None
 
     def _take_message(self, call: int, found: GatewayCall, message: bytes) -> None:
-        """Hand a message to the services; a call with one request begins with it."""
+        """Pass a message to the services; it starts a call that has only one request."""
         if len(message) > self._message_bytes_max:
             sizes = f"{len(message)} vs. {self._message_bytes_max}"
             text = f"grpc: received message larger than max ({sizes})"
@@ -434,12 +436,12 @@ class Gateway:
             self.events.append((EventKind.HALF_CLOSED, call, None))
 
     def _take_no_more(self, call: int, found: GatewayCall) -> None:
-        """Half-close a call with streams both ways: its body has ended, or is broken."""
+        """Half-close a call with streams both ways after the end of its body or invalid JSON."""
         found.body.close()
         self.events.append((EventKind.HALF_CLOSED, call, None))
 
     def _hold(self, found: GatewayCall) -> None:
-        """Count what is kept of a body; refuse it if that is too much."""
+        """Count the bytes kept of a body; refuse the call above a limit."""
         held_bytes = found.body.kept_bytes
         self._held_bytes += held_bytes - found.held_bytes
         found.held_bytes = held_bytes
@@ -450,13 +452,13 @@ class Gateway:
             raise Refused(TOO_MANY_BODIES)
 
     def _cancel(self, call: int, found: GatewayCall) -> None:
-        """Forget a call that its client has given up."""
+        """Forget a call that its client has cancelled."""
         self._forget(call, found)
         self._front.forget(call)
         self._tell_of_end(call, found)
 
     def _refuse(self, call: int, found: GatewayCall, status: Status) -> None:
-        """End a call with an error that is not the services' own."""
+        """End a call with an error of the gateway, and notify its service if it needs that."""
         self._tell_of_end(call, found)
         self._fail(call, found, status)
 
@@ -476,29 +478,29 @@ class Gateway:
             self._prune_deadlines()
 
     def _prune_deadlines(self) -> None:
-        """Keep at most as many deadlines of calls that have ended as of others."""
+        """Keep at most as many deadlines of ended calls as of open ones."""
         if 2 * self._deadlines_passed_over > len(self._deadlines):
             self._deadlines = [each for each in self._deadlines if each[1] in self.open]
             heapify(self._deadlines)
             self._deadlines_passed_over = 0
 
-    # What the services answer.
+    # Answers.
 
     def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
-        """End unary calls, by either way."""
+        """End unary calls, over JSON or gRPC."""
         if self.open or self._left:
             batch = [each for each in batch if not self._replied(*each)]
         if batch:
             self._edge.reply(batch)
 
     def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
-        """Send messages on streams, by either way."""
+        """Send messages on streams, over JSON or gRPC."""
         if self.open:
             batch = self._lines(batch)
         self._edge.send(batch)
 
     def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
-        """End a stream, by either way."""
+        """End a stream, over JSON or gRPC."""
         found = self.open.get(call)
         if found is None:
             self._edge.finish(call, status, trailers)
@@ -527,7 +529,7 @@ class Gateway:
             found.is_told_of_end = True
 
     def _replied(self, call: int, result: bytes | Status) -> bool:
-        """Answer a call if it is the gateway's; return whether it is."""
+        """Answer a call if it belongs to the gateway; return whether it does."""
         found = self.open.get(call)
         if found is None:
             is_left = call in self._left
@@ -550,7 +552,7 @@ class Gateway:
         return True
 
     def _lines(self, batch: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Return messages as they go out; those of the gateway's streams as lines or frames."""
+        """Convert messages on the gateway's streams to lines or frames; return the whole batch."""
         out: list[tuple[int, bytes]] = []
         for call, message in batch:
             found = self.open.get(call)
@@ -577,7 +579,7 @@ class Gateway:
         return out
 
     def _fail(self, call: int, found: GatewayCall, status: Status) -> None:
-        """End a call with an error, in the form that fits how far it has come."""
+        """End a call with an error: as a line if its stream has started, else as an answer."""
         self._forget(call, found)
         if found.has_begun and found.route.kind is not Kind.UNARY:
             line = error_line(status.code, status.text)
@@ -602,7 +604,7 @@ class Gateway:
             self._front.respond(call, HTTP_STATUS[status.code], headers, body)
 
     def _end_socket(self, call: int, socket: "WebSocket", last: bytes) -> None:
-        """Send a last message, and close."""
+        """Send a last message on a WebSocket and close it."""
         self._edge.send([(call, socket.text(last) + socket.close())])
         self._edge.finish(call, OK)
 
@@ -612,7 +614,7 @@ def _never(_call: int) -> bool:
 
 
 def _route(request: HttpRequest, *, is_socket: bool) -> Route:
-    """Return the route of a request; raises Refused. A WebSocket stands for a POST."""
+    """Return the route of a request, where a WebSocket counts as POST; raise Refused."""
     route = ROUTES.get(request.path)
     if route is None:
         raise Refused(NOT_FOUND)

@@ -1,10 +1,11 @@
-"""Requests in JSON become the bytes of their messages, by the rules of protobuf's JSON in Go.
+"""Decode JSON requests to protobuf bytes, by the rules of Go's protojson.
 
-A text is read once, from left to right. What nests is kept on a stack of ours, so the depth that is
-allowed needs no stack of the machine.
+The decoder reads a text once, from left to right. It keeps nested messages on its own stack, so
+that the allowed depth does not exhaust Python's.
 
-etcd cuts the first value out of a body before it looks at the fields: an error of syntax is told
-rather than one of meaning, wherever they are. Here the scanner is asked when something is wrong.
+etcd cuts the first value out of a body before it parses the fields, and so reports a syntax error
+rather than a wrong field, wherever the two are. This module runs the scanner after any error to
+give the same answer.
 """
 
 import re
@@ -43,30 +44,30 @@ _LOWER_N: Final = 0x6E
 _OPEN_OBJECT: Final = 0x7B
 _CLOSE_OBJECT: Final = 0x7D
 
-# A number of as many digits is read without further thought.
+# Numbers of at most so many digits take the fast path.
 _DIGITS_MAX: Final = 19
 
 _TEXT: Final = re.compile(rb'"(?:[^"\\\x00-\x1f]++|\\.)*+"', re.DOTALL)
 _CONTROL: Final = re.compile(rb"[\x00-\x1f]")
 _NUMBER: Final = re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
-# A token of a valid text, as errors show it.
+# A token of a valid text, for error texts.
 _TOKEN: Final = re.compile(
     _TEXT.pattern + b"|true|false|null|" + _NUMBER.pattern + b"|.", re.DOTALL
 )
 
 
 class Decoder:
-    """Decodes the requests of one type."""
+    """Decodes requests of one message type."""
 
     def __init__(self, message: Descriptor) -> None:
         self._message = MessageType.of(message)
 
     def begin(self, body: bytes) -> "Reading":
-        """Return the reading of a body, which its caller advances."""
+        """Start decoding a body in slices; the caller advances the `Reading`."""
         return Reading(self._message, body)
 
     def decode(self, body: bytes) -> bytes:
-        """Return the message that the first JSON value of a body stands for, as canonical bytes.
+        """Decode the first JSON value of a body to a message's canonical bytes.
 
         A body without a value is an empty message. Raises Malformed.
         """
@@ -77,38 +78,38 @@ class Decoder:
 
 
 class Reading:
-    """One reading of a text, in slices that the caller chooses; the next byte is at `offset`.
+    """Decodes one text in slices that the caller chooses; the next byte is at `offset`.
 
-    In the methods below, errors of syntax are raised as IndexError, or as Malformed without words.
+    The private methods raise syntax errors as IndexError, or as Malformed without a text.
     """
 
     def __init__(self, message: MessageType, text: bytes) -> None:
         start = 0 if text[:1] == b"{" else skip_blanks(text, 0, len(text))
         self.message = b""
-        """The message, once it is whole."""
+        """The message's bytes, once it is complete."""
         self.text = text
         self.start = start
         self.offset = start
         self.depth = 0
         self._type = message
-        # The innermost message that is being read, those around it, and the byte that is next.
+        # The innermost message being read, the messages around it, and the next byte.
         self._frame: Assembly | None = None
         self._stack: list[Assembly] = []
         self._byte = 0
-        # The field whose list of scalars is being read, and what was read of it.
+        # The field whose list of scalars is being read, and its items so far.
         self._list_field: Field | None = None
         self._scalars = bytearray()
-        # Follows a value of which nothing is wanted, from where it begins.
+        # The scanner of a value to skip, and the value's start.
         self._skipping: Scanner | None = None
         self._skip_start = 0
-        # What is wrong, and what looks for an error of syntax, which would be told instead.
+        # The error found, and the scanner that looks for a syntax error to report instead.
         self._problem = ""
         self._checking: Scanner | None = None
 
     def advance(self, bytes_max: int) -> bool:
-        """Read about so many bytes; return whether the message is whole. Raises Malformed.
+        """Read about `bytes_max` bytes; return whether the message is complete.
 
-        A string or a number is read at once, however long it is.
+        A string or a number is read in one step, however long it is. Raises Malformed.
         """
         if self._checking is None:
             try:
@@ -123,7 +124,7 @@ class Reading:
         return False
 
     def _check_syntax(self, scanner: Scanner, limit: int) -> None:
-        """Go on to look for an error of syntax; raise what is wrong once that is known."""
+        """Continue to look for a syntax error; raise it, or the error found before."""
         end = len(self.text)
         if scanner.scan(self.text, self.offset, min(limit, end)) < 0:
             if limit < end:
@@ -134,7 +135,7 @@ class Reading:
         raise Malformed(self._problem)
 
     def _read(self, limit: int) -> bool:
-        """Read an object as a message, and everything in it, up to a limit."""
+        """Read a message and its nested messages up to a limit; return whether it is complete."""
         frame = self._frame
         stack = self._stack
         if frame is None:
@@ -202,7 +203,7 @@ class Reading:
         return byte
 
     def _open_object(self) -> int:
-        """Go into an object; return the first byte in it: of a name, or its end."""
+        """Enter an object; return its first byte, which starts a name or ends the object."""
         if self.text[self.offset] != _OPEN_OBJECT:
             raise self._unexpected()
         self._descend()
@@ -212,7 +213,7 @@ class Reading:
         return byte
 
     def _after_member(self) -> int:
-        """Return the first byte of the next name, or the end of the object."""
+        """Move to the next name, or the object's end, and return its first byte."""
         byte = self._next()
         if byte == _COMMA:
             self.offset += 1
@@ -224,7 +225,7 @@ class Reading:
         return byte
 
     def _open_list(self) -> bool:
-        """Go into an array, and return True, or past one that is empty."""
+        """Enter an array; return False after passing an empty one."""
         if self.text[self.offset] != _OPEN_ARRAY:
             raise self._unexpected()
         self._descend()
@@ -235,7 +236,7 @@ class Reading:
         return False
 
     def _has_item(self) -> bool:
-        """Go to the next item of an array, and return True, or past its end."""
+        """Move to the next item of an array; return False after passing the array's end."""
         byte = self._next()
         self.offset += 1
         if byte == _COMMA:
@@ -253,13 +254,13 @@ class Reading:
             raise Malformed
 
     def _name(self, frame: Assembly) -> Field | None:
-        """Read a name, and go to its value; return None if that is to be skipped."""
+        """Read a name and move to its value; return None if the value is to be skipped."""
         text = self.text
         start = self.offset
         end = self._quote(start + 1)
         field = frame.fields.get(text[start + 1 : end])
         if field is None:
-            # It may be known by another spelling.
+            # The name may contain escapes.
             field = frame.fields.get(self._string())
         else:
             self.offset = end + 1
@@ -290,7 +291,7 @@ class Reading:
         self._skip_start = self.offset
 
     def _skip(self, scanner: Scanner, limit: int) -> bool:
-        """Go on past a value of which nothing is wanted; return whether it has ended."""
+        """Continue to skip a value; return whether it has ended."""
         text, length = self.text, len(self.text)
         end = scanner.scan(text, self.offset, min(limit, length))
         if end < 0:
@@ -306,7 +307,7 @@ class Reading:
         return True
 
     def _read_scalars(self, field: Field, frame: Assembly, limit: int) -> bool:
-        """Go on with an array of values that are no messages; return whether it has ended."""
+        """Continue to read an array of scalars; return whether it has ended."""
         scalars = self._scalars
         while True:
             scalars += self._scalar(field)
@@ -323,7 +324,7 @@ class Reading:
         return True
 
     def _scalar(self, field: Field) -> bytes:
-        """Read a value that is no message, and encode the field, or an item of its list."""
+        """Read a scalar, and return the encoded field or list item."""
         start = self.offset
         kind = field.kind
         if kind in (BYTES, STRING):
@@ -344,21 +345,21 @@ class Reading:
         else:
             number = field.numbers.get(self._string())
             if number is None:
-                # An unknown name is as good as none.
+                # Ignore unknown enum names, as protojson with DiscardUnknown does.
                 return b""
         if number is None or not field.lowest <= number <= field.highest:
             raise self._invalid(field, start)
         return field_head(field.item_tag, number) if number or field.is_always_written else b""
 
     def _quote(self, offset: int) -> int:
-        """Return where the next quotation mark is."""
+        """Return the offset of the next quotation mark."""
         end = self.text.find(b'"', offset)
         if end < 0:
             raise IndexError
         return end
 
     def _bytes(self) -> bytes | None:
-        """Read a string of base64, and return what it stands for; None if it is none."""
+        """Read a base64 string and return its bytes; None if it is not base64."""
         start = self.offset + 1
         end = self._quote(start)
         content = plain_base64(self.text[start:end])
@@ -399,7 +400,7 @@ class Reading:
         return None
 
     def _integer(self, may_be_quoted: bool) -> int | None:
-        """Read a number; None if it is not integral, of too many digits, or none at all."""
+        """Read a number; return None if it is not integral, too long, or not a number."""
         text = self.text
         offset = self.offset
         byte = text[offset]
@@ -431,7 +432,7 @@ class Reading:
         return integer(match.group())
 
     def _check_characters(self) -> None:
-        """Raise Malformed if the value that was read is not UTF-8."""
+        """Raise Malformed if the decoded value is not UTF-8."""
         if not self.text.isascii():
             try:
                 self.text[self.start : self.offset].decode()
@@ -460,6 +461,7 @@ class Reading:
     def _place(self, offset: int) -> str:
         before = self.text[self.start : offset]
         line = before[before.rfind(b"\n") + 1 :].decode(errors="replace")
-        # Where most bytes are line breaks, counting them takes a hundred times as long.
+        # `translate` is used because `count` takes a hundred times as long if most bytes are
+        # line breaks.
         lines = len(before) - len(before.translate(None, b"\n")) + 1
         return f"line {lines}:{len(line) + 1}"

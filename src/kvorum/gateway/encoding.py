@@ -1,8 +1,8 @@
-"""Answers become JSON as etcd's gateway writes it: protobuf's JSON in Go, in its compact form.
+"""Encode answers as JSON like etcd's gateway: Go's protojson in its compact form.
 
-Messages are not parsed into objects: their canonical bytes, which have the fields in order, are
-turned into text where they stand. What nests is kept on a stack of ours. The keys of a long answer
-are written by the native edge, where that serves.
+The encoder does not parse messages into objects: it converts their canonical bytes, which have the
+fields in order, directly to text. It keeps nested messages on its own stack. The native edge, if it
+is built, writes the keys of long answers.
 """
 
 from binascii import b2a_base64
@@ -34,34 +34,34 @@ _KINDS: Final = {
     FieldDescriptor.TYPE_ENUM: _ENUM,
     FieldDescriptor.TYPE_BOOL: _BOOLEAN,
 }
-"""All types of the API."""
+"""Kinds by field type, for all types that the API uses."""
 _QUOTED: Final = (
     FieldDescriptor.TYPE_BYTES,
     FieldDescriptor.TYPE_INT64,
     FieldDescriptor.TYPE_UINT64,
 )
 _UINT64_LIMIT: Final = 1 << 64
-# Only negative numbers, and unsigned ones of the upper half, are so long.
+# Length of a varint of 2**63 or more: a negative number, or an unsigned one of the upper half.
 _NEGATIVE_BYTES: Final = 10
 
 _KEY_VALUE: Final = "mvccpb.KeyValue"
 _write_key_values: Final = native_key_values()
 _NATIVE_BYTES_MIN: Final = 1024
-"""What is shorter is written here: a call costs as much as a few keys."""
+"""Shorter lists are encoded in Python: a native call costs as much as a few keys."""
 
-# Of text that is part of a line; etcd passes lines through another encoder, which escapes these.
+# Escapes within the lines of a stream; etcd passes lines through another encoder, which adds them.
 _ESCAPES: Final = str.maketrans(
     {character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 )
 
 
-# What is still to be written after the last value of a field, before something else follows.
+# Text after the last value of a field, by `_Field.closing`.
 _CLOSINGS: Final = (b"", b'"', b"]", b'"]')
 _ENDS: Final = tuple(closing + b"}" for closing in _CLOSINGS)
 
 
 class _Field:
-    """How a field is read and written."""
+    """Rules for encoding one field."""
 
     def __init__(self, descriptor: FieldDescriptor, index: int) -> None:
         self.kind = _KINDS[descriptor.type]
@@ -69,13 +69,13 @@ class _Field:
         self.is_repeated: bool = descriptor.is_repeated
         self.is_packed: bool = descriptor.is_packed
         self.has_length = self.is_packed or self.kind <= _STRING
-        # Others are left out if they are zero or empty.
+        # Other fields are omitted if they are zero or empty.
         self.is_always_written: bool = descriptor.has_presence or descriptor.is_repeated
         is_quoted = descriptor.type in _QUOTED
         self.closing = (1 if is_quoted else 0) + (2 if self.is_repeated else 0)
         opening = b'"' if is_quoted else b"{" if self.kind == _MESSAGE else b""
         list_opening = b"[" if self.is_repeated else b""
-        # What precedes a value: of the first field, of one after another, of a further item.
+        # Text before a value: in the first field, in a later field, in a further list item.
         self.first = b'"%b":%b%b' % (descriptor.name.encode(), list_opening, opening)
         self.later = tuple(closing + b"," + self.first for closing in _CLOSINGS)
         self.item = (b'",' if is_quoted else b",") + opening
@@ -91,14 +91,14 @@ class _Field:
 
 
 class _Message:
-    """The fields of a message, each at its tag."""
+    """The fields of a message; a field's index is its tag."""
 
     def __init__(self) -> None:
         self.fields: list[_Field | None] = []
 
 
 def _message(descriptor: Descriptor, known: dict[str, _Message]) -> _Message:
-    """Return what is to be known of a message and of all messages in it."""
+    """Return the fields of a message and of all messages in it."""
     if descriptor.full_name in known:
         return known[descriptor.full_name]
     message = known[descriptor.full_name] = _Message()
@@ -113,38 +113,38 @@ def _message(descriptor: Descriptor, known: dict[str, _Message]) -> _Message:
 
 
 class _NotCanonical(ValueError):  # noqa: N818 (it says what the bytes are)
-    """The bytes of a message are not those that protobuf writes."""
+    """The bytes of a message are not in the form that protobuf writes."""
 
 
 class Encoder:
-    """Encodes the answers of one type."""
+    """Encodes answers of one message type."""
 
     def __init__(self, message: Descriptor) -> None:
         self._message = _message(message, {})
         self._class = GetMessageClass(message)
 
     def encode(self, message: bytes) -> bytes:
-        """Return a message as JSON. Raises protobuf's DecodeError if it is none."""
+        """Return a message as JSON; raise protobuf's DecodeError for invalid bytes."""
         return b"".join(self._pieces(message, False))
 
     def encode_line(self, message: bytes) -> bytes:
-        """Return a message as a line of a stream. Raises protobuf's DecodeError if it is none."""
+        """Return a message as a stream's line; raise protobuf's DecodeError for invalid bytes."""
         return b'{"result":%b}\n' % b"".join(self._pieces(message, True))
 
     def _pieces(self, message: bytes, is_line: bool) -> list[bytes]:
         try:
             return _pieces(self._message, message, is_line)
         except (ValueError, IndexError):
-            # Protobuf reads more than it writes.
+            # The bytes may be valid but not canonical: let protobuf rewrite them.
             parsed = self._class.FromString(message)
             parsed.DiscardUnknownFields()
             return _pieces(self._message, parsed.SerializeToString(deterministic=True), is_line)
 
 
 def _pieces(message: _Message, data: bytes, is_line: bool) -> list[bytes]:
-    """Return the JSON of canonical bytes; raises ValueError or IndexError for others."""
+    """Return the JSON of canonical bytes; raise ValueError or IndexError for others."""
     pieces = [b"{"]
-    # Of the messages around the one that is read: their fields, the last one written, their end.
+    # For each enclosing message: its fields, the last field written, and its end.
     stack: list[tuple[list[_Field | None], _Field, int]] = []
     fields = message.fields
     last: _Field | None = None
@@ -190,7 +190,7 @@ def _pieces(message: _Message, data: bytes, is_line: bool) -> list[bytes]:
         ):
             text, after = _write_key_values(data, begin, end, tag)
             if after > begin:
-                # The texts have their braces.
+                # The native text includes its braces.
                 pieces += (prefix[:-1], text)
                 last = field
                 offset = after
@@ -223,7 +223,7 @@ def _pieces(message: _Message, data: bytes, is_line: bool) -> list[bytes]:
 
 
 def _number(field: _Field, number: int, is_negative: bool) -> bytes:
-    """Return the text of a number, a flag or an enum."""
+    """Return the text of a number, a boolean or an enum."""
     kind = field.kind
     if kind == _BOOLEAN:
         return b"true" if number else b"false"
@@ -237,7 +237,7 @@ def _number(field: _Field, number: int, is_negative: bool) -> bytes:
 
 
 def _packed(field: _Field, content: bytes) -> bytes:
-    """Return the texts of the numbers that follow each other."""
+    """Return the texts of a packed field's numbers, separated by commas."""
     items: list[bytes] = []
     offset = 0
     while offset < len(content):

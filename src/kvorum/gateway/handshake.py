@@ -1,7 +1,7 @@
-"""The handshake by which a request on the gateway's paths becomes a WebSocket.
+"""The handshake that turns a request on the gateway's paths into a WebSocket.
 
-Browsers cannot set headers here, so a token comes as a subprotocol or in a cookie. What few servers
-ever need is imported with the first handshake.
+Browsers cannot set headers on a WebSocket, so a token comes as a subprotocol or in a cookie. Few
+servers need these libraries, so the first handshake imports them.
 """
 
 from base64 import b64decode
@@ -24,18 +24,18 @@ READ_HEADERS: Final = (
     "sec-websocket-version",
     "upgrade",
 )
-"""The headers that are read here."""
+"""The headers that this module reads."""
 
 
 def asks_for_upgrade(headers: Mapping[str, str]) -> bool:
-    """Return whether a request is to become a WebSocket."""
+    """Return whether a request asks for an upgrade to WebSocket."""
     return _has_token(headers.get("connection", ""), "upgrade") and _has_token(
         headers.get("upgrade", ""), "websocket"
     )
 
 
 def handshake_refusal(method: str, headers: Mapping[str, str]) -> tuple[int, str, Headers] | None:
-    """Return the status, text and headers of the answer to a handshake that is not one."""
+    """Return the status, text and headers that refuse a handshake; None if it is valid."""
     if method != "GET":
         return 405, "Method Not Allowed", OUR_VERSION
     try:
@@ -64,7 +64,7 @@ def handshake_answer(headers: Mapping[str, str]) -> Headers:
 
 
 def metadata_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return what counts of a handshake's headers for the call: who makes it."""
+    """Return the headers for the call's metadata: the authorization from a handshake."""
     from http.cookies import CookieError, SimpleCookie
 
     shown = {}

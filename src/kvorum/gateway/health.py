@@ -1,8 +1,8 @@
-"""The health endpoints: `/health`, `/livez`, `/readyz`, and each of their checks by itself.
+"""The health endpoints: `/health`, `/livez`, `/readyz`, and one below these for each check.
 
-A check that needs the cluster is a procedure of the member, like any call of several steps. A
-check never changes anything. NOSPACE does not make a server unready: it still serves reads and
-deletes, which is how an operator gets out of it.
+A check that needs the cluster is a procedure of the member. Checks never change state. NOSPACE
+does not make a server unready: it still serves reads and deletes, with which an operator frees
+space.
 """
 
 import json
@@ -24,16 +24,16 @@ REASONS = {AlarmType.NO_SPACE: "ALARM NOSPACE", AlarmType.CORRUPT: "ALARM CORRUP
 NAMES = {AlarmType.NO_SPACE: "NOSPACE", AlarmType.CORRUPT: "CORRUPT"}
 
 _ONE_KEY = range_of(RangeRequest(key=b"\0", range_end=b"\0", limit=1, keys_only=True))
-"""What checks read from the local state; if it cannot be read, that stops the member."""
+"""The read that checks make; if the local state is unreadable, the read stops the member."""
 
 _PROBE = Caller(Front.HTTP)
 
 Check = Generator[Wait | None, Any, str]
-"""A check's steps; they return why it failed, or nothing."""
+"""A check's steps, which return the reason for a failure, or ""."""
 
 
 class CheckCount(NamedTuple):
-    """How often a check succeeded and failed, and how it went the last time."""
+    """A check's counts of successes and failures, and whether it succeeded the last time."""
 
     success: int
     error: int
@@ -41,7 +41,7 @@ class CheckCount(NamedTuple):
 
 
 class Health:
-    """Serves the health endpoints, and counts their outcomes for the metrics."""
+    """Serves the health endpoints, and counts their results for the metrics."""
 
     def __init__(self, front: HttpFront, member: Member) -> None:
         self._front = front
@@ -95,7 +95,7 @@ class Health:
 
     def _add(self, kind: str, checks: dict[str, Callable[[], Check]]) -> None:
         def root(request: HttpRequest) -> None:
-            # Names of no check are ignored, so that a probe fits servers of several versions.
+            # Ignore names of unknown checks, so that one probe works with several versions.
             excluded = request.query.get("exclude", ())
             chosen = {name: check for name, check in checks.items() if name not in excluded}
             self._probe(request, kind, chosen)
@@ -156,5 +156,5 @@ class Health:
 
 
 def _problem(answer: object) -> str:
-    """Return why a read failed, or nothing."""
+    """Return why a read failed, or ""."""
     return answer.text if isinstance(answer, Status) else ""

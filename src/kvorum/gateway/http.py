@@ -1,7 +1,7 @@
-"""Plain HTTP requests: which endpoint serves a path, CORS, the host whitelist, refusals.
+"""Plain HTTP requests: dispatch to endpoints by path, CORS, the host whitelist, refusals.
 
-An endpoint answers at once, or keeps the call open and answers later; it is told when the client
-is gone. What is below `/v3/` belongs to the JSON gateway, which follows its calls itself. Headers
+An endpoint answers at once, or keeps the call open and answers later; its cancel function runs if
+the client goes away. The JSON gateway serves paths below `/v3/` and tracks its own calls. Headers
 and texts are etcd's. An unforeseen error of an endpoint ends that request with 500 (see
 `kvorum.member.boundary`).
 """
@@ -21,11 +21,11 @@ METHODS = "POST, GET, OPTIONS, PUT, DELETE"
 HEADERS = "accept, content-type, authorization"
 TREE = "/v3/"
 OLD_TREE = "/v3beta/"
-"""Where the JSON gateway is, by its name of today and by an older one."""
+"""The JSON gateway's path prefix, and an older one."""
 READ_HEADERS = ("host", "origin", "accept", "accept-encoding")
-"""Headers that endpoints use; the edge passes no others on."""
+"""Headers that endpoints read."""
 ANY = ("*", "")
-"""What stands for every origin, and every host, in the flags."""
+"""Values of the flags that allow every origin or every host."""
 
 
 def _cors_headers(origin: str) -> Headers:
@@ -40,14 +40,14 @@ ANY_ORIGIN = _cors_headers("*")
 
 
 class Output(Protocol):
-    """The part of an edge that answers go to."""
+    """The part of an edge that sends answers."""
 
     def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
         """As `Edge.respond`."""
 
 
 class HttpRequest(NamedTuple):
-    """A request as endpoints see it; a body is not read."""
+    """A request for an endpoint; endpoints do not read bodies."""
 
     call: int
     method: str
@@ -66,13 +66,13 @@ class Endpoint(NamedTuple):
 
 
 class Tree(Protocol):
-    """What serves everything below `/v3/`."""
+    """Serves all paths below `/v3/`: the JSON gateway."""
 
     def refusal(self, call: int) -> str | None:
-        """Return why a call is refused before anything else is said to it."""
+        """Return why to refuse a call before any other check of its request, or None."""
 
     def opened(self, request: HttpRequest) -> None:
-        """Serve a request; it answers the call, or keeps it."""
+        """Serve a request: answer it now or later."""
 
 
 class HttpFront:
@@ -106,18 +106,18 @@ class HttpFront:
         self._metrics_listeners: set[int] = set()
         self._extra: dict[int, Headers] = {}
         self.open: dict[int, Callable[[], None] | None] = {}
-        """Calls that wait for an answer or for the end of their body, and how to cancel them."""
+        """Calls whose endpoints answer later, with the function that cancels each."""
 
     def add(self, path: str, endpoint: Endpoint) -> None:
-        """Serve a path."""
+        """Serve a path with an endpoint."""
         self._endpoints[path] = endpoint
 
     def add_tree(self, tree: Tree) -> None:
-        """Serve everything below `/v3/` that is no endpoint."""
+        """Serve paths below `/v3/` that have no endpoint."""
         self._tree = tree
 
     def add_metrics_listener(self, number: int) -> None:
-        """Serve only what concerns metrics and health at this listener."""
+        """Serve only endpoints with `on_metrics` at this listener."""
         self._metrics_listeners.add(number)
 
     def handle(self, kind: int, call: int, detail: object) -> None:
@@ -135,11 +135,11 @@ class HttpFront:
                 cancel()
 
     def keep_open(self, call: int, cancel: Callable[[], None]) -> None:
-        """Answer this call later; `cancel` is called if its client goes away before."""
+        """Keep a call for a later answer; `cancel` runs if the client goes away before."""
         self.open[call] = cancel
 
     def bounded(self, call: int, steps: Steps) -> Steps:
-        """Return steps that answer a call, with 500 if they raise an unforeseen error."""
+        """Wrap steps that answer a call, so that an unforeseen error answers it with 500."""
         try:
             return (yield from steps)
         except Exception as error:
@@ -147,17 +147,17 @@ class HttpFront:
             return None
 
     def forget(self, call: int) -> None:
-        """Forget a call of a tree: its client is gone."""
+        """Forget a call whose client is gone."""
         self._extra.pop(call, None)
 
     def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
-        """Answer a call, or begin to: without a body, pieces of it follow."""
+        """Answer a call; with body None, send only the head, and pieces of the body follow."""
         self.open.pop(call, None)
         extra = self._extra.pop(call, ())
         self._edge.respond(call, status, [*extra, *headers], body)
 
     def upgrade(self, call: int, headers: Headers) -> None:
-        """Turn a connection over to the caller of a tree: raw bytes from now on."""
+        """Answer a tree's call with 101; the connection carries raw bytes from now on."""
         self._extra.pop(call, None)
         self._edge.respond(call, 101, headers, None)
 
@@ -181,7 +181,7 @@ class HttpFront:
             if path.startswith(OLD_TREE):
                 path = TREE + path.removeprefix(OLD_TREE)
             fields = query_fields(query) if query else {}
-            # Of several headers of one name, the first counts.
+            # `reversed` makes the first of several headers with one name win.
             request = HttpRequest(call, method, path, fields, dict(reversed(headers)))
         except TargetError as error:
             self.refuse(call, 400, f"400 Bad Request: {error}")

@@ -1,8 +1,8 @@
-"""Where a JSON value ends, and what cannot be JSON any more.
+"""Find the end of JSON values, and detect invalid JSON, in text that arrives in pieces.
 
-The scanner follows a text byte by byte, in any pieces, and never looks back. It accepts what Go's
-encoding/json does, and refuses it with the same words: the grammar of RFC 8259, any bytes from 0x20
-on in a string (whether they are UTF-8 is not asked here), and a limited depth.
+The scanner reads a text byte by byte, in any pieces, and never looks back. It accepts the same
+texts as Go's encoding/json, with the same error texts: the grammar of RFC 8259, any bytes from 0x20
+on in a string (it does not check UTF-8), and a limited depth.
 """
 
 import re
@@ -10,14 +10,14 @@ from collections import deque
 from typing import Final
 
 DEPTH_MAX: Final = 10_000
-"""How deep arrays and objects may be nested."""
+"""Nesting depth of arrays and objects."""
 
 
 class Malformed(ValueError):  # noqa: N818 (it says what the text is)
-    """A request's text is not what it should be; the message is the one its sender is told."""
+    """A request's text is invalid; the client receives the exception's message."""
 
 
-# What is expected next. Below _BLANK_STATES, blanks may come first.
+# The scanner's states. In those below _BLANK_STATES, blanks may come first.
 _VALUE: Final = 0
 _FIRST_ITEM: Final = 1
 _FIRST_NAME: Final = 2
@@ -37,10 +37,10 @@ _FRACTION: Final = 17
 _EXPONENT: Final = 18
 _EXPONENT_SIGN: Final = 19
 _EXPONENT_DIGITS: Final = 20
-_WORD: Final = 21  # a state for each letter of the words but their first ones
+_WORD: Final = 21  # one state for each letter of true, false and null except the first letters
 _STATES: Final = 31
 
-# Steps that do more than change the state.
+# Steps that do more than set the state.
 _OPEN_OBJECT: Final = 64
 _OPEN_ARRAY: Final = 65
 _CLOSE: Final = 66
@@ -75,14 +75,14 @@ _CONTEXTS: Final = (
         for letter in word[1:]
     ],
 )
-"""What is said about a byte that is refused, by state."""
+"""The error text about an invalid byte, by state."""
 
 _NUMBER_STATES: Final = (_ZERO, _DIGITS, _FRACTION, _EXPONENT_DIGITS)
-"""Those in which a number may end."""
+"""States in which a number may end."""
 
 
 def _steps() -> bytes:
-    """Make the table of steps: 256 for each state, one for each byte."""
+    """Make the transition table: 256 steps for each state, one for each byte."""
     table = bytearray([_REFUSED]) * (_STATES << 8)
 
     def on(state: int, characters: bytes, step: int) -> None:
@@ -140,33 +140,33 @@ def _steps() -> bytes:
 
 
 _STEPS: Final = _steps()
-# Most of a large value is the inside of strings.
+# Most bytes of a large value are inside strings; match those at once.
 _PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]*+')
 _BLANK: Final = re.compile(rb"[ \t\r\n]*+")
 _JOINED_BYTES: Final = 1024
 
 
 def skip_blanks(text: bytes, offset: int, end: int) -> int:
-    """Return the offset of the first byte from here on that is no blank, or the end."""
+    """Return the offset of the first byte that is not a blank, or the end."""
     match = _BLANK.match(text, offset, end)
     assert match is not None
     return match.end()
 
 
 class Scanner:
-    """Follows one value, which lies `depth` levels deep."""
+    """Scans one value, which is nested `depth` levels deep."""
 
     def __init__(self, depth: int = 0) -> None:
         self._depth_max = DEPTH_MAX - depth
         self._state = _VALUE
-        # For each array or object around what comes next: whether it is an object.
+        # For each open array or object: whether it is an object.
         self._objects: list[bool] = []
         self._is_name = False
 
     def scan(self, text: bytes, offset: int, limit: int) -> int:
-        """Go on from an offset to a limit; return where the value ends, -1 if not before the limit.
+        """Scan from an offset to a limit; return the end of the value, or -1 if it goes on.
 
-        A number ends only with the byte after it. Raises Malformed if this cannot be a value.
+        A number ends only at the byte after it. Raises Malformed for invalid JSON.
         """
         state = self._state
         while offset < limit:
@@ -193,7 +193,7 @@ class Scanner:
             else:
                 if step == _CLOSE:
                     self._objects.pop()
-                # What ended a number is not part of it.
+                # The byte that ended a number is not part of the number.
                 if step != _NUMBER_ENDED:
                     offset += 1
                 if not self._objects:
@@ -206,7 +206,7 @@ class Scanner:
         return -1
 
     def may_end(self) -> bool:
-        """Return whether the end of the text would end a value, which must be a number."""
+        """Return whether the value would be complete if the text ended here: only for a number."""
         return not self._objects and self._state in _NUMBER_STATES
 
 
@@ -229,7 +229,7 @@ _SPOKEN: Final = {
 
 
 def _quoted(byte: int) -> str:
-    """Return a byte, taken for a character, as Go writes one."""
+    """Return a byte as a character literal of Go."""
     if byte in _SPOKEN:
         return f"'{_SPOKEN[byte]}'"
     if byte < 0x20 or byte == 0x7F:
@@ -240,22 +240,22 @@ def _quoted(byte: int) -> str:
 
 
 class Values:
-    """Divides a text, which comes in pieces, into one JSON value after the other.
+    """Divides a text that arrives in pieces into consecutive JSON values.
 
-    Blanks may stand between values. The reader says how much is read at a time; the work is in
-    proportion to the bytes, whatever the pieces.
+    Blanks may separate values. The caller limits the bytes read at a time; the work is proportional
+    to the bytes, however they are divided into pieces.
     """
 
     def __init__(self) -> None:
         self.is_broken = False
-        """What was read cannot be JSON any more: there will be no further values."""
+        """Whether the text is invalid JSON; no further values follow."""
         self.held_bytes = 0
-        """How much was read of a value that is not complete."""
+        """Bytes read of an incomplete value."""
         self.unread_bytes = 0
-        """How much was fed and not read."""
+        """Bytes fed but not read."""
         self._scanner = Scanner()
         self._held = bytearray()
-        # The first one is read from the offset on.
+        # The first piece is read up to `_offset`.
         self._pieces: deque[bytes] = deque()
         self._offset = 0
 
@@ -265,15 +265,16 @@ class Values:
             return
         self.unread_bytes += len(piece)
         if self._pieces and len(self._pieces[-1]) < _JOINED_BYTES:
-            # A piece of one byte would take fifty.
+            # Join small pieces: a bytes object of one byte takes about fifty bytes of memory.
             self._pieces[-1] += piece
         else:
             self._pieces.append(piece)
 
     def take(self, bytes_max: int) -> bytes | None:
-        """Read so many bytes at most; return the value that ends with them, without blanks.
+        """Read at most `bytes_max` bytes; return the next value if it ends within them.
 
-        A number ends only with the byte after it; all others with their last byte.
+        Values come without blanks. A number ends only at the byte after it, any other value at its
+        own last byte.
         """
         while bytes_max > 0 and self._pieces:
             piece = self._pieces[0]

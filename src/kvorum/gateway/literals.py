@@ -1,6 +1,6 @@
-"""What a string or a number of JSON stands for in a field: text, bytes, an integer.
+"""Convert JSON strings and numbers to field values: text, bytes, integers.
 
-Each rule is Go's: of protojson, and of the base64 package that it uses.
+All rules are those of Go's protojson and of the base64 package that it uses.
 """
 
 import json
@@ -8,26 +8,26 @@ import re
 from binascii import a2b_base64
 from typing import Final
 
-# What may precede a surrogate escape that is not half of a pair.
+# Matches text up to the first surrogate escape that is not half of a pair.
 _WHOLE: Final = re.compile(
     rb"(?:[^\\]++|\\(?:[^u]|u(?![dD][89a-fA-F])|u[dD][89abAB]..\\u[dD][c-fC-F]))*+", re.DOTALL
 )
 _URL_ALPHABET: Final = bytes.maketrans(b"-_", b"+/")
-# A number in quotes may be followed by whatever could not go on with it; even `1e,` is one.
+# A number in quotes may precede any text that could not continue it; even `1e,` is a number.
 _NUMBER: Final = re.compile(
     rb"(-?)(0|[1-9][0-9]*+)(?:\.([0-9]++))?+(?:[eE](?=.)((?:[+-](?=[0-9]))?+[0-9]*+))?+(?![-+._a-zA-Z0-9])",
     re.DOTALL,
 )
 _DIGITS_MAX: Final = 20
 _EXPONENT_MAX: Final = (1 << 31) - 1
-# What Go's TrimSpace takes off; Python's strip takes more.
+# The characters that Go's TrimSpace removes; Python's strip removes more.
 _SPACES: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
 
 
 def unescape(literal: bytes) -> bytes | None:
-    """Return what a string in its quotes says, in UTF-8; None if that is no text."""
+    """Decode a JSON string with its quotes to UTF-8; None if it is not valid text."""
     try:
         text: str = json.loads(literal.decode())
         return text.encode()
@@ -36,9 +36,9 @@ def unescape(literal: bytes) -> bytes | None:
 
 
 def first_lone_surrogate(text: bytes, start: int, end: int) -> int:
-    """Return the offset of the first escape that is half a character, -1 if there is none.
+    """Return the offset of the first escape of a lone surrogate; -1 if there is none.
 
-    What lies between the offsets must be JSON.
+    The text between the offsets must be valid JSON.
     """
     if text.find(b"\\u", start, end) < 0:
         return -1
@@ -48,20 +48,20 @@ def first_lone_surrogate(text: bytes, start: int, end: int) -> int:
 
 
 def plain_base64(text: bytes) -> bytes | None:
-    """Decode the standard alphabet, padded, with nothing else; None if it is not that."""
+    """Decode padded base64 in the standard alphabet; None for any other text."""
     try:
         content = a2b_base64(text, strict_mode=True)
     except ValueError:
         return None
-    # Python lets padding follow where none is needed.
+    # Python accepts padding even where none is needed.
     return content if len(text) == (len(content) + 2) // 3 * 4 else None
 
 
 def base64_bytes(text: bytes) -> bytes | None:
-    """Decode the standard alphabet, or the URL's if one of its own characters is there.
+    """Decode base64 in the standard alphabet, or the URL alphabet if `-` or `_` occurs.
 
-    Padding is needed if the length is a multiple of four, and not allowed otherwise. Line breaks
-    are skipped, but count.
+    Padding is required if the length is a multiple of four, and forbidden otherwise. Line breaks
+    are skipped but count towards the length.
     """
     length = len(text)
     text = text.replace(b"\n", b"").replace(b"\r", b"")
@@ -77,9 +77,9 @@ def base64_bytes(text: bytes) -> bytes | None:
 
 
 def integer(text: bytes) -> int | None:
-    """Return the number that a text begins with, if it is integral, of 20 digits at most.
+    """Return the number at the start of a text, if it is integral with at most 20 digits.
 
-    After the number may come what cannot be part of one, except for space at the text's end.
+    Text that cannot continue a number may follow, but the text must not end with white space.
     """
     match = _NUMBER.match(text)
     if match is None:
@@ -109,7 +109,7 @@ def integer(text: bytes) -> int | None:
 
 
 def _exponent(text: bytes) -> int | None:
-    """Return a number of 32 bits; 0 for no text."""
+    """Parse an exponent; 0 for an empty text, None if it exceeds 32 bits."""
     if not text:
         return 0
     digits = text.lstrip(b"+-").lstrip(b"0")

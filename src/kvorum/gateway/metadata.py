@@ -1,9 +1,9 @@
-"""What the headers of an HTTP request say to the call: its metadata, and its deadline.
+"""Derive a call's gRPC metadata and deadline from the headers of its HTTP request.
 
-Only the metadata that services read is made. A header `Grpc-Metadata-<name>` is the key `<name>`,
-`Authorization` is also the key `authorization`, and the headers of a trace are keys as well; all
-the others that etcd passes on concern nobody. Every call has the mark of a gateway, so that no
-connection's certificate is taken for its client's.
+The gateway creates only metadata that services read. A header `Grpc-Metadata-<name>` becomes the
+key `<name>`, `Authorization` the key `authorization`, and trace headers keep their names; no
+service reads the other headers that etcd passes on. Every call carries the gateway's key, so that
+services do not take the connection's certificate for the client's identity.
 """
 
 import re
@@ -21,7 +21,7 @@ BINARY: Final = "-bin"
 TIMEOUT: Final = "grpc-timeout"
 
 READ_HEADERS: Final = ("accept", "authorization", TIMEOUT, f"{PREFIX}*", *TRACE_KEYS)
-"""The headers that are read here."""
+"""The headers that this module reads."""
 
 _TEXT: Final = re.compile(r"[ -~]*", re.ASCII)
 _KEY: Final = re.compile(r"[0-9a-z_.-]+", re.ASCII)
@@ -31,7 +31,7 @@ _AMOUNT_MAX: Final = 2**63
 
 
 class Refused(Exception):  # noqa: N818 (it names a decision)
-    """Ends a call that the services have not seen, or not whole; its status is for the client."""
+    """Ends a call before the services have its whole request; the client receives the status."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.text)
@@ -43,7 +43,7 @@ def _invalid(text: str) -> Refused:
 
 
 def metadata_of(headers: Mapping[str, str]) -> Metadata:
-    """Return the metadata of a call; raises Refused."""
+    """Return the metadata of a call; raise Refused."""
     metadata = {GATEWAY_KEY: headers.get("accept", "").encode("latin-1")}
     authorization = headers.get("authorization")
     if authorization is not None:
@@ -68,7 +68,7 @@ def _add(metadata: Metadata, name: str, value: str) -> None:
 
 
 def _check_base64(name: str, value: str) -> None:
-    """No service reads binary metadata, but a client is told of what is not base64."""
+    """Refuse invalid base64 in binary metadata, although no service reads such metadata."""
     padding = "" if len(value) % 4 == 0 else "=" * (-len(value) % 4)
     try:
         if padding and value.endswith("="):
@@ -83,12 +83,12 @@ def _canonical(name: str) -> str:
 
 
 def seconds_allowed(headers: Mapping[str, str]) -> float | None:
-    """Return how long a call may take, None without a limit; raises Refused."""
+    """Return a call's time limit, or None; raise Refused."""
     text = headers.get(TIMEOUT)
     if not text:
         return None
     found = _DURATION.fullmatch(text)
-    # Longer digits than this overflow, and would cost time to convert.
+    # More than 20 digits overflow; skip converting them, which takes time.
     if found is None or len(found[1]) > 20 or not -_AMOUNT_MAX <= int(found[1]) < _AMOUNT_MAX:
         raise _invalid(f"invalid grpc-timeout: {text}")
     amount = int(found[1])

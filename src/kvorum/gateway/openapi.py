@@ -1,8 +1,8 @@
-"""The OpenAPI document of the gateway, made from the descriptors: a `post` for each route.
+"""Generate the gateway's OpenAPI document from the descriptors: a `post` for each route.
 
-Names of operations and schemas, and the types of fields, are those of the Swagger files that etcd
-publishes, so that a client generated from either has the same names. The same document is
-`docs/openapi.json`: `python -m kvorum.gateway.openapi > docs/openapi.json`.
+Operations, schemas and field types have the names of etcd's published Swagger files, so that
+clients generated from either have the same names. To update the copy in `docs/`, run
+`python -m kvorum.gateway.openapi > docs/openapi.json`.
 """
 
 import functools
@@ -28,11 +28,11 @@ ANY: Final = "protobufAny"
 NAMES: Final = {"authpb.Permission.Type": "authpbPermissionType"}
 
 SCALARS: Final[dict[int, Json]] = {
-    # Strings, because a JSON number is a double to many readers.
+    # Strings, because many JSON parsers read numbers as doubles.
     FieldDescriptor.TYPE_INT64: {"type": "string", "format": "int64"},
     FieldDescriptor.TYPE_UINT64: {"type": "string", "format": "uint64"},
     FieldDescriptor.TYPE_INT32: {"type": "integer", "format": "int32"},
-    # OpenAPI has no unsigned format: the next larger signed one.
+    # OpenAPI has no unsigned formats; use the next larger signed one.
     FieldDescriptor.TYPE_UINT32: {"type": "integer", "format": "int64"},
     FieldDescriptor.TYPE_BOOL: {"type": "boolean"},
     FieldDescriptor.TYPE_STRING: {"type": "string"},
@@ -47,7 +47,7 @@ DESCRIPTION: Final = (
 
 @functools.cache
 def document_bytes() -> bytes:
-    """Return the document as it is served and kept in `docs/`, made once."""
+    """Return the document as served and kept in `docs/`; cached."""
     return json.dumps(document(), indent=1).encode() + b"\n"
 
 
@@ -74,7 +74,7 @@ def document() -> Json:
         "openapi": OPENAPI_VERSION,
         "info": {"title": "Kvorum", "description": DESCRIPTION, "version": API_VERSION},
         "servers": [{"url": "/"}],
-        # Either: a token is needed only while authentication is enabled.
+        # Both, because a token is required only while authentication is enabled.
         "security": [{"ApiKey": []}, {}],
         "tags": [{"name": name} for name in tags],
         "paths": paths,
@@ -128,7 +128,7 @@ def _content(schema: Json) -> Json:
 
 
 def _name(descriptor: Descriptor | EnumDescriptor) -> str:
-    """Return a schema's name: the type's own, after that of what it is declared in."""
+    """Return a schema's name: the enclosing package's or message's name, then the type's own."""
     full_name = descriptor.full_name
     return NAMES.get(full_name) or "".join(full_name.split(".")[-2:])
 
@@ -144,7 +144,7 @@ class _Schemas:
         name = _name(descriptor)
         if name not in self.found:
             schema: Json = {"type": "object"}
-            # Before its fields, because a transaction may be in a transaction.
+            # Register the schema before its fields, because a transaction may contain another.
             self.found[name] = schema
             if descriptor.fields:
                 schema["properties"] = {

@@ -1,4 +1,4 @@
-"""Which RPC a path stands for: from the table of calls and the options of the descriptors."""
+"""The RPC of each path, from the table of RPCs and the HTTP options of the descriptors."""
 
 from typing import Final, NamedTuple
 
@@ -9,15 +9,15 @@ from kvorum.rpc.table import NUMBERS, RPCS, Kind
 
 
 class Route(NamedTuple):
-    """An RPC as the gateway sees it."""
+    """An RPC with the codecs of its JSON."""
 
     number: int
-    """Its number in the table of calls."""
+    """The RPC's number in `kvorum.rpc.table`."""
     kind: Kind
     decoder: Decoder
-    """Of its requests."""
+    """Decoder of requests."""
     encoder: Encoder
-    """Of its answers."""
+    """Encoder of answers."""
 
 
 def _routes() -> dict[str, Route]:

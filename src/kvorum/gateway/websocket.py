@@ -1,7 +1,7 @@
 """WebSocket on the gateway's paths: frames in both directions.
 
-The payload of each message is a part of the request's body, and each line of the answer is a
-message.
+Each WebSocket message from the client is a part of the request's body, and each line of the answer
+is a message.
 """
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
@@ -11,12 +11,12 @@ from wsproto.utilities import LocalProtocolError
 
 
 class WebSocket:
-    """One open WebSocket, without its connection: bytes go in and out."""
+    """One WebSocket without I/O: takes received bytes and returns bytes to send."""
 
     __slots__ = ("_bytes_max", "_connection", "_message", "_unread")
 
     def __init__(self, bytes_max: int) -> None:
-        """Take messages of at most so many bytes."""
+        """Accept messages of at most `bytes_max` bytes."""
         self._connection = Connection(ConnectionType.SERVER)
         self._bytes_max = bytes_max
         self._message = bytearray()
@@ -24,26 +24,26 @@ class WebSocket:
 
     @property
     def is_open(self) -> bool:
-        """Whether neither side has closed it."""
+        """Whether neither side has closed the WebSocket."""
         return self._connection.state is ConnectionState.OPEN
 
     @property
     def pending_bytes(self) -> int:
-        """How much is kept of a message that is not whole."""
+        """Bytes kept of an incomplete message."""
         return len(self._message)
 
     @property
     def unread_bytes(self) -> int:
-        """How much the client sent that was not read."""
+        """Bytes fed but not read."""
         return len(self._unread)
 
     def feed(self, data: bytes) -> None:
-        """Take bytes of the client, unless the WebSocket has ended."""
+        """Add bytes from the client, unless the WebSocket has ended."""
         if self.is_open:
             self._unread += data
 
     def receive(self, bytes_max: int) -> tuple[list[bytes], bytes]:
-        """Read so many bytes; return whole messages, and bytes to be sent to the client."""
+        """Read up to `bytes_max` bytes; return complete messages, and bytes for the client."""
         messages: list[bytes] = []
         answers = b""
         data = bytes(self._unread[:bytes_max])
@@ -65,7 +65,7 @@ class WebSocket:
         return messages, answers
 
     def _confirm(self, event: CloseConnection) -> bytes:
-        """Answer the client's close, or an error in its frames, in kind."""
+        """Return the answer to the client's close, or to an error in its frames."""
         try:
             return self._connection.send(event.response())
         except LocalProtocolError:
@@ -76,5 +76,5 @@ class WebSocket:
         return self._connection.send(TextMessage(line.decode())) if self.is_open else b""
 
     def close(self, reason: CloseReason = CloseReason.NORMAL_CLOSURE) -> bytes:
-        """Return the frame that ends it; nothing if it has ended."""
+        """Return the close frame, or b"" if the WebSocket has ended."""
         return self._connection.send(CloseConnection(reason)) if self.is_open else b""

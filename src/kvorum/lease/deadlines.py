@@ -1,10 +1,10 @@
-"""Which id is due next: heaps of moments, with one valid moment per id.
+"""Find the id that is due next: heaps of moments, with one valid moment per id.
 
-A deadline that moves later costs nothing: the entry comes up too early, and the caller sets it
-again. One that moves earlier, or an id that is removed, leaves a stale entry behind. When most
-entries are stale the heap retires: every later change takes a few entries from its end, which
-leaves it a heap, and moves the valid ones to a new one. So there are few stale entries at any time,
-and no call has to go through all of them.
+A deadline that moves later costs nothing: its entry comes up too early, and the caller arms it
+again. A deadline that moves earlier, or a removed id, leaves a stale entry behind. When most
+entries are stale the heap retires: every later change pops a few entries from the list's end, which
+keeps it a heap, and moves the valid ones to a new heap. So there are few stale entries at any time,
+and no call has to visit all of them.
 """
 
 from collections.abc import Generator
@@ -24,7 +24,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._moments: dict[int, float] = {}
-        # Together they hold every (moment, id) of `_moments`, and stale ones.
+        # Together the two heaps hold every (moment, id) of `_moments`, and stale entries.
         self._heap: list[tuple[float, int]] = []
         self._retiring: list[tuple[float, int]] = []
 
@@ -33,17 +33,17 @@ class Deadlines:
 
     @property
     def first(self) -> float:
-        """The earliest moment at which there may be something to do; infinity if there is none."""
+        """The earliest moment at which an id may be due; infinity without entries."""
         heap = self._first_heap()
         return heap[0][0] if heap else inf
 
     @property
     def entry_count(self) -> int:
-        """How many entries there are, stale ones included."""
+        """The number of entries, stale ones included."""
         return len(self._heap) + len(self._retiring)
 
     def arm(self, identity: int, moment: float) -> None:
-        """Make the id come up at this moment or earlier."""
+        """Make the id due at this moment, unless it is due earlier already."""
         armed = self._moments.get(identity)
         if armed is None or moment < armed:
             self._moments[identity] = moment
@@ -51,12 +51,12 @@ class Deadlines:
             self._tidy()
 
     def disarm(self, identity: int) -> None:
-        """Forget the id, if it is there."""
+        """Remove the id, if it is armed."""
         if self._moments.pop(identity, None) is not None:
             self._tidy()
 
     def take(self, now: float) -> int | None:
-        """Take the id whose moment came first; None if none is due. It is disarmed."""
+        """Disarm and return the id with the earliest moment; None if none is due."""
         while (heap := self._first_heap()) and heap[0][0] <= now:
             moment, identity = heappop(heap)
             if self._moments.get(identity) == moment:
@@ -65,7 +65,7 @@ class Deadlines:
         return None
 
     def replace(self, entries: list[tuple[float, int]]) -> Generator[None, None, None]:
-        """Hold exactly these (moment, id), in ascending order and of distinct ids; in slices."""
+        """Replace all entries by these (moment, id), sorted and with distinct ids; in slices."""
         moments: dict[int, float] = {}
         for start in range(0, len(entries), SLICE):
             moments.update(

@@ -1,8 +1,8 @@
-"""A lease, and the row that keeps it in bucket `lease`.
+"""A lease, and the row that stores it in bucket `lease`.
 
-The row is a leasepb.Lease under the id as eight bytes, big endian; a negative id is stored as
-its two's complement. Neither the moment of expiry nor the keys are stored: a leader counts
-anew when it is elected, and the keys carry the id of their lease.
+The row is a leasepb.Lease under the id as eight bytes, big endian, with a negative id as its two's
+complement. The row holds neither the moment of expiry nor the keys: a new leader restarts the time
+of every lease, and the stored keys carry the id of their lease.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ _UINT64_MASK = (1 << 64) - 1
 
 
 class LeaseRowError(Exception):
-    """A row of bucket `lease` is not what was once written there."""
+    """A row of bucket `lease` is damaged."""
 
     def __init__(self, key: bytes, value: bytes, problem: str) -> None:
         super().__init__(
@@ -40,12 +40,12 @@ class Lease:
         self.ttl = ttl
         self.remaining = remaining
         self.expiry = inf
-        # Most leases have one key or none; those need no table.
+        # Most leases have one key or none, and so need no table.
         self._keys: bytes | dict[bytes, None] | None = None
 
     @property
     def refresh_seconds(self) -> int:
-        """How long a new primary gives the lease, before any extension."""
+        """The seconds that a new primary gives the lease, before any extension."""
         return self.remaining if self.remaining > 0 else self.ttl
 
     @property
@@ -57,7 +57,7 @@ class Lease:
 
     @property
     def key_count(self) -> int:
-        """How many keys are attached."""
+        """The number of attached keys."""
         if self._keys is None:
             return 0
         return 1 if isinstance(self._keys, bytes) else len(self._keys)

@@ -1,13 +1,13 @@
-"""Leases: keys that go when nobody renews them.
+"""Leases: time limits that delete their attached keys unless clients renew them.
 
 Grants, revokes, checkpoints and attachments are replicated: every member applies the same and
-stores the same rows. Only the leader's lessor is primary, and only a primary looks at the time: it
-renews, and names the leases that have run out and those to be checkpointed. The member proposes
-those revokes and checkpoints, having made sure that it still leads; a lease is gone when the revoke
-is applied, and not before.
+stores the same rows. Only the leader's lessor is primary, and only a primary uses the time: it
+renews leases, and returns the expired ones and those to checkpoint. The member proposes those
+revokes and checkpoints after confirming that it still leads; a lease exists until its revoke is
+applied.
 
 An expired lease stays expired until it is revoked or another member becomes primary: no
-renewal brings it back. Time is passed in, as seconds of a clock that never goes back.
+renewal brings it back. Callers pass the time in, as seconds of a clock that never goes back.
 """
 
 from collections import deque
@@ -34,14 +34,14 @@ TTL_SECONDS_MAX = 9_000_000_000
 REVOKES_PER_SECOND_MAX = 1000
 CHECKPOINT_BATCH_MAX = 1000
 CHECKPOINT_SECONDS = 300.0
-# How many entries of the heap one call visits; bounds a turn after a wave of renewals.
+# How many heap entries one call visits at most; bounds a turn after a wave of renewals.
 EXAMINED_MAX = 1000
-# After an election expiries are spread out, so that they leave room for other revokes.
+# A new primary spreads expiries out to this rate, which leaves room for other revokes.
 _EXPIRIES_PER_SECOND = 3 * REVOKES_PER_SECOND_MAX // 4
 
 
 class NotRenewed(Enum):
-    """Why a lease was not renewed, which decides the answer to its holder."""
+    """The reason why a lease was not renewed, which decides the answer to its holder."""
 
     NOT_PRIMARY = "another member counts the time: ask the leader"
     NOT_FOUND = "there is no such lease: the answer is TTL 0"
@@ -51,7 +51,7 @@ class NotRenewed(Enum):
 
 
 class TimeToLive(NamedTuple):
-    """Whole seconds left, 0 or less for a lease that has run out; and seconds granted."""
+    """Whole seconds left, 0 or less for an expired lease; and seconds granted."""
 
     remaining: int
     granted: int
@@ -66,9 +66,9 @@ def ttl_seconds_min(election_ticks: int, heartbeat_seconds: float) -> int:
 class Lessor:
     """All leases of a member.
 
-    A lease that ran out is named again after `retry_seconds`, if it still exists.
-    `checkpoint_seconds` is the interval of checkpoints of one lease; with None there are none, but
-    those of other leaders are applied all the same.
+    `expired` returns an expired lease again after `retry_seconds`, if it still exists.
+    `checkpoint_seconds` is the interval of checkpoints of one lease; with None this lessor requests
+    none, but still applies those of other leaders.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Lessor:
         self._leases: dict[int, Lease] = {}
         self._lease_of: dict[bytes, int] = {}
         self._is_primary = False
-        # Grows with every change of role, so that a promotion notices that it was overtaken.
+        # Every demotion increments it, so that a running promotion notices that it was overtaken.
         self._role = 0
         self._expiries = Deadlines()
         self._checkpoints = Deadlines()
@@ -100,7 +100,7 @@ class Lessor:
         self.granted_ttl_seconds = Histogram(exponential(1, 24))
 
     def restore(self) -> None:
-        """Read the leases from the storage, without keys: the store attaches those.
+        """Read the leases from the storage, without keys, which the store attaches later.
 
         The lessor is not primary afterwards.
         """
@@ -120,7 +120,7 @@ class Lessor:
                 yield
 
     def emptied(self) -> Generator[None, None, None]:
-        """Forget everything, a few at a time: another lessor has taken over."""
+        """Free everything in slices, after another lessor has replaced this one."""
         self.demote()
         held: tuple[dict[Any, Any], ...] = (self._lease_of, self._leases)
         for each in held:
@@ -129,10 +129,10 @@ class Lessor:
                     each.popitem()
                 yield
 
-    # What every member does alike.
+    # Replicated operations, which every member applies alike.
 
     def grant(self, lease_id: int, ttl: int, now: float) -> int:
-        """Make a lease and return its TTL, raised to the minimum; raises StatusError."""
+        """Create a lease and return its TTL, raised to the minimum; raises StatusError."""
         assert lease_id, "0 stands for no lease; the proposer chooses an id"
         if ttl > TTL_SECONDS_MAX:
             raise StatusError(LEASE_TTL_TOO_LARGE)
@@ -152,7 +152,7 @@ class Lessor:
     def sorted_keys(self, lease_id: int) -> list[bytes]:
         """Return the keys a revoke deletes, in its order; raises StatusError.
 
-        The whole revoke is: delete them, in one write transaction, then `forget` the lease.
+        A revoke deletes these keys and calls `forget` for the lease, in one write transaction.
         """
         return sorted(self._lease(lease_id).keys)
 
@@ -161,7 +161,7 @@ class Lessor:
         return sorted_in_slices(list(self._lease(lease_id).keys))
 
     def forget(self, lease_id: int) -> None:
-        """Remove a lease and whatever is still attached to it; raises StatusError."""
+        """Remove a lease, and detach keys still attached to it; raises StatusError."""
         lease = self._lease(lease_id)
         for key in lease.keys:
             del self._lease_of[key]
@@ -175,7 +175,7 @@ class Lessor:
     def checkpoint(self, lease_id: int, remaining: int, now: float) -> None:
         """Store how much of a lease is left, for the next primary; 0 means all of it.
 
-        A lease that is gone meanwhile is passed over.
+        Ignores a lease that no longer exists.
         """
         lease = self._leases.get(lease_id)
         if lease is None:
@@ -191,12 +191,12 @@ class Lessor:
                     del self._checkpointing[lease_id]
 
     def attach(self, lease_id: int, key: bytes) -> None:
-        """Give the key to this lease, which exists; another one loses it."""
+        """Attach the key to this lease, which must exist, and detach it from any other."""
         assert lease_id in self._leases, f"key {key!r} names lease {lease_id:x}, which is gone"
         self.reattach(lease_id, key)
 
     def reattach(self, lease_id: int, key: bytes) -> bool:
-        """Attach a key read from the storage; False if there is no such lease."""
+        """Attach a key read from the storage; return False if the lease does not exist."""
         lease = self._leases.get(lease_id)
         if lease is None:
             return False
@@ -210,13 +210,13 @@ class Lessor:
         return True
 
     def detach(self, lease_id: int, key: bytes) -> None:
-        """Take the key from this lease, if it has it."""
+        """Detach the key from this lease, if it is attached to it."""
         if self._lease_of.get(key) == lease_id:
             del self._lease_of[key]
             self._leases[lease_id].drop(key)
 
     def detach_all(self, keys: Iterable[bytes]) -> None:
-        """Take keys from whatever leases they are attached to."""
+        """Detach keys from all leases."""
         lease_of, leases = self._lease_of, self._leases
         if not lease_of:
             return
@@ -225,7 +225,7 @@ class Lessor:
             if held:
                 leases[held].drop(key)
 
-    # What anyone may ask.
+    # Queries, on any member.
 
     def __contains__(self, lease_id: int) -> bool:
         return lease_id in self._leases
@@ -235,7 +235,7 @@ class Lessor:
 
     @property
     def is_primary(self) -> bool:
-        """Whether this member counts the time."""
+        """Whether this lessor times its leases."""
         return self._is_primary
 
     def lease_of(self, key: bytes) -> int:
@@ -263,7 +263,7 @@ class Lessor:
             return found
 
     def leases_in_slices(self) -> Generator[None, None, list[int]]:
-        """Return the same as `leases`, as of now; leases renewed meanwhile may be out of order."""
+        """Return the same as `leases`, in slices; leases renewed meanwhile may be out of order."""
         known = list(self._leases.values())
         if not self._is_primary:
             return [lease.id for lease in known]
@@ -280,26 +280,26 @@ class Lessor:
         return found
 
     def time_to_live(self, lease_id: int, now: float) -> TimeToLive | None:
-        """Return the time left of a lease; None if it is unknown.
+        """Return a lease's remaining and granted time; None if it is unknown.
 
-        Raises StatusError on a member that does not count the time.
+        Raises StatusError on a lessor that is not primary.
         """
         if not self._is_primary:
             raise StatusError(LEADER_CHANGED)
         lease = self._leases.get(lease_id)
         return None if lease is None else TimeToLive(int(lease.expiry - now), lease.ttl)
 
-    # What only the primary does.
+    # Operations of the primary.
 
     def promote(self, now: float, extend_seconds: float) -> None:
-        """Become primary, in one go; see `promote_in_slices`."""
+        """Become primary in one call; see `promote_in_slices`."""
         for _ in self.promote_in_slices(now, extend_seconds):
             pass
 
     def promote_in_slices(self, now: float, extend_seconds: float) -> Generator[None, None, None]:
-        """Become primary at the end: every lease gets the time it had left, and the extension.
+        """Become primary at the end; each lease gets its `refresh_seconds` plus the extension.
 
-        Nothing may be granted, revoked or checkpointed meanwhile; a demotion ends it early.
+        The member must not grant, revoke or checkpoint leases meanwhile; a demotion cancels this.
         """
         self.demote()
         role = self._role
@@ -310,7 +310,7 @@ class Lessor:
         self._is_primary = True
 
     def demote(self) -> None:
-        """Stop counting the time; no lease runs out here until the next promotion."""
+        """Stop timing leases; none expires here until the next promotion."""
         self._is_primary = False
         self._role += 1
         self._expiries = Deadlines()
@@ -318,7 +318,7 @@ class Lessor:
         self._checkpointing = {}
 
     def renew(self, lease_id: int, now: float) -> int | NotRenewed:
-        """Let a lease run anew and return its TTL, or why it is not renewed."""
+        """Restart a lease's time and return its TTL, or the reason for not renewing it."""
         if not self._is_primary:
             return NotRenewed.NOT_PRIMARY
         lease = self._leases.get(lease_id)
@@ -334,10 +334,10 @@ class Lessor:
         return lease.ttl
 
     def expired(self, now: float, limit: int) -> list[int]:
-        """Return leases that have run out, to be revoked.
+        """Return expired leases for the member to revoke.
 
-        At most `REVOKES_PER_SECOND_MAX` within any second, and at most `limit`. A lease is
-        returned again after `retry_seconds`, until it is forgotten.
+        Returns at most `limit`, and at most `REVOKES_PER_SECOND_MAX` within any second. Returns a
+        lease again after `retry_seconds`, until `forget` removes it.
         """
         found: list[int] = []
         revokes = self._revokes
@@ -357,10 +357,10 @@ class Lessor:
         return found
 
     def checkpoints_due(self, now: float) -> list[tuple[int, int]]:
-        """Return (lease, seconds left) to be checkpointed now, at most one batch.
+        """Return (lease, seconds left) for leases to checkpoint now, at most one batch.
 
-        A lease comes up again after the interval, whether or not the checkpoint was applied. If
-        they are proposed, `checkpoints_proposed` must be called before anything is renewed.
+        A lease is due again after the interval, whether or not its checkpoint was applied. A caller
+        that proposes the checkpoints must call `checkpoints_proposed` before it renews any lease.
         """
         due: list[tuple[int, int]] = []
         for _ in range(CHECKPOINT_BATCH_MAX):
@@ -377,18 +377,18 @@ class Lessor:
         return due
 
     def checkpoints_proposed(self, due: list[tuple[int, int]]) -> None:
-        """Note that checkpoints are proposed: they would undo renewals made before."""
+        """Note proposed checkpoints, which would undo renewals made before they are applied."""
         for lease_id, _ in due:
             self._checkpointing[lease_id] = self._checkpointing.get(lease_id, 0) + 1
 
     @property
     def next_deadline(self) -> float:
-        """When `expired` or `checkpoints_due` may return something next; never too late."""
+        """When `expired` or `checkpoints_due` may next return leases; perhaps early, never late."""
         return min(max(self._expiries.first, self._revokes_resume), self._checkpoints.first)
 
     @property
     def _revokes_resume(self) -> float:
-        """When the number of revokes allows another one."""
+        """When the limit of revokes per second permits another one."""
         revokes = self._revokes
         return revokes[0] + 1.0 if len(revokes) == REVOKES_PER_SECOND_MAX else -inf
 
@@ -419,9 +419,9 @@ class Lessor:
     def _spread(
         self, entries: list[tuple[float, int]], now: float, extend_seconds: float
     ) -> Generator[None, None, None]:
-        """Delay leases that would run out in the same second as too many others.
+        """Delay leases that would expire in the same second as too many others.
 
-        Their entries in the heap stay and come up too early, which does no harm.
+        Their heap entries stay and come up too early, which does no harm.
         """
         window_start = entries[0][0]
         window_end = window_start + 1.0

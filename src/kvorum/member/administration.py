@@ -1,8 +1,8 @@
-"""What requests about users and roles do when they are applied.
+"""Apply requests about users and roles.
 
-All but an authentication need the role `root` while authentication is enabled; that is checked
-first, for the user that the entry names, as of no particular revision. Tokens end with what they
-stand for: a user, its password, or authentication as a whole.
+While authentication is enabled, every request but Authenticate needs the role `root`; the applier
+first checks it for the user that the entry names, at any auth revision. Deleting a user or changing
+its password ends the user's tokens; disabling authentication ends all tokens.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OLD_COST: Final = 10
 _BASE64: Final = re.compile(
     "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", re.ASCII
 )
-"""What Go takes for base64. Python ignores some padding that is too much, by its version."""
+"""The base64 that Go accepts. Some versions of Python ignore excess padding."""
 
 
 def _enable(member: Member, _request: AuthEnableRequest) -> None:
@@ -83,7 +83,7 @@ def _hashed(
 ) -> bytes | None:
     """Return the hash of a request's password; None if it is not in base64.
 
-    Entries older than etcd 3.5 have the password itself, which every member hashes alike.
+    Entries from before etcd 3.5 hold the password itself, which every member hashes alike.
     """
     if request.password and not request.hashedPassword:
         seed = f"{member.applied} {request.name}".encode()
@@ -117,7 +117,7 @@ def _delete_role(member: Member, request: AuthRoleDeleteRequest) -> None:
 def _grant_permission(member: Member, request: AuthRoleGrantPermissionRequest) -> None:
     granted = request.perm if request.HasField("perm") else None
     member.auth.grant_permission(request.name, granted)
-    # The role goes by the name that etcd's line has for it.
+    # etcd's log line puts the role into the field for the user.
     tell(member.logger, "info", "granted/updated a permission to a user", user_name=request.name)
 
 
@@ -129,14 +129,14 @@ def _revoke_permission(member: Member, request: AuthRoleRevokePermissionRequest)
 def _authenticate(
     member: Member, _caller: Caller, request: InternalAuthenticateRequest, _wanted: bool
 ) -> Result:
-    """Make the token of a user whose password was found right by the proposer."""
+    """Assign the token of a user whose password the proposer has verified."""
     auth = member.auth
     if not auth.is_enabled:
         return AUTH_NOT_ENABLED
     user = auth.user(request.name)
     if user is None or user.options.no_password:
         return AUTH_FAILED
-    # The index before this entry is what etcd's tokens end with.
+    # etcd's tokens end with the index before this entry.
     token = member.tokens.assign(request.name, request.simple_token, member.applied, member.now)
     header = member.header.field(member.store.revision)
     return header + AuthenticateResponse(token=token).SerializeToString()
@@ -174,7 +174,7 @@ _CHANGES: Final[dict[int, tuple[Callable[[bytes], object], Change]]] = {
     ),
 }
 
-# Reads, which etcd sends through its log; here they are reads.
+# Reads that etcd sends through its log; members of this project answer them from local state.
 _READS: Final = (
     requests.AUTH_STATUS,
     requests.USER_GET,

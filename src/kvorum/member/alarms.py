@@ -1,8 +1,8 @@
 """Alarms: the states in which a cluster refuses requests until an operator steps in.
 
 An alarm is a member and a type, raised and cleared through the log, so that all members refuse
-alike. NOSPACE refuses what would need more space, CORRUPT whatever goes through the log and
-touches keys or leases; where both are raised, CORRUPT answers. Other types have no effect.
+alike. NOSPACE refuses requests that need more space. CORRUPT refuses all requests that go through
+the log and touch keys or leases, and takes precedence over NOSPACE. Other types have no effect.
 A row of bucket `alarm` has the AlarmMember as its key and no value.
 """
 
@@ -61,7 +61,7 @@ class Alarm(NamedTuple):
 
 
 class Alarms:
-    """The alarms that are raised."""
+    """The set of raised alarms."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -102,10 +102,10 @@ class Alarms:
         return [alarm for alarm in wanted if alarm.type == alarm_type]
 
     def refusal(self, kind: int, *, has_puts: bool = False) -> Status | None:
-        """Return why a request is refused when it is applied; None if it is not.
+        """Return the error with which an alarm refuses to apply a request; None if it may run.
 
-        `kind` is its field number in InternalRaftRequest; `has_puts` says whether a
-        transaction has a put anywhere, in a branch that is executed or not.
+        `kind` is the request's field number in InternalRaftRequest; `has_puts` says whether a
+        transaction has a put in any branch, executed or not.
         """
         if not self._raised:
             return None

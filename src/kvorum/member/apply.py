@@ -1,10 +1,10 @@
-"""Applying committed entries: in order, each once, and as many as the turn allows.
+"""Apply committed entries: in order, each once, as many as the turn allows.
 
-Idempotent by the index: entries that the state already holds are skipped, and the index and term
-are noted in the backend between the same two seals as the effects. The effects of one entry may be
-computed in slices; nothing else is applied, and nothing is sealed, before it is done. The result
-goes to the waiter that proposed the entry here. Every member executes the same, for the caller that
-the entry names; where nobody waits, only the answer is not made.
+Applying is idempotent by the index: the member skips entries that the state already holds, and the
+backend stores index and term in the same batch as the effects. One entry may take several slices;
+until it is done the member applies no other entry and seals no batch. The result goes to the waiter
+that proposed the entry here. Every member executes the same for the caller that the entry names; a
+member without a waiter only skips making the answer.
 
 The clock decides only where a slice ends, never what it computes.
 """
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from kvorum.member.results import Sliced, Slices
 
 ENTRIES_PER_LOOK = 64
-"""How many entries are applied between two looks at the clock."""
+"""How many entries are applied between two checks of the clock."""
 
 _PUT: Final = requests.PUT
 
 
 UsersEntry: TypeAlias = "tuple[int, int, int, Caller, Pending | None, bytes]"
-"""Kind, start and end of the request, caller, what was proposed if that was here, encoded id."""
+"""Kind, start and end of the request, caller, pending proposal if made here, encoded id."""
 
 CALLERS_MAX: Final = 1000
-"""How many callers that entries name are kept."""
+"""How many callers from entries are cached."""
 
 
 class ApplyQueue:
@@ -68,7 +68,7 @@ class ApplyQueue:
     )
 
     def __init__(self) -> None:
-        # Callers by their identity in the headers of entries.
+        # Cached callers by their identity in the headers of entries.
         self.callers: dict[bytes, Caller] = {}
         self.messages: deque[Message] = deque()
         self.position = 0  # in the entries of the first message
@@ -76,8 +76,8 @@ class ApplyQueue:
         self.entry: Entry | None = None
         self.slices: Slices | None = None
         self.waiter: Waiter = None
-        # For metrics: what kind of request it is, when it was begun, and when it came; and whether
-        # the last one that was not long had no refusal.
+        # For metrics: the request's kind, when applying it began, and when the request came; and
+        # whether the last short request succeeded.
         self.kind = 0
         self.has_succeeded = False
         self.began = 0.0
@@ -85,7 +85,7 @@ class ApplyQueue:
 
 
 def apply_entries(member: Member, deadline: float) -> None:
-    """Apply until nothing is left or the deadline has passed."""
+    """Apply waiting entries until none is left or the deadline has passed."""
     queue = member.apply_queue
     clock = member.clock
     hub = member.hub
@@ -95,7 +95,7 @@ def apply_entries(member: Member, deadline: float) -> None:
         if member.must_wait_for_flush:
             return
         if hub.is_publishing:
-            # The last transaction is still being published to many watchers.
+            # The hub is still publishing the last transaction to many watchers.
             hub.step()
         else:
             entries = queue.messages[0].entries
@@ -124,11 +124,11 @@ def _finish_message(member: Member, queue: ApplyQueue) -> None:
 def _apply_run(
     member: Member, queue: ApplyQueue, entries: Sequence[Entry], start: int, stop: int
 ) -> int:
-    """Apply entries; return the position after the last one that is applied or begun."""
+    """Apply entries; return the position after the last one applied or started."""
     applied, term = member.applied, entries[start].term
     first = entries[start].index
     if first <= applied:
-        # A snapshot has brought its effects.
+        # An installed snapshot already holds its effects.
         return min(stop, start + applied - first + 1)
     assert first == applied + 1, f"entry {first} follows {applied}"
     if entries[stop - 1].term != term:
@@ -143,17 +143,17 @@ def _apply_run(
     header_field = member.header.field
     reply = member.out.replies.append
     hub = member.hub
-    # The usual puts, nobody's and without options, go the short way while nothing can refuse them.
-    # Both ways do the same, so members may differ in which one they take.
+    # Anonymous puts without options take a fast path while nothing can refuse them. Both paths have
+    # the same effects, so members may differ in which one they take.
     is_plain = member.accepts_plain_puts()
-    # While authentication is enabled, those of users do, each for who asked for it.
+    # While authentication is enabled, users' puts take it after a check of their permissions.
     is_guarded = member.auth.is_enabled and member.accepts_puts()
     normal = EntryType.NORMAL
     position = start
     figures = member.figures
     figures.looked = figures.stopwatch()
-    # A row of entries of one kind since the last look at the stopwatch, and those of them that are
-    # answered: in groups of one start, the newest of which is being counted.
+    # For metrics: the run of successful entries of one kind since the stopwatch was last read, and
+    # those of them answered here, grouped by start; `answered` counts the newest group.
     row, row_kind, started, answered = 0, _PUT, member.started, 0
     groups: list[tuple[object, int]] = []
     while position < stop:
@@ -185,7 +185,7 @@ def _apply_run(
             encoded_id = data[-id_bytes:]
             waiting = pending_pop(encoded_id, None)
             if waiting is None:
-                # Proposed by another member, before the start, or for a user.
+                # Another member proposed it, or this one before its restart, or for a user.
                 body = put_of_nobody(data) if is_plain else None
                 request = None if body is None else parse_put(body)
                 if request is not None and not (
@@ -202,11 +202,11 @@ def _apply_run(
                         break
                     continue
             elif waiting[4] != data or not waiting[1].is_nobody:
-                # It only ends with the same bytes as the awaited entry.
+                # This entry only ends with the same bytes as the awaited one.
                 pending[encoded_id] = waiting
                 waiting = None
         if waiting is not None and waiting[2] == _PUT and is_plain:
-            # The short way: no decoding, no generator, no call but the store's.
+            # The fast path: no decoding, no generator, no call but the store's.
             request = cast("Put", waiting[3])
             if not (
                 request.lease or request.prev_kv or request.ignore_value or request.ignore_lease
@@ -238,7 +238,7 @@ def _apply_run(
         member.note_applied(applied, term)
         if kind != normal:
             if not member.writer.is_commit_durable(entry.index):
-                # `may_apply` says when to go on.
+                # `may_apply` turns true when the commit index is durable.
                 position -= 1
                 break
             changes.apply_change(member, entry)
@@ -280,9 +280,9 @@ def _apply_run(
 
 
 def _users_entry(member: Member, queue: ApplyQueue, data: bytes) -> UsersEntry | None:
-    """Return what an entry is, for whom, and who waits for it; None if it is not a user's.
+    """Return the parts of a user's entry, with its caller and pending proposal, or None.
 
-    Read without a loop over fields, and without making a caller for each.
+    Parses without a loop over fields, and reuses cached callers.
     """
     parts = parts_of_users(data)
     if parts is None:
@@ -303,9 +303,9 @@ def _users_entry(member: Member, queue: ApplyQueue, data: bytes) -> UsersEntry |
 
 
 def _apply_users_put(member: Member, data: bytes, users: UsersEntry) -> bool:
-    """Apply a user's put, if it has no options and is permitted.
+    """Apply a user's put if it has no options and is permitted; return whether it was applied.
 
-    Does the same as `_execute`, which everything else is left to, refusals too.
+    Has the same effects as `_execute`, which handles all other entries, refused ones included.
     """
     _, start, end, caller, waiting, encoded_id = users
     if waiting is not None:
@@ -335,7 +335,7 @@ def _execute(
 ) -> tuple[Slices, Waiter] | None:
     """Apply a request; return its slices and their waiter if it is long.
 
-    Without `waiting`, waiter and caller are looked up in the entry.
+    Without `waiting`, caller and waiter are those of the decoded entry.
     """
     figures = member.figures
     began = figures.looked
@@ -392,7 +392,7 @@ def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
     except StatusError as error:
         result = error.status
     except DecodeError as error:
-        # Of a long transaction, which was not read as it arrived.
+        # A long transaction is not decoded on arrival, so the error shows only here.
         raise _not_understood(entry, error) from error
     queue.slices = queue.entry = None
     waiter, queue.waiter = queue.waiter, None
@@ -405,7 +405,7 @@ def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
 
 
 def _begin_term(member: Member, entry: Entry) -> Slices | None:
-    """Apply a leader's first entry: what is committed is known now, and leases run from here."""
+    """Apply the first entry of a term: retry ReadIndex and, as the leader, start timing leases."""
     member.reads.ask_again()
     raft = member.node.raft
     if raft.role == Role.LEADER and entry.term == raft.term and not member.was_removed:

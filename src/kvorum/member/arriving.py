@@ -1,10 +1,10 @@
-"""Which raft messages of other members a member takes: none that spoils its log or its terms.
+"""Check peers' raft messages, so that none spoils this member's log or term.
 
-An entry is written before it is committed, and a start applies what is committed. So a member that
-wrote an entry which it cannot apply could never start again; one that does not take the entry only
-stays behind, as if the message had been lost. Entries must be of the kinds that this version
-applies, and follow from each other as raft demands of a leader. What a newer version adds to a
-known request is no hindrance, because nobody reads it.
+A member writes an entry before it is committed, and applies committed entries at its start. So a
+member that wrote an entry which it cannot apply could never restart; a member that drops the entry
+only lags, as if the message were lost. Entries must be of kinds that this version applies, with
+terms in the order that raft demands of a leader. Fields that a newer version adds to a known
+request do no harm, because this version ignores them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOT_NODES: Final = (NONE, APPEND_THREAD, APPLY_THREAD)
 
 
 def is_acceptable(member: Member, message: Message) -> bool:
-    """Return whether raft may have a message; if not, log why, once in a while."""
+    """Return whether raft may process a message; if not, log the reason at a limited rate."""
     if message.term > member.node.raft.term and not is_believed(member, message):
         return False
     kind = message.type
@@ -85,7 +85,7 @@ def check_entry(entry: Entry) -> None:
 
 def _check_request(data: bytes) -> None:
     put = requests.put_of_nobody(data)
-    # Nearly all are such puts.
+    # Nearly all entries are such puts.
     if put is not None and parse_put(put) is not None:
         return
     kind, _, body, _ = requests.decode(data)
@@ -93,7 +93,7 @@ def _check_request(data: bytes) -> None:
     if decode is None:
         raise ValueError(f"no request of number {kind} is known")
     if kind == requests.TXN and len(body) > LONG_BYTES:
-        # Reading it would hold the loop. The leader that proposed it has read it.
+        # Decoding it would block the loop. The leader that proposed it has decoded it.
         return
     request = decode(body)
     _check_operation(request)
@@ -106,7 +106,7 @@ def _check_request(data: bytes) -> None:
 
 
 def _check_operation(operation: object) -> None:
-    """Refuse what no front lets pass, and what nothing behind the fronts expects."""
+    """Refuse operations that every front refuses and that appliers do not expect."""
     if isinstance(operation, Txn):
         for each in (*operation.success, *operation.failure):
             _check_operation(each)
@@ -124,7 +124,7 @@ def _check_change(entry: Entry) -> None:
     context = decode_context(change.context)
     if context.member.id != change.node_id:
         raise ValueError(f"a change of member {change.node_id:x} tells of {context.member.id:x}")
-    # Clients may name any id in other changes, which are refused when they are applied.
+    # Clients may name any id in other changes; the membership refuses unknown ones on apply.
     is_addition = change.type in ADDITIONS and not context.is_promotion
     if is_addition and change.node_id in _NOT_NODES:
         raise ValueError(f"an addition of member {change.node_id:x}, which cannot be one")

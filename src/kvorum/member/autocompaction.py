@@ -1,11 +1,11 @@
-"""Auto compaction: proposing to forget history, by age or by number of revisions.
+"""Auto compaction: propose compactions by age or by number of revisions.
 
-Both are procedures that run as long as their member; only the leader proposes. By age, a revision
-is sampled ten times an interval, which is the retention, but at most an hour; the first compaction
-comes after the whole retention, the next ones after an interval each. A failed compaction is tried
-again at the next sample.
+Both modes are procedures that run as long as their member; only the leader proposes. By age, the
+procedure samples the revision ten times an interval, which is the retention but at most an hour;
+the first compaction comes after the whole retention, each next one after an interval. The procedure
+retries a failed compaction at the next sample.
 
-Samples stay valid when a snapshot replaces the state: their revisions are at least that old.
+Samples stay valid when a snapshot replaces the state: their revisions are at least as old.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROUNDING_SECONDS = 0.001
 
 
 def start_auto_compaction(member: Member) -> None:
-    """Start the auto compactions that the configuration asks for."""
+    """Start the configured auto compactions."""
     config = member.config
     if config.retention_seconds:
         member.start(None, MEMBER, by_age(member, config.retention_seconds))
@@ -48,7 +48,7 @@ def by_age(member: Member, retention_seconds: float) -> Steps:
     """Keep the history of the last `retention_seconds`."""
     interval = min(retention_seconds, INTERVAL_SECONDS_MAX)
     sample = interval / SAMPLES_PER_INTERVAL
-    # One sample more than fits into the retention, so that the oldest is at least that old.
+    # One sample more than fits into the retention, so that the oldest is as old as the retention.
     revisions: deque[int] = deque(maxlen=int(retention_seconds / sample + 1e-9) + 1)
     compacted, succeeded, pause = 0, member.now, retention_seconds
     while True:
@@ -81,7 +81,7 @@ def by_revision(member: Member, retention: int, check_seconds: float) -> Steps:
 
 
 def _compact(member: Member, revision: int, mode: str, kept: Mapping[str, object]) -> Part[bool]:
-    """Propose a compaction; return whether history up to there is gone."""
+    """Propose a compaction; return whether the history before that revision is gone."""
     began_at, logger = member.now, member.logger
     tell(logger, "info", f"starting auto {mode} compaction", revision=revision, **kept)
     answer = yield Propose(COMPACTION, compaction_request(revision))

@@ -1,10 +1,10 @@
-"""Where an error ends only the request that caused it, and where it stops the member.
+"""Decide whether an unexpected error ends only its request or stops the member.
 
-Requests make a member parse, check and look things up. An unforeseen error there ends the one
-request: it is answered, counted and logged with what was sent, and the member goes on. An error
-that went through a room that holds data is another matter: nobody knows what was left half done
-there, so it is raised again, and stops the member. The traceback tells the two apart, so that no
-way into those rooms can be forgotten.
+Requests make a member parse, check and look things up. An unexpected error there ends only the
+request: the member answers it, counts the error, logs it with the request's data, and continues. An
+error that passed through a module that holds data may have left that data half changed, so the
+boundary raises it again, which stops the member. The traceback tells the two cases apart, so that
+no code path into those modules can be overlooked.
 """
 
 from collections import Counter
@@ -16,12 +16,12 @@ from kvorum.member.errors import MemberStopped, StartRefused
 from kvorum.raft.logger import Logger
 
 KINDS: Final = ("http", "call", "peer", "dial")
-"""What an error may end: a plain HTTP request, a gRPC call, a request from another member, or one
-of ours to another member."""
+"""The requests that an error may end: a plain HTTP request, a gRPC call, a request from another
+member, or this member's own request to another member."""
 TELL_SECONDS: Final = 10.0
-"""How often an error from the same place is logged."""
+"""The minimum time between log lines about errors from the same code line."""
 PLACES_MAX: Final = 256
-"""How many places are remembered before all are forgotten; errors come from few."""
+"""How many code lines are remembered before all are forgotten; errors come from few."""
 SENT_MAX: Final = 256
 TEXT_MAX: Final = 300
 FRAMES_MAX: Final = 4
@@ -47,11 +47,11 @@ _WORDS_ONLY: Final = frozenset(
         "kvorum.raft.wire",
     }
 )
-"""Modules of those rooms that hold no data: they parse, or resume what fronts have begun."""
+"""Modules of those packages that hold no data: they parse, or resume calls that fronts started."""
 
 
 def concerns_data(error: BaseException) -> bool:
-    """Return whether an error, or one that caused it, went through a room that holds data."""
+    """Return whether an error, or a cause of it, passed through a module that holds data."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
@@ -78,7 +78,7 @@ def _places(traceback: TracebackType | None) -> Iterator[tuple[str, int]]:
 
 
 class Boundary:
-    """Takes the errors that end one request, and counts them."""
+    """Handles the errors that end one request, and counts them."""
 
     __slots__ = ("_clock", "_logger", "_told", "_untold", "counts")
 
@@ -86,14 +86,14 @@ class Boundary:
         self._logger = logger
         self._clock = clock
         self.counts: Counter[str] = Counter()
-        """How many errors there were, by kind."""
+        """The number of errors by kind."""
         self._told: dict[str, float] = {}
         self._untold: Counter[str] = Counter()
 
     def take(self, error: Exception, kind: str, what: str, sent: bytes | str = b"") -> None:
-        """Take what a request raised; raise it again if it concerns data.
+        """Count and log a request's error; raise it again if it concerns data.
 
-        `what` names the request and `sent` is what came with it; a beginning of it is logged.
+        `what` names the request and `sent` is its content, of which the line shows the beginning.
         """
         if concerns_data(error):
             raise error
@@ -110,13 +110,13 @@ class Boundary:
         )
 
     def refused(self, what: str) -> None:
-        """Log, once in a while, that something was refused because it would do harm."""
+        """Log the refusal of harmful input, at a limited rate."""
         untold = self._untold_at("refused")
         if untold is not None:
             self._logger.error(f"refused {what}{untold}")
 
     def _untold_at(self, place: str) -> str | None:
-        """Return None if a place was logged lately; else words for how often it was not since."""
+        """Return None if a place was logged recently; else text that counts the unlogged errors."""
         now = self._clock()
         if now - self._told.get(place, -TELL_SECONDS) < TELL_SECONDS:
             self._untold[place] += 1
@@ -130,6 +130,6 @@ class Boundary:
 
 
 def _beginning(content: bytes | str, length: int) -> str:
-    """Return the beginning of something from outside, escaped for a log."""
+    """Return the beginning of outside content, escaped for a log."""
     rest = len(content) - length
     return ascii(content[:length]) + (f" and {rest} more" if rest > 0 else "")

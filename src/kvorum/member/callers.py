@@ -1,9 +1,9 @@
-"""The caller of a request: it goes with the request from the front to the code that decides.
+"""The caller of a request, which travels with it from the front to the code that decides.
 
-A front says who calls: nobody, or a user as of a revision of users and roles, known by a token or a
-certificate; or that what was shown is not valid. That identity goes into the header of every entry
-that is proposed for the caller. Appliers are given what the entry says and nothing else, on the
-proposer, too, so that all members decide alike.
+A front identifies the caller: as anonymous, as a user at a revision of users and roles (by a token
+or a certificate), or as one with invalid credentials. The header of every entry that is proposed
+for the caller carries this identity. Appliers get the entry's identity and no other, on the
+proposer too, so that all members decide alike.
 """
 
 from enum import Enum
@@ -14,7 +14,7 @@ from kvorum.api.errors import Status
 
 
 class Front(Enum):
-    """The way by which a request came in."""
+    """The way by which a request arrived."""
 
     GRPC = "over gRPC"
     GATEWAY = "through a gateway"
@@ -25,7 +25,7 @@ class Front(Enum):
 
 
 class Origin(Protocol):
-    """What a front knows of the connection that a call came over."""
+    """A front's knowledge of the connection that carries a call."""
 
     def remote(self, call: int) -> str:
         """Return the address of the client; empty if the connection is gone."""
@@ -35,18 +35,17 @@ class Origin(Protocol):
 
 
 class Identifying(Protocol):
-    """Says who a caller is by now: tokens end, and revisions rise."""
+    """Re-identifies a caller, because tokens expire and revisions rise."""
 
     def renewed(self, caller: "Caller") -> "Caller":
-        """Return the caller that the same token or certificate stands for now."""
+        """Return the caller that the same token or certificate identifies now."""
 
 
 class Caller:
-    """Who asks, and through which front. Never changed: one object serves many calls.
+    """The identity behind a request and its front. Immutable: one object serves many calls.
 
-    What differs from call to call, the client's address and the name in its certificate, is looked
-    up by the number of the call, and only when it is needed. Callers over gRPC have an `origin` for
-    that; others have none.
+    The client's address and the name in its certificate differ from call to call, so methods look
+    them up by the call's number when necessary. Only callers over gRPC have an `origin` for that.
     """
 
     __slots__ = (
@@ -74,25 +73,25 @@ class Caller:
     ) -> None:
         self.front = front
         self.user = user
-        """The name of the user that authenticated, or that an entry of the log names."""
+        """The name of the authenticated user, or of the user that a log entry names."""
         self.revision = revision
-        """The revision of users and roles as of which it authenticated."""
+        """The revision of users and roles at which the user authenticated."""
         self.is_nobody = not user and not revision
         self.identity = caller_identity(user, revision)
-        """User and revision as they are written into the header of an entry."""
+        """User and revision as encoded in the header of an entry."""
         self.refusal = refusal
-        """Why the caller may do nothing that needs to know who it is."""
+        """The error for every request that needs an identity; None for a valid caller."""
         self.token = token
-        """What it showed; None for one who showed a certificate, or nothing."""
+        """The caller's token; None for a caller with a certificate or without credentials."""
         self.identifying = identifying
-        """Who tells what it is now. None for those that are not asked who they are: members, their
-        own work, and entries, which are judged by what they say."""
+        """Re-identifies the caller; None for members, their own work, and log entries, whose
+        identity is fixed."""
         self._origin = origin
 
     def with_identity(
         self, user: str, revision: int, token: str | None, refusal: Status | None = None
     ) -> "Caller":
-        """Return a caller by the same front."""
+        """Return a caller with another identity by the same front."""
         return Caller(
             self.front,
             user,
@@ -112,7 +111,7 @@ class Caller:
         return "" if self._origin is None else self._origin.certificate_name(call)
 
     def describe(self, call: int) -> str:
-        """Return in words who makes a call; text from outside is escaped."""
+        """Describe a call's client in words, escaping text from outside."""
         words = [ascii(self.user) if self.user else "nobody", self.front.value]
         remote, name = self.remote(call), self.certificate_name(call)
         if remote:
@@ -123,7 +122,7 @@ class Caller:
 
 
 MEMBER: Final = Caller(Front.MEMBER)
-"""The caller of what a member does by itself."""
+"""The caller behind a member's own requests."""
 
 NOBODY: Final = Caller(Front.LOG)
 """The caller of an entry whose header names no user."""

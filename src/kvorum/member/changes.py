@@ -1,11 +1,11 @@
-"""Changes of the membership, as the log brings them.
+"""Apply membership changes from the log.
 
-Every member judges a change by the same state. A refused change is applied in raft without a node,
-so that it changes nothing there either, and still moves the index.
+Every member judges a change by the same state. Raft gets a refused change without a node, so that
+the change has no effect there either but still advances the index.
 
-A change is applied once it is durable here that it is committed, and a leader tells its peers only
-then. As soon as anybody knows of a removal the removed member may be gone for good, and a member
-that forgot the removal would wait for its vote for ever.
+A member applies a change once the commit index that covers it is durable here, and a leader tells
+its peers only then. As soon as any member knows of a removal the removed member may be gone for
+good, and a member that forgot the removal would wait for that member's vote for ever.
 """
 
 from __future__ import annotations

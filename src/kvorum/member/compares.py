@@ -1,12 +1,12 @@
-"""The compares of a transaction: whether each one holds.
+"""Evaluate the compares of a transaction.
 
 A compare of a range holds if it holds for every key of the range. All such compares of a
-transaction, nested ones too, see the same state, so one sweep over their keys decides them
-together: a thousand compares cost little more than one. A key that the sweep reaches is compared
-with the smallest and the largest operand of the compares whose ranges it is in; a compare that
-fails is dropped, so each fails once.
+transaction, nested ones too, see the same state, so one sweep over their keys evaluates them
+together: a thousand compares cost little more than one. The sweep compares each key with the
+smallest and the largest operand of the compares whose ranges contain it, and drops a compare that
+fails, so each fails once.
 
-The sweep happens when the first of these compares is reached. It keeps no values.
+The first evaluation of such a compare runs the sweep. The sweep keeps no values.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from kvorum.mvcc.store import Store
 
 _OF_ROWS: Final = (api.VALUE, api.LEASE)
-"""The targets that only a stored row tells; the index tells the others."""
+"""The targets that need the stored row; the index has the others."""
 
 
 class RangeCompares:
-    """The compares of ranges in one transaction, at the current state or at a revision."""
+    """The range compares of one transaction, at the current state or at a revision."""
 
     __slots__ = ("_revision", "_store", "_swept", "_txn")
 
@@ -42,7 +42,7 @@ class RangeCompares:
         self._swept: dict[Compare, _Ranged] | None = None
 
     def holds(self, compare: Compare, meter: Meter) -> Slices[bool]:
-        """Return whether one of them holds."""
+        """Return whether one of these compares holds."""
         if self._swept is None:
             self._swept = yield from self._sweep(meter)
         ranged = self._swept.get(compare)
@@ -91,7 +91,7 @@ class RangeCompares:
 
 
 class _Ranged:
-    """A compare of a range, and what the sweep has found."""
+    """A range compare, and the sweep's findings about it."""
 
     __slots__ = ("compare", "end", "first", "holds", "is_empty")
 
@@ -107,13 +107,13 @@ class _Ranged:
         return self.end is None or key < self.end
 
     def fail(self, key: bytes) -> None:
-        """Note that it does not hold for a key, if that is in its range still."""
+        """Mark the compare as failed if its range still contains the key."""
         if self.has(key):
             self.holds = False
 
 
 class _Largest:
-    """An entry of a heap whose first is the one with the largest operand."""
+    """A heap entry that sorts the largest operand first."""
 
     __slots__ = ("operand", "ranged")
 
@@ -126,7 +126,7 @@ class _Largest:
 
 
 class _Smallest:
-    """An entry of a heap whose first is the one with the smallest operand."""
+    """A heap entry that sorts the smallest operand first."""
 
     __slots__ = ("operand", "ranged")
 
@@ -141,7 +141,7 @@ class _Smallest:
 class _Operands:
     """The compares of one target whose ranges the sweep has reached, and that hold so far.
 
-    One whose range has ended stays until its operand comes up; then it is dropped.
+    A compare whose range has ended stays until a key fails its operand; then it is dropped.
     """
 
     __slots__ = ("equal", "greater", "less", "unequal")
@@ -153,7 +153,7 @@ class _Operands:
         self.less: list[_Smallest] = []
 
     def add(self, ranged: _Ranged) -> None:
-        """Begin with a compare."""
+        """Add a compare whose range the sweep has reached."""
         result, operand = ranged.compare.result, ranged.compare.operand
         if result == api.EQUAL:
             self.equal.setdefault(operand, []).append(ranged)
@@ -165,7 +165,7 @@ class _Operands:
             heappush(self.less, _Smallest(ranged))
 
     def look(self, key: bytes, stored: Any) -> None:
-        """Drop the compares that do not hold for a key."""
+        """Fail and drop the compares that do not hold for a key."""
         while self.greater and self.greater[0].operand >= stored:
             heappop(self.greater).ranged.fail(key)
         while self.less and self.less[0].operand <= stored:
@@ -182,19 +182,19 @@ class _Operands:
 
 
 class _Sweep:
-    """Where a sweep is: which compares it has reached, by their targets."""
+    """The state of a sweep: the compares that it has reached, by their targets."""
 
     __slots__ = ("_operands", "_waiting", "needs_rows", "targets")
 
     def __init__(self, waiting: list[_Ranged]) -> None:
-        # The next one is the last.
+        # In descending order, so that `pop` returns the next compare.
         self._waiting = waiting
         self.targets = sorted({each.compare.target for each in waiting})
         self.needs_rows = any(target in _OF_ROWS for target in self.targets)
         self._operands = [_Operands() for _ in self.targets]
 
     def look(self, key: bytes, stored: list[Any]) -> None:
-        """Compare a key; `stored` has what is stored of each target."""
+        """Compare a key; `stored` has the stored value of each target."""
         waiting = self._waiting
         while waiting and waiting[-1].first <= key:
             ranged = waiting.pop()
@@ -206,7 +206,7 @@ class _Sweep:
 
 
 def _collect(txn: Txn, found: list[_Ranged], meter: Meter) -> Slices[None]:
-    """Find the compares of ranges, nested ones too, in branches of both kinds."""
+    """Collect the range compares of a transaction, and of nested ones in both branches."""
     for compare in txn.compares:
         meter.spent += ITEM_BYTES
         if compare.range_end and api.VERSION <= compare.target <= api.LEASE:
@@ -221,7 +221,7 @@ def _collect(txn: Txn, found: list[_Ranged], meter: Meter) -> Slices[None]:
 
 
 def _united(ordered: list[_Ranged]) -> list[tuple[bytes, bytes | None]]:
-    """Return the ranges in order, those that overlap as one."""
+    """Return the ranges in order, with overlapping ones merged."""
     spans: list[tuple[bytes, bytes | None]] = []
     for each in ordered:
         if spans:
@@ -237,12 +237,12 @@ def _united(ordered: list[_Ranged]) -> list[tuple[bytes, bytes | None]]:
 
 
 def fields_in(kv: bytes, targets: list[int]) -> list[Any]:
-    """Return what a stored row has of each target."""
+    """Return the value of each target in a stored row."""
     return [_stored(target, kv) for target in targets]
 
 
 def _facts(store: Store, key: bytes, revision: int, targets: list[int]) -> list[Any]:
-    """Return what the index has of each target."""
+    """Return the value of each target from the index."""
     if targets == [api.MOD]:
         return [revision >> 32]
     create, _, version = store.facts_of(key, revision)
@@ -256,7 +256,7 @@ def compared(result: int, target: int, kv: bytes | None, operand: int | bytes) -
     """Compare a stored key-value, or the absence of one, with the operand."""
     stored: Any
     if target > api.LEASE or target < 0:
-        stored = operand  # etcd takes what it does not know for equal
+        stored = operand  # etcd treats an unknown target as equal
     elif kv is not None:
         stored = _stored(target, kv)
     elif target == api.VALUE:

@@ -1,4 +1,4 @@
-"""The options of a member, and the seams through which it reaches the world."""
+"""The options of a member, and the seams through which it reaches the outside world."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,84 +15,84 @@ MEBIBYTE = 1 << 20
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Seams:
-    """Everything a member may ask of the world."""
+    """The outside world as a member sees it: files, clocks, random numbers, tokens."""
 
     files: Files
     environments: Environments
     logger: Logger
     clock: Callable[[], float]
-    """Monotonic seconds; they may stand still while the machine is suspended. Within a turn it
-    decides where the turn ends, and from when a lease runs."""
+    """Monotonic seconds, which may stop while the machine is suspended. Within a turn this clock
+    decides where the turn ends and when a lease starts to run."""
     boot_clock: Callable[[], float]
-    """Monotonic seconds that go on while the machine is suspended: after that, what was confirmed
-    before counts as old."""
+    """Monotonic seconds that continue while the machine is suspended, so that a confirmation of
+    leadership from before the suspension counts as old."""
     random_below: Callable[[int], int]
     unix_seconds: float
-    """The time of day at the start; ids of members that are added are made from it."""
+    """The time of day at the start; the ids of added members depend on it."""
     wall_clock: Callable[[], float]
-    """The time of day, in Unix seconds: when tokens end that say so themselves."""
+    """The time of day, in Unix seconds; signed tokens carry their expiry in it."""
     tokens: Tokens
-    """The tokens that clients may show; none is valid at the start, unless it is signed."""
+    """Verifies clients' tokens; at the start only signed tokens are valid."""
     member_token: str = ""
-    """What the member's own child shows in place of a user's token; empty: there is none."""
+    """The token that the member's own child process sends instead of a user's; empty: none."""
     stopwatch: Callable[[], float] = lambda: 0.0
-    """Monotonic seconds by which durations are taken for metrics; they decide nothing."""
+    """Monotonic seconds for the durations in metrics; no decision depends on them."""
     skim: Skim | None = None
-    """Passes records of the log that a start does not need; without it Python reads them all."""
+    """Skips records of the log that a start does not need; without it Python reads all of them."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class MemberConfig:
-    """The options of one member. Those that flags set have no default here."""
+    """The options of one member. Options that flags set have no default here."""
 
     name: str
     directory: str
-    """Holds `wal/` and `snap/`; etcd's `<data-dir>/member`. The directory above exists."""
+    """Holds `wal/` and `snap/`; etcd's `<data-dir>/member`. Its parent directory must exist."""
     wal_directory: str
     """Used instead of `<directory>/wal`, unless it is empty."""
     initial_cluster: Mapping[str, tuple[str, ...]]
-    """Names and peer URLs of the members of a new cluster; used when there is no log yet."""
+    """Names and peer URLs of the members of a new cluster; used only without a log."""
     initial_cluster_token: str
     joins: tuple[int, int] | None = None
-    """Member and cluster id, to join a cluster that exists; `initial_cluster` is not used."""
+    """Member and cluster id, to join an existing cluster; `initial_cluster` is ignored then."""
     force_new_cluster: bool
-    """Make this member the only one; its log has to exist. For a cluster without a quorum."""
+    """Make this member, which needs a log, the only one; for a cluster without a quorum."""
     client_urls: tuple[str, ...]
-    """Published to the cluster after the start."""
+    """The client URLs that the member publishes to the cluster after the start."""
 
     heartbeat_seconds: float
-    """How often the caller calls `tick`."""
+    """How often the runtime calls `tick`."""
     election_ticks: int
     pre_vote: bool
     message_bytes_max: int = MEBIBYTE
     inflight_messages_max: int = 512
     uncommitted_bytes_max: int = 128 * MEBIBYTE
-    """Proposals wait while so many bytes are not committed."""
+    """Proposals wait while this many proposed bytes are not committed."""
     inflight_bytes_max: int = 32 * MEBIBYTE
-    """Entries on their way to a peer; less than the transport queues before it drops any."""
+    """Entry bytes in flight to a peer; below the size at which the transport drops messages."""
 
     request_bytes_max: int
     unapplied_entries_max: int = 5000
-    """Proposals are refused while more entries are committed and not applied."""
+    """The member refuses proposals while more committed entries than this are not applied."""
     prioritizes_revokes: bool
-    """Revokes of leases are refused at twice that number only."""
+    """Refuse lease revokes only at twice that number of unapplied entries."""
     quota_bytes: int
     """Negative: no limit."""
     learners_max: int
     strict_reconfig: bool
-    """Changes of the membership that endanger the quorum are refused."""
+    """Refuse membership changes that endanger the quorum."""
 
     snapshot_entries: int
-    """A `.snap` file is written when so many entries were applied since the last one."""
+    """The member writes a `.snap` file after more than this many applied entries."""
     catch_up_entries: int
-    """How many entries before the newest durable one in the backend are kept for followers."""
+    """How many entries before the backend's durable index stay in memory for followers."""
     catch_up_bytes_max: int = 128 * MEBIBYTE
-    """The memory these entries may take; a follower that lacks dropped ones gets an image."""
+    """The memory for these entries; a follower that lacks dropped entries gets an image."""
     held_bytes_max: int = 512 * MEBIBYTE
-    """The same while a snapshot is on its way; beyond that its receiver needs another one."""
+    """The same during a snapshot transfer; beyond it the receiver needs another snapshot."""
     log_bytes_max: int = 1024 * MEBIBYTE
-    """With more of the log in memory, too much is not applied or not durable: proposals are
-    refused, and entries from the leader are dropped, as if they were lost."""
+    """With more of the log in memory, too much of it is unapplied or not durable: the member
+    refuses proposals and drops entries from the leader, as if they were lost."""
     segment_bytes: int = SEGMENT_BYTES
     snapshots_kept: int
     segments_kept: int
@@ -104,12 +104,12 @@ class MemberConfig:
     retention_seconds: float
     """The leader compacts history older than this; 0: never."""
     retention_revisions: int
-    """The leader compacts all but so many revisions; 0: never."""
+    """The leader compacts all but this many revisions; 0: never."""
     retention_check_seconds: float = 300.0
-    """How often it checks whether there are more revisions than that."""
+    """How often the leader compares the number of revisions with that limit."""
     lease_checkpoints: bool
     fast_keep_alive: bool
-    """A known lease is renewed without waiting until everything committed is applied."""
+    """Renew a known lease without waiting for the commit index to be applied."""
     initial_corrupt_check: bool
     """Compare the hash of all keys with the peers' before serving, on a restart."""
     corrupt_check_seconds: float
@@ -117,9 +117,9 @@ class MemberConfig:
     compact_hash_check_seconds: float
     """How often the leader compares the hashes of compactions; 0: never."""
     downgrade_check_seconds: float
-    """How often the leader looks whether a downgrade under way has ended; 0: never."""
+    """How often the leader checks whether a running downgrade is complete; 0: never."""
     bcrypt_cost: int
-    """Of the passwords that this member hashes."""
+    """The bcrypt cost of passwords that this member hashes."""
     watch_progress_seconds: float
     server_version: str = "3.7.3"
 

@@ -1,13 +1,13 @@
-"""Members compare the hashes of what they hold; a difference raises the CORRUPT alarm.
+"""Members compare hashes of their data; a difference raises the CORRUPT alarm.
 
-Three checks, each enabled by an option. A member that starts again compares itself with its
-peers and refuses to serve if it differs. The leader compares all members from time to time, at
-its current revision; and, at little cost, at the revisions that were compacted, whose hashes
-all members keep. A peer that does not answer, or is at another compaction, is skipped.
+There are three checks, each enabled by an option. A restarted member compares itself with its
+peers and refuses to serve if it differs. The leader periodically compares all members at its
+current revision and, at little cost, at compacted revisions, whose hashes all members keep. The
+checks skip a peer that does not answer or is at another compaction.
 
-The hash that a compaction keeps and the one computed anew at its revision, before it was applied,
-are defined differently: where every key is deleted they are not equal. No member is accused while
-it may have sent the one instead of the other.
+The hash that a compaction keeps and the one computed at its revision before the compaction is
+applied have different definitions: where every key is deleted they differ. The checks accuse no
+member that may have sent the one instead of the other.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
     from kvorum.mvcc.hashes import HashKV
 
 ATTEMPTS_MAX = 3
-"""How often a peer may send a hash that cannot be compared, before it is no longer asked about a
-compaction: a restarted one has to read everything each time, and etcd 3.5.1 never has the hash."""
+"""How often a peer may lack a comparable hash before the leader stops asking it about a
+compaction: a restarted peer reads all its rows each time, and etcd 3.5.1 never has the hash."""
 
 _ACTIVATE = 1
 _UNANSWERED = Status(Code.UNAVAILABLE, "no answer")
 
 
 class Compared:
-    """What peers answered about one compaction."""
+    """The peers' answers about one compaction."""
 
     __slots__ = ("agreed", "attempts")
 
     def __init__(self) -> None:
         self.agreed: set[int] = set()
-        # How often a peer sent a hash that cannot be compared.
+        # How often each peer lacked a comparable hash.
         self.attempts: Counter[int] = Counter()
 
 
 class Checks:
-    """When the leader's checks are due, and how far they have come."""
+    """The schedule of the leader's checks, and their progress."""
 
     __slots__ = (
         "_compact_at",
@@ -71,15 +71,15 @@ class Checks:
         self._periodic_at = now + (periodic_seconds or inf)
         self._compact_at = now + (compact_seconds or inf)
         self._running: list[Callable[[Member], Part[None]]] = []
-        # All members agreed on the hash of this compaction, and so on those before.
+        # All members agreed on the hash of this compaction, which covers those before.
         self.checked_revision = 0
         # By revision of the compactions whose hashes are kept.
         self.compared: dict[int, Compared] = {}
-        # Peers for which it was logged that they cannot be compared.
+        # Peers that a log line already called incomparable.
         self.incomparable: set[int] = set()
 
     def run(self, member: Member, now: float) -> None:
-        """Begin the checks that are due; a duty."""
+        """Start the checks that are due; a duty."""
         if now >= self._periodic_at:
             self._periodic_at = now + member.config.corrupt_check_seconds
             self._begin(member, _compare_now)
@@ -88,7 +88,7 @@ class Checks:
             self._begin(member, _compare_compactions)
 
     def _begin(self, member: Member, check: Callable[[Member], Part[None]]) -> None:
-        # A check that takes longer than its interval is not begun twice.
+        # A check may take longer than its interval; a second run does not start meanwhile.
         if member.is_leader and check not in self._running:
             self._running.append(check)
             member.start(None, MEMBER, self._steps(member, check))
@@ -147,18 +147,21 @@ def _compare_now(member: Member) -> Part[None]:
         if reason is not None:
             member.logger.error(f"member {peer:x} {reason}: it says {answer}, own hash is {own}")
             accused.append(peer)
-    # One at a time: the first may explain the others.
+    # Accuse one member at a time: the first may explain the others.
     for each in accused[:1]:
         yield _alarm(each)
 
 
 def _difference(own: HashKV, later: HashKV, revision: int, answer: Hashed) -> str | None:
-    """Return what in a peer's answer is impossible; `later` and `revision` are newer than it."""
+    """Return what in a peer's answer is impossible; `later` and `revision` are newer than it.
+
+    None means that the answer is plausible.
+    """
     if answer.store_revision > revision:
         return f"is ahead of the leader's revision {revision}"
     if answer.found.compact_revision > later.compact_revision:
         return f"has compacted more than the leader, which is at {later.compact_revision}"
-    # If `own.revision` was compacted since, the peer may have hashed what that left.
+    # After a compaction at `own.revision` the peer may have hashed only the rows that remain.
     if later.compact_revision < own.revision and _differs(answer.found, own):
         return "has another hash at the same revision and compaction"
     return None
@@ -187,7 +190,7 @@ def _compare_compactions(member: Member) -> Part[None]:
 
 
 def _owners(member: Member, own: HashKV, peers: list[int]) -> Part[dict[int, list[int]]]:
-    """Return the members by their hash of a compaction, as far as they have one."""
+    """Return the members by their hash of a compaction, leaving out members without one."""
     checks = member.corruption
     compared = checks.compared[own.revision]
     owners = {own.hash: [member.id, *(peer for peer in peers if peer in compared.agreed)]}
@@ -216,7 +219,7 @@ def _kept_hash(peer: int, own: HashKV) -> Part[int | Status]:
     if not isinstance(answer, Status) and _differs(answer.found, own):
         if not (yield from _has_compacted(peer, own.revision)):
             return FUTURE_REV
-        # From now on it answers with the hash that it has kept.
+        # The peer has applied the compaction by now, so it answers with the kept hash.
         answer = yield from _hash_of_peer(peer, own.revision)
     if isinstance(answer, Status):
         return answer
@@ -228,7 +231,7 @@ def _differs(found: HashKV, own: HashKV) -> bool:
 
 
 def _has_compacted(peer: int, revision: int) -> Part[bool]:
-    """Return whether a peer is known to have applied a compaction at a revision or a later one."""
+    """Return whether a peer reports a compaction at this revision or a later one as applied."""
     current = yield from _hash_of_peer(peer, 0)
     return not isinstance(current, Status) and current.found.compact_revision >= revision
 
@@ -236,7 +239,7 @@ def _has_compacted(peer: int, revision: int) -> Part[bool]:
 def _accuse_minority(
     member: Member, own: HashKV, owners: dict[int, list[int]], members: int
 ) -> Part[None]:
-    """Raise the alarm for those that differ from the majority; without one, for no member."""
+    """Raise the alarm for members that differ from the majority; for member 0 without one."""
     for value, holders in owners.items():
         names = ", ".join(f"{each:x}" for each in holders)
         member.logger.error(f"compaction at {own.revision}: hash {value} at {names}")
@@ -250,7 +253,7 @@ def _accuse_minority(
 
 
 def _hashes_of_peers(member: Member, revision: int) -> Part[list[tuple[int, Hashed | Status]]]:
-    """Ask every peer, one after the other; a Status stands for no hash."""
+    """Ask every peer in turn for its hash; a Status stands for no hash."""
     answers: list[tuple[int, Hashed | Status]] = []
     for peer in [each.id for each in member.cluster.members if each.id != member.id]:
         answer = yield from _hash_of_peer(peer, revision)

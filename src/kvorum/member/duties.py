@@ -1,9 +1,9 @@
-"""Everything a member does by itself from time to time: one table.
+"""The table of duties: a member's periodic work.
 
-A duty is a named step. It does a bounded piece of work, or nothing; what is left is done when it
-comes up again. It is due at an interval, or at a moment that a function is asked for every turn.
-Duties run at the beginning of a turn, in the order of the table; those at an interval in a turn
-that a tick begins, so that they wake no idle member by themselves, unless ticks are rarer.
+A duty is a named step. It does a bounded piece of work, or none, and continues the rest when it is
+next due. It is due at an interval, or at a moment that a function returns every turn. Duties run at
+the start of a turn, in the order of the table. Duties with an interval run in the turn after a
+tick, so that they do not wake an idle member, unless ticks are rarer than the interval.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ VERSION_SECONDS = 4.0
 ROWS_PER_STEP = 1000
 """About how many rows one step of a compaction deletes."""
 HASHED_BYTES_SHORT = 256 << 10
-"""A database up to this size is hashed in milliseconds."""
+"""Hashing a database up to this size takes milliseconds."""
 
 
 class Duty(NamedTuple):
-    """A step and when it is due: every so many seconds, or at the moment a function returns."""
+    """A step and its schedule: an interval in seconds, or a function that returns the moment."""
 
     name: str
     when: float | Callable[[Member], float]
@@ -52,7 +52,7 @@ def _compaction_due(member: Member) -> float:
 
 
 def _compact(member: Member, now: float) -> None:
-    """Continue the pending compaction for a while, then pause."""
+    """Continue the pending compaction by some steps, then pause."""
     figures = member.figures
     began = figures.stopwatch()
     member.compaction_resumes = now + member.config.compaction_pause_seconds
@@ -61,14 +61,14 @@ def _compact(member: Member, now: float) -> None:
 
 
 def _compact_some(member: Member) -> bool:
-    """Take steps of a compaction; return whether there was one to take."""
+    """Take steps of a compaction; return whether it took any."""
     compaction, figures = member.store.compaction, member.figures
     has_worked = False
     for _ in range(max(1, member.config.compaction_batch // ROWS_PER_STEP)):
         if member.store.is_writing or member.backend.is_full or not compaction.is_runnable:
             break
         if compaction.waits_for_flush:
-            # Rows that wait for the disk would have to go through the helper's pipe.
+            # Without a flush the job would carry the pending rows through the helper's pipe.
             member.flush_soon()
             break
         has_worked = True
@@ -100,29 +100,29 @@ def _hash_job(compaction: Compactor, work: HashRows, *, is_short: bool) -> Job:
 
 
 def _purge(member: Member, _now: float) -> None:
-    """Remove snapshots and segments that no start needs any more."""
+    """Remove snapshots and log segments that no start needs any more."""
     config = member.config
     works: list[Work] = [
         Purge(member.wal_directory, ".wal", config.segments_kept),
-        # Not by their number: an older one may wait to be installed while newer ones arrive.
+        # By index instead of number: an older file may await installation while newer ones arrive.
         ReleaseDatabases(member.snap_directory, member.backend.durable_index),
     ]
     if not member.snapshots.writing and member.writer.received is None:
-        # A file without its record counts for nothing: the one before must not give way to it.
+        # A `.snap` file without its record is worthless: it must not displace the one before.
         works.append(Purge(member.snap_directory, ".snap", config.snapshots_kept))
     for work in works:
         member.out.jobs.append(Job(Place.LOG, work, member.purged))
 
 
 def _check_readers(member: Member, _now: float) -> None:
-    """Forget views of helpers that died: they keep pages of the backend from being reused."""
+    """Forget views of dead helpers, which keep the backend from reusing pages."""
     gone = member.backend.check_readers()
     if gone:
         member.logger.warning(f"forgot {gone} views of processes that are gone")
 
 
 def _prepare_segment(member: Member, _now: float) -> None:
-    """Try again to prepare the log's next segment, if that failed."""
+    """Retry a failed preparation of the log's next segment."""
     member.writer.prepare_segment()
 
 
@@ -149,7 +149,7 @@ def _end_downgrade(member: Member, _now: float) -> None:
     if all(version is not None and version.level == target.level for version in versions):
         member.logger.info(f"the cluster has been downgraded to {target}")
         body = DowngradeInfoSetRequest(enabled=False).SerializeToString()
-        # At once or not at all: a leader that comes later may have begun another one.
+        # Never forwarded: under a later leader another downgrade may have started.
         member.propose_as_leader(member.term, [(requests.DOWNGRADE_INFO_SET, body)])
 
 
@@ -172,7 +172,7 @@ def _stand(member: Member, now: float) -> None:
 
 
 def _compare_hashes(member: Member, now: float) -> None:
-    """As the leader, check whether the members hold the same."""
+    """As the leader, check whether all members hold the same data."""
     member.corruption.run(member, now)
 
 
@@ -196,7 +196,7 @@ def _duties(config: MemberConfig) -> tuple[Duty, ...]:
 
 
 class Schedule:
-    """When each duty is due next."""
+    """The next moment of each duty."""
 
     __slots__ = (
         "_asked",
@@ -214,14 +214,14 @@ class Schedule:
         self._regular = [(duty.when, duty.step) for duty in duties if not callable(duty.when)]
         self._due = [now + seconds for seconds, _ in self._regular]
         tick = config.heartbeat_seconds
-        # Ticks come a little early or late; of two the nearer one counts.
+        # Ticks come a little early or late: a duty runs at the tick nearest to its moment.
         self._early_seconds = tick / 2
         self._frequent = [n for n, (seconds, _) in enumerate(self._regular) if seconds < tick]
         self._first = self._next_frequent()
         self.has_ticked = False
 
     def run(self, member: Member, now: float) -> None:
-        """Do what is due."""
+        """Run the duties that are due."""
         for when, step in self._asked:
             if when(member) <= now:
                 step(member, now)
@@ -239,7 +239,7 @@ class Schedule:
         self._first = self._next_frequent()
 
     def next_moment(self, member: Member) -> float:
-        """Return when something is due next that does not wait for a tick."""
+        """Return when the next duty is due that does not wait for a tick."""
         return min(self._first, *(when(member) for when, _ in self._asked))
 
     def _next_frequent(self) -> float:

@@ -1,10 +1,10 @@
-"""The two ways a member ends or refuses to begin. Errors for clients are in kvorum.api.errors."""
+"""Errors that stop a member or refuse its start. Errors for clients are in kvorum.api.errors."""
 
 
 class MemberStopped(Exception):  # noqa: N818 (it names a state; nothing recovers from it)
-    """The member met something it does not understand, or its disk failed; it does nothing more.
+    """The member stopped: it met input it does not understand, or its disk failed.
 
-    What was acknowledged is durable; the next start looks at what is really on the disk.
+    Everything acknowledged is durable; the next start reads what is really on the disk.
     """
 
 

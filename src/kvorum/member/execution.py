@@ -1,11 +1,11 @@
-"""What each kind of request does when it is applied: one table.
+"""The table of appliers: how each kind of request changes the state.
 
-An applier gets the member, the caller that the entry names, the decoded request and whether anybody
-waits for the answer. It returns the encoded response, a Status, or slices that do; it may raise
-StatusError, having changed nothing. Alarms refuse before it runs. A quota that is found exceeded
-only here refuses nothing: every member has to do the same, so the request runs, the client gets an
-error, and the alarm is raised. Between the two, while authentication is enabled, the caller's
-rights are checked.
+An applier gets the member, the caller that the entry names, the decoded request, and whether a
+waiter wants the answer. It returns the encoded response, a Status, or slices that return one of
+them; it may raise StatusError before it changes anything. It first lets alarms refuse the request,
+then checks the caller's permissions if authentication is enabled. An exceeded quota refuses nothing
+here, because every member has to do the same: the request runs, the client gets an error, and the
+member raises the alarm.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _permitted_txn(member: Member, request: api.Txn, wanted: bool, cost: int) ->
 
 
 def long_txn(member: Member, caller: Caller, body: bytes) -> Slices:
-    """Apply a transaction that is so long that it is read in slices, too; nobody waits for it."""
+    """Apply a transaction so long that even its decoding takes slices; it has no waiter."""
     request = yield from api.decode_txn_slices(body)
     result = _txn(member, caller, request, wanted=False)
     if isinstance(result, (bytes, tuple)):
@@ -168,7 +168,7 @@ def _lease_grant(
     if refusal is not None:
         return refusal
     if not request.ID:
-        # The proposer chooses an id; etcd's members answer this to one that did not.
+        # The proposer chooses the id; etcd gives this answer to a grant without an id.
         return LEASE_NOT_FOUND
     fits = member.fits_quota(LEASE_GRANT_BYTES)
     ttl = member.lessor.grant(request.ID, request.TTL, member.clock())
@@ -244,7 +244,7 @@ def _attributes(
     try:
         member.cluster.set_attributes(request.member_ID, attributes.name, urls)
     except MembershipError as error:
-        # It changes nothing on any member, and would end every start if it stopped this one.
+        # The entry changes nothing on any member; stopping here would also stop every restart.
         member.logger.error(f"ignored what no member says of itself: {error}")
     return b""
 

@@ -1,8 +1,8 @@
-"""What a member counts and times for its metrics: plain numbers, which decide nothing.
+"""The counters and durations of a member's metrics: plain numbers that decide nothing.
 
-Durations are taken with the member's stopwatch, which may always show 0. Requests that came in one
-turn have one start, and those that ended between two looks at the stopwatch are observed together,
-each as their mean: only unusual requests are timed by themselves.
+Durations come from the member's stopwatch, which may always show 0. Requests of one turn share one
+start, and those that end between two readings of the stopwatch are observed together, each with
+their mean duration: only unusual requests are timed individually.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from kvorum.member.reads import Read
 
 READ_TXN: Final = -1
-"""Stands for a transaction that only reads, where kinds of requests are fields of entries."""
+"""The kind of a read-only transaction, where other kinds are field numbers of entries."""
 PIECE: Final = -2
-"""Stands for a piece of a range that is streamed."""
+"""The kind of a piece of a streamed range."""
 
 _SHORT: Final = exponential(0.0001, 20)
 _LONG: Final = exponential(0.001, 14)
@@ -30,11 +30,11 @@ _COMPACTIONS: Final = exponential(100.0, 14)
 _IMAGES: Final = exponential(0.01, 17)
 
 _NOT_FOUND: Final = (COMPACTED, FUTURE_REV)
-"""How a range ends that was begun and failed; all other refusals come before it."""
+"""The errors of a range that started and failed; all other refusals come before its start."""
 
 
 class Outcomes:
-    """How long requests took that succeeded, and those that failed."""
+    """The durations of successful and of failed requests."""
 
     __slots__ = ("failed", "succeeded")
 
@@ -43,7 +43,7 @@ class Outcomes:
         self.failed = Histogram(bounds)
 
     def observe(self, is_success: bool, seconds: float, count: int = 1) -> None:
-        """Count requests."""
+        """Count requests with their duration."""
         if is_success:
             self.succeeded.observe(seconds, count)
         else:
@@ -75,9 +75,9 @@ class MemberFigures:
     def __init__(self, stopwatch: Callable[[], float]) -> None:
         self.stopwatch = stopwatch
         self.looked = 0.0
-        """What the stopwatch showed when it was last read while entries were applied."""
+        """The last reading of the stopwatch while applying entries."""
         self.kinds: dict[Any, int] = {}
-        """What the functions of reads stand for; those of others are not counted."""
+        """The kind of each function that executes reads; others are not counted."""
         self.applied_by_kind: dict[int, Outcomes] = {}
         self.requested_by_kind: dict[int, Outcomes] = {}
         self.ranges = Outcomes(_SHORT)
@@ -88,53 +88,53 @@ class MemberFigures:
         self._compaction_began: float | None = None
         self._index_seconds = 0.0
         self.image_seconds = Histogram(_IMAGES)
-        """How long databases took to be read and sent."""
+        """How long images took from ready to the end of their last transfer."""
         self.leases_expired = 0
         self.promotions = 0
         self.promotions_refused: dict[str, int] = {}
-        """Promotions that this member refused or failed at, as the leader, by the reason."""
+        """Promotions that this member as the leader refused or failed, by reason."""
 
     def applied(self, kind: int, is_success: bool, seconds: float, count: int = 1) -> None:
-        """Note that entries were applied, and how long each took."""
+        """Count applied entries and the duration of each."""
         found = self.applied_by_kind.get(kind)
         if found is None:
             found = self.applied_by_kind[kind] = Outcomes(_SHORT)
         found.observe(is_success, seconds, count)
 
     def requested(self, kind: int, is_success: bool, seconds: float, count: int = 1) -> None:
-        """Note that requests ended, and how long each took since it came."""
+        """Count completed requests and the duration of each since its arrival."""
         found = self.requested_by_kind.get(kind)
         if found is None:
             found = self.requested_by_kind[kind] = Outcomes(_LONG)
         found.observe(is_success, seconds, count)
 
     def failed(self, kind: int, started: object) -> None:
-        """Note that a proposal was dropped, or given up after its time."""
+        """Count a proposal that raft dropped or that timed out."""
         self.requested(kind, False, self.stopwatch() - cast("float", started))
 
     def count_promotion(self, refusal: Status | None) -> None:
-        """Note that a learner was promoted, or why it was not."""
+        """Count a promotion, or the reason for its refusal."""
         if refusal is None:
             self.promotions += 1
         else:
-            # There are as many reasons as errors in the table, and no more.
+            # The table of errors bounds the number of reasons.
             self.promotions_refused[refusal.text] = self.promotions_refused.get(refusal.text, 0) + 1
 
     # Compactions.
 
     def compaction_stepped(self, began: float, *, is_index: bool) -> None:
-        """Note a step of a compaction, of its index or of its rows."""
+        """Count a step of a compaction, on its index or on its rows."""
         if self._compaction_began is None:
             self._compaction_began = began
         if is_index:
             self._index_seconds += self.stopwatch() - began
 
     def compaction_paused(self, began: float) -> None:
-        """Note that steps in a row have ended."""
+        """Record the end of consecutive steps."""
         self.compaction_batch_milliseconds.observe((self.stopwatch() - began) * 1000)
 
     def compaction_ended(self, unix_seconds: float) -> None:
-        """Note the end of a compaction."""
+        """Record the end of a compaction."""
         now = self.stopwatch()
         began = now if self._compaction_began is None else self._compaction_began
         self.compaction_milliseconds.observe((now - began) * 1000)
@@ -145,9 +145,9 @@ class MemberFigures:
     # Entries.
 
     def row_applied(self, kind: int, groups: list[tuple[object, int]], count: int) -> None:
-        """Note the entries of a kind applied since the last look, none of which was refused.
+        """Count successful entries of one kind applied since the stopwatch was last read.
 
-        Groups are those that were answered, by their start.
+        `groups` counts those with an answer, by their start.
         """
         if not count:
             return
@@ -159,7 +159,7 @@ class MemberFigures:
         self.looked = now
 
     def entry_applied(self, kind: int, result: object, began: float, started: object) -> None:
-        """Note that an entry was applied, and its request answered if that came here."""
+        """Count an applied entry, and its request if this member received it."""
         now = self.stopwatch()
         is_success = not isinstance(result, Status) or result == COMPACTED
         self.applied(kind, is_success, now - began)
@@ -172,9 +172,9 @@ class MemberFigures:
     def reads_served(
         self, groups: list[tuple[object, int]], others: list[tuple[Read, object]], began: float
     ) -> float:
-        """Note the reads that were answered since a moment; return what the stopwatch shows.
+        """Count the reads answered since `began`; return the stopwatch's current reading.
 
-        Groups are ranges that succeeded, by their start.
+        `groups` counts successful ranges, by their start.
         """
         now = self.stopwatch()
         count = len(others)
@@ -190,7 +190,7 @@ class MemberFigures:
         return now
 
     def read(self, read: Read, result: object, seconds: float) -> None:
-        """Note that a read was answered, and how long it took since it could begin."""
+        """Count an answered read; `seconds` is its duration since it could start."""
         kind = self.kinds.get(read[2])
         if kind is None:
             return
@@ -201,7 +201,7 @@ class MemberFigures:
             self.requested(kind, is_success, self.stopwatch() - cast("float", read[4]))
 
     def read_failed(self, read: Read) -> None:
-        """Note that a read was given up before it could begin."""
+        """Count a read that timed out before it could start."""
         kind = self.kinds.get(read[2])
         if kind is not None:
             self.failed(kind, read[4])

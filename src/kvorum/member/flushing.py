@@ -1,7 +1,8 @@
-"""How the backend's batches reach the disk, and how a member ends cleanly.
+"""Flush the backend's batches to disk, and shut a member down cleanly.
 
-A batch is sealed between two entries, when it is due or was asked for. At most one is on its way.
-What follows a finished flush (resumed procedures, snapshots, images, the end) is begun here.
+The member seals a batch between two entries, when a flush is due or requested. At most one batch is
+being flushed. A finished flush starts here what depends on it: resumed procedures, snapshots,
+images, the shutdown.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
 
 UNNOTED_ENTRIES_MAX = 1000
-"""With more entries without an effect than this, a flush notes the index in the backend."""
+"""After more entries without an effect than this, a flush stores the applied index."""
 
 AWAITED_WRITES_MAX = 20_000
-"""The loop waits for staging only up to so many writes, about 10 ms."""
+"""The loop waits for the staging of at most this many writes, about 10 ms."""
 
 
 def flush(member: Member, now: float) -> None:
-    """Seal what was applied, if it is due and may be sealed now."""
+    """Seal the applied entries if a flush is due or wanted and sealing is possible now."""
     backend = member.backend
     is_due = backend.is_due(now)
     if not _may_seal(member):
@@ -35,7 +36,7 @@ def flush(member: Member, now: float) -> None:
         is_due
         or member.is_flush_wanted
         or applied - backend.durable_index > UNNOTED_ENTRIES_MAX
-        # Entries without an effect fill the memory as well; only a flush lets it be given back.
+        # Entries without an effect fill the memory as well; only a flush allows releasing it.
         or member.storage.memory_bytes > member.config.log_bytes_max
         or member.procedures.awaits_flush(applied)
     ):
@@ -48,25 +49,25 @@ def flush(member: Member, now: float) -> None:
         return
     member.snapshots.sealed = snapshots.sealed_at(member)
     done = lambda staged: _staged(member, staged)  # noqa: E731 (one line, one use)
-    # A large batch, the work of one long entry, is staged beside the loop: slower, but a member
-    # that waits for half a second is taken for dead. To remove a large file takes as long.
+    # Stage a large batch, as one long entry makes, beside the loop: that is slower, but peers take
+    # a member that pauses for half a second for dead. Removing a large file takes as long.
     is_awaited = work.batch.writes <= AWAITED_WRITES_MAX and not backend.is_removing
     member.out.jobs.append(Job(Place.FLUSHER, work, done, is_awaited=is_awaited))
 
 
 def due_at(member: Member) -> float | None:
-    """Return when `flush` has something to do although nothing happens until then.
+    """Return when `flush` is next due without other input.
 
-    None while nothing may be sealed: an entry that a received snapshot keeps from going on stays
-    half applied until jobs have ended, so a turn before that could only ask for the next one.
+    None while sealing is impossible: an entry that a received snapshot interrupts stays half
+    applied until jobs have ended, so a turn before that would only request the next turn.
     """
     return member.backend.due_at if _may_seal(member) else None
 
 
 def _may_seal(member: Member) -> bool:
-    """Return whether no batch is on its way, and no entry is half applied.
+    """Return whether no batch is being flushed and no entry is half applied.
 
-    The effects of one entry are never divided between two batches.
+    Two batches must never divide the effects of one entry.
     """
     return not (
         member.backend.is_flushing
@@ -99,13 +100,13 @@ def _removed(backend: Backend) -> None:
 
 
 def close_when_flushed(member: Member) -> None:
-    """End the log and the backend once everything applied is durable."""
+    """Close the log and the backend once everything applied is durable."""
     if member.backend.is_flushing or member.is_installing:
         return
     member.is_flush_wanted = True
     flush(member, member.now)
     if not member.backend.is_flushing:
-        # Nothing is left, or an entry is being applied: the next start applies it again.
+        # Nothing is left to flush but perhaps a half-applied entry, which the next start applies.
         member.writer.close(lambda _: _closed(member))
 
 

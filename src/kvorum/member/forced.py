@@ -1,8 +1,8 @@
-"""A new cluster of one, forced on a member whose cluster has lost its quorum for good.
+"""Force a new one-member cluster on a member whose cluster has lost its quorum for good.
 
-The log goes on with entries that remove everybody else, committed without asking anyone. What
-the log holds beyond its last known commit index stays: it may have been acknowledged, and
-nobody is left to say.
+The log continues with entries that remove all other members, committed without a quorum. Entries
+beyond the last known commit index stay: some may have been acknowledged, and no member is left to
+confirm that.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def forcing_entries(
 ) -> list[Entry]:
     """Return the entries that make a member the only one, to be appended after entry `last`.
 
-    `members` are those of the applied state, `unapplied` the entries after it. Raises
-    StartRefused for a member that was removed: its id never comes back.
+    `members` is the configuration of the applied state, `unapplied` holds the entries after it.
+    Raises StartRefused for a removed member, because an id never returns after its removal.
     """
     voters, learners, gone = _after(members, unapplied)
     if member_id not in voters and member_id not in learners:
@@ -39,7 +39,7 @@ def forcing_entries(
     if member_id in learners:
         promotion = encode_promotion(member_id)
         changes.append(ConfChange(ChangeType.ADD_NODE, member_id, promotion))
-    # Who is gone is removed again: that may be refused when it is applied, this may not.
+    # Remove departed members again: applying may refuse the earlier removal, but never both.
     others = sorted({*voters, *learners, *gone} - {member_id})
     changes += [ConfChange(ChangeType.REMOVE_NODE, other) for other in others]
     return [
@@ -49,7 +49,7 @@ def forcing_entries(
 
 
 def _after(members: ConfState, unapplied: Iterable[Entry]) -> tuple[set[int], ...]:
-    """Return voters, learners and who was removed, after what is not refused when it is applied."""
+    """Return voters, learners and removed members after those entries that applying accepts."""
     voters = {*members.voters, *members.voters_outgoing}
     learners = {*members.learners, *members.learners_next}
     gone: set[int] = set()

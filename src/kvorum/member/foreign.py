@@ -1,4 +1,4 @@
-"""Entries of members that this one cannot live with: what they are, and what to do."""
+"""Describe entries of incompatible members, and tell the operator what to do."""
 
 from kvorum.api.codec import read_varint
 
@@ -7,7 +7,7 @@ V2_METHOD = 0x12
 
 
 def is_v2_request(data: bytes) -> bool:
-    """Recognise a request of version 2 by its beginning: an id, then the method as field 2."""
+    """Recognise a request of API version 2 by its first fields: an id, then the method."""
     try:
         return data[0] == _V2_ID and data[read_varint(data, 1)[1]] == V2_METHOD
     except (IndexError, ValueError):
@@ -15,7 +15,7 @@ def is_v2_request(data: bytes) -> bool:
 
 
 def describe_foreign(data: bytes, error: Exception) -> str:
-    """Return what an entry is that cannot be decoded, who may have written it, and what to do."""
+    """Return text about an undecodable entry: its likely writer, and the operator's remedy."""
     if is_v2_request(data):
         return (
             "is a request of etcd's version 2, as members of etcd 3.5 and older write them; this "

@@ -1,4 +1,4 @@
-"""Handing the leadership over before this member ends, so that nobody waits for an election."""
+"""Transfer leadership before this member shuts down, so that no client waits for an election."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 def hand_over(member: Member) -> None:
-    """Begin to hand over to another voter; `is_handing_over` is set until that has ended.
+    """Start transferring leadership to another voter; `is_handing_over` is set until the end.
 
-    The most up to date voter is asked first. Raft gives a transfer up after an election timeout;
-    then the next is asked, for as long as a request may take. Proposals are refused meanwhile.
+    The member tries the most up-to-date voter first. Raft abandons a transfer after an election
+    timeout; then the member tries the next voter, for as long as a request may take. Raft refuses
+    proposals meanwhile.
     """
     member.is_handing_over = True
     member.start(None, MEMBER, _hand_over(member))
@@ -52,7 +53,7 @@ def _try_voters(member: Member) -> Part[None]:
 
 
 def _heir(member: Member, tried: list[int]) -> int | None:
-    """Return the voter that has the most of the log, of those that seem reachable."""
+    """Return the voter with the longest matching log among those that seem reachable."""
     progress = member.node.raft.tracker.progress
     voters = [
         voter

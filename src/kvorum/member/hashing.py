@@ -1,4 +1,4 @@
-"""The hash of all keys at a revision, by which members compare what they hold."""
+"""The hash of all keys at a revision, by which members compare their data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HASH_OF_NOTHING = crc32c(KEY)
 
 
 class Hashed(NamedTuple):
-    """A hash, and the revision of the store when it was asked for."""
+    """A hash, and the store's revision at the time of the request."""
 
     found: HashKV
     store_revision: int
@@ -33,15 +33,15 @@ class Hashed(NamedTuple):
 def hash_kv(member: Member, revision: int) -> Part[Hashed]:
     """Hash the keys at a revision, 0 for the current one; raises StatusError.
 
-    Hashes are computed one at a time: the helper does no more, and each job carries the rows that
-    came after the last flush.
+    A member computes one hash at a time: the helper runs one job at a time, and each job carries
+    the rows written since the last flush.
     """
     store = member.store
     if revision < 0:
         nothing = HashKV(_HASH_OF_NOTHING, revision, store.compacted_revision)
         return Hashed(nothing, store.revision)
-    # A compaction's own hash is another than one of what it has left: a member that is slower than
-    # others must not answer with that.
+    # A compaction's own hash differs from a hash of the rows it leaves. A member that is slower
+    # than others must not answer with the latter.
     while revision and member.store.compaction.is_hash_awaited(revision):
         yield Signalled(Signal.COMPACTED)
     store = member.store
@@ -63,13 +63,13 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
             return Hashed(asked, current)
         member.is_hashing = True
         value: int = yield from done(Place.HELPER, asked, partial(_ended, member, store, asked))
-        # If a snapshot was installed meanwhile, it is unknown which database was read.
+        # After a snapshot's installation it is unknown which database the helper has read.
         if member.store is store:
             return Hashed(HashKV(value, asked.revision, asked.compact_revision), current)
 
 
 def _ended(member: Member, store: Store, asked: HashRows) -> None:
-    """Let others hash, and compactions go on: the helper has read what it had to, or never will."""
+    """Let other hashes and compactions proceed, now that the helper no longer reads the rows."""
     member.is_hashing = False
     store.hash_ended(asked)
     member.procedures.signal(Signal.HASHED)

@@ -1,7 +1,7 @@
-"""Who a client is: by the token it shows, or by its certificate.
+"""Identify clients by their token or certificate.
 
-A token is judged whenever it is shown, and anew at every step of a call: it may have ended, and
-users and roles may have changed. What was found is kept for as long as they do not.
+The member verifies a token at every call and again at every step of a call: the token may have
+expired, and users and roles may have changed. It caches callers until users or roles change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
 
 KEPT_MAX: Final = 10_000
-"""How many callers are kept, so that they need not be made for every call."""
+"""How many callers are cached, so that most calls create none."""
 
 
 class Identities:
@@ -28,13 +28,13 @@ class Identities:
     def __init__(self, member: Member) -> None:
         self._member = member
         self.nobody: Caller
-        """Who shows neither a token nor a certificate; set by the front."""
-        # By what they show, as of one revision.
+        """The caller for clients without token or certificate; the front sets it."""
+        # Cached callers by (user, token), valid at one revision of users and roles.
         self._kept: dict[tuple[str, str | None], Caller] = {}
         self._kept_revision = 0
 
     def of_token(self, token: str) -> Caller:
-        """Return whose token it is; a caller who is refused if it is not valid."""
+        """Return the caller of a token; for an invalid token a caller with a refusal."""
         member = self._member
         own = member.seams.member_token
         if own and compare_digest(token.encode(), own.encode()):
@@ -45,11 +45,11 @@ class Identities:
         return self._caller(shown.user, shown.revision, token)
 
     def of_certificate(self, name: str) -> Caller:
-        """Return who has a certificate with this common name; nobody if that is empty."""
+        """Return the caller of a certificate's common name; `nobody` for an empty name."""
         return self._caller(name, None, None) if name else self.nobody
 
     def renewed(self, caller: Caller) -> Caller:
-        """Return the caller that the same token or certificate stands for now."""
+        """Return the caller that the same token or certificate identifies now."""
         if caller.token is not None:
             return self.of_token(caller.token)
         return self.of_certificate(caller.user)
@@ -68,7 +68,7 @@ class Identities:
 
 
 def current(member: Member, caller: Caller) -> Caller:
-    """Return a caller as of now, for what is decided here and now; others are as they were."""
+    """Re-identify a client's caller if users or roles changed; return other callers unchanged."""
     if caller.identifying is None or caller.revision == member.auth.revision:
         return caller
     return caller.identifying.renewed(caller)

@@ -1,8 +1,8 @@
-"""Jobs around the image of a backend, which a follower gets when the log no longer helps it.
+"""Jobs around the image of a backend, which a follower gets when the log cannot catch it up.
 
-An image is a bbolt file, as etcd's members send and take it. It is made from the newest commit
-while the member goes on, and loaded into a database that replaces the follower's. Between members
-that keep their databases alike it is a copy of the file, which replaces the follower's as it is.
+An image is a bbolt file, as etcd's members exchange it. The sender writes it from the newest commit
+while the member continues, and the follower loads it into a database that replaces its own. Members
+with the same database format exchange a copy of the file, which replaces the follower's directly.
 """
 
 from contextlib import suppress
@@ -32,18 +32,18 @@ class Digest(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class ImageFacts:
-    """Up to which entry an image holds the effects, and the members as of then."""
+    """The last entry whose effects an image holds, and the membership at that index."""
 
     index: int
     term: int
     conf_state: bytes
     membership: dict[bytes, dict[bytes, bytes]]
-    """As it is stored, by bucket."""
+    """The stored rows by bucket."""
     length: int
 
 
 def image_facts(view: View, length: int) -> ImageFacts:
-    """Return what an image of a view holds, and its length."""
+    """Return the facts about an image of this view with this length."""
     index, term = view.applied()
     conf_state = view.get(META, CONF_STATE) or b""
     membership = {bucket: dict(view.items(bucket)) for bucket in MEMBERSHIP_BUCKETS}
@@ -52,26 +52,26 @@ def image_facts(view: View, length: int) -> ImageFacts:
 
 @dataclass(slots=True, frozen=True)
 class CopyImage:
-    """A job of the pool: write what a commit holds to a new file. LMDB does it by itself."""
+    """A job of the pool: copy a commit's database to a new file, with LMDB's own copy function."""
 
     copying: Copying
     path: str
 
     def run(self, files: Files) -> ImageFacts:
-        """Return what the copy holds. It need not be durable here."""
+        """Return the copy's facts. The copy need not be durable here."""
         length = self.copying.write(files, self.path)
         return image_facts(self.copying.view, length)
 
 
 @dataclass(slots=True, frozen=True)
 class BuildImage:
-    """A job of the helper: write what the backend's newest commit holds to a new file."""
+    """A job of the helper: write the backend's newest commit to a new file."""
 
     directory: str
     path: str
 
     def run(self, files: Files, environments: Environments) -> ImageFacts:
-        """Return what the image holds. It need not be durable here."""
+        """Return the image's facts. The image need not be durable here."""
         if files.exists(self.path):
             files.unlink(self.path)
         descriptor = files.open(self.path, Opening.CREATE)
@@ -85,19 +85,19 @@ class BuildImage:
 
 @dataclass(slots=True, frozen=True)
 class InstallImage:
-    """A job: make a received image the database that counts; the helper's, if it is no copy.
+    """A job: make a received image the member's database; the helper runs it, unless for a copy.
 
-    Nobody has the database open meanwhile. A crash leaves the old one or the new one.
+    No process has the database open meanwhile. A crash leaves either the old one or the new one.
     """
 
     path: str
     directory: str
     quota_bytes: int
     is_checked: bool = False
-    """Whether a copy was checked by this very process, as it arrived."""
+    """Whether this process already checked a copy on its arrival."""
 
     def run(self, files: Files, environments: Environments) -> None:
-        """Load it; raises ImageError or CopyError if it is damaged."""
+        """Load the image; raises ImageError or CopyError if it is damaged."""
         if is_copy(files, self.path):
             if not self.is_checked:
                 check_received(files, self.path, environments.native)
@@ -114,9 +114,9 @@ class InstallImage:
 
 
 def note_image(files: Files, environments: Environments, path: str) -> Slices[Noted | None]:
-    """Note the rows of a received image, in slices of the loop while the helper loads it.
+    """Index the rows of a received image, in slices of the loop while the helper loads it.
 
-    Returns None if it cannot be read: the helper reports what is wrong.
+    Returns None for an unreadable image: the helper reports the problem.
     """
     native = environments.native
     try:
@@ -126,7 +126,7 @@ def note_image(files: Files, environments: Environments, path: str) -> Slices[No
     noted: Noted | None = None
     with suppress(ImageError, OSError):
         noted = yield from note_slices(image_rows(image, native), native)
-    # Not closed if this is given up half-way: then the process has ended, with its descriptors.
+    # An abandoned generator skips this: that happens only at the process's end, which closes it.
     image.close()
     return noted
 

@@ -1,14 +1,14 @@
-"""Installing a received snapshot: one procedure that gives a member another state.
+"""Install a received snapshot: one procedure that replaces a member's state.
 
-`_install` does all of it, from raft's storage write that holds a snapshot to the answer that raft
-gets; the image that belongs to it was received before, and is durable. The member's turn drives it.
-If one of its jobs fails the member stops, as with any job of the log and the backend. It is never
-given up: if the process ends during it, the next start goes on from what the log says
+`_install` does all of it, from raft's storage write that holds a snapshot to raft's answer; the
+snapshot's image arrived before and is durable. The member's turn drives the installation. If one of
+its jobs fails the member stops, as with any job of the log and the backend. An installation is
+never abandoned: if the process ends during one, the next start finishes it according to the log
 (`kvorum.member.recovery`).
 
-Until the log says that the snapshot counts, the member serves what it has and applies nothing. From
-there on it has no state: nothing is applied, read or flushed until the new one is in use. Messages
-from peers are taken all the time.
+Until the log records that the snapshot counts, the member serves its old state and applies nothing.
+From then on it has no state: it does not apply, read or flush until the new state is in use. It
+takes messages from peers all the time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Completion:
-    """The end of a job, which may be waited for."""
+    """The completion of a job, which an installation may await."""
 
     __slots__ = ("has_come",)
 
@@ -56,7 +56,7 @@ InstallSteps = Generator[Completion | None, None, None]
 
 
 class Installation:
-    """An installation that is in progress: the rest of the procedure, and what it waits for."""
+    """A running installation: the rest of the procedure, and the completion it waits for."""
 
     __slots__ = ("_awaited", "_member", "_steps")
 
@@ -66,9 +66,9 @@ class Installation:
         self._awaited: Completion | None = None
 
     def advance(self, deadline: float) -> bool:
-        """Continue until the deadline, or to the next wait for a job; return whether more is to do.
+        """Continue until the deadline or the next wait for a job; return whether work is left.
 
-        When it has ended, the member forgets it.
+        At the end the member drops the installation.
         """
         clock, awaited = self._member.clock, self._awaited
         while awaited is None or awaited.has_come:
@@ -88,8 +88,8 @@ def _install(member: Member, received: Message) -> InstallSteps:
     index, writer, config = snapshot.index, member.writer, member.config
     image = database_path(member.snap_directory, index)
 
-    # Each is durable before the next begins: a record is worth nothing without its file, and
-    # counts only with the commit index that is written after it.
+    # Each write is durable before the next starts: a record is worthless without its file, and
+    # counts only with the commit index written after it.
     written, recorded, committed = Completion(), Completion(), Completion()
     writer.submit(WriteSnap(member.snap_directory, snapshot), written.come)
     yield written
@@ -104,7 +104,7 @@ def _install(member: Member, received: Message) -> InstallSteps:
     while member.backend.is_flushing:
         yield _begun(member, Place.FLUSHER, Nothing())
     member.backend.close()
-    # What the flusher still has to do with the old files comes first.
+    # Let the flusher finish its remaining jobs on the old files first.
     yield _begun(member, Place.FLUSHER, Nothing())
     work = InstallImage(image, member.backend_directory, config.quota_bytes, is_checked=True)
     noted: Noted | None = None
@@ -133,7 +133,7 @@ def _install(member: Member, received: Message) -> InstallSteps:
     snapshots.installed(member, index)
     writer.finish_received()
     writer.release_to(index)
-    # A file that is left is removed by the next start.
+    # The next start removes a leftover file.
     member.out.jobs.append(Job(Place.LOG, RemoveImage(image), on_failure=ignore))
     member.logger.info(f"installed the snapshot at index {index}")
     if member.is_closing:
@@ -148,28 +148,28 @@ def _begun(member: Member, place: Place, work: Work) -> Completion:
 
 
 def _give_up_state(member: Member) -> None:
-    """Stop using the state; what works on it begins anew later, or ends."""
+    """Stop using the old state; work on it restarts later or ends."""
     member.is_installing = True
     member.begin_reads_anew()
     member.lessor.demote()
     queue = member.apply_queue
     if queue.slices is not None:
-        # The entry is in the snapshot, so its result is not known here.
+        # The snapshot contains the entry's effects, so this member does not know its result.
         queue.slices.close()
         member.answer(queue.waiter, TIMEOUT)
         queue.slices = queue.entry = None
-    # Nothing is to be done after the batch that may be on its way.
+    # No snapshot work may follow a batch that is still being flushed.
     member.snapshots.sealed = None
     member.snapshots.taken.clear()
     member.backend.end_turn()
 
 
 def _use_state(member: Member, state: State, conf_state: ConfState) -> None:
-    """Put the state to use, and resume those that wait for something in the one before."""
-    # Those that follow the membership see that it changed.
+    """Put the new state to use, and resume the waiters for something in the old one."""
+    # A higher generation shows every observer of the membership that it changed.
     state.cluster.generation = member.cluster.generation + 1
     member.is_installing = False
-    # The state holds what was committed; the next turn measures this anew.
+    # The new state holds the committed entries; the next turn measures the lag again.
     member.is_behind = False
     member.conf_state = conf_state
     _end_tokens(member.tokens, member.auth, state.auth)
@@ -177,16 +177,17 @@ def _use_state(member: Member, state: State, conf_state: ConfState) -> None:
     member.hub.resync()
     member.procedures.flushed(state.backend.durable_index)
     member.procedures.signal_all()
-    # The entry that publishes this member may be in the snapshot, and so is not applied here;
-    # clients wait for it, so it is proposed anew.
+    # The snapshot may contain the entry that publishes this member, which then is not applied here.
+    # Clients wait for that entry, so the member proposes it again.
     for waiter in member.proposals.give_up(requests.CLUSTER_MEMBER_ATTR_SET):
         member.answer(waiter, UNSEEN)
 
 
 def _end_tokens(tokens: Tokens, before: AuthStore, now: AuthStore) -> None:
-    """End all tokens if users or roles were changed within the snapshot.
+    """End all tokens if the snapshot's revision of users and roles differs.
 
-    What was changed cannot be told: a user may be there again, and authentication enabled again.
+    The changes themselves are unknown: a user may have been deleted and added again, and
+    authentication disabled and enabled again.
     """
     if now.revision != before.revision:
         mark("tokens ended by a snapshot")
@@ -194,7 +195,7 @@ def _end_tokens(tokens: Tokens, before: AuthStore, now: AuthStore) -> None:
 
 
 def _forget(store: Store, lessor: Lessor) -> Steps:
-    """Free the replaced state in slices: all at once would hold the loop."""
+    """Free the replaced state in slices, because freeing it at once would block the loop."""
     for _ in lessor.emptied():
         yield None
     for _ in store.emptied():

@@ -1,8 +1,8 @@
-"""Work that may block, as data: made on the loop, run elsewhere, its result given back.
+"""Jobs: blocking work as data, which the loop creates and an executor runs.
 
-Jobs of one place run one after the other, in the order they were made. The runner calls
+Jobs of one place run one after the other, in the order of their creation. The runner calls
 `Member.completed` with the result or `Member.failed` with the error, on the loop and in the
-same order. A job owns its inputs and touches only the files it is given.
+same order. A job owns its inputs and touches only the files passed to it.
 """
 
 from collections.abc import Callable
@@ -18,26 +18,26 @@ class Place(Enum):
     """Where a job runs."""
 
     LOG = "log"
-    """The one writer of the log; an `AppendLog` may go to the edge's native one."""
+    """The one writer of the log; the edge's native writer may run an `AppendLog` instead."""
     FLUSHER = "flusher"
     """The one writer of the backend."""
     HELPER = "helper"
-    """A separate process, for long Python work; what goes there can be pickled."""
+    """The helper process, for long Python work; jobs for it can be pickled."""
     POOL = "pool"
-    """Any thread, for calls that block or compute outside the interpreter."""
+    """Any thread of the pool, for calls that block or compute outside the interpreter."""
     PASSWORDS = "passwords"
-    """A separate process for hashes of passwords, which anybody may ask for and which take long.
-    A thread would not do: when it needs the interpreter's lock, the loop waits for it."""
+    """A separate process for password hashes, which any client may request and which take long.
+    A thread would not do: the loop would wait whenever the thread takes the interpreter's lock."""
     PASSWORDS_IDLE = "idle passwords"
-    """Another one, which gives way to everything else."""
+    """Another process for password hashes, which gives way to all other work."""
 
 
 class JobLostError(Exception):
-    """A job has no result: its process ended, or could pass its error on only as text."""
+    """A job has no result: its process ended, or could report the error only as text."""
 
 
 Work = Any
-"""What a job does: `run(files)` for the log and the pool, else `run(files, environments)`."""
+"""The work of a job: `run(files)` for the log and the pool, else `run(files, environments)`."""
 
 _WITH_ENVIRONMENTS = (Place.FLUSHER, Place.HELPER, Place.PASSWORDS, Place.PASSWORDS_IDLE)
 
@@ -46,29 +46,29 @@ Failed = Callable[[Exception], None]
 
 
 def ignore(_outcome: object) -> None:
-    """Take the result of a job that nobody waits for, or a failure that does no harm."""
+    """Drop the result of a job that has no waiter, or a failure that does no harm."""
 
 
 @dataclass(slots=True, frozen=True)
 class Nothing:
-    """Work that does nothing: when it is done, all earlier jobs of its place have ended."""
+    """Work that does nothing: its completion means that all earlier jobs of its place ended."""
 
     def run(self, files: Files, environments: Environments | None = None) -> None:
         """Do nothing."""
 
 
 class Barrier(Nothing):
-    """Work that ends after all earlier jobs of its place, and starts no helper for that."""
+    """Work that ends after all earlier jobs of its place, without starting a helper for it."""
 
     __slots__ = ()
 
 
 class Job:
-    """A piece of work, where it runs, and what takes its result.
+    """A piece of work, the place where it runs, and the callbacks for its result.
 
-    With `is_awaited` the loop does nothing before the job is done: a short job, which would be
-    slower beside a busy interpreter. One that `is_short` does not wait for a helper to start: until
-    it has, the flusher does it.
+    With `is_awaited` the loop blocks until the job is done: for a short job, which would be slower
+    beside a busy interpreter. A job that `is_short` does not wait for a helper process to start:
+    until then the flusher runs it.
     """
 
     __slots__ = ("done", "is_awaited", "is_short", "on_failure", "place", "work")
@@ -86,13 +86,13 @@ class Job:
         self.place = place
         self.work = work
         self.done = done
-        # Without one, a failure stops the member.
+        # None: a failure stops the member.
         self.on_failure = on_failure
         self.is_awaited = is_awaited
         self.is_short = is_short
 
     def run(self, files: Files, environments: Environments) -> object:
-        """Do the work, here and now; what it returns goes to `Member.completed`."""
+        """Do the work in the calling thread; return the result for `Member.completed`."""
         if self.place in _WITH_ENVIRONMENTS:
             return self.work.run(files, environments)
         return self.work.run(files)

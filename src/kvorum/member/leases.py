@@ -1,11 +1,11 @@
-"""Leases on the leader: counting from its first entry, expiry, checkpoints, renewal.
+"""Leases on the leader: timing from its first entry, expiry, checkpoints, renewal.
 
-Only the leader's lessor counts the time, from the moment the first entry of its term is applied:
-by then it has every earlier grant, and every lease gets an election timeout more than is left of
-it. That makes up for renewals by a predecessor that did not know of the new leader, for no leader
-renews if its leadership was confirmed longer ago than that. However it was deposed (by an election,
-by a transfer that it began itself, while it was cut off, stopped or suspended), a quorum still
-followed it when that was confirmed. Before it revokes, a leader has its leadership confirmed, too.
+Only the leader's lessor times leases, from the moment the first entry of its term is applied: by
+then it has every earlier grant, and it extends every lease by an election timeout. The extension
+covers renewals by a predecessor that did not know of the new leader, because no leader renews if a
+quorum confirmed its leadership longer ago than that. However the predecessor was deposed (by an
+election, by a transfer that it started, while it was cut off, stopped or suspended), a quorum still
+followed it at that confirmation. A leader also confirms its leadership before it revokes leases.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ APPLY_WAIT_SECONDS = 1.0
 RETRY_SECONDS = 0.05
 
 UNCONFIRMED = Status(Code.UNAVAILABLE, NOT_PRIMARY_LESSOR.text)
-"""The answer of a member that thinks it leads and finds no quorum: clients try another."""
+"""The answer of a leader that finds no quorum to confirm it: clients try another member."""
 
 LEASES_PATH = "/leases"
 INTERNAL_PATH = "/leases/internal"
-"""Where members ask their leader for what is left of a lease."""
+"""The path at which members ask their leader for a lease's time to live."""
 
 
 def promote(member: Member) -> Slices | None:
-    """Begin to count the time; in slices if there are many leases."""
+    """Start timing leases; return slices if there are many leases."""
     lessor = member.lessor
     extension = member.config.election_seconds
     if len(lessor) < PROMOTED_AT_ONCE_MAX:
@@ -85,7 +85,7 @@ def _promote_in_slices(member: Member, extension: float) -> Slices:
 
 
 def expire(member: Member, now: float) -> None:
-    """Propose to revoke the leases that have run out; a duty."""
+    """Propose to revoke expired leases; a duty."""
     lessor = member.lessor
     if not lessor.is_primary or lessor.next_deadline > now or member.is_revoking:
         return
@@ -96,7 +96,7 @@ def expire(member: Member, now: float) -> None:
 def _revoke_expired(member: Member) -> Steps:
     try:
         term = member.term
-        # Only the leader may revoke: a deposed one may not know of renewals.
+        # Only a confirmed leader may revoke: a deposed one may not know of renewals.
         if (yield ReadIndex()) is not None or not member.is_leader or member.is_behind:
             return None
         asked = [
@@ -119,9 +119,9 @@ def _revoke_expired(member: Member) -> Steps:
 
 
 def is_confirmed(member: Member) -> bool:
-    """Return whether a quorum has confirmed lately that this member leads.
+    """Return whether a quorum has recently confirmed that this member leads.
 
-    Asks for the next confirmation before it is needed, so that steady renewals never wait.
+    Requests the next confirmation ahead of time, so that steady renewals never wait.
     """
     limit = member.config.election_seconds
     age = member.reads.confirmed_since()
@@ -131,7 +131,7 @@ def is_confirmed(member: Member) -> bool:
 
 
 def try_renew(member: Member, lease_id: int) -> int | None:
-    """Renew at once if that needs no waiting; return the TTL, otherwise None."""
+    """Renew a lease if no wait is necessary and return its TTL; otherwise return None."""
     if not member.is_leader or _must_catch_up(member) or not is_confirmed(member):
         return None
     renewed = _renew(member, lease_id)
@@ -139,7 +139,7 @@ def try_renew(member: Member, lease_id: int) -> int | None:
 
 
 def _renew(member: Member, lease_id: int) -> int | NotRenewed:
-    # From now, by the clock: if the disk was slow, the turn may have begun long ago.
+    # The lease runs from the clock's time: on a slow disk the turn may have started long ago.
     return member.lessor.renew(lease_id, member.clock())
 
 
@@ -148,7 +148,7 @@ def renew(
 ) -> Generator[Wait | None, Any, int | Status]:
     """Renew a caller's lease here or through the leader; return its TTL, 0 if it does not exist.
 
-    For procedures: `ttl = yield from renew(member, caller, lease_id)`.
+    Procedures call it as `ttl = yield from renew(member, caller, lease_id)`.
     """
     deadline = member.now + member.config.request_seconds_max
     while member.now < deadline:
@@ -179,7 +179,7 @@ def renew(
 def renewal_refusal(
     member: Member, caller: Caller, lease_id: int
 ) -> Generator[None, None, Status | None]:
-    """Refuse a caller who may not write all keys of a lease now."""
+    """Refuse a caller without permission to write every key of the lease now."""
     refusal = permissions.identity_refusal(member, caller)
     if refusal is None and permissions.is_asked(member, caller):
         now = current(member, caller)
@@ -194,20 +194,20 @@ def renewal_refusal(
 def renew_here(
     member: Member, lease_id: int, caller: Caller | None = None
 ) -> Generator[Wait | None, Any, int | Status | None]:
-    """Renew on the leader; None if this member does not lead, and another should be asked.
+    """Renew a lease on the leader; return None if this member does not lead.
 
-    Without a caller another member asks, which has checked its own.
+    Without a caller the request comes from another member, which has checked its own caller.
     """
     deadline = member.now + member.config.request_seconds_max
     is_current = False
     while member.is_leader:
-        # Checked again after every wait, for each may have been long.
+        # Every pass checks this again, because any wait may have been long.
         if not is_confirmed(member):
             if member.now >= deadline or (yield LeadConfirmed()) is not None:
                 return UNCONFIRMED
             continue
-        # The grant may be committed and not applied yet; or another leads already, and has granted
-        # it: that a lease does not exist is said only by who leads still.
+        # The grant may be committed and not applied yet, or a new leader may have made it: only a
+        # leader that is still confirmed may answer that a lease does not exist.
         if not is_current and (lease_id not in member.lessor or _must_catch_up(member)):
             if lease_id not in member.lessor and (yield LeadConfirmed()) is not None:
                 return UNCONFIRMED
@@ -228,7 +228,7 @@ def renew_here(
                 return answer
         elif renewed is NotRenewed.EXPIRED:
             mark("lease renewed too late")
-            # It cannot be brought back: wait until it is gone, or until another leads.
+            # An expired lease stays expired: wait for its revocation or another leader.
             while lease_id in member.lessor and member.is_leader:
                 yield Until(member.now + RETRY_SECONDS)
         elif renewed is NotRenewed.NOT_FOUND:
@@ -245,7 +245,7 @@ def _must_catch_up(member: Member) -> bool:
 def time_to_live_here(
     member: Member, lease_id: int
 ) -> Generator[Wait | None, Any, tuple[int, int] | Status | None]:
-    """Return what is left of a lease and what was granted; None if this member does not lead."""
+    """Return a lease's remaining and granted seconds; None if this member does not lead."""
     is_known = lease_id in member.lessor and is_confirmed(member)
     if not is_known and (yield LeadConfirmed()) is not None:
         return None
@@ -257,7 +257,7 @@ def time_to_live_here(
 
 
 def applied_in_time(member: Member) -> Generator[Wait | None, Any, bool]:
-    """Wait at most a second until what is committed now is applied; return whether it is."""
+    """Wait at most a second for the current commit index to be applied; return whether it is."""
     wanted = member.committed
     if member.applied < wanted:
         yield AppliedTo(wanted, member.now + APPLY_WAIT_SECONDS)

@@ -1,7 +1,7 @@
-"""Lines of the log that operators and tools wait for: in etcd's words, with etcd's fields.
+"""Log lines that operators and tools look for: in etcd's words, with etcd's fields.
 
-Compiled modules call the functions with names of their own, and not `tell`: a logger finds its
-caller by frames, which compiled code has none of.
+Compiled modules call the named functions here instead of `tell`: a logger finds its caller by
+frames, which compiled code lacks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def tell(logger: Logger, level: str, message: str, **fields: object) -> None:
-    """Log a line with named fields; a logger that takes none gets them in its text."""
+    """Log a line with named fields; append them to the text if the logger takes none."""
     write = getattr(logger, "write", None)
     if write is not None:
         write(level, message, fields)
@@ -61,7 +61,7 @@ def _sizes(member: Member) -> dict[str, object]:
 
 
 def finished_compaction(member: Member, began_at: float, removed: int) -> None:
-    """Tell that the rows of a compaction are gone."""
+    """Log the end of a compaction."""
     compaction = member.store.compaction
     found = compaction.hash_of(compaction.finished_revision)
     tell(
@@ -77,13 +77,13 @@ def finished_compaction(member: Member, began_at: float, removed: int) -> None:
 
 
 def defragmenting(member: Member) -> tuple[float, int, int]:
-    """Tell that a defragmentation begins; return what `finished_defragmentation` needs."""
+    """Log the start of a defragmentation; return the data `finished_defragmentation` needs."""
     tell(member.logger, "info", "defragmenting", path=member.backend.directory, **_sizes(member))
     return member.now, member.backend.size_bytes, member.backend.size_in_use_bytes
 
 
 def finished_defragmentation(member: Member, before: tuple[float, int, int]) -> None:
-    """Tell what a defragmentation has freed."""
+    """Log the end of a defragmentation and the space that it freed."""
     began_at, size, in_use = before
     tell(
         member.logger,
@@ -101,7 +101,7 @@ def finished_defragmentation(member: Member, before: tuple[float, int, int]) -> 
 
 
 def triggering_snapshot(member: Member, index: int, newest: int) -> None:
-    """Tell that a snapshot of raft is taken after the newest one."""
+    """Log that the member takes a raft snapshot, and the index of the newest before it."""
     tell(
         member.logger,
         "info",
@@ -115,20 +115,20 @@ def triggering_snapshot(member: Member, index: int, newest: int) -> None:
 
 
 def saved_snapshot(member: Member, index: int) -> None:
-    """Tell that it is on the disk."""
+    """Log that a raft snapshot is durable."""
     tell(member.logger, "info", "saved snapshot to disk", snapshot_index=index)
 
 
 def compacted_log(member: Member, index: int) -> None:
-    """Tell which entries are not in memory any more."""
+    """Log up to which index the member dropped entries from memory."""
     tell(member.logger, "debug", "compacted Raft logs", compact_index=index)
 
 
-# What the database tells of the cluster.
+# Membership and hashes from the database.
 
 
 def recovered_members(member: Member) -> None:
-    """Tell who belongs to the cluster by a database that was opened, or came from a peer."""
+    """Log the cluster's members according to an opened or received database."""
     for found in member.cluster.members:
         tell(
             member.logger,
@@ -143,15 +143,15 @@ def recovered_members(member: Member) -> None:
 
 
 def finished_hash_check(member: Member, count: int) -> None:
-    """Tell that the hashes of compactions were compared with the peers', and how many."""
+    """Log how many compaction hashes the leader compared with its peers."""
     tell(member.logger, "info", "finished compaction hash check", number_of_hashes_checked=count)
 
 
-# What the cluster agreed on.
+# Quota, alarms, cluster version and membership changes.
 
 
 def quota_exceeded(member: Member, quota_bytes: int) -> None:
-    """Tell that the database has no room for a request."""
+    """Log that a request exceeds the database's quota."""
     tell(
         member.logger,
         "warn",
@@ -163,7 +163,7 @@ def quota_exceeded(member: Member, quota_bytes: int) -> None:
 
 
 def alarms_changed(member: Member, message: str, alarms: Sequence[Alarm]) -> None:
-    """Tell that alarms were raised or disarmed."""
+    """Log alarms that were raised or disarmed."""
     for alarm in alarms:
         tell(
             member.logger,
@@ -175,7 +175,7 @@ def alarms_changed(member: Member, message: str, alarms: Sequence[Alarm]) -> Non
 
 
 def version_set(member: Member, before: Version | None, version: Version) -> None:
-    """Tell which version the cluster has."""
+    """Log a new cluster version."""
     if before is None:
         tell(
             member.logger,
@@ -202,7 +202,7 @@ def _minor(version: Version) -> str:
 
 
 def change_applied(member: Member, change: ConfChange, before: Peer | None) -> None:
-    """Tell who came, went or changed; `before` is who it was."""
+    """Log a membership change; `before` is the member before it."""
     found = member.cluster.member(change.node_id) or before
     if found is None:
         return

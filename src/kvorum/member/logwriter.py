@@ -1,13 +1,12 @@
-"""The log as raft's append thread: batches on their way to the disk, and what waits for them.
+"""Raft's append thread: batches log writes and releases the messages that wait for them.
 
-Writes gather while earlier ones are on their way, in at most two batches. Messages that promise
-something leave when the batch that holds it is durable, and so does the member's own
-acknowledgement: nothing is committed before. A change of the commit index alone is not worth a
-write, unless a change of the membership waits for it; messages that come with one leave when the
-batches before it are durable.
+Writes gather while at most two earlier batches are being written. Messages that promise a write
+leave when its batch is durable, and so does the member's own acknowledgement: nothing is committed
+before. A new commit index alone causes no write, unless a membership change waits for it; messages
+that come with one leave when the batches before it are durable.
 
-A write that holds a snapshot stands alone: it is handed out as `received` when everything before it
-is durable, and nothing after it is written until `finish_received`.
+A write that holds a snapshot stands alone: the writer exposes it as `received` once everything
+before it is durable, and writes nothing after it until `finish_received`.
 """
 
 from collections import deque
@@ -50,15 +49,15 @@ class LogWriter:
         self._node = node
         self._out = out
         self._waiting: deque[Message] = deque()
-        # The writes of each batch on its way, oldest first.
+        # The writes of each batch that is being written, oldest first.
         self._writing: deque[list[Message]] = deque()
         self._is_preparing = False
         self._is_closed = False
         self.durable_appends = 0
-        # The last commit index made durable on request, and whether another is on its way.
+        # The last commit index made durable on request, and whether another is being written.
         self.durable_commit = 0
         self.is_keeping_commit = False
-        # The write that holds a snapshot, until its installation calls `finish_received`.
+        # The write that holds a snapshot, until the installation calls `finish_received`.
         self.received: Message | None = None
 
     def add(self, message: Message) -> None:
@@ -66,12 +65,12 @@ class LogWriter:
         self._waiting.append(message)
 
     def submit(self, work: Work, done: Done = ignore, on_failure: Failed | None = None) -> None:
-        """Submit work for the log's place; dropped after `close`, when its files are given up."""
+        """Submit work for the log's place; after `close`, which ends its files, drop the work."""
         if not self._is_closed:
             self._out.jobs.append(Job(Place.LOG, work, done, on_failure))
 
     def write(self) -> None:
-        """Make jobs of the waiting writes, as far as they may go now."""
+        """Turn waiting writes into jobs, as far as batches and snapshots allow."""
         waiting = self._waiting
         while waiting and self.received is None:
             if waiting[0].snapshot is not None:
@@ -116,7 +115,7 @@ class LogWriter:
             self.prepare_segment()
 
     def prepare_segment(self) -> None:
-        """Make the next segment ready in advance."""
+        """Prepare the next segment in advance."""
         job = None if self._is_preparing else self._log.prepare()
         if job is not None:
             self._is_preparing = True
@@ -129,7 +128,7 @@ class LogWriter:
 
     def _not_prepared(self, error: Exception) -> None:
         self._is_preparing = False
-        # The segment in use just grows; a duty tries again.
+        # The segment in use just grows; a duty retries.
         self._node.raft.logger.warning(f"cannot prepare the next segment of the log: {error}")
 
     def _appended(self, _result: object) -> None:
@@ -137,7 +136,7 @@ class LogWriter:
         self._deliver(self._writing.popleft())
 
     def _deliver(self, messages: list[Message]) -> None:
-        """Release what waited for writes that are durable now."""
+        """Release the messages that waited for writes which are now durable."""
         raft = self._node.raft
         own, unstable = raft.id, raft.log.unstable
         promises: list[Message] = []
@@ -155,9 +154,9 @@ class LogWriter:
                     and response.snapshot is None
                     and response.index < unstable.offset
                 ):
-                    # An earlier write said so already; raft would only log it.
+                    # An earlier write already reported this index; raft would only log it.
                     continue
-                # A member that was removed meanwhile is unknown to itself.
+                # Raft does not know its own member after that member's removal.
                 with suppress(PeerNotFoundError):
                     self._node.step(response)
         self._out.messages += promises
@@ -171,7 +170,7 @@ class LogWriter:
         self.submit(record, done)
 
     def save_received(self, done: Done) -> None:
-        """Write the state that came with the received snapshot; its durable record then counts."""
+        """Write the received snapshot's hard state, which makes the snapshot's record count."""
         message = self.received
         assert message is not None, "no snapshot was received"
         state = HardState(message.term, message.vote, message.commit) if message.term else None
@@ -180,24 +179,24 @@ class LogWriter:
         self.submit(job, done)
 
     def finish_received(self) -> None:
-        """Tell raft that the write with a snapshot is done; what waits after it may be written."""
+        """Tell raft that the write with a snapshot is done, and allow later writes."""
         message, self.received = self.received, None
         assert message is not None and message.snapshot is not None
         self._storage.apply_snapshot(message.snapshot)
         self._deliver([message])
 
     def is_commit_durable(self, index: int) -> bool:
-        """Return whether a start would know that an entry is committed; if not, have it written.
+        """Return whether a restart would know that an entry is committed; if not, start a write.
 
-        Meanwhile `is_keeping_commit` is set. Raft has handed the entry out to be applied, so the
-        state that commits it came before.
+        `is_keeping_commit` is set during the write. Raft hands out an entry for applying only after
+        the hard state that commits it, so that state has already reached this writer.
         """
         if index <= self.durable_commit:
             return True
         self._write_gathered()
         job = self._log.flush()
         self.is_keeping_commit = True
-        # Without a job, a batch that is on its way has it.
+        # Without a job, a batch that is being written holds the hard state.
         work = Nothing() if job is None else job
         self.submit(work, lambda _: self._commit_kept(index))
         return False
@@ -207,18 +206,18 @@ class LogWriter:
         self.is_keeping_commit = False
 
     def _write_gathered(self) -> None:
-        """Write what waits; the state that commits what is applied may be among it."""
+        """Submit all waiting writes, which may hold the hard state that commits an entry."""
         while self._waiting and self._waiting[0].snapshot is None and self.received is None:
             self._write_batch()
 
     def release_to(self, index: int) -> None:
-        """Give up the segments that a start from a snapshot at this index does not read."""
+        """Release the segments that a start from a snapshot at this index does not read."""
         job = self._log.release_to(index)
         if job is not None:
             self.submit(job)
 
     def close(self, done: Done) -> None:
-        """End the log cleanly; `done` is called when its files are closed."""
+        """Close the log cleanly; the runner calls `done` when its files are closed."""
         job = self._log.flush()
         if job is not None:
             self.submit(job)
@@ -227,7 +226,7 @@ class LogWriter:
 
 
 def _covers(later: Message, earlier: Message) -> bool:
-    """Return whether an acknowledgement says everything that an earlier one says."""
+    """Return whether an acknowledgement makes an earlier one redundant."""
     return (
         later.type == earlier.type == MessageType.APP_RESP
         and later.to == earlier.to

@@ -1,8 +1,8 @@
-"""Reads in slices: a few at a time, each begun only when there is room for its answer.
+"""Run long reads in slices: a few at a time, each started only when its answer has room.
 
-Answers are made one after the other, as clients take them: many that are begun at once would all be
-in memory together. A read that is dropped has to be closed: compiled generators do not end what
-they hold when they are collected.
+The member builds few answers at once, as clients receive them: many started together would all be
+in memory at the same time. The code has to close a dropped read: garbage collection of a compiled
+generator does not close the generators it holds.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     LongRead = tuple[Read, Work, float]
 
 RUNNING_MAX = 4
-"""How many take turns with each other."""
+"""How many long reads share the turns."""
 
 
 class LongReads:
-    """The long reads that wait or run, each with the rest of its work."""
+    """The waiting and running long reads, each with the rest of its work."""
 
     __slots__ = ("_is_blocked", "_running", "_waiting", "has_room")
 
@@ -38,22 +38,22 @@ class LongReads:
         self._waiting: deque[LongRead] = deque()
         self._running: deque[LongRead] = deque()
         self._is_blocked = False
-        # Returns whether the long answer to a call may be made (`Edge.has_room`); None: always.
-        # Its owner gives the member a turn when there is more room.
+        # Returns whether a call has room for a long answer (`Edge.has_room`); None: always. The
+        # owner of the function gives the member a turn when there is more room.
         self.has_room: Callable[[int, bool], bool] | None = None
 
     def add(self, read: Read, work: Work) -> None:
-        """Take a read that is long; it runs when it is its turn."""
+        """Queue a long read, which runs after those before it."""
         self._waiting.append((read, work, 0.0))
         self._is_blocked = False
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something to do; reads without room for their answers do not count."""
+        """Whether a read can continue; reads without room for their answers do not count."""
         return bool(self._running or (self._waiting and not self._is_blocked))
 
     def run(self, member: Member, deadline: float) -> None:
-        """Continue each in turn, until about the deadline."""
+        """Continue the running reads in rotation, until about the deadline."""
         running, clock, figures = self._running, member.clock, member.figures
         stopwatch = figures.stopwatch
         while True:
@@ -83,7 +83,7 @@ class LongReads:
                 return
 
     def _begin(self) -> None:
-        """Start, in their order, the reads for whose answers there is room."""
+        """Start waiting reads in order, skipping those without room for their answers."""
         waiting, running, has_room = self._waiting, self._running, self.has_room
         kept: deque[LongRead] = deque()
         while waiting and len(running) < RUNNING_MAX:
@@ -99,11 +99,11 @@ class LongReads:
         self._is_blocked = not running
 
     def in_flight(self) -> list[Read]:
-        """Return the reads that wait or run here."""
+        """Return the waiting and running long reads."""
         return [read for reads in (self._running, self._waiting) for read, _, _ in reads]
 
     def stop(self) -> list[Read]:
-        """End all of them; return the reads that have to begin anew."""
+        """Stop all long reads; return them so that they can restart."""
         stopped = [*self._running, *self._waiting]
         self._running.clear()
         self._waiting.clear()

@@ -1,12 +1,12 @@
-"""The member: what goes in, the turn, what comes out.
+"""The member: its inputs, its turn and its outputs.
 
-A plain object. Requests, peer messages, ticks and job completions go in by calls that neither
-block nor touch a file; replies, messages and jobs gather in `out`. `turn` does what there is to
-do, until about a deadline; it may be called at any time, and how its work is cut into turns changes
-no result. Ticks and peer messages take effect when they are handed in, before the turn.
+A member is a plain object. Callers hand in requests, peer messages, ticks and job completions by
+calls that neither block nor touch a file; replies, messages and jobs gather in `out`. `turn` works
+until about a deadline. Callers may take a turn at any time, and no result depends on how work is
+divided into turns. Ticks and peer messages take effect in the call itself, before the turn.
 
-Whatever it does not understand stops it: `stopped` has the reason, and every call after that
-raises it again. A failed job of the log or the backend does too.
+Input that a member does not understand stops it, and so does a failed job of the log or the
+backend: `stopped` holds the reason, and every later call raises it again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 _PAUSED_TICKS: Final = 3
 _PLAIN_PUT_ROOM: Final = 64 << 20
-"""With more room than this under the quota, requests need not be measured."""
+"""With more room than this under the quota, plain puts run without being measured."""
 
 
 class Member:
@@ -115,7 +115,7 @@ class Member:
         self.boundary = Boundary(seams.logger, seams.clock)
         self.figures = MemberFigures(seams.stopwatch)
         self.figures.kinds = {range_response: requests.RANGE, read_txn: READ_TXN}
-        # When the turn began, by the stopwatch: a float, made once for all that came in the turn.
+        # The stopwatch at the start of the turn: one float that all requests of the turn share.
         self.started: object = seams.stopwatch()
         self.header: HeaderEncoder = state.header
         self.hub: WatchHub = state.hub
@@ -134,10 +134,10 @@ class Member:
         self.apply_queue = ApplyQueue()
         self.writer = LogWriter(log, storage, node, self.out)
         self.installation: Installation | None = None
-        # Reads that may run; long ones go on in `long_reads`.
+        # Reads that may run now; `long_reads` continues the long ones.
         self.ready_reads: deque[Read] = deque()
         self.long_reads = LongReads()
-        # Those that wait for a change of the membership, by its id; changes not yet given to raft.
+        # Procedures that wait for membership changes, by change id; changes raft does not have yet.
         self.changes: dict[int, Procedure] = {}
         self._changes_waiting: deque[ConfChange] = deque()
 
@@ -153,13 +153,13 @@ class Member:
         self._has_campaigned = False
         self._may_propose = True
 
-        # What fronts may look at.
+        # Attributes that fronts may read.
         self.leader = NONE
         self.leader_since = -inf
         self.is_leader = False
         self.was_removed = False
         self.is_published = False
-        # Another state is replacing this one, which must not be looked at any more.
+        # A received snapshot is replacing the state; nothing may read the old one.
         self.is_installing = False
         self.is_revoking = False
         self.is_hashing = False
@@ -177,23 +177,23 @@ class Member:
         self.use_state(state)
 
     def use_state(self, state: State) -> None:
-        """Take over the replicated state: at the start, and when a snapshot was installed."""
+        """Adopt a replicated state, at the start and after installing a snapshot."""
         self.backend, self.store, self.lessor = state.backend, state.store, state.lessor
         self.cluster, self.alarms, self.auth = state.cluster, state.alarms, state.auth
         self.applied, self.applied_term = self.backend.applied_index, self.backend.applied_term
         self.header.set_raft_term(self.applied_term)
         self.measure_room()
 
-    # State that fronts may look at.
+    # State that fronts may read.
 
     @property
     def term(self) -> int:
-        """The term of raft; headers have that of the last applied entry."""
+        """Raft's current term; response headers carry the last applied entry's term instead."""
         return self.node.raft.term
 
     @property
     def committed(self) -> int:
-        """The index that is known to be committed."""
+        """The commit index, as far as this member knows."""
         return self.node.raft.log.committed
 
     @property
@@ -202,7 +202,7 @@ class Member:
         return self.node.raft.is_learner
 
     def unix_seconds(self) -> float:
-        """Return the time of day, counted from the start by the monotonic clock."""
+        """Return the Unix time: the time of day at the start plus the monotonic time since."""
         return self.seams.unix_seconds + (self.now - self._started)
 
     def version_of(self, member_id: int) -> Version | None:
@@ -215,10 +215,10 @@ class Member:
         except ValueError:
             return None
 
-    # In: the world.
+    # Inputs: ticks, peers and jobs.
 
     def tick(self, now: float) -> None:
-        """Let one heartbeat interval pass."""
+        """Advance raft's logical clock by one heartbeat interval."""
         self._check()
         pause = _PAUSED_TICKS * self.config.heartbeat_seconds
         if now - self._last_tick > pause and self.lessor.next_deadline <= now:
@@ -232,19 +232,19 @@ class Member:
             self._stop(error)
 
     def receive(self, message: Message) -> None:
-        """Take a message from a peer; one that does not fit is ignored."""
+        """Pass a peer's message to raft; ignore a misaddressed or unacceptable one."""
         self._check()
         sender = message.sender
         if sender in (APPEND_THREAD, APPLY_THREAD) or message.to != self.id:
             return
         if self.cluster.is_removed(sender):
-            return  # it may not know yet that it was removed
+            return  # the sender may not know yet that it was removed
         if (
             self.storage.memory_bytes > self.config.log_bytes_max
             and message.type == MessageType.APP
             and message.entries
         ):
-            return  # as good as lost: the leader sends it again
+            return  # treated as lost: the leader sends the entries again
         if not is_acceptable(self, message):
             return
         try:
@@ -255,7 +255,7 @@ class Member:
             self._stop(error)
 
     def completed(self, job: Job, result: object) -> None:
-        """Take the result of a job."""
+        """Pass a job's result to its `done` callback."""
         self._check()
         try:
             job.done(result)
@@ -263,7 +263,7 @@ class Member:
             self._stop(error)
 
     def failed(self, job: Job, error: Exception) -> None:
-        """Take the failure of a job; without an `on_failure` the member stops."""
+        """Pass a job's error to its `on_failure` callback; without one the member stops."""
         self._check()
         if job.on_failure is None:
             self._stop(error)
@@ -278,16 +278,16 @@ class Member:
         self.connections.pop(peer, None)
 
     def absent(self, peer: int) -> None:
-        """Note that nobody listens any more where a peer was: its process has ended."""
+        """Note that no process listens at a peer's address any more: the peer has ended."""
         if peer == self.leader and self.config.pre_vote and not self.is_closing:
             self.succession.begin(self, "finds nobody where it reached")
 
     def present(self, peer: int) -> None:
-        """Note that a peer's host is not silent."""
+        """Note that a peer's host reacted to a probe."""
         self.succession.answered(self, peer)
 
     def is_connected_since(self, peer: int, moment: float) -> bool:
-        """Return whether a peer could be reached all the time since a moment."""
+        """Return whether a peer has been reachable without a break since a moment."""
         return peer == self.id or self.connections.get(peer, inf) <= moment
 
     def unreachable(self, peer: int) -> None:
@@ -295,11 +295,11 @@ class Member:
         self.node.report_unreachable(peer)
 
     def snapshot_sent(self, transfer: SnapshotTransfer, *, failed: bool) -> None:
-        """Note what became of a snapshot for a peer."""
+        """Take the outcome of sending a snapshot to a peer."""
         snapshots.sent(self, transfer, failed=failed)
 
     def take_answer(self, number: int, answer: Answer) -> None:
-        """Take the answer to a question; None if there was none."""
+        """Pass a peer's answer, None without one, to the procedure that asked."""
         self.procedures.take_answer(number, answer)
 
     def is_removed(self, peer: int) -> bool:
@@ -307,27 +307,27 @@ class Member:
         return self.cluster.is_removed(peer)
 
     def removed(self) -> None:
-        """Note that this member was removed from the cluster; its runtime ends it."""
+        """Note this member's removal from the cluster; its runtime then ends it."""
         if not self.was_removed:
             self.was_removed = True
-            # It may lead for a moment longer; the time of leases is the next leader's to count.
+            # This member may lead a moment longer, but the next leader times the leases.
             self.lessor.demote()
             self.logger.warning("this member was removed from the cluster")
 
     def submit(self, work: Work, done: Done, failed: Failed) -> None:
-        """Submit work of the transport to the pool."""
+        """Submit the transport's work to the pool."""
         self.out.jobs.append(Job(Place.POOL, work, done, failed))
 
-    # In: requests.
+    # Inputs: requests.
 
     def propose(
         self, waiter: Waiter, caller: Caller, kind: int, body: bytes, decoded: object = None
     ) -> None:
-        """Propose a request of a caller; the waiter gets the encoded response or a Status.
+        """Propose a caller's request; the waiter gets the encoded response or a Status.
 
-        `kind` is its field in InternalRaftRequest, `body` its canonical bytes, which were checked.
-        `decoded` is the request if it was parsed already: the object of `kvorum.api.requests`, or
-        the message.
+        `kind` is the request's field number in InternalRaftRequest and `body` its canonical bytes,
+        already checked. `decoded` is the request if it is already parsed: an object of
+        `kvorum.api.requests`, or the message.
         """
         if self.is_behind and not (self._takes_revokes and kind == requests.LEASE_REVOKE):
             self.answer(waiter, REQUEST_TOO_MANY_REQUESTS)
@@ -339,7 +339,7 @@ class Member:
                 return
         payload, encoded_id = self.ids.encode(kind, body, caller)
         if len(payload) > self._request_bytes_max:
-            self.figures.requested(kind, True, 0.0)  # so etcd counts it
+            self.figures.requested(kind, True, 0.0)  # etcd counts it as a success
             self.answer(waiter, REQUEST_TOO_LARGE)
             return
         if decoded is None:
@@ -350,20 +350,20 @@ class Member:
         proposals.ids.append(encoded_id)
 
     def propose_change(self, procedure: Procedure, change: ConfChange) -> None:
-        """Propose a change of the membership; the procedure gets None or a Status."""
+        """Propose a membership change; the procedure gets None or a Status."""
         change = change._replace(id=self.ids.next_id())
         self.changes[change.id] = procedure
         self._changes_waiting.append(change)
 
     def propose_as_leader(self, term: int, requests: Sequence[tuple[int, bytes]]) -> bool:
-        """Propose what only the leader of a term may ask for, as (kind, body); nobody waits.
+        """Propose (kind, body) requests that only the leader of this term may make, with no waiter.
 
-        Raft gets it at once, so that none of it is ever forwarded to a later leader, which knows
-        better. Returns whether raft took it: then it is applied here, or this member leads no more.
+        Raft gets them at once, so it never forwards them to a later leader, which has newer
+        knowledge. Returns whether raft accepted them: then this member applies them or steps down.
         """
         raft = self.node.raft
         if requests and raft.role == Role.LEADER and raft.term == term:
-            # As `root`, so that members of any version revoke the leases of users that ran out.
+            # As `root`, so that members of any version permit revoking users' expired leases.
             auth = self.auth
             caller = Caller(Front.MEMBER, ROOT, auth.revision) if auth.is_enabled else MEMBER
             payloads = [self.ids.encode(kind, body, caller)[0] for kind, body in requests]
@@ -375,7 +375,7 @@ class Member:
     def read(
         self, waiter: Waiter, caller: Caller, execute: Execute, request: Any, *, linearizable: bool
     ) -> None:
-        """Answer from local state: as it is in the next turn, or as of a moment after this call.
+        """Answer a read from the next turn's state, or after a ReadIndex round if linearizable.
 
         `execute(member, caller, request)` returns the encoded response, a Status, or slices.
         """
@@ -386,34 +386,34 @@ class Member:
 
     @property
     def reads_waiting(self) -> int:
-        """How many reads could run and have not begun."""
+        """The number of reads that may run and have not started."""
         return len(self.ready_reads)
 
     def start(self, call: int | None, caller: Caller, steps: Steps) -> None:
-        """Begin a procedure for a caller; its end goes to the replies under the call's number."""
+        """Start a procedure for a caller; its result becomes the reply to the call."""
         self.procedures.start(call, caller, steps)
 
     def cancel(self, call: int) -> None:
-        """Close the procedure of a call whose client is gone.
+        """Cancel the procedure of a call whose client is gone.
 
-        Other answers to that call are made all the same; nobody takes them.
+        Answers that the call gets without a procedure are still made, and then discarded.
         """
         self.procedures.cancel(call)
 
     def hold(self, call: int) -> None:
-        """Let a call's procedure wait after what it sends: its receiver is full."""
+        """Pause a call's procedure after its next message, because the receiver is full."""
         self.procedures.hold(call)
 
     def release(self, call: int) -> None:
-        """Let a call's procedure send again."""
+        """Let a paused procedure of a call send again."""
         self.procedures.release(call)
 
     def transfer_leadership(self, peer: int) -> None:
-        """Ask raft to hand the leadership over."""
+        """Ask raft to transfer leadership to a peer."""
         self.node.transfer_leader(peer)
 
     def answer(self, waiter: Waiter, result: Answer) -> None:
-        """Give a result to its waiter."""
+        """Deliver a result to its waiter: a client's call, a procedure, or none."""
         if waiter.__class__ is int:
             self.out.replies.append((waiter, result))  # type: ignore[arg-type]
         elif waiter is not None:
@@ -422,32 +422,32 @@ class Member:
     # Quota.
 
     def measure_room(self) -> None:
-        """Measure the room that is left under the quota."""
+        """Recompute how many bytes are left under the quota."""
         quota = effective_quota(self.config.quota_bytes)
         used = self.backend.size_bytes + self.backend.pending_bytes
         self._room = 1 << 62 if quota is None else quota - used
 
     def fits_quota(self, cost: int) -> bool:
-        """Return whether a write of that cost has room."""
+        """Return whether a write of this cost fits the quota."""
         return cost < self._room
 
     def accepts_puts(self) -> bool:
-        """Return whether a put without options cannot be refused but for who asks for it."""
+        """Return whether only missing permissions can refuse a put without options."""
         return self._room > _PLAIN_PUT_ROOM and self.alarms.refusal(requests.PUT) is None
 
     def accepts_plain_puts(self) -> bool:
-        """Return whether a put of nobody's without options cannot be refused."""
+        """Return whether nothing can refuse an anonymous put without options."""
         return not self.auth.is_enabled and self.accepts_puts()
 
     def check_quota(self, cost: int) -> Status | None:
-        """Refuse a write of that cost, and raise the alarm, if it has no room."""
+        """Return NO_SPACE and raise the alarm if a write of this cost exceeds the quota."""
         if cost < self._room:
             return None
         self.raise_no_space()
         return NO_SPACE
 
     def raise_no_space(self) -> None:
-        """Propose the alarm of this member, once in a while."""
+        """Propose this member's NOSPACE alarm, at most once per request timeout."""
         if self.now - self._alarm_proposed_at >= self.config.request_seconds_max:
             self._alarm_proposed_at = self.now
             lines.quota_exceeded(self, self.config.quota_bytes)
@@ -457,17 +457,17 @@ class Member:
     # The turn.
 
     def note_time(self, now: float) -> None:
-        """Take note of the time, which counts for all that is asked from here on.
+        """Set the time that applies to all requests handed in from here on.
 
-        Called before anything is asked: a lease renewed by the time of the last turn would end too
-        soon, by the time since then.
+        Callers set it before they hand in requests: a lease renewed at the last turn's time would
+        expire too early, by the time since that turn.
         """
         if now != self.now:
             self.started = self.figures.stopwatch()
         self.now = self.hub.now = now
 
     def turn(self, now: float, deadline: float) -> bool:
-        """Do what there is to do, until about the deadline; return whether there is more."""
+        """Work until about the deadline; return whether work is left."""
         self._check()
         self.note_time(now)
         try:
@@ -480,7 +480,7 @@ class Member:
         if not self.is_installing:
             self._schedule.run(self, now)
         clock = self.clock
-        # Checked once a turn: a little more or less does not matter.
+        # One check per turn is enough: the limits may be exceeded a little.
         self._may_propose = (
             not self.backend.is_full
             and self.node.raft.uncommitted_size < self.config.uncommitted_bytes_max
@@ -497,7 +497,7 @@ class Member:
                 has_more = self.installation.advance(deadline)
                 if self.is_installing:
                     return has_more or self.node.has_ready()
-            # Long entries leave half of the time to reads.
+            # Applying long entries leaves half of the turn to reads.
             has_reads = bool(self.ready_reads or self.long_reads.is_busy or self.reads.confirmed)
             apply_entries(self, (now + deadline) / 2 if has_reads else deadline)
             self._serve_reads(deadline)
@@ -517,16 +517,16 @@ class Member:
         self._watch(deadline)
         flushing.flush(self, now)
         self.backend.end_turn()
-        # A watch may have woken a procedure.
+        # `_watch` may have woken a procedure.
         return has_work or self.hub.has_work or bool(self.procedures.runnable)
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other member votes."""
+        """Whether this member is the only voter."""
         return self.conf_state.voters == (self.id,)
 
     def campaign_if_alone(self) -> None:
-        """Do not wait for an election that nobody else could win; hold one at a time."""
+        """Campaign at once as the only voter, unless an election is already under way."""
         raft, log = self.node.raft, self.node.raft.log
         may_stand = raft.role == Role.FOLLOWER and log.applied == log.committed
         if may_stand and self.leader == NONE and self.is_alone:
@@ -548,7 +548,7 @@ class Member:
         )
 
     def wake_at(self, now: float) -> float:
-        """Return when a turn has something to do although nothing happens until then."""
+        """Return when the next turn is due if no input arrives before."""
         if self.is_installing:
             return inf
         moments = (
@@ -563,8 +563,8 @@ class Member:
     def may_apply(self) -> bool:
         """Whether waiting entries may be applied: not those that a received snapshot covers.
 
-        From its receipt on, raft decides by the snapshot's configuration. And a change of the
-        membership waits until it is durable that it is committed.
+        Raft uses a snapshot's configuration from its receipt on. And a membership change waits
+        until the commit index that covers it is durable.
         """
         return (
             not self.is_installing
@@ -574,11 +574,11 @@ class Member:
 
     @property
     def must_wait_for_flush(self) -> bool:
-        """Whether so much waits for the disk that nothing more may be applied."""
+        """Whether applying has to pause: a flush is running and the next batch is full."""
         return self.backend.is_full and self.backend.is_flushing
 
     def _submit(self, now: float) -> None:
-        """Give raft what was proposed, unless the backend is behind."""
+        """Hand raft the membership changes, and the proposals if this turn may propose."""
         if self._may_propose and self.proposals.is_waiting:
             for pending in self.proposals.submit(self.node, now):
                 self.figures.failed(pending[2], pending[5])
@@ -593,7 +593,7 @@ class Member:
                 self.answer(self.changes.pop(change.id), PROPOSAL_DROPPED)
 
     def forget_changes(self) -> None:
-        """Forget the changes whose clients are gone: those that wait for a leader are dropped."""
+        """Forget membership changes whose clients are gone; drop those not yet proposed."""
         self.changes = {
             number: waiting for number, waiting in self.changes.items() if waiting.steps is not None
         }
@@ -648,11 +648,11 @@ class Member:
         self.long_reads.run(self, deadline)
 
     def begin_reads_anew(self) -> None:
-        """Stop the long reads; they begin again when reads are served next."""
+        """Stop the long reads and queue them to restart when reads are served next."""
         self.ready_reads.extend(self.long_reads.stop())
 
     def _watch(self, deadline: float) -> None:
-        """Let watchers catch up while there is time, and take what is to be sent to them."""
+        """Catch watchers up while there is time, and collect the responses to send them."""
         hub, clock = self.hub, self.clock
         while hub.has_work and hub.step() and clock() < deadline:
             pass
@@ -662,23 +662,23 @@ class Member:
             for call in inner:
                 self.procedures.watched(call)
 
-    # The backend's way to the disk.
+    # Flushes.
 
     def flush_soon(self) -> None:
-        """Have what is applied so far flushed before it is due."""
+        """Request a flush of what is applied so far, before the next one is due."""
         self.is_flush_wanted = True
 
     def purged(self, names: object) -> None:
-        """Take the names of files that were purged."""
+        """Log the names of purged files."""
         if names:
             self.logger.info(f"purged {names}")
 
-    # The end.
+    # Shutdown.
 
     def close(self) -> None:
-        """End cleanly: flush what is applied, then close the log and the backend.
+        """Start a clean shutdown: flush what is applied, then close the log and the backend.
 
-        Take the jobs, run them and give their results back, until `is_closed`.
+        The runtime has to run the jobs and return their results until `is_closed`.
         """
         self.is_closing = True
         flushing.close_when_flushed(self)

@@ -1,7 +1,7 @@
 """The outputs of a member, gathered in lists until its runtime takes them.
 
-The parts of a member share one outbox. Lists are replaced when they are taken, never cleared:
-the taker owns them.
+The parts of a member share one outbox. Taking a list replaces it and never clears it, so the
+taker owns the list.
 """
 
 from typing import NamedTuple
@@ -19,21 +19,21 @@ Headers = tuple[tuple[str, str], ...]
 class SnapshotTransfer(NamedTuple):
     """A snapshot for a peer: the message, and the file that goes before it.
 
-    The file is sent to the peer and made durable there as `database_path(directory, index)`;
-    only then is the message given to the peer's `Member.receive`. Whether or not that succeeds,
-    `Member.snapshot_sent` is called, which also gives the file up.
+    The transport sends the file, and the peer makes it durable as `database_path(directory, index)`
+    before its `Member.receive` gets the message. On success and on failure the transport calls
+    `Member.snapshot_sent`, which also releases the file.
     """
 
     message: Message
     path: str
     size: int
-    """Bytes of the file."""
+    """The file's length in bytes."""
     is_copy: bool = False
-    """Whether the file is a copy of this member's database, and not one of etcd's format."""
+    """Whether the file is a copy of this member's database instead of etcd's bbolt format."""
 
 
 class Question(NamedTuple):
-    """A question to a peer: an HTTP request at one of its peer URLs.
+    """An HTTP request to one of a peer's peer URLs.
 
     `Member.take_answer` takes the answer, under the same number.
     """
@@ -47,7 +47,7 @@ class Question(NamedTuple):
 
 
 class Outbox:
-    """Replies and stream messages by call, what goes to peers, and jobs."""
+    """Replies and stream messages by call, messages and requests to peers, and jobs."""
 
     __slots__ = ("jobs", "knock_at", "messages", "questions", "replies", "sends", "snapshots")
 
@@ -58,11 +58,11 @@ class Outbox:
         self.snapshots: list[SnapshotTransfer] = []
         self.questions: list[Question] = []
         self.knock_at = NONE
-        """A peer whose host is to be asked whether it is there; see `Succession`."""
+        """The peer whose host the transport should probe; see `Succession`."""
         self.jobs: list[Job] = []
 
     def take_replies(self) -> list[Reply]:
-        """Return the answers that end calls, in order."""
+        """Return the final answers of calls, in order."""
         taken, self.replies = self.replies, []
         return taken
 
@@ -82,7 +82,7 @@ class Outbox:
         return taken
 
     def take_questions(self) -> list[Question]:
-        """Return the questions for peers."""
+        """Return the HTTP requests to peers."""
         taken, self.questions = self.questions, []
         return taken
 

@@ -1,4 +1,4 @@
-"""Parts that procedures share: steps that return a value, `value = yield from part`."""
+"""Parts that procedures share: generators used as `value = yield from part`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Part = Generator[Wait | None, Any, Value]
 def done(place: Place, work: Work, ended: Callable[[], None] | None = None) -> Part[Any]:
     """Run a job for a call; raises StatusError if it fails.
 
-    A failure ends the call and not the member; but damage that the job finds stops the member.
+    A failure ends only the call, except that corruption found by the job stops the member.
     """
     try:
         return (yield RunJob(place, work, ended))

@@ -1,12 +1,12 @@
-"""Whether a caller may do what it asks for: on arrival and before a read, and when it is applied.
+"""Check a caller's permissions: on arrival, before a read, and when an entry is applied.
 
-What is decided here and now, a read or an operator's request, is decided for the caller as it is
-now. What comes out of the log is decided for the user and the revision that the entry names, by the
-state before it, so that every member decides alike. Every function returns the status that refuses,
-or None; those that may take long return slices.
+Checks of reads and of operators' requests use the caller's current identity. Checks of log entries
+use the user and revision that the entry names, and the state before it, so that every member
+decides alike. Every function returns the status that refuses, or None; functions that may take long
+return slices.
 
-A lease is more than its name: whoever renews, revokes or joins it decides about all of its keys,
-and so needs the right to write every one of them.
+A caller that renews or revokes a lease, or attaches a key to it, decides about all of its keys, and
+so needs permission to write every one of them.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     Checked = Generator[None, None, Status | None]
 
 PLAIN_OPERATIONS_MAX = 16
-"""A transaction with at most so many compares, or operations in a branch, is checked at once."""
+"""Up to this many compares, or operations in a branch, a transaction is checked at once."""
 
-# Here and now.
+# Checks at the time of the request.
 
 
 def is_asked(member: Member, caller: Caller) -> bool:
-    """Return whether a caller has to have rights: members and their own work need none."""
+    """Return whether a caller needs permissions: members and their own work need none."""
     return member.auth.is_enabled and caller.identifying is not None
 
 
 def identity_refusal(member: Member, caller: Caller) -> Status | None:
-    """Refuse a caller who does not say who it is; whether that user exists does not matter."""
+    """Refuse a caller without a valid identity; the user itself need not exist."""
     if not is_asked(member, caller):
         return None
     caller = current(member, caller)
@@ -57,7 +57,7 @@ def admin_refusal(member: Member, caller: Caller) -> Status | None:
 
 
 def read_refusal(member: Member, caller: Caller, key: bytes, range_end: bytes) -> Status | None:
-    """Refuse a caller who may not read a range of keys now."""
+    """Refuse a caller without permission to read a range of keys now."""
     if not is_asked(member, caller):
         return None
     caller = current(member, caller)
@@ -65,15 +65,16 @@ def read_refusal(member: Member, caller: Caller, key: bytes, range_end: bytes) -
 
 
 def still_current(member: Member, caller: Caller, result: Sliced) -> Sliced:
-    """Let a result of a read pass, unless users or roles were changed while it was made.
+    """Return a read's result, or a refusal if users or roles changed during the read.
 
-    Nobody passes, too: it was only let through where there was nothing to check.
+    An anonymous caller passes: earlier checks let it through only where none was necessary.
     """
     if isinstance(result, bytes):
         return AUTH_OLD_REVISION if is_outdated(member, caller) else result
     if isinstance(result, tuple):
         return result
-    # Begun at once: closing what was never begun would not reach the read, and what it has pinned.
+    # Start it at once: closing a generator that never started would not close the read in it, and
+    # would leave the read's revision pinned.
     return begun(_still_current(member, caller, result))
 
 
@@ -85,17 +86,17 @@ def _still_current(member: Member, caller: Caller, slices: Slices) -> Slices:
 
 
 def is_outdated(member: Member, caller: Caller) -> bool:
-    """Return whether users or roles were changed since it was found out who calls."""
+    """Return whether users or roles changed since the caller was identified."""
     return caller.revision not in (0, member.auth.revision)
 
 
-# Keys, for a caller as it is given.
+# Checks of keys, for a caller at its revision.
 
 
 def keys_refusal(
     member: Member, caller: Caller, key: bytes, range_end: bytes, *, is_write: bool
 ) -> Status | None:
-    """Refuse a caller who may not read, or write, a range of keys."""
+    """Refuse a caller without permission to read or write a range of keys."""
     return member.auth.keys_refusal(caller.user, caller.revision, key, range_end, is_write)
 
 
@@ -111,7 +112,7 @@ def _is_slice_over(meter: Meter) -> bool:
 def lease_refusal(
     member: Member, caller: Caller, lease_id: int, meter: Meter, *, is_write: bool
 ) -> Checked:
-    """Refuse a caller who may not read, or write, every key of a lease; a lease may have none."""
+    """Refuse a caller without permission to read or write every key of a lease, if any."""
     if member.auth.admin_refusal(caller.user) is None:
         return None
     for key in member.lessor.keys_of(lease_id):
@@ -123,11 +124,11 @@ def lease_refusal(
     return None
 
 
-# Out of the log.
+# Checks of log entries.
 
 
 def put_refusal(member: Member, caller: Caller, request: Put, meter: Meter) -> Checked:
-    """Refuse a put."""
+    """Refuse a put that the caller has no permission for."""
     refusal = keys_refusal(member, caller, request.key, b"", is_write=True)
     if refusal is None and request.lease:
         refusal = yield from lease_refusal(member, caller, request.lease, meter, is_write=True)
@@ -137,7 +138,7 @@ def put_refusal(member: Member, caller: Caller, request: Put, meter: Meter) -> C
 
 
 def plain_put_refusal(member: Member, caller: Caller, request: Put) -> Status | None:
-    """Refuse a put without a lease, which takes one or two look-ups."""
+    """Refuse a put without a lease; the check takes one or two look-ups."""
     refusal = keys_refusal(member, caller, request.key, b"", is_write=True)
     if refusal is None and request.prev_kv:
         refusal = keys_refusal(member, caller, request.key, b"", is_write=False)
@@ -145,7 +146,7 @@ def plain_put_refusal(member: Member, caller: Caller, request: Put) -> Status | 
 
 
 def delete_refusal(member: Member, caller: Caller, request: DeleteRange) -> Status | None:
-    """Refuse a deletion."""
+    """Refuse a deletion that the caller has no permission for."""
     key, range_end = request.key, request.range_end
     refusal = keys_refusal(member, caller, key, range_end, is_write=True)
     if refusal is None and request.prev_kv:
@@ -154,7 +155,7 @@ def delete_refusal(member: Member, caller: Caller, request: DeleteRange) -> Stat
 
 
 def plain_txn_refusal(member: Member, caller: Caller, request: Txn) -> Status | Checked | None:
-    """Refuse a transaction, at once if it is short; otherwise return slices that do."""
+    """Check a transaction: return None or the refusal if it is short, otherwise slices."""
     if member.auth.is_all_permitted(caller.user, caller.revision):
         return None
     success, failure = request.success, request.failure
@@ -175,7 +176,7 @@ def plain_txn_refusal(member: Member, caller: Caller, request: Txn) -> Status | 
 
 
 def txn_refusal(member: Member, caller: Caller, request: Txn, meter: Meter) -> Checked:
-    """Refuse a transaction: every compare, and both branches, whichever of them will run."""
+    """Check a transaction: every compare, and both branches, whichever of them will run."""
     for compare in request.compares:
         refusal = keys_refusal(member, caller, compare.key, compare.range_end, is_write=False)
         if refusal is not None:
@@ -207,13 +208,13 @@ def _branch_refusal(
 
 
 def _operation_refusal(member: Member, caller: Caller, each: Operation) -> Status | None:
-    """Refuse an operation of a transaction that needs no slices."""
+    """Check an operation of a transaction that needs no slices."""
     if isinstance(each, Put):
         return plain_put_refusal(member, caller, each)
     if isinstance(each, Range):
         return keys_refusal(member, caller, each.key, each.range_end, is_write=False)
     if isinstance(each, DeleteRange):
-        # Unlike a deletion by itself, it is refused for what it reads first.
+        # Unlike for a lone deletion, etcd checks the read of previous values first.
         key, range_end = each.key, each.range_end
         if each.prev_kv:
             refusal = keys_refusal(member, caller, key, range_end, is_write=False)

@@ -1,12 +1,12 @@
-"""The calls of several steps that are in progress, and what each of them waits for.
+"""The running procedures (calls of several steps), and the wait of each.
 
-Keys are waited for with a watch of the hub's, under a call number below 0 that no edge has. Its
-first response says that it was created; any other means that something happened, or that the watch
-cannot tell any more, and the procedure checks for itself.
+A procedure waits for keys with a watch of the hub, under a negative call number that no edge uses.
+The watch's first response says that it was created; any later one means that a key changed or the
+watch ended, and the procedure checks the state itself.
 
 A procedure waits for one thing at a time. Every wait has a ticket; a wake-up with an old ticket
-comes too late and is ignored, so a wait may be given to several sources at once. Procedures
-run in the order in which they were woken.
+is late and ignored, so several sources may share one wait. Procedures run in the order in which
+they were woken.
 """
 
 from collections import deque
@@ -21,10 +21,10 @@ Woken = tuple["Procedure", object]
 
 
 class Stream(Protocol):
-    """A watch stream, as far as it is used here."""
+    """The part of a watch stream that procedures use."""
 
     def close(self) -> None:
-        """End it."""
+        """Cancel the watch."""
 
 
 class Watch:
@@ -41,9 +41,9 @@ class Watch:
 
 
 class Procedure:
-    """One call of several steps. Without the number of a call, its result goes nowhere.
+    """One call of several steps, which proposes and reads on behalf of its caller.
 
-    It proposes and reads on behalf of its caller.
+    Without a call number its result is discarded.
     """
 
     __slots__ = ("call", "caller", "is_held", "signal", "steps", "ticket", "watch")
@@ -52,19 +52,19 @@ class Procedure:
         self.call = call
         self.caller = caller
         self.steps: Steps | None = steps
-        # Its receiver is full: it waits after what it sends.
+        # The receiver is full: the procedure pauses after its next message.
         self.is_held = False
         self.ticket = 0
-        self.watch = 0  # the call of its watch
-        self.signal: Signal | None = None  # the last one that it waited for
+        self.watch = 0  # the call number of its watch
+        self.signal: Signal | None = None  # the last signal that it waited for
 
 
 Waiter = int | Procedure | None
-"""Who gets a result: the client of a call, by its number, a procedure, or nobody."""
+"""The receiver of a result: a client's call by its number, a procedure, or none."""
 
 
 class Procedures:
-    """All procedures that are in progress."""
+    """All running procedures."""
 
     __slots__ = (
         "_applied",
@@ -85,11 +85,11 @@ class Procedures:
         self._calls: dict[int, Procedure] = {}
         self.runnable: deque[Woken] = deque()
         self._count = 0
-        # Heaps of (what is waited for, count, procedure, ticket).
+        # Heaps of (moment or index, count, procedure, ticket).
         self._moments: list[tuple[float, int, Procedure, int]] = []
         self._applied: list[tuple[int, int, Procedure, int]] = []
         self._flushed: list[tuple[int, int, Procedure, int]] = []
-        # Tickets of those that wait for a signal.
+        # Tickets of the procedures that wait for each signal.
         self._signalled: dict[Signal, dict[Procedure, int]] = {each: {} for each in Signal}
         self._for_leader: list[tuple[Procedure, int]] = []
         self._asked: dict[int, tuple[Procedure, int]] = {}
@@ -98,7 +98,7 @@ class Procedures:
         self._watches_opened = 0
 
     def start(self, call: int | None, caller: Caller, steps: Steps) -> None:
-        """Begin a procedure; its first step is run in the turn."""
+        """Start a procedure; the turn runs its first step."""
         procedure = Procedure(call, caller, steps)
         if call is not None:
             assert call not in self._calls, f"call {call} has a procedure already"
@@ -106,13 +106,13 @@ class Procedures:
         self.runnable.append((procedure, None))
 
     def cancel(self, call: int) -> None:
-        """Close the procedure of a call whose client is gone; its own clean-up runs."""
+        """Close the procedure of a call whose client is gone; its `finally` blocks run."""
         procedure = self._calls.pop(call, None)
         if procedure is not None:
             self.end(procedure)
 
     def end(self, procedure: Procedure) -> None:
-        """Forget a procedure."""
+        """Close a procedure, with its watch and its waits."""
         steps, procedure.steps = procedure.steps, None
         if procedure.call is not None:
             self._calls.pop(procedure.call, None)
@@ -123,7 +123,7 @@ class Procedures:
             steps.close()
 
     def hold(self, call: int) -> None:
-        """Let the call's procedure wait after what it sends."""
+        """Pause the call's procedure after its next message."""
         if call in self._calls:
             self._calls[call].is_held = True
 
@@ -136,12 +136,12 @@ class Procedures:
             self.runnable.append((held, None))
 
     def resume(self, procedure: Procedure, answer: object) -> None:
-        """Wake the procedure, whatever it waits for."""
+        """Wake the procedure from any wait."""
         procedure.ticket += 1
         self.runnable.append((procedure, answer))
 
     def resume_at(self, procedure: Procedure, ticket: int, answer: object) -> None:
-        """Wake the procedure if it still waits for what it got the ticket for."""
+        """Wake the procedure if the ticket's wait is still its current one."""
         if procedure.ticket == ticket:
             procedure.ticket += 1
             self.runnable.append((procedure, answer))
@@ -149,24 +149,24 @@ class Procedures:
     # Waits.
 
     def wait_until(self, procedure: Procedure, moment: float) -> None:
-        """Wake it when the moment has come."""
+        """Wake the procedure at the moment."""
         if moment < inf:
             self._count += 1
             heappush(self._moments, (moment, self._count, procedure, procedure.ticket))
 
     def wait_applied(self, procedure: Procedure, index: int, moment: float) -> None:
-        """Wake it when the index is applied, or at the moment."""
+        """Wake the procedure when the index is applied, or at the moment."""
         self._count += 1
         heappush(self._applied, (index, self._count, procedure, procedure.ticket))
         self.wait_until(procedure, moment)
 
     def wait_flushed(self, procedure: Procedure, index: int) -> None:
-        """Wake it when the index is durable."""
+        """Wake the procedure when the index is durable."""
         self._count += 1
         heappush(self._flushed, (index, self._count, procedure, procedure.ticket))
 
     def wait_signalled(self, procedure: Procedure, signal: Signal, moment: float) -> None:
-        """Wake it at the signal, or at the moment."""
+        """Wake the procedure at the signal, or at the moment."""
         self._end_signal(procedure)
         procedure.signal = signal
         self._signalled[signal][procedure] = procedure.ticket
@@ -177,18 +177,18 @@ class Procedures:
             self._signalled[procedure.signal].pop(procedure, None)
 
     def wait_for_leader(self, procedure: Procedure, moment: float) -> None:
-        """Wake it when a leader is known, or at the moment."""
+        """Wake the procedure when a leader is known, or at the moment."""
         self._for_leader.append((procedure, procedure.ticket))
         self.wait_until(procedure, moment)
 
     def wait_answer(self, procedure: Procedure) -> int:
-        """Return the number of a question whose answer wakes it."""
+        """Return the number of a new question, whose answer wakes the procedure."""
         self._count += 1
         self._asked[self._count] = (procedure, procedure.ticket)
         return self._count
 
     def wait_writable(self, procedure: Procedure) -> None:
-        """Wake it when its call may send again."""
+        """Wake the procedure when its call may send again."""
         assert procedure.call is not None
         self._held[procedure.call] = procedure
 
@@ -198,7 +198,7 @@ class Procedures:
         return -self._watches_opened
 
     def wait_watched(self, procedure: Procedure, call: int, stream: Stream) -> None:
-        """Wake it when its watch reports anything."""
+        """Wake the procedure at its watch's first response after the creation."""
         procedure.watch = call
         self._watches[call] = Watch(call, stream, procedure)
 
@@ -211,7 +211,7 @@ class Procedures:
     # Wake-ups.
 
     def watched(self, call: int) -> None:
-        """Take a response to a watch."""
+        """Take a response of a watch."""
         watch = self._watches.get(call)
         if watch is None:
             return
@@ -222,32 +222,32 @@ class Procedures:
         self.resume_at(watch.procedure, watch.ticket, None)
 
     def passed(self, now: float) -> None:
-        """Wake those whose moment has come."""
+        """Wake the procedures whose moment has come."""
         moments = self._moments
         while moments and moments[0][0] <= now:
             _, _, procedure, ticket = heappop(moments)
             self.resume_at(procedure, ticket, None)
 
     def applied(self, index: int) -> None:
-        """Wake those that waited for this index or an earlier one."""
+        """Wake the procedures that waited for this index or an earlier one."""
         applied = self._applied
         while applied and applied[0][0] <= index:
             _, _, procedure, ticket = heappop(applied)
             self.resume_at(procedure, ticket, None)
 
     def flushed(self, index: int) -> None:
-        """Wake those that waited for this index, or an earlier one, to be durable."""
+        """Wake the procedures that waited for this index, or an earlier one, to be durable."""
         flushed = self._flushed
         while flushed and flushed[0][0] <= index:
             _, _, procedure, ticket = heappop(flushed)
             self.resume_at(procedure, ticket, None)
 
     def awaits_flush(self, index: int) -> bool:
-        """Return whether a flush up to this index would wake any."""
+        """Return whether a flush up to this index would wake a procedure."""
         return bool(self._flushed) and self._flushed[0][0] <= index
 
     def signal(self, signal: Signal) -> None:
-        """Wake those that waited for a signal."""
+        """Wake the procedures that waited for a signal."""
         waiting = self._signalled[signal]
         if waiting:
             self._signalled[signal] = {}
@@ -255,12 +255,12 @@ class Procedures:
                 self.resume_at(procedure, ticket, None)
 
     def signal_all(self) -> None:
-        """Wake those that waited for any signal."""
+        """Wake the procedures that waited for any signal."""
         for signal in Signal:
             self.signal(signal)
 
     def leader_known(self, leader: int) -> None:
-        """Wake those that waited for a leader."""
+        """Wake the procedures that waited for a leader."""
         waiting, self._for_leader = self._for_leader, []
         for procedure, ticket in waiting:
             self.resume_at(procedure, ticket, leader)
@@ -273,5 +273,5 @@ class Procedures:
 
     @property
     def next_moment(self) -> float | None:
-        """When `passed` has something to do."""
+        """When `passed` next wakes a procedure; None if no moment is set."""
         return self._moments[0][0] if self._moments else None

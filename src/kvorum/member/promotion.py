@@ -1,4 +1,4 @@
-"""Making a learner a voter: the leader judges, because only it knows how far the learner is."""
+"""Promote a learner to a voter. The leader judges: only it knows the learner's progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def promote_here(member: Member, learner: int) -> Part[Status | None]:
-    """Promote as the leader; None when it is done, NOT_LEADER if another has to judge."""
+    """Promote a learner as the leader; None on success, NOT_LEADER if another member has to."""
     status = yield from _promote(member, learner)
     if status != NOT_LEADER:
         member.figures.count_promotion(status)
@@ -35,7 +35,7 @@ def _promote(member: Member, learner: int) -> Part[Status | None]:
     if not (yield from applied_in_time(member)):
         return TIMEOUT_WAIT_APPLIED_INDEX
     progress = member.node.raft.tracker.progress
-    # A leader that was removed goes on for a moment, without progress of its own.
+    # A removed leader continues for a moment, without a progress entry of its own.
     if not member.is_leader or member.id not in progress:
         return NOT_LEADER
     if learner not in progress:

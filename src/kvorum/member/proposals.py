@@ -1,12 +1,12 @@
 """Proposals that wait for their entries to be applied here.
 
-Proposals are gathered during a turn and handed to raft as one batch. A batch that raft does not
-take for lack of a leader waits; after the time for requests it fails with the text that says
-it never began. One that was taken and is not applied in time has an unknown outcome.
+The member gathers proposals during a turn and hands them to raft as one batch. Without a leader a
+batch waits; after the request timeout it fails with an error which says that it never started. A
+batch that raft has taken and that is not applied in time has an unknown outcome.
 
-A waiter is found by the id in the entry. An id alone does not prove that an entry is the one that
-was proposed: it may be from an earlier run of this member, or of one whose id ends alike. So unless
-the data is what was proposed, nobody is answered, and the request is decoded anew.
+The id in an entry identifies the waiter. An id alone does not prove that an entry is the proposed
+one: it may be from an earlier run of this member, or of a member whose id ends alike. So unless the
+data equals the proposal, no waiter is answered, and the member decodes the entry instead.
 """
 
 from collections import deque
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 Pending = tuple["Waiter", "Caller", int, Any, bytes, object]
 """The waiter, the caller, the kind of the request, the decoded request, the data of the entry, and
-the turn's start by the stopwatch: one float for all requests of a turn, so that no other is made
-for each."""
+the turn's start by the stopwatch: one float object that all requests of a turn share."""
 
 
 class Batch:
-    """Proposals that were made in one turn."""
+    """The proposals of one turn."""
 
     __slots__ = ("ids", "is_taken", "payloads", "started")
 
@@ -40,27 +39,27 @@ class Batch:
 
 
 class Proposals:
-    """Everything proposed by this member and not yet answered."""
+    """All proposals of this member that are not yet answered."""
 
     __slots__ = ("_batches", "_untaken", "ids", "payloads", "pending")
 
     def __init__(self) -> None:
         # By the encoded id of the entry.
         self.pending: dict[bytes, Pending] = {}
-        # What was proposed since the last turn; `Member.propose` itself adds to all three.
+        # Proposals since the last `submit`; `Member.propose` itself adds to all three.
         self.payloads: list[bytes] = []
         self.ids: list[bytes] = []
-        # Oldest first; every batch that may have waiters.
+        # Every batch that may have waiters, oldest first.
         self._batches: deque[Batch] = deque()
         self._untaken: deque[Batch] = deque()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something has yet to be given to raft."""
+        """Whether raft has yet to get a proposal."""
         return bool(self.payloads or self._untaken)
 
     def take(self, encoded_id: bytes, data: bytes) -> Pending | None:
-        """Return what was proposed under an id, and forget it; None unless it is this entry."""
+        """Remove and return the proposal with this id, if its data is this entry's; else None."""
         pending = self.pending.get(encoded_id)
         if pending is None or pending[4] != data:
             return None
@@ -68,9 +67,9 @@ class Proposals:
         return pending
 
     def submit(self, node: "RawNode", now: float) -> list[Pending]:
-        """Give raft what was gathered; return what it refused for good.
+        """Hand the gathered batches to raft; return the proposals that raft dropped.
 
-        Without a leader nothing is refused: proposals wait for one, or until their time is over.
+        Without a leader raft drops none: the proposals wait for a leader or their timeout.
         """
         if self.payloads:
             batch = Batch(now, self.payloads, self.ids)
@@ -91,7 +90,7 @@ class Proposals:
         return refused
 
     def expire(self, started_before: float) -> list[tuple[Batch, list[Pending]]]:
-        """Give up the batches that began before a moment; return what was left of them."""
+        """Abandon batches that started before a moment; return their unanswered proposals."""
         expired = []
         batches = self._batches
         while batches and (batches[0].started <= started_before or self._is_done(batches[0])):
@@ -103,7 +102,7 @@ class Proposals:
         return expired
 
     def give_up(self, kind: int) -> "list[Waiter]":
-        """Give up all proposals of a kind; return their waiters."""
+        """Abandon all proposals of a kind; return their waiters."""
         pending = self.pending
         ids = [encoded for encoded, waiting in pending.items() if waiting[2] == kind]
         return [pending.pop(encoded)[0] for encoded in ids]

@@ -1,7 +1,7 @@
-"""Telling the cluster this member's name and client URLs, once after every start.
+"""Publish this member's name and client URLs to the cluster, once after every start.
 
-A server begins to serve clients when that is applied here: by then it is a member that others
-know, and has caught up with everything before.
+A server starts to serve clients when this member has applied that entry: by then the other members
+know it, and it has caught up with all earlier entries.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 RETRY_SECONDS = 0.1
 
 UNSEEN = Status(Code.UNKNOWN, "a snapshot may have brought the entry")
-"""The answer when a snapshot is installed, in place of a result: the entry is proposed anew."""
+"""The answer after installing a snapshot, instead of a result: propose the entry again."""
 
 
 def publish(member: Member) -> Steps:
-    """Propose until it is applied; others may refuse for a while."""
+    """Propose the attributes until the entry is applied; proposals may fail for a while."""
     attributes = Attributes(name=member.config.name, client_urls=member.config.client_urls)
     request = ClusterMemberAttrSetRequest(member_ID=member.id, member_attributes=attributes)
     body = request.SerializeToString()
@@ -36,8 +36,8 @@ def publish(member: Member) -> Steps:
         answer = yield Propose(requests.CLUSTER_MEMBER_ATTR_SET, body)
         if not isinstance(answer, Status):
             member.is_published = True
-            # Clients ask for the cluster's version first of all, long before the duty is due.
-            # Members whose versions are not known yet are asked soon.
+            # Clients first ask for the cluster's version, long before the duty is due. While a
+            # member's version is unknown, the cluster's waits for the duty.
             if all(map(member.version_of, (each.id for each in member.cluster.members))):
                 agree_on_version(member, member.now)
             return None

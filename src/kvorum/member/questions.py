@@ -1,7 +1,7 @@
-"""What members ask each other beside raft: short HTTP requests at the peer port.
+"""Short HTTP requests between members at the peer port, beside raft.
 
-Both sides are here: what a member answers, and what an answer means to the one that asked. The
-transport carries them and knows neither; headers that all answers share are left to it.
+This module has both sides: it answers a peer's request and interprets a peer's answer. The
+transport carries both without parsing them, and adds the headers that all answers share.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PROMOTE_PREFIX = "/members/promote/"
 DOWNGRADE_PATH = "/downgrade/enabled"
 
 BODY_BYTES_MAX = 64 * 1024
-"""A longer request is refused before it is read."""
+"""Members refuse a request with a longer body before reading it."""
 
 _AUTHORIZATION = "authorization"
 _BEARER = "Bearer "
@@ -53,11 +53,11 @@ _PROTOBUF = "application/protobuf"
 _JSON = "application/json"
 _UINT64_MAX = (1 << 64) - 1
 _NUMBER = re.compile(r"[0-9]{1,100}", re.ASCII)
-"""As Go reads an unsigned number: only digits. With more of them it cannot be a member's id."""
+"""Only digits, as Go parses an unsigned number; more than 100 cannot be a member's id."""
 
 
 class Answered(NamedTuple):
-    """The answer to a question: status of HTTP, type of the content, content."""
+    """The answer to a peer's request: HTTP status, content type, body."""
 
     status: int
     content_type: str
@@ -65,28 +65,28 @@ class Answered(NamedTuple):
 
 
 def refused(status: int, text: str) -> Answered:
-    """Return a refusal that gives its reason in words."""
+    """Return a refusal with its reason as plain text."""
     return Answered(status, _TEXT, text.encode(errors="backslashreplace") + b"\n")
 
 
 def allowed_method(path: str) -> str | None:
-    """Return the one method that a path takes; None for a path that is not served here."""
+    """Return the one method that a path accepts; None for a path not served here."""
     if path.startswith(PROMOTE_PREFIX):
         return "POST"
     return _METHODS.get(path)
 
 
 def answer(member: Member, path: str, body: bytes, headers: Mapping[str, str]) -> Part[Answered]:
-    """Return the steps that answer a question at a path that `allowed_method` knows."""
+    """Return the steps that answer a request at a path that `allowed_method` knows."""
     if path.startswith(PROMOTE_PREFIX):
         return _promoted(member, path.removeprefix(PROMOTE_PREFIX), headers)
     return _ANSWERS[path](member, body)
 
 
 def meaning(path: str, status: int, body: bytes) -> Result | None:
-    """Return what `Member.take_answer` is given: the content, a refusal, or None to ask again.
+    """Return the answer for `Member.take_answer`: the body, a refusal, or None to ask again.
 
-    Content that is not what the path promises counts as no answer.
+    A body that does not parse as the path's response counts as no answer.
     """
     if status == 200:
         return body if _is_sound(path, body) else None
@@ -114,7 +114,7 @@ def _is_sound(path: str, body: bytes) -> bool:
 
 
 def _named(body: bytes, *candidates: Status) -> Status | None:
-    """Return the first refusal whose words are in a body, whichever part of etcd wrote it."""
+    """Return the first refusal whose text is in a body, whichever part of etcd wrote it."""
     text = body.decode(errors="replace")
     return next((each for each in candidates if each.text.split(": ")[-1] in text), None)
 
@@ -168,20 +168,20 @@ def _lease_refused(status: Status) -> Answered:
 
 
 def credentials(caller: Caller) -> Headers:
-    """Return the headers that tell the leader for whom a member asks.
+    """Return the headers that tell the leader for which user a member asks.
 
-    Other members believe a token, which they can judge, and ours each other's word: whoever speaks
-    at the peer port could as well send entries.
+    etcd's members verify a token. Members of this project also trust a name from each other: any
+    client of the peer port could send entries as well.
     """
     if caller.token is not None:
         return ((_AUTHORIZATION, caller.token),)
-    # Names may hold anything, headers only letters.
+    # User names may hold any character, headers only some.
     name = quote(caller.user, safe="", errors="surrogateescape")
     return ((_USER, name),) if name else ()
 
 
 def _admin_refusal(member: Member, headers: Mapping[str, str]) -> Part[Status | None]:
-    """Refuse to do something for a caller of another member's who does not have the role `root`."""
+    """Refuse a request that another member makes for a caller without the role `root`."""
     auth = member.auth
     if not auth.is_enabled:
         return None
@@ -207,7 +207,7 @@ def _promoted(member: Member, text: str, headers: Mapping[str, str]) -> Part[Ans
         status = yield from promote_here(member, number)
     if status is None:
         return Answered(200, _JSON, encode_members(member.cluster.members) + b"\n")
-    # For the first two, members get other words than clients.
+    # For the first two, etcd sends members another text than clients.
     if status == errors.MEMBER_NOT_FOUND:
         return refused(404, "membership: ID not found")
     if status == errors.MEMBER_NOT_LEARNER:

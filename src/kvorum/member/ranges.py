@@ -1,8 +1,8 @@
-"""Answers to Range, from stored bytes by concatenation.
+"""Answer Range requests by concatenating stored bytes.
 
-A point read at the current revision, which most reads are, looks the key up and puts its stored
-bytes between two small fields. Everything else goes through the store's ranges, in slices if it
-is long.
+A point read at the current revision, as most reads are, looks the key up and puts its stored
+bytes between two small fields. All other reads go through the store's ranges, in slices if they
+are long.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def range_options(request: Range) -> RangeOptions:
 
 
 def range_answer(member: Member, options: RangeOptions) -> Slices:
-    """Return the encoded RangeResponse or a Status, in slices; its caller has been checked."""
+    """Return the encoded RangeResponse or a Status, in slices, without checking permissions."""
     try:
         result = yield from member.store.range_slices(options)
         parts = yield from reply_parts(result)

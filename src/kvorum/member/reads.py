@@ -1,12 +1,12 @@
-"""Linearizable reads: one question to the leader for all reads that wait.
+"""Linearizable reads: one ReadIndex round for all reads that wait.
 
-A round asks raft which index a read now must see. Reads that come while a round runs wait for
-the next one, because the answer may be older than they are. A round asks again after a while
-with a new context, since questions and answers may be lost, and at once when there is another
-leader; an answer to any of its contexts counts, and no other.
+A round asks raft which index a read must see now. Reads that arrive during a round wait for the
+next one, because the round's answer may be older than they are. A round retries with a new context
+after a while, since requests and answers may be lost, and at once under a new leader; an answer to
+any of its contexts counts, and no other.
 
-An answer on the leader also says that a quorum followed it when the question was asked. Those that
-want to know only this do not wait for anything to be applied.
+On the leader an answer also proves that a quorum followed it at the time of the request.
+Procedures that need only this confirmation do not wait for any entry to be applied.
 """
 
 from collections import deque
@@ -30,8 +30,8 @@ RETRY_SECONDS: Final = 0.5
 
 Execute = Callable[["Member", "Caller", Any], "Sliced | Slices[RangeResult]"]
 Read = tuple["Waiter", "Caller", "Execute | None", Any, object]
-"""The waiter, the caller, what is run once it may read, its request, and the turn's start by the
-stopwatch: a float."""
+"""The waiter, the caller, the function to run once the read may run (None: nothing), its request,
+and the turn's start by the stopwatch: a float."""
 
 
 class _Round:
@@ -41,7 +41,7 @@ class _Round:
         self.reads = reads
         self.confirming = confirming
         self.started = now
-        # When each question was asked, on the clock that never stands still; by its context.
+        # When each request was sent, by the boot clock; keyed by its context.
         self.asked_at: dict[bytes, float] = {}
         self.retry_at = now
 
@@ -67,23 +67,23 @@ class Reads:
         self._next_id = next_id
         self._boot_clock = boot_clock
         self.waiting: list[Read] = []
-        # Those that only want to know whether this member still leads.
+        # Procedures that only need a confirmation that this member still leads.
         self.confirming: list[Procedure | None] = []
-        # When the newest answered question was asked, on the clock that never stands still. As long
-        # as this member leads, no other was elected before that moment.
+        # When the newest answered request was sent, by the boot clock. While this member leads, no
+        # other was elected before that moment.
         self.confirmed_at = -inf
         self.failed_rounds = 0
-        # Answers that came too late, and rounds that were given up; for metrics.
+        # Late answers and abandoned rounds; for metrics.
         self.slow_rounds = 0
-        # A read that comes now belongs to the round that begins next.
+        # A read that arrives now belongs to the next round to start.
         self.rounds_begun = 0
         self.rounds_ended = 0
         self._round: _Round | None = None
-        # (index to be applied, reads, when their round began), in order of the rounds.
+        # (index to be applied, reads, start of their round), in the order of the rounds.
         self.confirmed: deque[tuple[int, list[Read], float]] = deque()
 
     def ask(self, node: "RawNode", now: float) -> None:
-        """Begin a round if reads wait and none runs; ask again if the last question is old."""
+        """Start a round if reads wait and none runs; retry the running one if it is due."""
         current = self._round
         if current is None:
             if not (self.waiting or self.confirming):
@@ -97,8 +97,8 @@ class Reads:
             mark("read index retried")
         raft = node.raft
         if raft.role == Role.LEADER and raft.log.term_or_zero(raft.log.committed) != raft.term:
-            # A leader does not know what is committed before it has committed something itself;
-            # the first entry of its term is on its way.
+            # A leader learns the commit index only by committing an entry of its own term; the
+            # first one is on its way, and applying it triggers a retry.
             current.retry_at = inf
             return
         current.retry_at = now + RETRY_SECONDS
@@ -107,25 +107,25 @@ class Reads:
         node.read_index(context)
 
     def ask_again(self) -> None:
-        """Let the next `ask` repeat the question at once."""
+        """Let the next `ask` retry the running round at once."""
         if self._round is not None:
             self._round.retry_at = 0.0
 
     def confirm_soon(self) -> None:
-        """Ask soon whether this member leads, unless that is being asked already."""
+        """Request a confirmation that this member leads, unless a round is under way."""
         if self._round is None and not self.confirming:
             self.confirming.append(None)
 
     def confirmed_since(self) -> float:
-        """Return how many seconds ago the newest answered question was asked."""
+        """Return how many seconds ago raft got the newest request that it has answered."""
         return self._boot_clock() - self.confirmed_at
 
     def forget_confirmation(self) -> None:
-        """Note that another may lead: the last confirmation no longer counts."""
+        """Discard the last confirmation, because another member may lead."""
         self.confirmed_at = -inf
 
     def answered(self, states: Sequence[ReadState]) -> "list[Procedure | None]":
-        """Take raft's answers; return those that only wanted a confirmation."""
+        """Take raft's answers; return the procedures that only needed a confirmation."""
         confirmed: list[Procedure | None] = []
         for state in states:
             current = self._round
@@ -142,9 +142,9 @@ class Reads:
         return confirmed
 
     def expire(self, started_before: float) -> "tuple[list[Read], list[Procedure | None]]":
-        """Give up the round if it began before a moment; return what waited for it.
+        """Abandon the round if it started before a moment; return the waiters.
 
-        First the reads, then those that only wanted a confirmation.
+        These are its reads, and the procedures that only needed a confirmation.
         """
         current = self._round
         if current is None or current.started > started_before:
@@ -157,9 +157,9 @@ class Reads:
         return current.reads, current.confirming
 
     def expire_confirmed(self, started_before: float) -> list[Read]:
-        """Give up the reads of rounds that began before a moment, and whose index is not applied.
+        """Abandon reads of rounds that started before a moment and whose index is not applied.
 
-        A member that was removed, or is cut off, may never get the entries up to there.
+        A removed or disconnected member may never receive the entries up to that index.
         """
         reads: list[Read] = []
         while self.confirmed and self.confirmed[0][2] <= started_before:
@@ -167,7 +167,7 @@ class Reads:
         return reads
 
     def take_ready(self, applied: int) -> list[Read]:
-        """Return the reads that may run now."""
+        """Return the reads whose index is applied, which may run now."""
         ready: list[Read] = []
         while self.confirmed and self.confirmed[0][0] <= applied:
             ready += self.confirmed.popleft()[1]
@@ -183,11 +183,11 @@ class Reads:
 
     @property
     def wake_at(self) -> float | None:
-        """When to ask again, if nothing else happens."""
+        """When the running round retries; None without one."""
         current = self._round
         return None if current is None else current.retry_at
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a round has to begin."""
+        """Whether a round has to start."""
         return self._round is None and bool(self.waiting or self.confirming)

@@ -1,11 +1,11 @@
-"""How a member begins: from nothing, from its log, from a snapshot and the log after it.
+"""Start a member: from nothing, from its log, or from a snapshot and the log after it.
 
 The log is the truth, and the backend holds the effects of a part of it. The newest snapshot that
-the log has a record of says where the log begins. If the backend is behind that snapshot, a
-crash came between the record of a received snapshot and its installation, and the image that
-came with it is installed now. If the snapshot's file is missing as well, the record is withdrawn:
-nothing that came with it was ever promised, because that waits for the installation. Then raft
-goes on from what the backend has applied; everything after that is applied again, and nothing
+has a record in the log marks where the log begins. If the backend is behind that snapshot, a crash
+came between the record of a received snapshot and its installation, and the start installs the
+snapshot's image now. If the `.snap` file is missing as well, the start withdraws the record: the
+member promised nothing that came with it, because promises wait for the installation. Then raft
+continues from the backend's applied index: the member applies every entry after it again, and none
 before it.
 """
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 class _Storage(MemoryStorage):
-    """The log in memory, with the members as of the last applied entry, not of a snapshot."""
+    """The log in memory, with the members as of the last applied entry instead of a snapshot."""
 
     __slots__ = ("_members",)
 
@@ -68,15 +68,15 @@ class _Storage(MemoryStorage):
         self._members = members
 
     def initial_state(self) -> tuple[HardState, ConfState]:
-        """Return the hard state, and the members as the backend has them."""
+        """Return the hard state, and the members stored in the backend."""
         return super().initial_state()[0], self._members
 
 
 def open_member(config: MemberConfig, seams: Seams, progress: Progress | None = None) -> Member:
-    """Start a member on its directory, new or not; it serves as its turns are taken.
+    """Start a member on its directory, new or not; it serves when the caller takes its turns.
 
     Blocks while it reads. Raises StartRefused if directory and configuration do not fit, and
-    what the log, the snapshots and the backend raise about damage.
+    the errors of the log, the snapshots and the backend about damage.
     """
     wal_directory = config.wal_directory or f"{config.directory}/wal"
     has_log = exists(seams.files, wal_directory)
@@ -85,7 +85,7 @@ def open_member(config: MemberConfig, seams: Seams, progress: Progress | None = 
             seams.files.make_directory(directory)
         elif has_log:
             continue
-        # A first start that was killed may have left names that are not durable.
+        # A killed first start may have left directory entries that are not durable.
         seams.files.sync_directory(parent(directory))
     RemoveLeftovers(f"{config.directory}/snap").run(seams.files)
     if has_log:
@@ -119,8 +119,8 @@ def _bootstrapped(
 ) -> Member:
     """Make a member whose log holds nothing yet, or a torn part of the cluster's first entries.
 
-    The cluster's id says whether it is the cluster that the flags describe: a member that was to
-    join another one, and ended before it heard from it, still waits for that.
+    It writes the first entries only if its cluster id is that of the cluster in the flags: a member
+    that ended before an existing cluster contacted it still waits for that cluster.
     """
     storage = _Storage(ConfState())
     node = RawNode(_raft_config(config, seams, member_id, storage, 0))
@@ -141,8 +141,8 @@ def _restart(
         progress("entries read", len(content.entries))
     if snapshot is not None:
         _install_if_behind(config, seams, snapshot)
-    # One that was not installed is sent again if it is needed, and perhaps by another cluster than
-    # the one it came from, if that is forced here. What is sent does not replace what is there.
+    # A leader sends an uninstalled snapshot again if necessary. After forcing a new cluster here,
+    # that may be another cluster, and a received file does not replace an existing one.
     ReleaseDatabases(f"{config.directory}/snap", None).run(seams.files)
     state = _read_state(config, seams, cluster_id, member_id, progress)
     applied = state.backend.applied_index
@@ -156,14 +156,14 @@ def _restart(
         )
     if not (start or applied or content.state.term):
         mark("first batch lost")
-        # The power failed before the first batch was whole: nothing was promised to anyone.
+        # The power failed before the first batch was complete: the member has promised nothing.
         return _bootstrapped(config, seams, member_id, log, state)
     _compare_members(seams, state)
     storage = _Storage(state.conf_state())
     if snapshot is not None:
         storage.apply_snapshot(snapshot)
     storage.append(content.entries)
-    # What was applied is committed, whether or not the log says so.
+    # Applied entries are committed, whether or not the log says so.
     hard_state = content.state
     if hard_state.commit < applied:
         hard_state = hard_state._replace(commit=applied)
@@ -185,9 +185,10 @@ def _restart(
 
 
 def _compare_members(seams: Seams, state: State) -> None:
-    """Make the stored members those that Raft counts, or tell the operator where they differ.
+    """Correct stored learners that vote in raft, and log other differences for the operator.
 
-    The member starts all the same: Raft's own record is what counts, and others may be alike.
+    The member starts in any case: raft's own record decides, and other members may have the same
+    difference.
     """
     conf_state = state.conf_state()
     if not conf_state.voters:
@@ -212,12 +213,12 @@ def _force(
     hard_state: HardState,
     unapplied: Sequence[Entry],
 ) -> HardState:
-    """Make this member the only one, durably; return the state that commits it."""
+    """Make this member the only one, durably; return the hard state that commits the change."""
     last = storage.last_index()
     members = storage.initial_state()[1]
     term = storage.term(last)
     if term > hard_state.term:
-        # A tear took the state that came with these entries; a vote in their term was never given.
+        # A torn write lost these entries' hard state; the member never voted in their term.
         hard_state = HardState(term)
     entries = forcing_entries(member_id, members, unapplied, last, hard_state.term)
     hard_state = hard_state._replace(commit=last + len(entries))
@@ -237,7 +238,7 @@ def _force(
 def _open_log(
     config: MemberConfig, seams: Seams, wal_directory: str
 ) -> tuple[Snapshot | None, Log, LogContent]:
-    """Open the log at the newest snapshot that counts."""
+    """Open the log at the newest snapshot that has both a file and a record."""
     directory = f"{config.directory}/snap"
     snapshot: Snapshot | None = None
 
@@ -254,7 +255,7 @@ def _open_log(
     log, content = open_newest(
         seams.files,
         wal_directory,
-        # Unless a crash came between a snapshot and its record, this is the one.
+        # The first guess, right unless a crash came between a snapshot and its record.
         _record_of(newest_whole(seams.files, directory)),
         choose,
         config.segment_bytes,
@@ -279,9 +280,9 @@ def _record_of(snapshot: Snapshot | None) -> SnapshotRecord:
 def _never_installed(
     config: MemberConfig, seams: Seams, without_file: list[SnapshotRecord]
 ) -> SnapshotRecord | None:
-    """Return the one of these snapshots that is ahead of the backend.
+    """Return the first of these snapshots that is ahead of the backend, or None.
 
-    One that this member made never is: it describes what the backend holds.
+    A snapshot that this member made never is: the backend already held its state.
     """
     if not without_file:
         return None
@@ -343,14 +344,14 @@ def _raft_config(
         async_storage_writes=True,
         message_size_max=config.message_bytes_max,
         inflight_messages_max=config.inflight_messages_max,
-        # Proposals that others forward come on top of this member's, which wait beyond half of it.
+        # Room for proposals that peers forward: this member's own wait beyond half of the limit.
         uncommitted_size_max=2 * config.uncommitted_bytes_max,
         inflight_bytes_max=config.inflight_bytes_max,
         check_quorum=True,
         pre_vote=config.pre_vote,
-        # A change is applied here only once it is durable that it is committed.
+        # The member applies a change only once the commit index that covers it is durable.
         tell_changes_when_applied=True,
-        # Before it is, peers may get entries after it that are lost here with the power.
+        # Before that, peers may get entries after the change that a power loss destroys here.
         tell_commit_to_voters=True,
     )
 

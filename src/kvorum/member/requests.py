@@ -1,13 +1,13 @@
-"""Entries' data: `InternalRaftRequest` by concatenation, and read back.
+"""The data of entries: `InternalRaftRequest`, encoded by concatenation and decoded again.
 
-A request's bytes go into the entry as they came; only a header is added. It has an id, by which the
-proposer finds the waiter for the result, and the identity of the caller, which is left out for
-nobody. Fields are in the order of their numbers, so the header comes after requests with a number
-below 100 and before the others.
+A request's bytes go into the entry unchanged; the proposer only adds a header. The header holds an
+id, by which the proposer finds the waiter for the result, and the caller's identity, which an
+anonymous caller lacks. Fields are in the order of their numbers, so the header comes after requests
+with a number below 100 and before the others.
 
-Ids look like etcd's: 16 bits of the member, then a number that grows by one. Where it begins is
-drawn at every start, and not taken from the time of day: with a clock that was set back the ids of
-an earlier run would come again. All ids of a member are equally long, so an entry ends with its id
+Ids look like etcd's: 16 bits of the member id, then a number that grows by one. Every start draws
+the first number at random instead of using the time of day: after a clock was set back, the ids of
+an earlier run would repeat. All ids of a member are equally long, so an entry ends with its id
 if the header comes last and holds nothing else.
 """
 
@@ -64,24 +64,24 @@ _PUT_TAG: Final = PUT << 3 | 2
 _ID: Final = 0x08
 
 _FIXED_BYTES: Final = {1: 8, 5: 4}
-"""How long fields of those wire types are."""
+"""The length of fixed-size fields by wire type."""
 
 _SUFFIX_BITS: Final = 48
 _SUFFIX: Final = (1 << _SUFFIX_BITS) - 1
-# The lower part of an id that is encoded anew every time; the rest is kept.
+# `encode` encodes these low bits of an id every time, and reuses the encoded rest.
 _LOW_BITS: Final = 14
 _LOW: Final = (1 << _LOW_BITS) - 1
 _LOW_BYTES: Final = CONTINUED
 
 START_MAX: Final = 1 << 40
-"""Ids begin at a drawn number below this."""
+"""Ids start at a random number below this."""
 
 _LEAST_WITHOUT_PREFIX: Final = 1 << 42
-"""From here on to the end of the suffix, all ids are equally long."""
+"""From here to the end of the suffix, all ids are equally long without a prefix."""
 
 
 class RequestIds:
-    """Makes ids, and entries with them."""
+    """Generates ids, and encodes entries with them."""
 
     __slots__ = ("_last", "_least", "_prefix", "_tail_end", "_tail_start", "id_bytes")
 
@@ -103,7 +103,7 @@ class RequestIds:
         return number
 
     def _keep_high(self, number: int) -> None:
-        """Encode what ids share until their low bits overflow."""
+        """Encode the part that ids share until their low bits overflow."""
         self._tail_end = varint(number >> _LOW_BITS)
         self._tail_start = _HEADER_TAG + varint(3 + len(self._tail_end)) + b"\x08"
 
@@ -132,7 +132,7 @@ class RequestIds:
 
 
 def decode(data: bytes) -> tuple[int, int, bytes, Caller]:
-    """Return kind, id, request and caller of an entry; raises ValueError for anything else."""
+    """Return kind, id, request and caller of an entry; raises ValueError for other data."""
     number, kind, body, caller = 0, 0, b"", NOBODY
     offset, size = 0, len(data)
     while offset < size:
@@ -140,7 +140,7 @@ def decode(data: bytes) -> tuple[int, int, bytes, Caller]:
         field, wire_type = tag >> 3, tag & 7
         if wire_type == 0:
             value, offset = read_varint(data, offset)
-            if field == 1:  # where the id was before there was a header
+            if field == 1:  # the id's place before InternalRaftRequest had a header
                 number = number or value
             continue
         if wire_type != 2:
@@ -170,8 +170,8 @@ def encoded_id(number: int) -> bytes:
 def put_of_nobody(data: bytes) -> bytes | None:
     """Return the request of an entry that is a put and then a header with nothing but an id.
 
-    A follower applies mostly these, so they are read without a loop over fields. None for any other
-    entry, even if it is such a put, encoded in another way.
+    A follower applies mostly such entries, so this parses them without a loop over fields. Returns
+    None for any other entry, even for such a put in another encoding.
     """
     if data[0] != _PUT_TAG:
         return None
@@ -196,10 +196,10 @@ def put_of_nobody(data: bytes) -> bytes | None:
 
 
 def parts_of_users(data: bytes) -> tuple[int, int, int, bytes, bytes] | None:
-    """Return kind, where the request begins and ends, encoded id and identity of a user's entry.
+    """Return kind, start and end of the request, encoded id and identity of a user's entry.
 
-    As `put_of_nobody`, for entries that this or another member proposed for a user. None for any
-    other shape; the identity is the header after the id.
+    Works like `put_of_nobody`, for entries that any member proposed for a user. Returns None for
+    any other shape; the identity is the header after the id.
     """
     tag, size = data[0], len(data)
     try:
@@ -225,7 +225,7 @@ def parts_of_users(data: bytes) -> tuple[int, int, int, bytes, bytes] | None:
 
 
 def user_of(identity: bytes) -> Caller | None:
-    """Return the caller that the rest of a header names; None if it is not written as usual."""
+    """Return the caller that the rest of a header names; None for an unusual encoding."""
     try:
         caller = _read_header(identity, NOBODY)[1]
     except (IndexError, ValueError):
@@ -245,7 +245,7 @@ def _is_varint(data: bytes, first: int, last: int) -> bool:
 
 
 def _read_header(header: bytes, before: Caller) -> tuple[int, Caller]:
-    """Return id and caller of a header; what it lacks of the caller is as `before`."""
+    """Return id and caller of a header; `before` supplies the parts of the caller it lacks."""
     offset, size = 0, len(header)
     number, user, revision = 0, before.user, before.revision
     while offset < size:
@@ -260,7 +260,7 @@ def _read_header(header: bytes, before: Caller) -> tuple[int, Caller]:
         elif wire_type == 2:
             length, offset = read_varint(header, offset)
             if tag == USER_FIELD:
-                # Whatever another member took for a name is kept as it is.
+                # Keep any bytes that another member accepted as a name.
                 user = header[offset : offset + length].decode("utf-8", "surrogateescape")
             offset += length
         elif wire_type in _FIXED_BYTES:

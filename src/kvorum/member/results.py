@@ -1,7 +1,7 @@
-"""Work that goes on in later turns: a generator that yields where the turn may end.
+"""Results that may take several turns: generators that yield where the turn may end.
 
-What makes a result returns it, or a generator that returns it. Short work never pays for slices;
-where long work is suspended may not change its result.
+A function with short work returns its result; one with long work returns a generator that returns
+it, so short work never pays for slices. The points of suspension must not change the result.
 """
 
 from collections.abc import Generator

@@ -1,6 +1,6 @@
-"""Reads that may run: answered one after the other, until the turn's time is over.
+"""Serve the reads that may run, one after the other, until the turn's time is over.
 
-Those that are usual, ranges that succeed, are counted in groups of one start; see `figures`.
+Metrics count the usual reads, successful ranges, in groups by start; see `figures`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 BYTES_PER_LOOK = 64 * 1024
 READ_BYTES: Final = 1024
-"""How many bytes are read between two looks at the clock, and how many a read counts at least."""
+"""Bytes read between two checks of the clock; and the bytes that each read counts at least."""
 
 
 def begin_reads(member: Member, deadline: float) -> None:
-    """Run the reads that may, until the deadline; long ones go on in `LongReads`."""
+    """Run ready reads until the deadline; `LongReads` continues the long ones."""
     ready, clock, figures = member.ready_reads, member.clock, member.figures
     reply = member.out.replies.append
     bytes_per_look = BYTES_PER_LOOK
     spent = 0
     began = figures.stopwatch()
-    # The ranges answered since then, by their start, and all other reads.
+    # The ranges answered since `began`, counted by their start, and all other reads.
     usual, started, count = range_response, member.started, 0
     groups: list[tuple[object, int]] = []
     others: list[tuple[Read, object]] = []
@@ -33,7 +33,7 @@ def begin_reads(member: Member, deadline: float) -> None:
         read = ready.popleft()
         waiter, caller, execute, request, asked = read
         result = None if execute is None else execute(member, caller, request)
-        # Most are the bytes of a call's answer.
+        # Most results are the encoded answer of a client's call.
         if result.__class__ is bytes and waiter.__class__ is int:
             reply((waiter, result))
             spent += READ_BYTES + len(result)

@@ -1,11 +1,11 @@
-"""The member's own snapshots: taken so that the log can be cut, sent to peers far behind.
+"""The member's own snapshots: they let it cut the log, and catch up lagging peers.
 
-What the backend holds durably is the snapshot; the `.snap` file only says up to which entry, and
-who the members are. One is taken when so many entries are applied, written when a flush has brought
-the backend as far or further, and then the log's segments before it are given up. Entries in memory
-are dropped as soon as the backend has them, except those that followers may still need to catch up;
-while a snapshot is on its way to a peer, which will need what comes after it, only those that are
-too many to hold.
+The backend's durable content is the snapshot; the `.snap` file only records the last entry in it
+and the members. The member takes a snapshot after a number of applied entries, writes the file when
+a flush has brought the backend at least that far, and then releases the log segments before it. It
+drops entries from memory as soon as the backend has them, except those that followers may still
+need to catch up. During a transfer to a peer, which will need the entries after the snapshot, it
+drops only entries beyond a limit of bytes.
 `kvorum.member.installing` handles received snapshots.
 """
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 HELD_AFTER_SENDING_SECONDS = 30.0
 COMPACTED_ENTRIES_MIN = 100
-"""Entries in memory are dropped at least so many at a time, unless fewer are kept at all."""
+"""The member drops at least this many entries at once, unless it keeps fewer at all."""
 TAKEN_MAX = 64
-"""How many `.snap` files may wait to be written before no other is taken."""
+"""While this many `.snap` files wait to be written, the member takes no other snapshot."""
 
 
 @dataclass(slots=True, frozen=True)
 class SealedAt:
-    """Where in the log a batch of the backend was sealed, and the members as of there."""
+    """The log position at which a batch of the backend was sealed, and the members there."""
 
     index: int
     term: int
@@ -52,7 +52,7 @@ def _takes_none(_peer: int) -> bool:
 
 
 class Snapshots:
-    """What is known of snapshots: the newest that was written, and those on their way."""
+    """The state of snapshots: the newest written one, those to write and those being sent."""
 
     __slots__ = (
         "_images",
@@ -73,24 +73,24 @@ class Snapshots:
 
     def __init__(self, index: int, entries: int) -> None:
         self.index = index  # of the newest `.snap` whose record is durable
-        self.due_index = index + entries + 1  # where the next one is taken
-        # What the next `.snap` files will say.
+        self.due_index = index + entries + 1  # of the next snapshot to take
+        # The contents of the next `.snap` files.
         self.taken: deque[Snapshot] = deque()
         self.writing = False
-        self.is_wanted = False  # whatever the number of entries
-        # Of the batch on its way; None if nothing is to follow it.
+        self.is_wanted = False  # take one regardless of the number of entries
+        # The position of the batch being flushed; None if no snapshot work follows it.
         self.sealed: SealedAt | None = None
-        # Messages of raft that wait for an image, and the index it has to reach.
+        # Raft's messages that wait for an image, and the index that the image has to reach.
         self.sending: list[tuple[Message, int]] = []
         self.building = False
-        # Whether the helper was started because an image will be asked for.
+        # Whether the helper was started ahead of an expected image.
         self.is_expected = False
         # How many transfers still read each image.
         self.transfers: dict[str, int] = {}
-        # When each of them was ready, by the stopwatch; for metrics.
+        # The stopwatch when each image was ready; for metrics.
         self.image_began: dict[str, float] = {}
         self.held_until = 0.0
-        # Whether a peer takes a copy of the database as it is; the transport knows.
+        # Whether a peer accepts a copy of the database file; set by the transport's owner.
         self.takes_copies: Callable[[int], bool] = _takes_none
         self._images = 0
 
@@ -101,13 +101,13 @@ class Snapshots:
 
 
 def sealed_at(member: Member) -> SealedAt:
-    """Describe the batch that is sealed now."""
+    """Return the log position of the batch that is being sealed."""
     backend = member.backend
     return SealedAt(backend.applied_index, backend.applied_term, member.conf_state)
 
 
 def take_due(member: Member) -> None:
-    """Take a snapshot of what is applied, between two entries, if one is due or wanted."""
+    """Take a snapshot at the applied index, between two entries, if one is due or wanted."""
     snapshots, index = member.snapshots, member.backend.applied_index
     newest = snapshots.taken[-1].index if snapshots.taken else snapshots.index
     if (
@@ -120,17 +120,17 @@ def take_due(member: Member) -> None:
     lines.triggering_snapshot(member, index, newest)
     snapshots.is_wanted = False
     snapshots.due_index = index + member.config.snapshot_entries + 1
-    # By the time that it is written, the members may have changed.
+    # Encode the members now: they may change before the file is written.
     data = snapshot_data(member.cluster)
     term = member.backend.applied_term
     snapshots.taken.append(Snapshot(index, term, member.conf_state, data))
     if member.backend.due_at is None:
-        # Entries without an effect would not be flushed soon.
+        # Entries without an effect schedule no flush.
         member.flush_soon()
 
 
 def after_flush(member: Member) -> None:
-    """Do what may be done now that a batch of the backend is durable."""
+    """After a flush: drop entries from memory, write a `.snap` file, and build an image."""
     snapshots = member.snapshots
     sealed, snapshots.sealed = snapshots.sealed, None
     if sealed is None:
@@ -142,7 +142,7 @@ def after_flush(member: Member) -> None:
 
 
 def write_taken(member: Member) -> None:
-    """Write the next `.snap` file, if the backend holds what it says, durably."""
+    """Write the next `.snap` file if the backend durably holds its entries."""
     snapshots = member.snapshots
     if snapshots.writing or not snapshots.taken or member.writer.received is not None:
         return
@@ -169,24 +169,24 @@ def _recorded(member: Member, index: int) -> None:
     work = ReleaseDatabases(member.snap_directory, index)
     member.out.jobs.append(Job(Place.LOG, work))
     lines.saved_snapshot(member, index)
-    # Unless it was forgotten for one that is being installed.
+    # An installation may have cleared `taken` meanwhile.
     if snapshots.taken and snapshots.taken[0].index == index:
         snapshots.taken.popleft()
     write_taken(member)
 
 
 def installed(member: Member, index: int) -> None:
-    """Note that a snapshot of the leader's has taken the place of what was here."""
+    """Note that the leader's snapshot has replaced this member's state."""
     snapshots = member.snapshots
     snapshots.index = index
     snapshots.due_index = index + member.config.snapshot_entries + 1
 
 
 def after_start(member: Member) -> None:
-    """Keep no more of the log that was read than a member keeps that went on.
+    """Drop entries that a restart read into memory, as a running member would have.
 
-    The log may hold more than `log_bytes_max` behind the last `.snap`. If all of it is applied and
-    durable, no flush would follow, and the member would refuse everything for ever.
+    The log may hold more than `log_bytes_max` after the last `.snap`. If all of it is applied and
+    durable, no flush would follow, and the member would refuse all proposals for ever.
     """
     index, term = member.backend.durable_index, member.backend.applied_term
     if index and member.conf_state.voters:
@@ -194,7 +194,7 @@ def after_start(member: Member) -> None:
 
 
 def _compact_memory(member: Member, sealed: SealedAt) -> None:
-    """Drop entries that are in the backend and too old, or too much, to catch up with."""
+    """Drop entries that the backend holds and that exceed the limits for catching up peers."""
     snapshots, storage, config = member.snapshots, member.storage, member.config
     first = storage.first_index()
     is_sending = snapshots.sending or snapshots.building or snapshots.transfers
@@ -205,13 +205,13 @@ def _compact_memory(member: Member, sealed: SealedAt) -> None:
         if index - first < min(COMPACTED_ENTRIES_MIN, config.catch_up_entries):
             index = 0
     if storage.memory_bytes > bytes_max:
-        # A few more than needed, so that this is not repeated every few entries.
+        # Drop an eighth more than necessary, so that this does not repeat every few entries.
         index = max(index, storage.index_within(bytes_max - bytes_max // 8))
-    # Raft still reads entries that it does not know to be applied.
+    # Raft still reads entries that it does not yet know as applied.
     index = min(index, sealed.index, member.node.raft.log.applied)
     if index < first:
         return
-    # A peer that needs older entries is sent an image, which is newer than this in any case.
+    # A peer that needs older entries gets an image, which is always newer than this snapshot.
     if sealed.index > storage.snapshot().index:
         storage.create_snapshot(sealed.index, sealed.conf_state, b"")
     storage.compact(index)
@@ -221,7 +221,7 @@ def _compact_memory(member: Member, sealed: SealedAt) -> None:
 
 
 def _expect_image(member: Member, index: int) -> None:
-    """Have the helper started if a peer lacks dropped entries and will need an image."""
+    """Start the helper if a peer lacks dropped entries and so will need an image."""
     progress = member.node.raft.tracker.progress
     takes_copies = member.snapshots.takes_copies
     if any(
@@ -237,17 +237,17 @@ def _expect_image(member: Member, index: int) -> None:
 
 
 def send(member: Member, message: Message) -> None:
-    """Send a peer an image in place of the snapshot raft knows of, which is older."""
+    """Send a peer a new image instead of the older snapshot that raft knows."""
     member.snapshots.sending.append((message, member.applied))
     member.flush_soon()
     build_image(member)
 
 
 def build_image(member: Member) -> None:
-    """Begin an image if one is asked for and what it must hold is durable in the backend.
+    """Start an image if a peer waits for one and the backend durably holds the entries it needs.
 
-    It must hold what is applied by now, because a peer refuses a snapshot of a configuration
-    that it is not in.
+    An image must include all entries applied at the request, because a peer refuses a snapshot
+    with a configuration that does not contain it.
     """
     snapshots = member.snapshots
     if snapshots.building or not snapshots.sending:
@@ -257,7 +257,7 @@ def build_image(member: Member) -> None:
     snapshots.building = True
     snapshots.is_expected = False
     path = "/".join((member.snap_directory, f"tmp.image.{snapshots.next_image()}"))
-    # Those of one kind share a file; the others come after it.
+    # Peers of one kind (copy or bbolt image) share a file; the others get the next one.
     takes_copies = snapshots.takes_copies
     copied = takes_copies(snapshots.sending[0][0].to)
     messages = [message for message, _ in snapshots.sending if takes_copies(message.to) == copied]
@@ -293,7 +293,7 @@ def _built(
     snapshots.transfers[path] = len(messages)
     snapshots.image_began[path] = member.figures.stopwatch()
     conf_state = decode_conf_state(facts.conf_state)
-    # The members may have changed by now.
+    # Use the image's membership: the current one may differ by now.
     data = stored_snapshot_data(facts.membership)
     snapshot = Snapshot(facts.index, facts.term, conf_state, data)
     for message in messages:
@@ -310,7 +310,8 @@ def _built(
         f"made an image of {facts.length} bytes at index {facts.index} for "
         + ", ".join(f"{message.to:x}" for message in messages)
     )
-    # A peer that asked meanwhile may be the one the quorum lacks: then no flush would follow.
+    # A peer that has requested one meanwhile may be the one the quorum lacks: then no flush would
+    # follow to start its image.
     build_image(member)
 
 
@@ -327,7 +328,7 @@ def _not_built(
 
 
 def sent(member: Member, transfer: SnapshotTransfer, *, failed: bool) -> None:
-    """Note what became of a transfer; the last one of an image removes it."""
+    """Take the outcome of a transfer; the last transfer of an image removes the file."""
     snapshots = member.snapshots
     path = transfer.path
     snapshots.transfers[path] -= 1
@@ -335,7 +336,7 @@ def sent(member: Member, transfer: SnapshotTransfer, *, failed: bool) -> None:
         del snapshots.transfers[path]
         began = snapshots.image_began.pop(path)
         member.figures.image_seconds.observe(member.figures.stopwatch() - began)
-        # A file that is left is removed by the next start.
+        # The next start removes a leftover file.
         member.out.jobs.append(Job(Place.POOL, RemoveImage(path), on_failure=ignore))
     if failed:
         mark("snapshot not delivered")

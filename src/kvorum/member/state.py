@@ -1,7 +1,7 @@
-"""The replicated state of a member, as the backend has it.
+"""The replicated state of a member, read from the backend.
 
-Read at the start, and anew after a snapshot was installed. The watch hub and the header outlive
-it.
+The member reads it at the start and again after installing a snapshot. The watch hub and the
+header outlive it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kvorum.member.config import MemberConfig, Seams
 
 Progress = Callable[[str, int], None]
-"""Called now and then with what was done and how much of it, for a line of a log."""
+"""Receives the name and amount of completed work at intervals, for a log line."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class State:
 
 
 class RandomFractions:
-    """A source of numbers in [0, 1) from one of whole numbers."""
+    """Turns a source of random integers into one of numbers in [0, 1)."""
 
     __slots__ = ("_below",)
 
@@ -58,12 +58,12 @@ class RandomFractions:
         self._below = below
 
     def random(self) -> float:
-        """Return a number in [0, 1)."""
+        """Return a random number in [0, 1)."""
         return self._below(1 << 30) / (1 << 30)
 
 
 def open_database(config: MemberConfig, seams: Seams) -> Backend:
-    """Open the backend, as it was left."""
+    """Open the backend with the configured limits."""
     return open_backend(
         seams.files,
         seams.environments,
@@ -82,7 +82,7 @@ def read_state(
     member_id: int,
     progress: Progress | None = None,
 ) -> State:
-    """Read everything from a backend."""
+    """Read the whole state from a backend."""
     lessor = _lessor(config, backend)
     lessor.restore()
     rows = None if progress is None else lambda count: progress("rows read", count)
@@ -99,9 +99,9 @@ def read_again(
     member_id: int,
     noted: Noted | None,
 ) -> Generator[None, None, State]:
-    """Read everything, in slices, from the backend that replaced another.
+    """Read the whole state, in slices, from a backend that replaced another.
 
-    With `noted`, which says what the rows hold, they are not read again.
+    With `noted`, the index already built from the rows, it does not read the rows again.
     """
     lessor = _lessor(config, backend)
     yield from lessor.restore_slices()

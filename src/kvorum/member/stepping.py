@@ -1,8 +1,8 @@
-"""Driving procedures: each is resumed with its answer, and its next wait is set up.
+"""Drive procedures: resume each with its answer, and set up its next wait.
 
-Keys are waited for with a watch of the hub's, under a call number below 0 that no edge has. Its
-first response says that it was created; any other means that something happened, or that the watch
-cannot tell any more, and the procedure checks for itself.
+A procedure waits for keys with a watch of the hub, under a negative call number that no edge uses.
+The watch's first response says that it was created; any later one means that a key changed or the
+watch ended, and the procedure checks the state itself.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NO_PUT: Final = (0,)
 
 
 def run_procedures(member: Member, deadline: float) -> None:
-    """Resume what was woken, until the deadline."""
+    """Resume woken procedures, until the deadline."""
     runnable = member.procedures.runnable
     clock = member.clock
     while runnable:
@@ -65,7 +65,7 @@ def _step(member: Member, procedure: Procedure, answer: object) -> None:
     except StatusError as error:
         result = error.status
     except Exception as error:
-        # Errors of the member's own procedures stop it, and so do those of failed jobs.
+        # Errors of the member's own procedures and of failed jobs stop the member.
         if procedure.call is None or isinstance(answer, Exception):
             raise
         who = procedure.caller.describe(procedure.call)
@@ -111,7 +111,7 @@ def _applied_to(member: Member, procedure: Procedure, wait: AppliedTo) -> None:
 
 
 def _flushed_to(member: Member, procedure: Procedure, wait: FlushedTo) -> None:
-    # A compaction deletes rows without an entry of its own.
+    # The index alone is not enough: a compaction deletes rows without an entry of its own.
     if wait.index <= member.backend.durable_index and member.backend.is_flushed:
         member.procedures.resume(procedure, None)
     else:

@@ -1,15 +1,15 @@
-"""A leader that is gone is succeeded at once, and not after an election timeout.
+"""Replace a dead leader at once instead of after an election timeout.
 
-There are two signs. Its process has ended: a stream from it broke, and nobody listens any more
-where it was; a connection that merely broke is none, since the next one is accepted. Or its host is
-silent: nothing was heard of the leader for half of an election timeout, and its host, which answers
-knocks whatever its processes do, answered none in the last part of that time. A leader that is
-merely slow, or stands still, is deposed by neither.
+There are two signs. First, the leader's process has ended: a stream from it broke, and no process
+listens at its address any more; a merely broken connection is no sign, since the next one is
+accepted. Second, the leader's host is silent: no message came from the leader for half of an
+election timeout, and its host, which answers probes whatever its processes do, answered none in the
+last part of that time. Neither sign deposes a leader that is merely slow or paused.
 
-Members that saw a sign forget the leader, so that they grant pre-votes, and stand for election
-themselves, each after a short time of its own. It may be a mistake: one member's way to the leader
-may be barred, and the leader be well. Then the others, who hear of it, grant nothing, no term
-changes, and the next heartbeat makes it known again.
+Members that see a sign forget the leader, so that they grant pre-votes, and stand for election,
+each after a short random time. The sign may be false: one member's path to a healthy leader may be
+cut. Then the other members, which still receive heartbeats, grant no pre-vote, the term does not
+change, and the leader's next heartbeat makes that member follow it again.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
 
 STAND_SECONDS_MIN: Final = 0.01
-"""Time for the others to see the sign."""
+"""Delay before standing for election, so that the other members see the sign too."""
 SPREAD_SECONDS: Final = 0.05
-"""The time until a member stands varies by as much, so that two seldom stand at once."""
+"""Random addition to that delay, so that two members seldom stand at once."""
 AGAIN_SECONDS: Final = 0.1
-"""How long votes may take before a member stands anew: two that stood at once may split them."""
+"""Time for votes before a member stands again: two candidates at once may split them."""
 ATTEMPTS_MAX: Final = 5
-"""After so many, elections come as they do without a sign."""
+"""After this many attempts the member waits for raft's own election timeout."""
 KNOCKS_MIN: Final = 2
-"""One knock may be lost on its way. They are a tick apart, so that the answer to the first is
-seen before the second is counted even where this member itself stood still."""
+"""How many probes need to stay unanswered, since one may be lost. They are a tick apart, so that a
+member which was itself paused sees the answer to the first before it counts the second."""
 
 
 class Succession:
-    """When this member stands for election because the leader is gone."""
+    """Decides when this member stands for election because the leader is dead."""
 
     __slots__ = ("_attempts_left", "_is_answered", "_knocks", "stands_at")
 
     def __init__(self) -> None:
         self._attempts_left = 0
-        # Of the leader's present silence: how often its host was asked, and whether it answered.
+        # During the leader's present silence: probes sent to its host, and whether it reacted.
         self._knocks = 0
         self._is_answered = False
         self.stands_at = inf
 
     def doubt(self, member: Member) -> int:
-        """Return the leader if its host is to be asked whether it is there, or 0; once a tick."""
+        """Return the leader if the transport should probe its host, else 0; call once a tick."""
         raft, ticks = member.node.raft, member.config.election_ticks
         if raft.role != Role.FOLLOWER or raft.lead == NONE or not member.config.pre_vote:
             self._knocks, self._is_answered = 0, False
@@ -69,16 +69,16 @@ class Succession:
         return raft.lead
 
     def knocked(self) -> None:
-        """Note that the leader's host was asked whether it is there."""
+        """Count a probe sent to the leader's host."""
         self._knocks += 1
 
     def answered(self, member: Member, peer: int) -> None:
-        """Note that a peer's host is there."""
+        """Note that a peer's host reacted to a probe."""
         if peer == member.leader:
             self._is_answered = True
 
     def begin(self, member: Member, sign: str) -> None:
-        """Forget the leader, who is gone, and stand for election soon."""
+        """Forget the dead leader, and stand for election soon."""
         mark("leader forgotten")
         member.logger.info(f"{member.id:x} {sign} leader {member.leader:x}")
         member.node.forget_leader()
@@ -87,7 +87,7 @@ class Succession:
         self.stands_at = member.now + STAND_SECONDS_MIN + _spread(member)
 
     def stand(self, member: Member, now: float) -> None:
-        """Stand for election, unless somebody leads by now."""
+        """Stand for election, unless a leader is known or the attempts are used up."""
         if member.node.raft.lead != NONE or not self._attempts_left:
             self.stands_at = inf
             return

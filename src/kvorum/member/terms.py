@@ -1,4 +1,4 @@
-"""Which terms a member believes: one without a successor would end all elections for ever."""
+"""Check the terms of raft messages: the highest possible term would end all elections for ever."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 TERM_MAX: Final = 1 << 63
 TERM_LEAP_MAX: Final = 1 << 32
-"""No cluster elects so often that a member could miss so many terms."""
+"""No cluster elects so often that a member could miss this many terms."""
 
 
 def is_believed(member: Member, message: Message) -> bool:
     """Return whether a message's term may be one of this cluster's; if not, log it.
 
-    A member that has no term yet believes any up to TERM_MAX.
+    A member without a term yet accepts any term up to TERM_MAX.
     """
     term, own = message.term, member.node.raft.term
     if term <= TERM_MAX and (term - own <= TERM_LEAP_MAX or not own):

@@ -1,4 +1,4 @@
-"""When a request has taken too long, and what its client is told."""
+"""Time out requests that took too long, with etcd's error for each cause."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def expire(member: Member, now: float) -> None:
-    """Fail the proposals and reads whose time is over; a duty."""
+    """Fail the proposals and reads that have timed out; a duty."""
     oldest = now - member.config.request_seconds_max
     for batch, waiting in member.proposals.expire(oldest):
-        # What raft never took did not happen; the outcome of the rest is unknown.
+        # A batch that raft never took had no effect; other outcomes are unknown.
         status = (
             _unknown_outcome(member, batch.started) if batch.is_taken else CONTEXT_DEADLINE_EXCEEDED
         )

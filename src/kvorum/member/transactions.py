@@ -1,12 +1,12 @@
-"""Put, DeleteRange and Txn against the store, and their answers.
+"""Run Put, DeleteRange and Txn against the store, and encode their answers.
 
-A transaction is done in three passes. First the path: every compare of the tree, nested ones
-too, is evaluated against the state before, and that decides which operations run. Then those
-operations are checked in their order, against the same state; the first that cannot run refuses
-the whole. Then they run, each seeing what the ones before it wrote, under one revision.
+A transaction takes three passes. The first evaluates every compare of the tree, nested ones too,
+against the state before the transaction, which yields the path: the operations to run. The second
+checks those operations in order against the same state; the first that cannot run refuses the whole
+transaction. The third runs them under one revision, each seeing the writes of those before it.
 
 Nested transactions may amount to a hundred thousand operations, and a few operations to a hundred
-megabytes. A pass is done in slices, which one meter measures through all levels.
+megabytes. Each pass therefore runs in slices, which one meter measures through all levels.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ if TYPE_CHECKING:
 
 # A plain variable, which tests make large.
 OPERATION_BYTES = BYTES_PER_SLICE // KEYS_PER_SLICE
-"""What an operation counts as, besides its bytes."""
+"""The bytes that an operation counts for, besides its own."""
 
 _PLAIN_COMPARES_MAX: Final = 8
-"""With more compares, more bytes may have to be read than a slice has."""
+"""More compares may read more bytes than a slice allows."""
 
 
 class Path:
-    """The operations of a transaction that run, and for each nested one its own path."""
+    """The operations of a transaction that will run, and the path of each nested transaction."""
 
     __slots__ = ("nested", "operations", "succeeded")
 
@@ -93,7 +93,7 @@ def put(member: Member, request: Put, wanted: bool) -> Result:
 
 
 def _put_alone(member: Member, request: Put) -> tuple[int, bytes | None]:
-    """Put a key in a transaction of its own; return the revision and, if wanted, what was there."""
+    """Put a key in its own transaction; return the revision and, if wanted, the previous row."""
     store = member.store
     needs_previous = _needs_previous(request)
     store.ranges += needs_previous
@@ -123,7 +123,7 @@ def _delete_range(member: Member, request: DeleteRange, wanted: bool) -> Slices:
 
 
 def revoke(member: Member, lease_id: int) -> Slices:
-    """Delete the keys of a lease, in order and under one revision, and then the lease."""
+    """Delete the keys of a lease, in order and under one revision, and then the lease itself."""
     lessor, store = member.lessor, member.store
     if lessor.key_count(lease_id) > KEYS_PER_SLICE:
         keys = yield from lessor.sorted_keys_in_slices(lease_id)
@@ -168,7 +168,7 @@ def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
 
 
 def _single_put(member: Member, request: Put, succeeded: bool) -> bytes:
-    """Run a single put, which most transactions amount to, without a store's transaction."""
+    """Run a single put, as most transactions are, without a write transaction of the store."""
     revision, previous = _put_alone(member, request)
     return member.header.field(revision) + txn_body_of_one_put(succeeded, revision, previous)
 
@@ -190,7 +190,7 @@ def _run(member: Member, path: Path, wanted: bool, meter: Meter) -> Slices:
 
 
 def read_txn(member: Member, caller: Caller, request: Txn) -> Sliced:
-    """Answer a transaction that only reads, from the state as it is now."""
+    """Answer a read-only transaction from the current state."""
     if is_asked(member, caller):
         return begun(_checked_read_txn(member, current(member, caller), request))
     return begun(_read_txn(member, request))
@@ -220,7 +220,7 @@ def _read_txn(member: Member, request: Txn) -> Slices:
             assert isinstance(each, Range), f"{each} in a transaction that only reads"
             options = range_options(each)
             if options.revision <= 0:
-                # All of it is one state, though others may write between two slices.
+                # All ranges see one state, although writes may come between two slices.
                 options = options._replace(revision=revision)
             meter.reads += 1
             result = yield from store.range_slices(options)
@@ -237,7 +237,7 @@ def _read_txn(member: Member, request: Txn) -> Slices:
 
 
 def _is_plain(request: Txn) -> bool:
-    """Return whether there is little to compare and nothing nested; many operations may run."""
+    """Return whether a transaction has few compares, all of single keys, and nothing nested."""
     if len(request.compares) > _PLAIN_COMPARES_MAX:
         return False
     for compare in request.compares:
@@ -256,7 +256,7 @@ def _is_plain(request: Txn) -> bool:
 def choose(
     store: Store, request: Txn, meter: Meter, revision: int = 0
 ) -> Generator[None, None, Path]:
-    """Evaluate the compares; return what is to run."""
+    """Evaluate the compares; return the path of operations to run."""
     return _choose(store, request, RangeCompares(store, request, revision), meter, revision)
 
 
@@ -296,7 +296,7 @@ def _choose(
 
 
 def _key_holds(store: Store, compare: Compare) -> bool:
-    """Compare one key at the current revision; the row is read only if it has to be."""
+    """Compare one key at the current revision, reading its row only if necessary."""
     result, target, operand = compare.result, compare.target, compare.operand
     key = compare.key
     revision = store.revision_of(key)
@@ -305,7 +305,7 @@ def _key_holds(store: Store, compare: Compare) -> bool:
     if target == api.MOD:
         return fulfils(result, revision >> 32, operand)
     if target in (api.VERSION, api.CREATE):
-        # The index knows them: no row is read or decoded.
+        # The index holds them, so this reads and decodes no row.
         create, _, version = store.facts_of(key, revision)
         return fulfils(result, version if target == api.VERSION else create, operand)
     return compared(result, target, store.row(revision), operand)
@@ -352,7 +352,7 @@ def check_put(store: Store, lessor: Lessor, request: Put) -> None:
 def _execute(
     backend: Backend, transaction: WriteTransaction, path: Path, wanted: bool, meter: Meter
 ) -> Work:
-    """Run the operations; return the encoded response but for its header, in parts."""
+    """Run the operations; return the encoded response without its header, in parts."""
     parts = [succeeded_field(path.succeeded)]
     body: list[bytes]
     for each, nested in zip(path.operations, path.nested, strict=True):
@@ -380,7 +380,7 @@ def _execute(
             body = yield from _execute(backend, transaction, nested, wanted, meter)
             response = TXN_RESPONSE
         header = NESTED_TXN_HEADER if nested else operation_header(transaction.revision)
-        # What is nested has been counted.
+        # The recursive call has already counted a nested body.
         meter.spent += OPERATION_BYTES + (sum(map(len, body)) if nested is None else 0)
         parts += operation_field(response, header, body)
         if meter.spent >= BYTES_PER_SLICE:
@@ -439,7 +439,7 @@ def _kept(previous: bytes, request: Put) -> tuple[bytes, int]:
 
 
 def put_cost(request: Txn) -> int:
-    """Return what a transaction costs against the quota."""
+    """Return a transaction's cost against the quota: that of the costlier branch."""
     cost = _cost(request.success)
     return max(cost, _cost(request.failure)) if request.failure else cost
 

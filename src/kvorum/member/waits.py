@@ -1,8 +1,8 @@
-"""What a procedure may wait for: it yields one of these and is resumed with the answer.
+"""The waits of procedures: a procedure yields one of these and resumes with the answer.
 
-A call of several steps is a generator. It yields a wait, or None to let the turn end, and
-returns the encoded response or a Status. An answer that is a Status means that the step failed;
-most procedures return it as their own.
+A procedure, a call of several steps, is a generator. It yields a wait, or None to let the turn
+end, and returns the encoded response or a Status. An answer that is a Status means that the step
+failed; most procedures return that Status themselves.
 """
 
 from collections.abc import Callable, Generator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Propose(NamedTuple):
-    """An entry; resumed with its encoded response, or a Status. As `Member.propose`."""
+    """Propose a request as `Member.propose` does; resumes with its response, or a Status."""
 
     kind: int
     body: bytes
@@ -29,30 +29,30 @@ class Propose(NamedTuple):
 
 
 class ProposeChange(NamedTuple):
-    """A change of the membership; resumed with None once it is applied, or with a Status.
+    """Propose a membership change; resumes with None once it is applied, or with a Status.
 
-    Its id is filled in. It waits as long as the client does.
+    The member fills in the change's id. The wait lasts as long as the client waits.
     """
 
     change: ConfChange
 
 
 class ReadIndex(NamedTuple):
-    """That a read now is linearizable; resumed with None or a Status."""
+    """Wait until a local read is linearizable; resumes with None or a Status."""
 
 
 class LeadConfirmed(NamedTuple):
-    """That a quorum still follows this member, if it leads; resumed with None or a Status.
+    """Confirm that a quorum still follows this leader; resumes with None or a Status.
 
-    As `ReadIndex`, but nothing need be applied for it.
+    Works as `ReadIndex` does, without waiting for entries to be applied.
     """
 
 
 class Read(NamedTuple):
-    """What local state holds; resumed with the result, or a Status. As `Member.read`.
+    """Read local state as `Member.read` does; resumes with the result, or a Status.
 
-    A snapshot may replace the state at any wait, so a procedure keeps nothing of it, least of all
-    work in slices: the member drives that, and begins it anew on the next state.
+    A snapshot may replace the state at any wait, so a procedure keeps no part of the state, least
+    of all work in slices: the member drives the slices, and restarts them on the next state.
     """
 
     execute: "Execute"
@@ -62,7 +62,7 @@ class Read(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class AppliedTo:
-    """That this member has applied an entry, or a moment has come; resumed with None."""
+    """Wait until this member has applied an entry, or for a moment; resumes with None."""
 
     index: int
     moment: float = inf
@@ -70,9 +70,9 @@ class AppliedTo:
 
 @dataclass(slots=True, frozen=True)
 class FlushedTo:
-    """That the effects of an entry, and of all before it, are on the disk; resumed with None.
+    """Wait until the effects of an entry and all before it are durable; resumes with None.
 
-    Has them flushed as soon as they are applied.
+    The wait triggers a flush as soon as the entry is applied.
     """
 
     index: int
@@ -91,10 +91,10 @@ class Signal(Enum):
 
 @dataclass(slots=True, frozen=True)
 class Signalled:
-    """That something happens, or a moment has come; resumed with None.
+    """Wait for a signal or a moment; resumes with None.
 
-    The procedure then checks how things are: others are resumed by the same signal, and an
-    installed snapshot, after which everything may be different, gives all signals.
+    The procedure then checks the state: the same signal resumes other procedures too, and an
+    installed snapshot, which may change everything, gives all signals.
     """
 
     signal: Signal
@@ -103,21 +103,21 @@ class Signalled:
 
 @dataclass(slots=True, frozen=True)
 class Woken:
-    """That the function which `by` is given is called, or a moment has come; resumed with None."""
+    """Pass a function to `by` and wait for its call, or for a moment; resumes with None."""
 
     by: Callable[[Callable[[], None]], None]
     moment: float = inf
 
 
 class KeyDeleted(NamedTuple):
-    """That a key which was there at a revision was deleted since; resumed with None."""
+    """Wait until a key is deleted after a revision; resumes with None."""
 
     key: bytes
     revision: int
 
 
 class KeysChanged(NamedTuple):
-    """That a key of a range was put or deleted after a revision; resumed with None.
+    """Wait until a key of a range is put or deleted after a revision; resumes with None.
 
     The range's end is as in requests: empty for one key, a zero byte for all from the key on.
     """
@@ -128,9 +128,9 @@ class KeysChanged(NamedTuple):
 
 
 class RunJob(NamedTuple):
-    """A job; resumed with its result, or its error is raised.
+    """Run a job; resumes with its result, or raises its error.
 
-    `ended` is called when it has ended, whether or not the procedure is still there to be resumed.
+    The member calls `ended` when the job ends, even if the procedure was cancelled meanwhile.
     """
 
     place: Place
@@ -139,28 +139,28 @@ class RunJob(NamedTuple):
 
 
 class Until(NamedTuple):
-    """A moment of the monotonic clock; resumed with None."""
+    """Wait until a moment of the monotonic clock; resumes with None."""
 
     moment: float
 
 
 class Send(NamedTuple):
-    """A message on the call's stream; resumed with None, later if the stream is held."""
+    """Send a message on the call's stream; resumes with None, later if the stream is held."""
 
     data: bytes
 
 
 class LeaderKnown(NamedTuple):
-    """That a leader is known, or a moment has come; resumed with its id, or None."""
+    """Wait for a known leader or a moment; resumes with the leader's id, or None."""
 
     moment: float
 
 
 class Ask(NamedTuple):
-    """A question to a peer outside of raft, such as for its hash of the keys.
+    """Ask a peer outside of raft, for example for its hash of the keys.
 
-    Resumed with the body of the answer, with a Status if the peer refused for a reason that is
-    understood, or with None if there was no such answer (`kvorum.member.questions.meaning`).
+    Resumes with the body of the answer, with a Status if the peer refused for a known reason, or
+    with None without a valid answer (`kvorum.member.questions.meaning`).
     """
 
     peer: int
@@ -171,7 +171,7 @@ class Ask(NamedTuple):
 
 
 class AskLeader(NamedTuple):
-    """A question to the leader, such as the renewal of a lease; as `Ask`, with POST."""
+    """Ask the leader, for example to renew a lease; works as `Ask` with POST."""
 
     path: str
     body: bytes
@@ -198,7 +198,7 @@ Wait = (
     | AskLeader
 )
 Steps = Generator[Wait | None, Any, Result | None]
-"""What a procedure is. It returns the end of its call; for a stream that is a Status."""
+"""The generator of a procedure. It returns the final result of its call; for a stream a Status."""
 
 Answer = Result | RangeResult | int | None
-"""What a procedure is resumed with."""
+"""The value with which a procedure resumes."""

@@ -1,4 +1,4 @@
-"""Who is in the cluster: ids, members, the checks of changes, versions."""
+"""The cluster's membership: ids, members, checks of changes, versions."""
 
 from kvorum.membership.bootstrap import BootstrapError
 from kvorum.membership.cluster import Cluster, MembershipError

@@ -1,9 +1,9 @@
-"""Whether the stored members are those that Raft counts: two records of the same thing.
+"""Compare the stored members with raft's configuration: two records of the same membership.
 
-They part where a release of etcd had a bug: a promoted learner stayed a learner in the store, a
-removed member came back into it, or a voter is missing there. Only the first has a safe cure, the
-one that etcd 3.6 applies: the learner votes already. A change of the configuration in flight, which
-Raft leaves by itself, counts all of its voters.
+They differ where a release of etcd had a bug: a promoted learner stayed a learner in the store, a
+removed member came back into it, or a voter is missing there. Only the first has a safe correction,
+the one that etcd 3.6 makes: the learner votes already. During a joint configuration, which raft
+leaves automatically, the voters of both halves count.
 """
 
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from kvorum.raft.messages import ConfState
 
 
 def promoted(members: Sequence[Member], conf_state: ConfState) -> list[Member]:
-    """Return as voters the members that are stored as learners although they vote."""
+    """Return the members stored as learners that vote in raft, changed to voters."""
     voters = {*conf_state.voters, *conf_state.voters_outgoing}
     return [replace(each, is_learner=False) for each in _learners(members) if each.id in voters]
 
 
 def difference(members: Sequence[Member], conf_state: ConfState) -> str:
-    """Return both lists if they differ, "" if they do not; promoted learners count as voters."""
+    """Describe both records if they differ, else return ""; promoted learners count as voters."""
     cured = {each.id for each in promoted(members, conf_state)}
     learners = {each.id for each in _learners(members)} - cured
     voters = {each.id for each in members} - learners
     counted = {*conf_state.voters, *conf_state.voters_outgoing}
-    # A voter that becomes a learner is one when the change is over.
+    # A voter that becomes a learner counts as a voter until the end of the change.
     waiting = {*conf_state.learners, *conf_state.learners_next} - counted
     if (voters, learners) == (counted, waiting):
         return ""

@@ -1,7 +1,7 @@
-"""How a cluster begins, and how a joining member knows that it is the right one.
+"""Bootstrap a new cluster, and check that a joining member has found the right cluster.
 
-All members of a new cluster are given the same list of names and peer URLs, and each writes the
-same first entries into its log by itself. A member that joins asks the others who they are, and
+All members of a new cluster get the same list of names and peer URLs, and each writes the same
+first entries into its log on its own. A joining member asks the others for the list of members, and
 takes its id from their answer.
 """
 
@@ -17,7 +17,7 @@ InitialCluster = Mapping[str, tuple[str, ...]]
 
 
 class BootstrapError(ValueError):
-    """This member's settings for the cluster do not fit."""
+    """This member's cluster settings are inconsistent, or do not fit the existing cluster."""
 
 
 def parse_initial_cluster(text: str) -> InitialCluster:
@@ -35,7 +35,7 @@ def parse_initial_cluster(text: str) -> InitialCluster:
 
 
 def cluster_text(cluster: InitialCluster) -> str:
-    """Return the members as etcd writes them: `name=url,name=url`, sorted."""
+    """Return the members in etcd's notation: `name=url,name=url`, sorted."""
     return ",".join(sorted(f"{name}={url}" for name, urls in cluster.items() for url in urls))
 
 
@@ -63,7 +63,7 @@ def check_initial_cluster(
 ) -> None:
     """Check that the list is consistent and fits this member, by its advertised URLs if given.
 
-    `resolve` maps a URL to the form in which two of them are compared.
+    `resolve` maps a URL to a canonical form for comparison.
     """
     if not initial_cluster:
         raise BootstrapError(
@@ -104,10 +104,10 @@ def check_own_directory(
 ) -> None:
     """Check that a directory's data does not belong to another member than the flags describe.
 
-    A name may change, and so may URLs: it is enough if one of the two is still this member's, or if
-    the data knows neither. But if neither is, and one of them is another member's, or the flags
-    list this member's URLs under another name, then two processes would act as one member, which
-    costs data.
+    A name may change, and so may URLs: one of the two must still be this member's, or the data must
+    contain neither. But if neither is this member's, and one of them is another member's or the
+    flags list this member's URLs under another name, then two processes would act as one member,
+    which loses data.
     """
     own = next((each for each in members if each.id == local_id), None)
     if own is None or name == own.name or set(advertised) & set(own.peer_urls):
@@ -130,7 +130,7 @@ def check_own_directory(
 
 
 def mismatch_text(own: int, foreign: int) -> str:
-    """Return what to do about a member of a new cluster whose peers are all of another one."""
+    """Return advice for a member of a new cluster whose peers all belong to another cluster."""
     return (
         f"cluster ID mismatch: every other member of --initial-cluster belongs to cluster "
         f"{foreign:x}, this one to {own:x}. Start it with the --initial-cluster-token and the "
@@ -140,7 +140,7 @@ def mismatch_text(own: int, foreign: int) -> str:
 
 
 def bootstrap_changes(members: Iterable[Member]) -> list[ConfChange]:
-    """Return the data of the first entries of a new cluster's log, from index 1 and in term 1."""
+    """Return the changes in the first entries of a new cluster's log, from index 1 in term 1."""
     ordered = sorted(members, key=lambda each: each.id)
     return [ConfChange(ChangeType.ADD_NODE, each.id, encode_member(each)) for each in ordered]
 
@@ -150,9 +150,9 @@ def match_existing(
     existing: Sequence[Member],
     resolve: Callable[[str], str] = str,
 ) -> list[Member]:
-    """Return this member's list with the ids of an existing cluster, in ascending order of them.
+    """Return this member's list with the ids of an existing cluster, in ascending order of ids.
 
-    Every member of the cluster has to be in the list with its peer URLs, and no other.
+    The list has to contain exactly the members of the cluster, with their peer URLs.
     """
     if len(existing) != len(initial_cluster):
         raise BootstrapError(
@@ -178,7 +178,7 @@ def match_existing(
 
 
 def is_bootstrapped(existing: Iterable[Member], identity: int) -> bool:
-    """Return whether a cluster that answers knows this id as a member that has run before."""
+    """Return whether an existing cluster knows this id as a member that has run before."""
     return any(member.id == identity and member.client_urls for member in existing)
 
 

@@ -1,8 +1,8 @@
-"""The members of the cluster, as the log has made them.
+"""The members of the cluster, as the entries of the log define them.
 
-One source of truth: the buckets `members`, `members_removed` and `cluster`, with a copy in memory.
-They change only by entries of the log, so that every member judges a change by the same state; a
-change that is refused is a no-op for Raft. The id of a removed member never comes back.
+The buckets `members`, `members_removed` and `cluster` are the one source of truth, with a copy in
+memory. Only entries of the log change them, so that every member judges a change by the same state;
+a refused change is a no-op for Raft. The id of a removed member never comes back.
 """
 
 from dataclasses import replace
@@ -55,11 +55,11 @@ ADDITIONS = (ChangeType.ADD_NODE, ChangeType.ADD_LEARNER_NODE)
 
 
 class MembershipError(Exception):
-    """The log or the storage says something impossible about members."""
+    """The log or the storage holds impossible data about members."""
 
 
 class Cluster:
-    """Members, removed ids, and what the cluster agreed on as a whole."""
+    """Members, removed ids, and the cluster's agreed version and downgrade job."""
 
     def __init__(
         self, backend: Backend, cluster_id: int, local_id: int, *, learners_max: int = LEARNERS_MAX
@@ -75,11 +75,11 @@ class Cluster:
         self._storage_version: Version | None = None
         self._downgrade_target: Version | None = None
         self.generation = 0
-        """Grows with every change of the members, or of their names and URLs."""
+        """A counter that every change of members, names or URLs increments."""
 
     def restore(self) -> None:
-        """Read everything from the storage."""
-        # All entries are read: one whose name is damaged would not be found by its name.
+        """Read the membership from the storage."""
+        # Read all rows instead of single names: a row with a damaged name would seem absent.
         cluster = dict(self._backend.items(CLUSTER))
         try:
             members = [decode_member(value) for _, value in self._backend.items(MEMBERS)]
@@ -106,7 +106,7 @@ class Cluster:
 
     @property
     def learners(self) -> list[Member]:
-        """The members that do not vote yet, in ascending order of their ids."""
+        """The learners, in ascending order of their ids."""
         return [member for member in self._members.values() if member.is_learner]
 
     @property
@@ -115,11 +115,11 @@ class Cluster:
         return sorted(self._removed)
 
     def member(self, member_id: int) -> Member | None:
-        """Return a member; None if there is none of this id."""
+        """Return the member with this id; None if there is none."""
         return self._members.get(member_id)
 
     def is_removed(self, member_id: int) -> bool:
-        """Return whether this id once belonged to a member."""
+        """Return whether this id belongs to a removed member."""
         return member_id in self._removed
 
     @property
@@ -131,14 +131,14 @@ class Cluster:
     # Configuration changes.
 
     def validate(self, change: ConfChange) -> Status | None:
-        """Return why a change cannot be made in the present state; None if it can.
+        """Return the error that refuses a change in the present state; None if it is possible.
 
         Raises MembershipError for a change that no proposer makes.
         """
         return self._judge(change, self._context(change))
 
     def apply(self, change: ConfChange) -> Status | None:
-        """Make a change, or return why it was refused; Raft then gets it with node 0."""
+        """Make a change, or return its refusal; Raft then gets the change with node 0."""
         context = self._context(change)
         refusal = self._judge(change, context)
         if refusal is not None:
@@ -159,16 +159,16 @@ class Cluster:
         return None
 
     def correct(self, conf_state: ConfState) -> tuple[list[Member], str]:
-        """Make voters of stored learners that vote; return them, and what else differs."""
+        """Make voters of stored learners that vote; return them, and text on other differences."""
         corrected = promoted(self.members, conf_state)
         for member in corrected:
             self._store(member)
         return corrected, difference(self.members, conf_state)
 
-    # What members and leaders publish to the cluster.
+    # Attributes, versions and downgrades, which members and leaders publish to the cluster.
 
     def set_attributes(self, member_id: int, name: str, client_urls: tuple[str, ...]) -> None:
-        """Take what a member publishes about itself; one that was removed meanwhile is ignored."""
+        """Store a member's published name and client URLs; ignore a removed member."""
         member = self._members.get(member_id)
         if member is not None:
             self._store(replace(member, name=name, client_urls=client_urls))
@@ -180,11 +180,11 @@ class Cluster:
 
     @property
     def version(self) -> Version | None:
-        """The version the cluster agreed on; None before it did."""
+        """The cluster's agreed version; None before the first agreement."""
         return self._version
 
     def set_version(self, version: Version) -> None:
-        """Take the version the cluster agreed on."""
+        """Store the cluster's agreed version."""
         self._version = version
         self._backend.put(CLUSTER, CLUSTER_VERSION, str(version).encode())
 
@@ -194,20 +194,20 @@ class Cluster:
         return self._downgrade_target
 
     def set_downgrade_target(self, target: Version | None) -> None:
-        """Begin a downgrade job, or end it."""
+        """Start a downgrade job, or end it with None."""
         self._downgrade_target = target
         document = encode_downgrade(str(target or ""), is_enabled=target is not None)
         self._backend.put(CLUSTER, DOWNGRADE, document)
 
     @property
     def storage_version(self) -> Version | None:
-        """The version of this member's storage; None if it is not known."""
+        """The version of this member's storage; None if it is unknown."""
         if self._storage_version is None and self._version is not None:
             return STORAGE_VERSION_MIN
         return self._storage_version
 
     def set_storage_version(self, version: Version) -> None:
-        """Take the version of this member's storage; before 3.6 it is not stored."""
+        """Set the version of this member's storage; versions below 3.6 are not stored."""
         if version < STORED_VERSION_MIN:
             self._storage_version = None
             self._backend.delete(META, STORAGE_VERSION)
@@ -216,7 +216,7 @@ class Cluster:
         self._backend.put(META, STORAGE_VERSION, str(version).encode())
 
     def adjust_storage_version(self) -> None:
-        """Let the version of this member's storage follow the one the cluster agreed on."""
+        """Set the version of this member's storage according to the cluster's version."""
         storage = decide_storage_version(self.storage_version, self._version)
         if storage is not None:
             self.set_storage_version(storage)
@@ -266,8 +266,8 @@ class Cluster:
                 return MEMBER_BAD_URLS
             return PEER_URL_EXIST if self._is_url_taken(node, peer_urls) else None
         assert change.type == ChangeType.REMOVE_NODE, f"change of unknown type {change.type}"
-        # Without the checks before a proposal, or when those knew less. No member could apply it,
-        # now or after any start.
+        # The last voter's removal gets this far without the strict checks, or when they knew less.
+        # No member could apply it, now or after any restart.
         return MEMBER_NOT_ENOUGH_STARTED if self.voters == [known] else None
 
     def _is_url_taken(self, node: int, urls: tuple[str, ...]) -> bool:

@@ -1,7 +1,7 @@
-"""Members and their changes as JSON, byte for byte as Go writes its structs.
+"""Encode members and their changes as JSON, byte for byte as Go encodes its structs.
 
-These bytes are stored in bucket `members`, travel in the log as the context of configuration
-changes, and are what `/members` answers; members written in Go read all of them.
+Bucket `members` stores these bytes, configuration changes in the log carry them as their context,
+and `/members` answers them; etcd's members read all three.
 """
 
 import json
@@ -19,12 +19,12 @@ _ESCAPES = str.maketrans({character: f"\\u{ord(character):04x}" for character in
 
 
 class DocumentError(ValueError):
-    """Bytes that are not the JSON that was expected."""
+    """The bytes are not the expected JSON."""
 
 
 @dataclass(slots=True, frozen=True)
 class Member:
-    """A member of the cluster. It has started if it has a name."""
+    """A member of the cluster; one with a name has started."""
 
     id: int
     peer_urls: tuple[str, ...] = ()
@@ -40,14 +40,14 @@ class Member:
 
 @dataclass(slots=True, frozen=True)
 class ChangeContext:
-    """What a configuration change says about its node, besides the id."""
+    """The context of a configuration change: its member, and whether it promotes a learner."""
 
     member: Member
     is_promotion: bool = False
 
 
 def encode_member(member: Member) -> bytes:
-    """Return a member as it is stored, and as the context that adds or updates it."""
+    """Return a member's document for the store, and for the context that adds or updates it."""
     return _encode(_member_fields(member))
 
 
@@ -57,7 +57,7 @@ def decode_member(document: bytes) -> Member:
 
 
 def encode_members(members: Iterable[Member]) -> bytes:
-    """Return the answer to `/members`, without the line's end."""
+    """Return the answer to `/members`, without its final newline."""
     return _encode([_member_fields(member) for member in members])
 
 
@@ -75,13 +75,13 @@ def encode_promotion(member_id: int) -> bytes:
 
 
 def decode_context(document: bytes) -> ChangeContext:
-    """Return what a configuration change says; raises DocumentError."""
+    """Return the decoded context of a configuration change; raises DocumentError."""
     fields = _object(document)
     return ChangeContext(_member(fields), _flag(fields, "isPromote"))
 
 
 def encode_conf_state(state: ConfState) -> bytes:
-    """Return a configuration as bucket `meta` keeps it."""
+    """Return a configuration's document for bucket `meta`."""
     fields: dict[str, Any] = {}
     for name in ("voters", "learners", "voters_outgoing", "learners_next"):
         if members := getattr(state, name):
@@ -102,23 +102,23 @@ def decode_conf_state(document: bytes) -> ConfState:
 
 
 def encode_downgrade(target: str, *, is_enabled: bool) -> bytes:
-    """Return a downgrade job as bucket `cluster` keeps it."""
+    """Return a downgrade job's document for bucket `cluster`."""
     return _encode({"target-version": target, "enabled": is_enabled})
 
 
 def decode_downgrade(document: bytes) -> str | None:
-    """Return the target version of the job, None if there is no job; raises DocumentError."""
+    """Return the target version of a downgrade job, None without one; raises DocumentError."""
     fields = _object(document)
     return _text(fields, "target-version") if _flag(fields, "enabled") else None
 
 
 def encode_attributes(member: Member) -> str:
-    """Return name and client URLs alone, as version 2 of the store keeps them."""
+    """Return name and client URLs only, as etcd's version 2 store keeps them."""
     return _encode(_attributes(member)).decode()
 
 
 def encode_raft_attributes(member: Member) -> str:
-    """Return peer URLs and role alone, as version 2 of the store keeps them."""
+    """Return peer URLs and role only, as etcd's version 2 store keeps them."""
     return _encode(_raft_attributes(member)).decode()
 
 
@@ -201,7 +201,7 @@ def _text(fields: dict[str, Any], name: str) -> str:
 
 
 def _sound(text: str) -> str:
-    """Return a text that can be encoded again: unpaired surrogates are replaced, as in Go."""
+    """Replace unpaired surrogates, as Go does, so that the text can be encoded again."""
     return _SURROGATE.sub("\ufffd", text)
 
 

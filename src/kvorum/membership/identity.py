@@ -1,7 +1,7 @@
-"""Ids of members and clusters, computed as etcd computes them.
+"""Compute ids of members and clusters as etcd does.
 
-Members of a new cluster compute the same ids without talking to each other: all of them know the
-same peer URLs and the same token.
+Members of a new cluster compute the same ids without communicating: all of them know the same peer
+URLs and the same token.
 """
 
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ from hashlib import sha1
 def member_id(peer_urls: Iterable[str], token: str, unix_seconds: int | None = None) -> int:
     """Return the id of a member.
 
-    At bootstrap it depends on the peer URLs and the cluster's token. A member that is added
-    later has an empty token and the time of its addition instead.
+    At bootstrap the id depends on the peer URLs and the cluster's token. For a member added later,
+    the token is empty and the time of the addition counts instead.
     """
     text = "".join(sorted(peer_urls)) + token
     if unix_seconds is not None:
@@ -21,7 +21,7 @@ def member_id(peer_urls: Iterable[str], token: str, unix_seconds: int | None = N
 
 
 def cluster_id(member_ids: Iterable[int]) -> int:
-    """Return the id of the cluster that these members found."""
+    """Return the id of the cluster that these members bootstrap."""
     return _first_eight_bytes(b"".join(each.to_bytes(8, "big") for each in sorted(member_ids)))
 
 

@@ -1,9 +1,9 @@
-"""May the cluster be changed now? The strict checks, made before a change is proposed.
+"""The strict checks of a membership change before it is proposed.
 
-They keep a cluster from losing its quorum to a change: a voter that never started, or that nobody
-reaches, counts against it. Each returns None if the change may be proposed, or the error for the
-client. "Connected" are this member and those that it has reached for some time
-(`CONNECTED_SECONDS_MIN`).
+They keep a cluster from losing its quorum to a change: a voter that never started, or that this
+member cannot reach, counts against the change. Each check returns None if the member may propose
+the change, or the error for the client. "Connected" are this member and those that it has reached
+for some time (`CONNECTED_SECONDS_MIN`).
 """
 
 from collections.abc import Collection, Iterable
@@ -15,14 +15,14 @@ CONNECTED_SECONDS_MIN = 5.0
 
 
 def quorum(voters: int) -> int:
-    """Return how many of so many voters are a majority."""
+    """Return the smallest majority of a number of voters."""
     return voters // 2 + 1
 
 
 def may_add(
     members: Iterable[Member], connected: Collection[int], *, is_learner: bool
 ) -> Status | None:
-    """Judge the addition of a voter or learner."""
+    """Check the addition of a voter or learner."""
     voters = _voters(members)
     started = sum(voter.is_started for voter in voters)
     after = len(voters) + 1
@@ -38,9 +38,9 @@ def may_add(
 def may_remove(
     members: Iterable[Member], connected: Collection[int], member_id: int, *, is_active: bool
 ) -> Status | None:
-    """Judge the removal of a member; that of a learner is always fine.
+    """Check the removal of a member; removing a learner is always permitted.
 
-    `is_active` means that the member is this one, or can be reached, if only briefly.
+    `is_active` means that the member is this one, or has a connection, however recent.
     """
     members = list(members)
     if any(member.is_learner for member in members if member.id == member_id):
@@ -58,7 +58,7 @@ def may_remove(
 
 
 def may_promote(members: Iterable[Member]) -> Status | None:
-    """Judge the promotion of a learner, which counts as started."""
+    """Check the promotion of a learner, which counts as started."""
     voters = _voters(members)
     if sum(voter.is_started for voter in voters) + 1 < quorum(len(voters) + 1):
         return MEMBER_NOT_ENOUGH_STARTED

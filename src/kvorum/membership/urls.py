@@ -1,11 +1,11 @@
-"""Peer URLs: which are accepted, and in which form they are kept.
+"""Validate peer URLs, and convert them to the form that is stored.
 
-`http` and `https` need a host and a port and no path; `unix` and `unixs` may have anything. A list
-of URLs is kept sorted, because ids are computed from it.
+`http` and `https` URLs need a host and a port and no path; `unix` and `unixs` URLs may have
+anything. Lists of URLs are sorted, because ids are computed from them.
 
-`checked_urls` judges entries of the log, too, so that what it accepts must never change.
-`kept_urls` judges requests alone: it refuses what Go cannot parse, and percent-encodes what is not
-ASCII, as etcd does.
+`checked_urls` also validates entries of the log, so its accepted set must never change.
+`kept_urls` validates only requests: it refuses URLs that Go cannot parse, and percent-encodes
+characters outside ASCII, as etcd does.
 """
 
 import re
@@ -14,21 +14,20 @@ from typing import Final
 from urllib.parse import SplitResult, quote, urlsplit
 
 URLS_MAX: Final = 100
-"""How many peer URLs a request may give a member; entries of the log may have more."""
+"""How many peer URLs of a member a request may have; entries of the log may have more."""
 URL_CHARACTERS_MAX: Final = 4096
-"""How long each of them may be."""
+"""How long each peer URL in a request may be."""
 
 _TCP = {"http", "https"}
 _SOCKET_FILE = {"unix", "unixs"}
 
-# What Go accepts in a host: escapes for characters outside ASCII only, but within a zone for
-# anything.
+# The hosts that Go accepts: escapes only for characters outside ASCII, but in a zone for any.
 _HOST = re.compile(r"(?:[0-9a-zA-Z._~!$&'()*+,;=:<>\"-]|%[89a-fA-F][0-9a-fA-F])*", re.ASCII)
 _BRACKETED = re.compile(
     r"\[(?:[0-9a-zA-Z._~!$&'()*+,;=:<>\"-]|%[89a-fA-F][0-9a-fA-F])*(?:%25(?:[^%]|%[0-9a-fA-F]{2})+)?\]",
     re.ASCII,
 )
-# Accepted as it is: nearly every URL, and quickly, for the log may hold many.
+# A fast path that accepts nearly every URL unchanged, because the log may hold many.
 _USUAL = re.compile(r"https?://[0-9a-zA-Z.-]+:[0-9]+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNSEEN = re.compile(r"[^!-~]+")
@@ -36,11 +35,11 @@ _USER = re.compile(r"(?:[0-9a-zA-Z._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})*", re.ASCI
 
 
 class UrlError(ValueError):
-    """A URL at which members cannot be reached."""
+    """The URL is no valid peer URL."""
 
 
 def checked_url(text: str) -> str:
-    """Return the URL as it is kept; raises UrlError."""
+    """Return the URL in its stored form; raises UrlError."""
     text = text.strip()
     if _USUAL.fullmatch(text):
         return text
@@ -61,7 +60,7 @@ def checked_url(text: str) -> str:
 
 
 def checked_urls(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the URLs as they are kept, sorted; raises UrlError, also if there are none."""
+    """Return the URLs in their stored form, sorted; raises UrlError, also for an empty list."""
     urls = tuple(sorted(checked_url(text) for text in texts))
     if not urls:
         raise UrlError("no valid URLs given")
@@ -69,7 +68,7 @@ def checked_urls(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def excess_of(texts: Sequence[str]) -> str | None:
-    """Return what there is too much of in the URLs of a request, in words; None if nothing is."""
+    """Return text about the limit that a request's URLs exceed; None within the limits."""
     if len(texts) > URLS_MAX:
         return f"a member may have {URLS_MAX} peer URLs, and {len(texts)} were given"
     longest = max(map(len, texts), default=0)
@@ -84,7 +83,7 @@ def encoded(text: str) -> str:
 
 
 def kept_urls(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the URLs of a request as they are kept, sorted; raises UrlError."""
+    """Return the URLs of a request in their stored form, sorted; raises UrlError."""
     return checked_urls(_kept_url(text.strip()) for text in texts)
 
 
@@ -99,7 +98,7 @@ def _kept_url(text: str) -> str:
     if not _USER.fullmatch(user) or not (_HOST.fullmatch(host) or _BRACKETED.fullmatch(host)):
         raise UrlError(f"invalid host: {text!r}")
     if end == "#":
-        # An empty fragment is left out.
+        # Drop an empty fragment.
         end, more = ("#", encoded(more)) if more else ("", "")
     return f"{scheme}://{user}{at}{address}{end}{more}"
 

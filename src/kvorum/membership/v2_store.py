@@ -1,8 +1,8 @@
-"""The membership in the JSON of etcd's version 2 store, which snapshots carry.
+"""Encode the membership as JSON of etcd's version 2 store, which snapshots carry.
 
-Members of version 3.6 refuse a snapshot without it, and those of 3.5 take the membership from it,
-so it must be the membership at the index: later changes would be refused. Newer ones never read it.
-A leaf has no children, a directory an object of them.
+etcd 3.6 refuses a snapshot without this JSON, and etcd 3.5 takes the membership from it. It must
+therefore be the membership at the snapshot's index: otherwise a member would refuse later changes.
+Newer versions never read it. A leaf has no children, a directory an object of them.
 """
 
 import json
@@ -29,7 +29,7 @@ def snapshot_data(cluster: Cluster) -> bytes:
     return _snapshot_data(tuple(cluster.members), tuple(cluster.removed), cluster.version)
 
 
-# Most snapshots have the members of the one before.
+# Most snapshots have the same members as the one before.
 @lru_cache(maxsize=4)
 def _snapshot_data(
     of: tuple[Member, ...], removed: tuple[int, ...], version: Version | None
@@ -51,7 +51,7 @@ def _snapshot_data(
 
 
 class _Stored:
-    """Entries that were read from a database; a cluster reads through `get` and `items` alone."""
+    """Rows from a database as a `Backend`, of which a cluster calls only `get` and `items`."""
 
     def __init__(self, buckets: Buckets) -> None:
         self._buckets = buckets
@@ -64,8 +64,8 @@ class _Stored:
 
 
 def stored_snapshot_data(buckets: Buckets) -> bytes:
-    """Return the data of a Raft snapshot at a membership in its stored form."""
-    # The data names neither member nor cluster.
+    """Return the data of a Raft snapshot at a membership given as its stored rows."""
+    # The data contains neither the local member's id nor the cluster's, so zeros suffice.
     cluster = Cluster(cast("Backend", _Stored(buckets)), 0, 0)
     cluster.restore()
     return snapshot_data(cluster)

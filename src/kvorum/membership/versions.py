@@ -1,8 +1,8 @@
-"""Versions of servers, of the cluster and of the storage, and when the cluster's changes.
+"""Versions of servers, of the cluster and of the storage, and the rules for changing them.
 
-The cluster's version is the feature level all members agree on, as major.minor: the lowest
-version that runs. The leader raises it when every member is newer, and lowers it only for a
-downgrade job, by one minor. A member's storage follows the cluster's version.
+The cluster's version is the feature level that all members agree on, as major.minor: the lowest
+version that any member runs. The leader raises it when every member is newer, and lowers it only
+for a downgrade job, by one minor. A member's storage follows the cluster's version.
 """
 
 import re
@@ -24,15 +24,15 @@ class Version(NamedTuple):
 
     @property
     def level(self) -> "Version":
-        """The version without its patch, which is what clusters agree on."""
+        """The version without its patch number, as clusters agree on it."""
         return Version(self.major, self.minor)
 
 
 CLUSTER_VERSION_MIN = Version(3, 0)
 STORAGE_VERSION_MIN = Version(3, 5)
-"""The version of a storage that carries none, as etcd reports it."""
+"""The version of a storage without a stored version, as etcd reports it."""
 STORED_VERSION_MIN = Version(3, 6)
-"""The first version that a storage carries."""
+"""The first version that a storage contains."""
 
 
 def parse_version(text: str) -> Version:
@@ -50,10 +50,10 @@ def one_minor_below(version: Version) -> Version:
 def decide_cluster_version(
     current: Version | None, servers: Iterable[Version | None], downgrade_target: Version | None
 ) -> Version | None:
-    """Return the version the leader should propose; None to leave it.
+    """Return the version the leader should propose; None for no change.
 
-    `servers` are the versions of all members, None for one that could not be asked. The end of a
-    downgrade is not decided here, but by a leader of the target version.
+    `servers` has the versions of all members, with None for an unknown one. This function does not
+    end a downgrade; a leader does, once all members run the target version.
     """
     lowest = _lowest(servers)
     if current is None:
@@ -69,7 +69,7 @@ def decide_cluster_version(
 
 
 def decide_storage_version(storage: Version | None, cluster: Version | None) -> Version | None:
-    """Return the version that this member's storage should get; None to leave it."""
+    """Return the new version for this member's storage; None for no change."""
     if cluster is None or cluster.level == CLUSTER_VERSION_MIN:
         return None
     wanted = max(cluster.level, STORAGE_VERSION_MIN)

@@ -1,5 +1,5 @@
-"""Keys over revisions: index, store, compaction, hashes; and the watch hub beside them.
+"""The multi-version store: index, store, compaction, hashes; and the watch hub beside them.
 
-`restore_store` makes a `Store` from a backend. Everything is a plain call on the loop; what may be
-long is offered in slices, and what needs another process is a job.
+`restore_store` builds a `Store` from a backend. All calls run on the loop; long operations are
+offered in slices, and work for another process is a job.
 """

@@ -1,15 +1,16 @@
-"""Compaction: rows that only readers below a revision could see are forgotten, in bounded steps.
+"""Compaction: removes rows that only readers below a revision could see, in bounded steps.
 
 The rules of this module:
 
-- A compaction is scheduled by an entry: the scheduled revision is stored with that entry's index.
-  The finished revision is stored behind the last deletion. Between the two a restart resumes.
-- Compactions are done one after the other, in order. One begins when no read below its revision is
-  in progress, then its rows are hashed (a job), then index and rows are cleared, a few at a time.
-- Of the revisions of a key up to C the newest stays, unless it is a tombstone below C: one at
-  exactly C stays until the next compaction, so that a watch from C can deliver it.
-- The hash is kept unless a restart interrupted the compaction: rows may be missing then that other
-  members hash.
+- A log entry schedules a compaction: the backend stores the scheduled revision together with that
+  entry's index, and the finished revision after the last deletion. A restart between the two
+  resumes the compaction.
+- Compactions run one at a time, in order. Each waits until no read below its revision is in
+  progress, has its rows hashed by a job, and then clears index and rows, a few at a time.
+- A compaction at C keeps the newest revision of a key up to C, unless that is a tombstone below C.
+  A tombstone at exactly C stays until the next compaction, so that a watch from C can deliver it.
+- A compaction that a restart interrupted yields no hash: rows that other members hash may already
+  be missing.
 """
 
 from collections import deque
@@ -29,24 +30,24 @@ from kvorum.mvcc.index import Index
 from kvorum.mvcc.pins import Pins
 from kvorum.mvcc.slices import KEYS_PER_SLICE
 
-KEYS_PER_STEP = 2 * KEYS_PER_SLICE  # most keys have nothing to forget
+KEYS_PER_STEP = 2 * KEYS_PER_SLICE  # most keys have nothing to remove
 ROWS_PER_STEP = 2 * KEYS_PER_SLICE
 HASHES_KEPT = 10
 
 
 class Compaction(NamedTuple):
-    """A compaction to be done."""
+    """A scheduled compaction."""
 
     revision: int
-    previous: int  # the compacted revision before it
+    previous: int  # the previous compacted revision
     is_hashed: bool
 
 
 class Compactor:
-    """The compactions that wait, the one in progress, and the hashes of those done.
+    """Runs scheduled compactions one by one, and keeps the hashes of finished ones.
 
-    Call `step` whenever there is time and `is_runnable`; now and then it returns a job, whose
-    result goes to `hashed`.
+    Call `step` whenever there is time and `is_runnable`. If `step` returns a job, pass the job's
+    result to `hashed`.
     """
 
     __slots__ = (
@@ -72,30 +73,30 @@ class Compactor:
         self._pins = pins
         self._queue: deque[Compaction] = deque()
         self.removed = 0
-        """Revisions that were removed since the start; for metrics."""
+        """Revisions removed since the start; for metrics."""
         self.removed_before = 0
         self.began_at = 0.0
-        """What had been removed, and the time, when the one in progress began; for the log."""
+        """`removed` and the time when the compaction in progress began; for the log."""
         self._hashes: dict[int, HashKV] = {}  # by revision, oldest first
         self._is_hashing = False
-        self._walked: bool | None = None  # None: not begun; otherwise whether every key was visited
+        self._walked: bool | None = None  # None: not started; else whether every key was visited
         self._cursor = b""
-        self._dropped = b""  # records whose rows are to be deleted
+        self._dropped = b""  # records whose rows `_delete_rows` deletes next
         self._dropped_offset = 0
         self.finished_revision = -1
 
     @property
     def is_pending(self) -> bool:
-        """Whether a compaction is not finished."""
+        """Whether a compaction is scheduled or in progress."""
         return bool(self._queue)
 
     def is_done(self, revision: int) -> bool:
-        """Return whether no compaction up to a revision waits or is in progress."""
+        """Return whether every scheduled compaction up to a revision is finished."""
         return not self._queue or self._queue[0].revision > revision
 
     @property
     def has_begun(self) -> bool:
-        """Whether one is in progress."""
+        """Whether a compaction is in progress."""
         return self._walked is not None
 
     @property
@@ -107,32 +108,32 @@ class Compactor:
 
     @property
     def is_at_index(self) -> bool:
-        """Whether the next step looks for what to forget; if not, it deletes rows."""
+        """Whether the next step walks the index; if not, it deletes rows."""
         return not self._walked and self._dropped_offset >= len(self._dropped)
 
     @property
     def waits_for_flush(self) -> bool:
-        """Whether `step` would hash rows that are not on the disk, and pass them to the job."""
+        """Whether `step` would make a hash job that has to carry unflushed rows."""
         if not self._queue or self._walked is not None or not self._queue[0].is_hashed:
             return False
         return self._backend.has_pending_rows(bound(self._queue[0].revision))
 
     def schedule(self, revision: int, previous: int) -> None:
-        """Store that a compaction is scheduled, and do it in the steps that follow."""
+        """Store and queue a compaction; later steps perform it."""
         before = self._queue[-1].revision if self._queue else self.finished_revision
         assert before == previous, f"compacted up to {before}, not {previous}"
         self._backend.put(META, SCHEDULED_COMPACT_REVISION, row_key(revision << 32))
         self._queue.append(Compaction(revision, previous, is_hashed=True))
 
     def resume(self, finished: int, scheduled: int) -> None:
-        """Resume what a restart found."""
+        """Set the revisions read from the backend at a start; queue an unfinished compaction."""
         self.finished_revision = finished
         if scheduled > finished:
             self._queue.append(Compaction(scheduled, finished, is_hashed=False))
             mark("compaction resumed")
 
     def step(self) -> HashRows | None:
-        """Do a bounded piece of the work; return a job if the rows are to be hashed first."""
+        """Do a bounded piece of work; return a job if the rows must be hashed first."""
         if not self.is_runnable:
             return None
         compaction = self._queue[0]
@@ -153,7 +154,7 @@ class Compactor:
         return None
 
     def hashed(self, job: HashRows, value: int | None) -> None:
-        """Take the result of a job that `step` returned; None if it failed."""
+        """Receive the result of the job that `step` returned; None if the job failed."""
         assert self._is_hashing, "no hash was asked for"
         self._is_hashing = False
         if value is not None:
@@ -162,15 +163,15 @@ class Compactor:
                 del self._hashes[next(iter(self._hashes))]
 
     def hash_of(self, revision: int) -> HashKV | None:
-        """Return the hash of the compaction at exactly this revision, if it is kept."""
+        """Return the hash of the finished compaction at exactly this revision, if kept."""
         return None if self.is_hash_awaited(revision) else self._hashes.get(revision)
 
     def is_hash_awaited(self, revision: int) -> bool:
-        """Return whether a compaction that is not done yet will keep the hash at this revision."""
+        """Return whether an unfinished compaction at this revision will keep its hash."""
         return any(each.is_hashed and each.revision == revision for each in self._queue)
 
     def hashes(self) -> list[HashKV]:
-        """Return the hashes of the compactions done, newest first."""
+        """Return the hashes of finished compactions, newest first."""
         found = [self.hash_of(revision) for revision in reversed(self._hashes)]
         return [each for each in found if each is not None]
 
@@ -200,7 +201,7 @@ class Compactor:
 
 
 def stored_revisions(backend: Backend) -> tuple[int, int]:
-    """Return the finished and the scheduled compaction as stored, -1 for none."""
+    """Return the stored revisions of the finished and the scheduled compaction, -1 for none."""
     finished = backend.get(META, FINISHED_COMPACT_REVISION)
     scheduled = backend.get(META, SCHEDULED_COMPACT_REVISION)
     return (

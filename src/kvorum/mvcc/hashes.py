@@ -1,8 +1,8 @@
-"""Hashes over the database, equal to a real member's for the same history. All are CRC-32C.
+"""CRC-32C hashes over the database, equal to an etcd member's for the same history.
 
-Each is a job for the helper: it opens the file as a reader, carries the rows that still wait for
-the disk, and computes a pure function of both. Rows that a compaction has yet to delete count as
-deleted, so that the hash does not depend on its progress.
+Each is a job for the helper process: it opens the file as a reader, carries the rows that are not
+flushed yet, and computes a pure function of both. Rows that a compaction has yet to delete count as
+deleted, so that the hash does not depend on the compaction's progress.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,14 +21,14 @@ from kvorum.mvcc.keyvalue import key_of
 
 _ROWS_PER_SCAN = 1_000
 _LAST_REVISION = bound((1 << 63) - 1)
-# They differ between members with the same content.
+# META entries that differ between members with the same content.
 _NOT_HASHED = {CONSISTENT_INDEX, TERM, STORAGE_VERSION}
 
 Rows = Iterator[tuple[int, bytes]]
 
 
 class HashKV(NamedTuple):
-    """The hash of all keys at a revision, as seen above a compacted revision."""
+    """The hash of all keys at a revision, given a compacted revision."""
 
     hash: int
     revision: int
@@ -37,23 +37,23 @@ class HashKV(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class HashRows:
-    """A job: hash the rows up to a revision as they are after a compaction."""
+    """A job that hashes the rows up to a revision as a compaction leaves them."""
 
-    directory: str  # not the file: a defragmentation may replace that before the job runs
-    pending: dict[int, bytes | None]  # rows that wait for the disk; None deletes
+    directory: str  # not the file, which a defragmentation may replace before the job runs
+    pending: dict[int, bytes | None]  # rows not flushed yet; None deletes
     revision: int
     compact_revision: int
     is_compaction: bool  # a tombstone at exactly the revision counts as kept
 
     @classmethod
     def of_revision(cls, backend: Backend, revision: int, compact_revision: int) -> Self:
-        """Make the job behind HashKV."""
+        """Make the job that serves a HashKV request."""
         pending = backend.pending_rows(bound(revision))
         return cls(backend.directory, pending, revision, compact_revision, is_compaction=False)
 
     @classmethod
     def of_compaction(cls, backend: Backend, revision: int, previous: int) -> Self:
-        """Make the job that runs before a compaction's rows are deleted."""
+        """Make the job that runs before a compaction deletes its rows."""
         pending = backend.pending_rows(bound(revision))
         return cls(backend.directory, pending, revision, previous, is_compaction=True)
 
@@ -76,7 +76,7 @@ class HashRows:
 def hash_rows(
     rows_to: Callable[[int], Rows], revision: int, compact_revision: int, *, is_compaction: bool
 ) -> int:
-    """Hash rows as HashKV and compactions do; `rows_to` walks those up to a main revision.
+    """Hash rows as HashKV and compactions do; `rows_to` yields the rows up to a main revision.
 
     With `is_compaction` a tombstone at exactly the revision counts as kept.
     """
@@ -88,7 +88,7 @@ def hash_rows(
             not each & 1 or (is_compaction and each >> 32 == revision) for each in newest.values()
         )
         if not is_any_kept:
-            # etcd then leaves out only what the compaction has deleted.
+            # etcd then leaves out only the rows that the compaction has deleted.
             newest = _newest(rows_to(compact_revision), 0)
     value: int = extend(0, KEY)
     for row, kv in rows_to(revision):
@@ -101,8 +101,8 @@ def hash_rows(
 def _newest(rows: Rows, deleted_at: int) -> dict[bytes, int]:
     """Return the newest revision of every key.
 
-    A key deleted at that main revision counts as deleted, even if it is put again there, as in
-    etcd.
+    As in etcd, a key deleted at main revision `deleted_at` counts as deleted even if the same
+    transaction puts it again.
     """
     newest: dict[bytes, int] = {}
     for row, kv in rows:
@@ -116,13 +116,13 @@ def _newest(rows: Rows, deleted_at: int) -> dict[bytes, int]:
 
 
 def _key(kv: bytes) -> bytes:
-    # The row that marks the raised revision of a restored snapshot has no key.
+    # The row that raises the revision of a restored snapshot has no key.
     return key_of(kv) if kv else b""
 
 
 @dataclass(slots=True, frozen=True)
 class HashDatabase:
-    """A job: hash every bucket as it is on the disk. Flush first."""
+    """A job that hashes every bucket on the disk. Flush before running it."""
 
     directory: str
 
@@ -133,7 +133,7 @@ class HashDatabase:
 
 
 def hash_database(view: View) -> int:
-    """Hash every bucket of a view, except for what differs between equal members."""
+    """Hash every bucket of a view, except for entries that differ between equal members."""
     return hash_content((bucket, _entries(view, bucket)) for bucket in BUCKETS)
 
 
@@ -144,7 +144,7 @@ def _entries(view: View, bucket: bytes) -> Iterable[tuple[bytes, bytes]]:
 
 
 def hash_content(content: Iterable[tuple[bytes, Iterable[tuple[bytes, bytes]]]]) -> int:
-    """Hash buckets and their entries, except for what differs between equal members."""
+    """Hash buckets and their entries, except for entries that differ between equal members."""
     value = 0
     for bucket, entries in content:
         value = extend(value, bucket)
@@ -164,7 +164,7 @@ def scanned_rows(view: View, last: int) -> Rows:
 
 
 def merged_rows(rows: Rows, pending: list[tuple[int, bytes | None]]) -> Rows:
-    """Return rows with changes applied, both in order."""
+    """Yield rows with pending changes applied; both inputs must be in order."""
     at = 0
     for revision, kv in rows:
         while at < len(pending) and pending[at][0] < revision:

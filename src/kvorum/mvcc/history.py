@@ -1,16 +1,16 @@
-"""The revisions of one key, packed.
+"""The packed revisions of one key.
 
 An entry of the index is one of
 
 - an int: the only revision the key has, which is either a put with version 1, or a lone
   tombstone (bit 0 set);
 - bytes, or a bytearray once it is long: a head, then 12 bytes per revision, newest last. The
-  head holds create revision and version of the first revision that is still there, and the
-  number of the record that begins the newest generation.
+  head holds create revision and version of the first remaining revision, and the number of the
+  record that begins the newest generation.
 
 A revision is `main << 32 | sub << 1 | tombstone`; records are big-endian, so that they sort as
-revisions do. A generation ends with a tombstone. Functions here are pure, except that a bytearray
-is appended to in place: a key that is written a million times is not copied a million times.
+revisions do. A generation ends with a tombstone. Functions here are pure, except that `appended`
+extends a bytearray in place, so that a key written a million times is not copied a million times.
 """
 
 from struct import Struct
@@ -28,7 +28,7 @@ _BYTEARRAY_FROM_BYTES = 600
 
 
 class Facts(NamedTuple):
-    """What the index knows of a key at a revision, without its row."""
+    """The part of a key's state at a revision that the index knows without the row."""
 
     create_revision: int
     revision: int
@@ -41,7 +41,7 @@ def bound(main: int) -> int:
 
 
 def first_entry(revision: int, create_revision: int, version: int) -> Entry:
-    """Return the entry of a key of which this is the oldest revision there is."""
+    """Return the entry of a key whose oldest remaining revision is this one."""
     if revision & 1 or (version == 1 and create_revision == revision >> 32):
         return revision
     return _HEAD.pack(create_revision, version, 0) + revision.to_bytes(RECORD_BYTES, "big")
@@ -53,7 +53,7 @@ def newest(entry: Entry) -> int:
 
 
 def appended(entry: Entry, revision: int) -> tuple[Entry, int, int, int]:
-    """Add a newer revision; return the entry, create revision, version, previous revision.
+    """Append a newer revision; return the entry, create revision, version, previous revision.
 
     For a tombstone, create revision and version are meaningless.
     """
@@ -110,9 +110,9 @@ def facts(entry: Entry, limit: int) -> Facts | None:
 
 
 def compacted(entry: Entry, main: int) -> tuple[Entry | None, bytes]:
-    """Return what a compaction leaves of an entry, or None, and the dropped records.
+    """Return an entry after a compaction, None if nothing remains, and the dropped records.
 
-    Of the revisions up to `main` the newest is kept, unless it is a tombstone below `main`.
+    A compaction keeps the newest revision up to `main`, unless it is a tombstone below `main`.
     """
     if isinstance(entry, int):
         return (None, _record(entry)) if entry & 1 and entry >> 32 < main else (entry, b"")
@@ -175,7 +175,7 @@ def _create_and_version(
 ) -> tuple[int, int, int]:
     create, version, generation = _HEAD.unpack_from(entry)
     if number < generation:
-        # An older generation: it begins after the nearest tombstone before it.
+        # An older generation begins after the last tombstone before this record.
         start = _HEAD_BYTES + RECORD_BYTES - 1
         ends = entry[start : start + number * RECORD_BYTES : RECORD_BYTES]
         generation = ends.translate(_TOMBSTONE_BITS).rfind(1) + 1

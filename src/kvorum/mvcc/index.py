@@ -1,15 +1,15 @@
-"""The index: which revisions each key has, in memory, and the keys in order.
+"""The in-memory index: the revisions of each key, and the keys in order.
 
 The rules of this module:
 
 - Every key that has a revision is in `entries`, and in exactly one of two sorted sets: `live`
   if its newest revision is a put, `ended` if it is a tombstone that is not compacted yet.
-- `turnover` has every key that moved between the sets lately, so that the size of an older state
-  is known without a look at every key.
-- The index may be ahead of what readers may see: a write that is not committed is in it already. A
-  read of the newest state uses the sets alone; a read at a revision goes through both, and looks
-  for the newest revision up to a limit.
-- A key's bytes are one object, shared by the dict and the set.
+- `turnover` records keys that moved between the sets recently, so that `count_at` can count the
+  keys of an older state without visiting each.
+- The index may be ahead of readers: it already has uncommitted writes. A read of the newest state
+  uses only `live`; a read at an older revision walks both sets and looks up each key's newest
+  revision up to a limit.
+- The dict and the set share one bytes object per key.
 
 Ranges are [first, end); an end of None means all keys from first on.
 """
@@ -25,13 +25,13 @@ from kvorum.mvcc.sortedkeys import SortedKeys
 from kvorum.mvcc.turnover import CHANGES_PER_KEY, Turnover
 
 KEYS_SAMPLED: Final = 256
-"""How many keys stand for all when memory is estimated."""
+"""Keys whose sizes `size_bytes` extrapolates to all keys."""
 PLACE_BYTES: Final = 8
-"""What a key takes in the sorted set that refers to it."""
+"""Bytes of one reference in a sorted set."""
 
 
 def range_end(key: bytes, end: bytes) -> bytes | None:
-    r"""Return the end of a range as a request gives it: b"" is the key alone, b"\0" no end."""
+    r"""Convert a request's range end: b"" means the key alone, b"\0" no end."""
     if not end:
         return key + b"\0"
     return None if end == b"\0" else end
@@ -47,11 +47,11 @@ class Index:
         self.live = SortedKeys()
         self.ended = SortedKeys()
         self.turnover = Turnover()
-        self.newest_revision = 0  # of all keys, seen by readers or not
+        self.newest_revision = 0  # of all keys, including uncommitted writes
 
     @property
     def size_bytes(self) -> int:
-        """Roughly how much memory it takes, judged by some of the keys."""
+        """Estimated memory in bytes, extrapolated from some of the keys."""
         some = list(islice(self.entries.items(), KEYS_SAMPLED))
         if not some:
             return 0
@@ -60,9 +60,9 @@ class Index:
         return getsizeof(self.entries) + each * len(self.entries)
 
     def put(self, key: bytes, revision: int) -> tuple[int, int, int]:
-        """Note a put; return create revision, version and the revision before it, or 0.
+        """Record a put; return create revision, version and the key's previous revision, or 0.
 
-        The revision before may be a tombstone.
+        The previous revision may be a tombstone.
         """
         self.newest_revision = revision
         entry = self.entries.get(key)
@@ -79,10 +79,10 @@ class Index:
         return create, version, previous
 
     def delete_run(self, keys: list[bytes], first: int) -> list[int]:
-        """Note tombstones of neighbouring live keys, in order; return the revisions before.
+        """Record tombstones of neighbouring live keys, in order; return the previous revisions.
 
-        The first key gets the revision `first`, which is a tombstone's, and each next one the
-        next sub revision.
+        The first key gets the tombstone revision `first`, and each further key the next sub
+        revision.
         """
         entries = self.entries
         before = []
@@ -144,9 +144,9 @@ class Index:
         return facts.version
 
     def count_at(self, first: bytes, end: bytes | None, limit: int) -> Slices[int]:
-        """Return how many keys of a range are live at a revision; -1 if a look at each is better.
+        """Return how many keys of a range are live at a revision; -1 if visiting each is cheaper.
 
-        Changes that come while it is suspended make no difference.
+        Changes made while the generator is suspended do not affect the result.
         """
         live, turnover = self.live.count(first, end), self.turnover
         if self.newest_revision <= limit:
@@ -165,7 +165,7 @@ class Index:
         ]
 
     def run(self, first: bytes, end: bytes | None, limit: int) -> list[bytes]:
-        """Return the first keys of a range, whether live or ended, at most `limit`."""
+        """Return the first keys of a range, live or ended, at most `limit`."""
         ended = self.ended.run(first, end, limit)
         live = self.live.run(first, end, limit)
         if not ended:
@@ -173,7 +173,7 @@ class Index:
         return sorted(live + ended)[:limit]
 
     def compact_run(self, keys: list[bytes], main: int) -> bytes:
-        """Forget what a compaction drops of these keys; return the dropped records."""
+        """Remove the revisions of these keys that a compaction drops; return their records."""
         entries = self.entries
         dropped = []
         gone = []
@@ -194,9 +194,9 @@ class Index:
         return b"".join(dropped)
 
     def restore(self, key: bytes, revision: int, create: int, version: int) -> None:
-        """Note a revision read from disk, oldest first; `restored` must follow the last one.
+        """Add a revision read from disk; call oldest first, and `restored` after the last.
 
-        Create revision and version are used only for the oldest revision of a key.
+        Only the oldest revision of a key uses `create` and `version`.
         """
         entry = self.entries.get(key)
         if entry is None:
@@ -205,7 +205,7 @@ class Index:
             self.entries[key] = history.appended(entry, revision)[0]
 
     def restored(self) -> None:
-        """Put the keys in order after the last revision was read."""
+        """Build the sorted sets after the last `restore`."""
         # The lowest bit of a revision, and of the last byte of a packed history, is the tombstone.
         ended = [
             key
@@ -237,7 +237,7 @@ class Index:
         self.ended.add_run(ended)
 
     def emptied(self) -> Slices[None]:
-        """Forget everything, in slices: freeing half a million keys at once outlasts a turn."""
+        """Free everything in slices: freeing half a million keys at once outlasts a turn."""
         entries = self.entries
         while entries:
             for _ in range(min(FREED_PER_SLICE, len(entries))):

@@ -1,7 +1,7 @@
-"""Reading fields out of stored `KeyValue` bytes, without making a message of them.
+"""Reads fields of stored `KeyValue` bytes without parsing them into a message.
 
 The stored form is canonical: key, create revision, mod revision, version, value, lease, in this
-order, and fields that are zero or empty are absent. A tombstone holds the key alone.
+order, without fields that are zero or empty. A tombstone has only the key.
 """
 
 from typing import NamedTuple
@@ -57,9 +57,9 @@ def fields_of(kv: bytes) -> KeyValueFields:
 
 
 def value_span(kv: bytes) -> tuple[int, int, int]:
-    """Return where the field of the value begins, where its bytes begin, and where they end.
+    """Return the offsets of the value's field, of its first byte, and of its end.
 
-    All three are the same place if the value is empty.
+    All three are equal if the value is empty.
     """
     length, offset = read_varint(kv, 1)
     offset += length
@@ -78,7 +78,7 @@ def value_of(kv: bytes) -> bytes:
 
 
 def without_value(kv: bytes) -> bytes:
-    """Return the bytes with the value left out."""
+    """Return the encoded KeyValue without its value."""
     field, _, end = value_span(kv)
     return kv[:field] + kv[end:]
 

@@ -1,4 +1,4 @@
-"""What the store tells others about its writes: the watch hub and the lessor."""
+"""Interfaces through which the store reports its writes to the watch hub and the lessor."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,29 +12,29 @@ class Hub(Protocol):
     is_watched: bool
 
     def publish(self, main: int, changes: Sequence[Change]) -> None:
-        """Take the changes of one main revision, all of them, in order.
+        """Receive all changes of one main revision, in order.
 
-        The previous value of a change is the one before the transaction.
+        Each change refers to the key's value before the transaction as its previous one.
         """
 
     def publish_change(self, key: bytes, revision: int, kv: bytes, previous: int) -> None:
-        """Take the only change of a main revision."""
+        """Receive the only change of a main revision."""
 
 
 class Lessor(Protocol):
     """Knows which key belongs to which lease."""
 
     def attach(self, lease: int, key: bytes) -> None:
-        """Note that a key belongs to a lease, which exists."""
+        """Attach a key to an existing lease."""
 
     def reattach(self, lease: int, key: bytes) -> bool:
-        """Note at start that a key belongs to a lease; False if there is no such lease."""
+        """Attach a key to a lease while the store is restored; False if the lease is unknown."""
 
     def detach(self, lease: int, key: bytes) -> None:
-        """Note that a key no longer belongs to a lease."""
+        """Detach a key from a lease."""
 
     def detach_all(self, keys: list[bytes]) -> None:
-        """Note that these keys no longer belong to any lease."""
+        """Detach these keys from whatever leases they have."""
 
     def lease_of(self, key: bytes) -> int:
         """Return the lease of a key, 0 for none."""

@@ -1,8 +1,8 @@
-"""Revisions that reads in progress still need."""
+"""Revisions that reads in progress protect from compaction."""
 
 
 class Pins:
-    """How many reads hold each revision. Compaction waits for reads older than itself."""
+    """Counts the reads that hold each revision. A compaction waits for reads below it."""
 
     __slots__ = ("_counts",)
 
@@ -10,11 +10,11 @@ class Pins:
         self._counts: dict[int, int] = {}
 
     def hold(self, main: int) -> None:
-        """Keep everything a read at this revision can see."""
+        """Protect everything that a read at this revision can see."""
         self._counts[main] = self._counts.get(main, 0) + 1
 
     def release(self, main: int) -> None:
-        """Release what `hold` kept."""
+        """Undo one `hold` of this revision."""
         count = self._counts[main] - 1
         if count:
             self._counts[main] = count

@@ -1,13 +1,12 @@
-"""Range: which keys, in which order, how many of them, and their bytes.
+"""Range: selects, filters, sorts, counts and encodes the keys of a range.
 
-Everything a request can ask for is answered from the index as far as possible: counts, filters,
-every order but that by value, and answers without values need no row. Rows are read last, only
-those that are returned.
+A Range uses the index as far as possible: counts, filters, every order except by value, and answers
+without values read no rows. A Range reads rows last, and only the rows that it returns.
 
-A range is read at one main revision. While nothing newer is in the index its live keys are the
-answer; otherwise keys of the range are checked, all of them unless their number is known and the
-limit is reached. Either may happen in any slice of the same read. The caller protects the revision
-from compaction until the read is done.
+A Range reads at one main revision. While the index has nothing newer, its live keys are the answer.
+Otherwise the Range looks up the revision of each key: of all keys in the range, unless their count
+is known and the limit is reached. Both cases may occur in slices of one read. The caller protects
+the revision from compaction until the read ends.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,17 +28,17 @@ from kvorum.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Slices
 UNLIMITED: Final = 1 << 62
 RUNS_PER_MERGE = 64
 ITEM_BYTES: Final = BYTES_PER_SLICE // KEYS_PER_SLICE
-"""The cost of an item besides its own bytes, where slices are measured by bytes."""
+"""Bytes charged per item, besides its own bytes, to a slice that is measured in bytes."""
 FIRST_READ_ROWS = 8
-"""Reads of rows grow, so that large rows are noticed before many of them were read."""
+"""Rows of the first read; reads grow, to detect large rows before many of them are in memory."""
 Measured = tuple[Any, bytes, int]
-"""What an item is ordered by, a key or the bytes of a KeyValue, and its revision."""
+"""(sort value, key or encoded KeyValue, revision)."""
 Measure = Callable[[list[bytes], list[int]], list[Any]]
 Item = TypeVar("Item")
 
 
 class SortOrder(IntEnum):
-    """How a range is ordered, as requests number it."""
+    """The direction of a sort, numbered as in requests."""
 
     NONE = 0
     ASCEND = 1
@@ -47,7 +46,7 @@ class SortOrder(IntEnum):
 
 
 class SortTarget(IntEnum):
-    """What a range is ordered by, as requests number it."""
+    """The field to sort by, numbered as in requests."""
 
     KEY = 0
     VERSION = 1
@@ -57,7 +56,7 @@ class SortTarget(IntEnum):
 
 
 class RangeOptions(NamedTuple):
-    """What a Range asks for; any number may be 0 for "not asked for"."""
+    """The options of a Range; 0 in any number means "not set"."""
 
     key: bytes
     range_end: bytes = b""
@@ -85,12 +84,12 @@ class RangeOptions(NamedTuple):
 
 @dataclass(slots=True)
 class RangeResult:
-    """What a Range found."""
+    """The result of a Range."""
 
-    kvs: list[bytes]  # an encoded KeyValue each
+    kvs: list[bytes]  # encoded KeyValues
     count: int  # of all keys in the range, regardless of limit and filters
     more: bool  # whether the limit cut something off
-    revision: int  # the current one when the read began, for the header
+    revision: int  # the store's revision when the read began, for the header
 
 
 def reply_body(result: RangeResult) -> bytes:
@@ -99,20 +98,20 @@ def reply_body(result: RangeResult) -> bytes:
 
 
 def reply_parts(result: RangeResult) -> Slices[list[bytes]]:
-    """Return what `reply_body` does, in parts and in slices; empties the list of key-values."""
+    """Encode as `reply_body` does, in parts and in slices; empty the list of key-values."""
     parts = yield from field_parts(RANGE_KVS, result.kvs)
     parts.append(range_totals(result.more, result.count))
     return parts
 
 
 def field_parts(tag: bytes, kvs: list[bytes]) -> Slices[list[bytes]]:
-    """Encode key-values as a repeated field, in parts and in slices; empties the list."""
+    """Encode key-values as a repeated field, in parts and in slices; empty the list."""
     parts: list[bytes] = []
     for some in _parts(kvs):
         if sum(map(len, some)) <= BYTES_PER_SLICE:
             parts.append(repeated(tag, some))
         else:
-            # Large ones are not copied: that would take long and gain nothing.
+            # Do not copy large key-values: that would take long and gain nothing.
             for kv in some:
                 parts += (field_head(tag, len(kv)), kv)
         if kvs:
@@ -123,7 +122,7 @@ def field_parts(tag: bytes, kvs: list[bytes]) -> Slices[list[bytes]]:
 def read_range(
     index: Index, backend: Backend, options: RangeOptions, main: int
 ) -> Slices[tuple[list[bytes], int, bool]]:
-    """Return the encoded key-values, the count, and whether there are more."""
+    """Return the encoded key-values, the count, and whether the limit cut off more."""
     end = range_end(options.key, options.range_end)
     target = options.sort_target
     limit = options.limit if options.limit > 0 else UNLIMITED
@@ -168,7 +167,7 @@ def read_range(
 
 
 def _reads_all(options: RangeOptions) -> bool:
-    """Return whether the limit applies only after filters and order, so all keys are needed."""
+    """Return whether filters or sorting precede the limit, so that all keys are needed."""
     is_key_order = options.sort_order == SortOrder.NONE or (
         options.sort_order == SortOrder.ASCEND and options.sort_target == SortTarget.KEY
     )
@@ -176,12 +175,12 @@ def _reads_all(options: RangeOptions) -> bool:
 
 
 def _is_sorted(options: RangeOptions) -> bool:
-    """Return whether the answer is not in the order of keys."""
+    """Return whether the answer needs an order other than ascending keys."""
     return options.sort_target != SortTarget.KEY or options.sort_order == SortOrder.DESCEND
 
 
 def _is_from_the_end(options: RangeOptions) -> bool:
-    """Return whether the last keys are the answer, so that the others are not needed."""
+    """Return whether the answer consists of the last keys, so that others need not be read."""
     return (
         options.sort_order == SortOrder.DESCEND
         and options.sort_target == SortTarget.KEY
@@ -193,9 +192,9 @@ def _is_from_the_end(options: RangeOptions) -> bool:
 def _visible(
     index: Index, first: bytes, end: bytes | None, main: int, enough: int, *, with_keys: bool
 ) -> Slices[tuple[list[bytes], list[int], int]]:
-    """Return the first keys of the state at a main revision, their revisions, and the count.
+    """Return the first keys that exist at a main revision, their revisions, and the count.
 
-    No keys are returned unless they are asked for.
+    Without `with_keys` the list of keys is empty.
     """
     latest = bound(main)
     keys: list[bytes] = []
@@ -224,10 +223,10 @@ def _visible(
 def visible_run(
     index: Index, first: bytes, end: bytes | None, latest: int, limit: int
 ) -> tuple[list[bytes], list[int], bytes | None]:
-    """Look at the first keys of a range, at most `limit`.
+    """Check the first keys of a range, at most `limit`, against a revision.
 
-    Returns those that a read at a revision sees, their revisions, and where the rest of the range
-    begins; None if nothing is left.
+    Returns the keys that a read at the revision sees, their revisions, and the start of the rest of
+    the range, None if nothing is left.
     """
     if index.newest_revision <= latest:
         run = visible = index.live.run(first, end, limit)
@@ -284,7 +283,7 @@ def _by_value(
 
 
 def _measure(index: Index, target: int, main: int) -> Measure:
-    """Return what keys with their revisions are ordered by."""
+    """Return the function that maps keys and revisions to sort values."""
     latest = bound(main)
 
     def measure(keys: list[bytes], revisions: list[int]) -> list[Any]:
@@ -318,12 +317,12 @@ def _ordered(
         measured = measure(some_items, some_revisions)
         run = list(zip(measured, some_items, some_revisions, strict=True))
         if runs and enough <= KEYS_PER_SLICE:
-            # Few are wanted, as by those who queue for a lock: only these are kept.
+            # Keep only the few wanted items, as for clients that queue for a lock.
             run = runs.pop() + run
         run.sort(key=itemgetter(0), reverse=is_reverse)
         runs.append(run[:enough])
     while len(runs) > RUNS_PER_MERGE:
-        # Few at a time, because the beginning of a merge looks at each of its runs.
+        # Merge few runs at a time, because the start of a merge visits each of its runs.
         longer = []
         for start in range(0, len(runs), RUNS_PER_MERGE):
             group = runs[start : start + RUNS_PER_MERGE]
@@ -336,7 +335,7 @@ def _ordered(
     last.reverse()
     size = 0
     while last:
-        # Freed together with what it was ordered by, which may be large.
+        # Free each item's sort value here, in slices: it may be large.
         _, item, revision = last.pop()
         ordered.append(item)
         ordered_revisions.append(revision)
@@ -348,7 +347,7 @@ def _ordered(
 
 
 def _merged(runs: list[list[Measured]], enough: int, *, is_reverse: bool) -> Slices[list[Measured]]:
-    """Merge runs, up to so many items, and empty them."""
+    """Merge up to `enough` items out of the runs, which lose them."""
     merging = merge(*map(_drained, runs), key=itemgetter(0), reverse=is_reverse)
     merged: list[Measured] = []
     while len(merged) < enough:
@@ -362,7 +361,7 @@ def _merged(runs: list[list[Measured]], enough: int, *, is_reverse: bool) -> Sli
 
 
 def _released(runs: list[list[Measured]]) -> Slices[None]:
-    """Free what a limit has left of the runs; these may be many, or long."""
+    """Free in slices the items that a limit left in the runs."""
     size = 0
     for run in runs:
         while run:
@@ -379,7 +378,7 @@ def _drained(run: list[Item]) -> Iterator[Item]:
 
 
 def _parts(items: list[Item]) -> Iterator[list[Item]]:
-    """Yield a list in parts. It is empty afterwards: freeing it at once may outlast many turns."""
+    """Yield a list in parts and empty it: freeing a list at once may outlast many turns."""
     items.reverse()
     while items:
         part = items[: -KEYS_PER_SLICE - 1 : -1]
@@ -388,7 +387,7 @@ def _parts(items: list[Item]) -> Iterator[list[Item]]:
 
 
 def _portions(items: list[bytes]) -> Iterator[list[bytes]]:
-    """Yield a list in parts as `_parts` does, each with few bytes or one item."""
+    """Yield a list as `_parts` does, in parts of at most `BYTES_PER_SLICE` or of one item."""
     for part in _parts(items):
         if sum(map(len, part)) <= BYTES_PER_SLICE:
             yield part
@@ -405,10 +404,10 @@ def _portions(items: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def rows_in_slices(backend: Backend, revisions: list[int]) -> Slices[list[bytes]]:
-    """Read rows in slices; the list of their revisions is empty afterwards."""
+    """Read rows in slices, and empty the list of their revisions."""
     kvs: list[bytes] = []
     revisions.reverse()
-    # Counted since the turn could last end.
+    # Rows and bytes since the last yield.
     rows = size = 0
     want = FIRST_READ_ROWS
     while revisions:
@@ -427,7 +426,7 @@ def rows_in_slices(backend: Backend, revisions: list[int]) -> Slices[list[bytes]
 
 
 def portions_of_rows(backend: Backend, revisions: list[int]) -> Iterator[list[bytes]]:
-    """Yield rows in portions; each is a slice's worth at most, or has twice its bytes."""
+    """Yield rows in portions of at most a slice's keys, and of fewer where rows are large."""
     at, want = 0, FIRST_READ_ROWS
     while at < len(revisions):
         found = backend.rows(revisions[at : at + min(want, KEYS_PER_SLICE)])

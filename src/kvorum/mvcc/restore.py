@@ -1,7 +1,8 @@
-"""The store as the disk has it: every row is read once, in order.
+"""Restores the store from the disk by reading every row once, in order.
 
-At the start this is done in one go. When a snapshot is installed it is done in slices, because
-others wait for the loop, and from the image, while another process makes a database of it.
+A starting member does this in one go. A member that installs a snapshot does it in slices, because
+other requests wait for the loop, and from the image, while another process converts the image into
+a database.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,10 +31,10 @@ def restore_store(
     hub: Hub,
     progress: Callable[[int], None] | None = None,
 ) -> Store:
-    """Return the store of a backend; `progress` is called now and then with the rows read so far.
+    """Return the store of a backend; call `progress` now and then with the count of rows read.
 
-    The lessor knows its leases already. The revision is the greatest of all rows and of the
-    compactions, scheduled or finished: rows at the greatest revision may have been deleted.
+    The lessor must have its leases already. The store's revision is the greatest of all rows and
+    of the scheduled and finished compactions: a compaction may have deleted the newest rows.
     """
     index = Index()
     leases: dict[bytes, int] = {}
@@ -57,7 +58,7 @@ def restore_store(
 
 
 class Noted:
-    """What is gathered from all rows: the index, and the lease of each key's newest value."""
+    """The index built from all rows, and the lease of each key's newest value."""
 
     __slots__ = ("index", "leases")
 
@@ -67,7 +68,7 @@ class Noted:
 
 
 def note_slices(pieces: Iterator[list[Row]], native: NativeRows | None) -> Slices[Noted]:
-    """Add all rows, which come in order and have been checked."""
+    """Build the index from pieces of rows that are in order and already checked."""
     noted = Noted()
     index, leases = noted.index, noted.leases
     for sealed in pieces:
@@ -83,7 +84,7 @@ def note_slices(pieces: Iterator[list[Row]], native: NativeRows | None) -> Slice
 def restore_slices(
     backend: Backend, lessor: Lessor, hub: Hub, noted: Noted | None = None
 ) -> Slices[Store]:
-    """Return what `restore_store` does, without reading again the rows that were added."""
+    """Restore the store in slices; `noted`, if given, replaces reading the rows."""
     if noted is None:
         noted = Noted()
         for _ in _read_all(backend, noted.index, noted.leases, ROWS_PER_SLICE):
@@ -113,7 +114,7 @@ def _store(backend: Backend, lessor: Lessor, hub: Hub, index: Index) -> Store:
 
 
 def _read_pages(backend: Backend, index: Index, leases: dict[bytes, int]) -> Iterator[int]:
-    """Add rows from the first on, in one turn, up to anything unusual; yield how many they were."""
+    """Add rows page by page in one turn, up to the first unusual one; yield counts of rows."""
     pages = backend.row_pages()
     while pages is not None:
         count, newest = pages.note(index.entries, leases, ROWS_PER_SCAN)
@@ -126,7 +127,7 @@ def _read_pages(backend: Backend, index: Index, leases: dict[bytes, int]) -> Ite
 def _read_all(
     backend: Backend, index: Index, leases: dict[bytes, int], limit: int
 ) -> Iterator[int]:
-    """Add all rows after those that were added, so many at a time; yield how many they were."""
+    """Add the rows after the index's newest, `limit` at a time; yield counts of rows."""
     native = backend.native
     first = index.newest_revision + 1 if index.newest_revision else 0
     if native is not None and backend.is_flushed:
@@ -143,13 +144,13 @@ def _read_all(
 
 
 def _read(index: Index, rows: list[tuple[int, bytes]], leases: dict[bytes, int]) -> None:
-    """Add rows to the index, and note the lease of each key's newest value."""
+    """Add rows to the index, and record the lease of each key's newest value."""
     entries = index.entries
     index.newest_revision = rows[-1][0]
     width = wider = 0  # bytes of a main revision; the first revision that needs more
     for revision, kv in rows:
         if not kv:
-            continue  # a mark that raises the revision, left by a restored snapshot
+            continue  # an empty row that raises the revision, left by a restored snapshot
         if revision >= wider:
             width = len(varint(revision >> 32))
             wider = 1 << 7 * width + 32
@@ -167,7 +168,7 @@ def _read(index: Index, rows: list[tuple[int, bytes]], leases: dict[bytes, int])
                 and not leases
                 and _ends_with_value(kv, start)
             ):
-                # A long history gets one more record; the way below takes three times as long.
+                # Append one record to a long history; the code below takes three times as long.
                 known += revision.to_bytes(RECORD_BYTES, "big")
                 continue
         fields = fields_of(kv)
@@ -179,14 +180,15 @@ def _read(index: Index, rows: list[tuple[int, bytes]], leases: dict[bytes, int])
 
 
 def _is_first(kv: bytes, start: int, width: int) -> bool:
-    """Return whether a row surely created its key, with a value and no lease.
+    """Return whether a row certainly created its key, with a value and no lease.
 
     Version 1 means that the create revision is the row's own. Checking four bytes takes a fifth of
     the time of parsing six fields:
 
         0a length key... 10 create... 18 mod... 20 version 2a length value...
 
-    If the create revision is shorter, a byte of mod that is not its last stands for 18.
+    If the create revision is shorter than `width`, the byte compared with 18 belongs to mod and is
+    not its last one, so it cannot be 18.
     """
     value = start + 2 * width + 5
     if value >= len(kv) or kv[start + width + 1] != 0x18:
@@ -198,7 +200,7 @@ def _is_first(kv: bytes, start: int, width: int) -> bool:
 
 
 def _ends_with_value(kv: bytes, offset: int) -> bool:
-    """Return whether there is a value and no lease behind the key, which ends at the offset."""
+    """Return whether a value and no lease follows the key, which ends at the offset."""
     length = len(kv)
     while offset < length and kv[offset] != 0x2A:
         offset += 1

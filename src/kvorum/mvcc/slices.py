@@ -1,8 +1,8 @@
 """Long work in slices: a generator yields None wherever the turn may end.
 
-The caller decides when to go on. Whether and where it is suspended may not change its result; each
-operation says what may change meanwhile. A slice is at most `KEYS_PER_SLICE` keys, or
-`BYTES_PER_SLICE` and what one more key has: well below a turn.
+The caller decides when to resume the generator. Suspending it must not change its result; each
+operation documents which changes it tolerates meanwhile. A slice covers at most `KEYS_PER_SLICE`
+keys, or `BYTES_PER_SLICE` plus one more key: well below a turn.
 """
 
 from collections.abc import Generator
@@ -13,17 +13,17 @@ Result = TypeVar("Result")
 
 Slices = Generator[None, None, Result]
 
-# Plain variables, which tests make small, on the compiled core too.
+# Not `Final`, so that tests can lower these limits, on the compiled core too.
 KEYS_PER_SLICE = 250
 BYTES_PER_SLICE = 1024 * 1024
 FREED_PER_SLICE = 10_000
 
 
 class Meter:
-    """The work done since the turn could last end, by all generators that share it.
+    """The work since the last yield, in bytes, summed over all generators that share the meter.
 
-    In bytes: an operation counts as its part of a slice. A generator that adds to it checks whether
-    the slice is over, and then yields and sets it to 0.
+    An operation counts as its share of a slice's bytes. A generator that adds to `spent` checks
+    whether the slice is full, and then yields and resets `spent` to 0.
     """
 
     __slots__ = ("reads", "spent")
@@ -31,11 +31,11 @@ class Meter:
     def __init__(self) -> None:
         self.spent = 0
         self.reads = 0
-        """How many reads there were of what the transaction found; for metrics."""
+        """Reads by compares and operations of the transaction; for metrics."""
 
 
 def begun(slices: Slices[Result]) -> Result | Slices[Result]:
-    """Do the first slice at once; return the result if that was all, or else the rest."""
+    """Run the first slice; return the result if it was the last, otherwise the generator."""
     try:
         next(slices)
     except StopIteration as end:
@@ -45,7 +45,7 @@ def begun(slices: Slices[Result]) -> Result | Slices[Result]:
 
 
 def run_to_end(slices: Slices[Result]) -> Result:
-    """Do all of the work at once and return its result."""
+    """Run all slices in one call and return the result."""
     try:
         while True:
             next(slices)
@@ -63,13 +63,13 @@ def freed(items: list[Any]) -> Slices[None]:
 
 
 def joined(parts: list[bytes]) -> Slices[bytes]:
-    """Join parts in slices; empties the list, so that no more than a part is there twice."""
+    """Join parts in slices; empty the list, so that at most one part is in memory twice."""
     if sum(map(len, parts)) <= BYTES_PER_SLICE:
         whole = b"".join(parts)
         parts.clear()
         return whole
     parts.reverse()
-    # Its buffer grows where it is and becomes the result, without a copy.
+    # BytesIO grows its buffer in place and returns it as the result without a copy.
     buffer = BytesIO()
     written = 0
     while parts:
@@ -78,7 +78,7 @@ def joined(parts: list[bytes]) -> Slices[bytes]:
         written += len(part)
         if written >= BYTES_PER_SLICE:
             written = 0
-            # A suspended generator would keep it.
+            # A suspended generator would otherwise keep the part in memory.
             part = b""
             yield
     return buffer.getvalue()

@@ -3,9 +3,10 @@
 The rules of this module:
 
 - `_lasts[i]` is the greatest key of `_chunks[i]`; no chunk is empty, none is above CHUNK_MAX.
-- Positions come from a Fenwick tree over the lengths of the chunks. It is built by the first
-  question, and dropped when a chunk is split or removed: without questions it costs nothing.
-- A run (sorted keys that lie close together) is inserted and removed by chunk, not by key.
+- Positions come from a Fenwick tree over the lengths of the chunks. The first `position` builds
+  the tree and any change in the number of chunks drops it, so it costs nothing without queries.
+- `add_run` and `remove_run` handle a run (sorted keys that lie close together) by chunk, not by
+  key.
 """
 
 from bisect import bisect_left
@@ -15,16 +16,16 @@ from itertools import accumulate
 from kvorum.mvcc.slices import FREED_PER_SLICE, Slices
 
 CHUNK_MAX = 1000
-FEW = 8  # keys of a run that are inserted or removed one by one
+FEW = 8  # runs of at most this many keys per chunk are handled key by key
 
 
 class SortedKeys:
-    """Keys in order, with positions and neighbours. The caller knows which keys are in it."""
+    """A sorted set of keys with positions. Callers must know which keys the set has."""
 
     __slots__ = ("_chunks", "_lasts", "_size", "_tree")
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
-        """Take distinct keys that are in order already."""
+        """Create the set from distinct, sorted keys."""
         half = CHUNK_MAX // 2
         self._chunks = [list(keys[start : start + half]) for start in range(0, len(keys), half)]
         self._lasts = [chunk[-1] for chunk in self._chunks]
@@ -35,7 +36,7 @@ class SortedKeys:
         return self._size
 
     def emptied(self) -> Slices[None]:
-        """Forget all keys, a few chunks at a time; the set is unusable afterwards."""
+        """Free all keys, a few chunks at a time; the set is unusable afterwards."""
         chunks = self._chunks
         while chunks:
             del chunks[-FREED_PER_SLICE // CHUNK_MAX :]
@@ -66,7 +67,7 @@ class SortedKeys:
             self._shift(at, 1)
 
     def remove(self, key: bytes) -> bytes:
-        """Remove a key that is in the set; return the object that was held."""
+        """Remove a key that is in the set; return the set's own bytes object."""
         at = bisect_left(self._lasts, key)
         chunk = self._chunks[at]
         held = chunk.pop(bisect_left(chunk, key))
@@ -81,7 +82,7 @@ class SortedKeys:
         return held
 
     def add_run(self, keys: Sequence[bytes]) -> None:
-        """Insert keys, in order and none of them in the set."""
+        """Insert sorted keys, none of which may be in the set."""
         done = 0
         while done < len(keys):
             at = bisect_left(self._lasts, keys[done])
@@ -104,7 +105,7 @@ class SortedKeys:
             done = stop
 
     def remove_run(self, keys: Sequence[bytes]) -> None:
-        """Remove keys, in order and all of them in the set."""
+        """Remove sorted keys, all of which must be in the set."""
         done = 0
         while done < len(keys):
             at = bisect_left(self._lasts, keys[done])
@@ -149,7 +150,7 @@ class SortedKeys:
         return position
 
     def count(self, first: bytes, end: bytes | None) -> int:
-        """Return how many keys are in [first, end); no end means all from first on."""
+        """Return how many keys are in [first, end); None means no end."""
         upper = self._size if end is None else self.position(end)
         return max(0, upper - self.position(first))
 

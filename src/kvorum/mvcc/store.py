@@ -4,12 +4,13 @@ The rules of this module:
 
 - One write transaction that changes something takes one new main revision; its changes get sub
   revisions in order. `revision` is the main revision of the last committed one.
-- Changes go into index and backend at once, under the new revision; nobody else reads above
-  `revision` before `commit` raises it. A transaction may stay open between turns, and the backend
-  may not be sealed meanwhile: see `is_writing`.
-- A write transaction always ends with a commit. Whatever may refuse a request is checked before.
-- Reads below `compacted_revision` are refused; those that began before a compaction go on, and
-  what they need stays until they are done.
+- Changes enter index and backend at once, under the new revision; only the transaction itself reads
+  above `revision` before `commit` raises it. A transaction may stay open between turns; the backend
+  must not be sealed while it is open: see `is_writing`.
+- A write transaction always ends with a commit. Callers perform every check that may refuse a
+  request before the first write.
+- The store refuses reads below `compacted_revision`. Reads that started before a compaction
+  continue, and the compaction keeps the rows they need until they end.
 """
 
 from kvorum.api.codec import key_value
@@ -29,7 +30,7 @@ from kvorum.mvcc.transaction import WriteTransaction
 class Store:
     """Every key at every revision since the last compaction.
 
-    Made by `restore_store`, also on an empty backend.
+    `restore_store` creates it, also on an empty backend.
     """
 
     __slots__ = (
@@ -60,18 +61,18 @@ class Store:
         self._hub = hub
         self._index = index
         self._pins = Pins()
-        # Bound once: a put calls these and little else.
+        # Bind these methods once: a put calls them and little else.
         self._put_row = backend.put_row
         self._lease_of = lessor.lease_of
         self.compaction = Compactor(backend, index, self._pins)
         self.revision = 1
         self.compacted_revision = -1
-        self.is_writing = False  # whether a transaction is open; no seal, no other write then
-        # For metrics: what was done since the start. Plain puts cost nothing to count.
+        self.is_writing = False  # whether a transaction is open, which forbids seals and writes
+        # Totals since the start, for metrics. Plain puts cost nothing to count: see `puts`.
         self.first_revision = 1
         self.transactions = 0
-        self.transactions_of_many = 0  # those with more than one operation, reads included
-        self.ranges = 0  # those of writes and transactions; others are counted where they are timed
+        self.transactions_of_many = 0  # transactions of more than one operation, reads included
+        self.ranges = 0  # reads inside writes and transactions; others are counted where timed
         self.put_bytes = 0
         self.changes_in_transactions = 0
         self.deletes = 0
@@ -79,22 +80,22 @@ class Store:
 
     @property
     def puts(self) -> int:
-        """How many puts there were: every revision that no transaction took is one."""
+        """The number of puts; every revision that no transaction took is a plain put."""
         plain = self.revision - self.first_revision - self.transactions
         return plain + self.changes_in_transactions - self.deletes
 
     @property
     def index_bytes(self) -> int:
-        """Roughly how much memory the index takes."""
+        """Estimated memory of the index in bytes."""
         return self._index.size_bytes
 
     @property
     def key_count(self) -> int:
-        """How many keys exist."""
+        """The number of keys that exist."""
         return len(self._index.live)
 
     def count_reads(self, number: int) -> None:
-        """Count the reads of one request, each of which is a range to etcd."""
+        """Count the reads of one request; etcd's metrics count each read as a range."""
         self.ranges += number
         self.transactions_of_many += number > 1
 
@@ -121,7 +122,7 @@ class Store:
         return main
 
     def begin(self) -> WriteTransaction:
-        """Begin to write; the transaction must be committed before anything else is written."""
+        """Begin a write transaction, which must be committed before any other write."""
         assert not self.is_writing, "a write transaction is open"
         return WriteTransaction(self, self._index, self.backend, self._lessor, self._hub)
 
@@ -139,17 +140,17 @@ class Store:
         return self._index.at(key, bound(self.readable(revision)))
 
     def facts_of(self, key: bytes, revision: int) -> Facts:
-        """Return create revision, revision and version of a key that has this revision integer."""
+        """Return create revision, revision and version of a key's existing revision integer."""
         facts = self._index.facts(key, revision)
         assert facts is not None and facts.revision == revision, f"{key!r} has no {revision:x}"
         return facts
 
     def range(self, options: RangeOptions) -> RangeResult:
-        """Read a range at once, however long it is."""
+        """Read a range of any length in one call."""
         return run_to_end(self.range_slices(options))
 
     def range_slices(self, options: RangeOptions) -> Slices[RangeResult]:
-        """Read a range in slices, all at the revision of the first one."""
+        """Read a range in slices, all at the revision of the first slice."""
         revision = self.revision
         main = self.readable(options.revision)
         self._pins.hold(main)
@@ -162,25 +163,25 @@ class Store:
     def visible(
         self, first: bytes, end: bytes | None, main: int
     ) -> tuple[list[bytes], list[int], bytes | None]:
-        """Look at a slice's worth of a range's keys at a main revision, which the caller holds.
+        """Check one slice of a range's keys at a main revision that the caller holds.
 
-        Returns those that exist, their revision integers, and where the rest begins; None if
+        Returns the keys that exist, their revision integers, and the start of the rest, None if
         nothing is left.
         """
         return visible_run(self._index, first, end, bound(main), KEYS_PER_SLICE)
 
     def hold(self, main: int) -> None:
-        """Keep what a read at this main revision sees, until `release`."""
+        """Protect the rows that a read at this main revision sees, until `release`."""
         self._pins.hold(main)
 
     def release(self, main: int) -> None:
-        """Release what `hold` kept."""
+        """Undo one `hold` of this main revision."""
         self._pins.release(main)
 
     def readable(self, revision: int) -> int:
-        """Return the main revision to read at, 0 and below meaning the current one.
+        """Return the main revision to read at; 0 and below mean the current one.
 
-        Raises StatusError if it is compacted or in the future.
+        Raises StatusError if the revision is compacted or in the future.
         """
         if revision <= 0:
             return self.revision
@@ -191,19 +192,19 @@ class Store:
         return revision
 
     def row(self, revision: int) -> bytes:
-        """Return the stored bytes under a revision integer."""
+        """Return the stored bytes of a revision integer."""
         return self.backend.row(revision)
 
     def emptied(self) -> Slices[None]:
-        """Free the index of a store that another has replaced."""
+        """Free the index, in slices, after another store has replaced this one."""
         return self._index.emptied()
 
     # Compaction and hashes.
 
     def compact(self, revision: int) -> None:
-        """Forget what only readers below a revision could see.
+        """Schedule a compaction and refuse reads below its revision from now on.
 
-        Reads below it are refused from now on; `compaction` frees the space, in steps.
+        `compaction` removes the rows in steps.
         """
         if revision <= self.compacted_revision:
             raise StatusError(COMPACTED)
@@ -215,10 +216,10 @@ class Store:
     def hash_kv(self, revision: int) -> HashKV | HashRows:
         """Return the hash of all keys at a revision, 0 for the current one, or the job for it.
 
-        After the job, even if it failed, `hash_ended` must be called. Raises StatusError if the
-        revision is compacted, unless that compaction's hash is kept, or in the future.
+        The caller must call `hash_ended` after the job, even if the job failed. Raises StatusError
+        if the revision is in the future, or compacted without a kept hash of that compaction.
         """
-        # A compaction at revision 0 is possible, too, but here 0 means the current one.
+        # A compaction at revision 0 is possible, but here 0 means the current revision.
         kept = self.compaction.hash_of(revision) if revision else None
         if kept is not None:
             return kept
@@ -228,5 +229,5 @@ class Store:
         return HashRows.of_revision(self.backend, main, compacted)
 
     def hash_ended(self, job: HashRows) -> None:
-        """Let compactions that waited for a job of `hash_kv` go on."""
+        """Release the revision that `hash_kv` held for a job, so that compactions can continue."""
         self._pins.release(job.compact_revision)

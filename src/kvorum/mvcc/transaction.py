@@ -1,8 +1,8 @@
 """A write transaction: several changes under one main revision.
 
-It is made by `Store.begin` and lives until `commit`. Its reads include its own writes; those of
-others do not, before the commit. Deletions of many keys are done in slices, and others may read
-between them. There is no rollback: whatever may refuse a request is checked before.
+`Store.begin` creates it and `commit` ends it. Its own reads include its writes; other reads do not
+before the commit. It deletes many keys in slices, between which other requests may read. There is
+no rollback: the caller performs every check that may refuse a request beforehand.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kvorum.mvcc.store import Store
 
 Deleted = list[tuple[bytes, int]]
-"""Keys that were deleted, in order, each with the revision integer it had."""
+"""Deleted keys in order, each with the revision integer of its last value."""
 
 
 class WriteTransaction:
@@ -54,7 +54,7 @@ class WriteTransaction:
 
     @property
     def revision(self) -> int:
-        """The main revision as this transaction sees it: the new one after the first change."""
+        """The main revision that this transaction sees; its own new one after its first change."""
         return self._next - 1 >> 32
 
     def put(self, key: bytes, value: bytes, lease: int) -> None:
@@ -75,17 +75,17 @@ class WriteTransaction:
         self._store.put_bytes += len(key) + len(value)
 
     def delete_range(self, key: bytes, end: bytes) -> Deleted:
-        """Delete a range at once, however long it is."""
+        """Delete a range of any length in one call."""
         return run_to_end(self.delete_range_slices(key, end))
 
     def delete_one(self, key: bytes) -> int:
-        """Delete a key; return the revision integer it had, 0 if it does not exist."""
+        """Delete a key; return its last value's revision integer, 0 if it does not exist."""
         self._store.delete_operations += 1
         self._operations += 1
         return self._delete([key])[0] if self._index.newest(key) else 0
 
     def delete_range_slices(self, key: bytes, end: bytes) -> Slices[Deleted]:
-        """Delete every key of a range, in order; return them with the revisions they had."""
+        """Delete every key of a range, in order; return keys and their last values' revisions."""
         stop = range_end(key, end)
         self._store.delete_operations += 1
         self._operations += 1
@@ -98,7 +98,7 @@ class WriteTransaction:
         return deleted
 
     def delete_keys_slices(self, keys: list[bytes]) -> Slices[None]:
-        """Delete these keys, which are in order; those that do not exist are skipped."""
+        """Delete sorted keys, skipping those that do not exist."""
         self._store.delete_operations += len(keys)
         self._operations += len(keys)
         for start in range(0, len(keys), KEYS_PER_SLICE):
@@ -114,23 +114,23 @@ class WriteTransaction:
         return self._backend.row(revision) if revision else None
 
     def range(self, options: RangeOptions) -> RangeResult:
-        """Read a range at once, however long it is."""
+        """Read a range of any length in one call."""
         return run_to_end(self.range_slices(options))
 
     def range_slices(self, options: RangeOptions) -> Slices[RangeResult]:
-        """Read a range in slices; nothing is written meanwhile."""
+        """Read a range in slices; the caller must not write until they end."""
         self.count_read()
         main = self._readable(options)
         kvs, count, more = yield from read_range(self._index, self._backend, options, main)
         return RangeResult(kvs, count, more, self.revision)
 
     def count_read(self) -> None:
-        """Count a read of this transaction's own."""
+        """Count one read of this transaction, for metrics."""
         self._operations += 1
         self._store.ranges += 1
 
     def commit(self) -> int:
-        """Make the changes visible to everybody; return the current main revision."""
+        """Make the changes visible to all readers; return the current main revision."""
         store = self._store
         assert store.is_writing and store.revision == self._main - 1, "committed twice"
         store.is_writing = False
@@ -141,11 +141,11 @@ class WriteTransaction:
             store.changes_in_transactions += len(self._changes)
             if self._hub.is_watched:
                 self._hub.publish(self._main, self._changes)
-                self._changes = []  # they are the hub's now
+                self._changes = []  # the hub owns the old list now
         return store.revision
 
     def end_slices(self) -> Slices[None]:
-        """Free what the transaction holds, after the commit; needed where that may be much."""
+        """Free the changes in slices after the commit; needed only if they may be many."""
         return freed(self._changes)
 
     def _readable(self, options: RangeOptions) -> int:
@@ -154,7 +154,7 @@ class WriteTransaction:
         return self._store.readable(options.revision)
 
     def _delete(self, keys: list[bytes]) -> list[int]:
-        """Delete live keys, in order; return the revisions they had."""
+        """Delete live keys, in order; return the revisions of their last values."""
         if not keys:
             return []
         self._store.deletes += len(keys)
@@ -167,7 +167,7 @@ class WriteTransaction:
         if max(before) >> 32 < self._main:
             self._changes += zip(keys, revisions, kvs, before, strict=True)
         else:
-            # Some were put by this transaction.
+            # This transaction put some of the keys.
             for key, revision, kv, previous in zip(keys, revisions, kvs, before, strict=True):
                 self._note(key, revision, kv, previous)
         self._next = revisions[-1] + 1
@@ -175,7 +175,7 @@ class WriteTransaction:
 
     def _note(self, key: bytes, revision: int, kv: bytes, previous: int) -> None:
         if previous >> 32 == self._main:
-            # Changed twice by one transaction: watchers compare with the state before it.
+            # Watchers compare with the state before the transaction, which changed the key twice.
             previous = self._index.at(key, bound(self._main - 1))
         elif previous & 1:
             previous = 0

@@ -1,8 +1,8 @@
-"""Which keys came to life and which ended lately: by how much ranges have grown since a revision.
+"""Tracks recent creations and deletions of keys, to count the keys of a range at older revisions.
 
-With that, the number of keys that an older state has is the newest state's, less the growth since.
-Clients that list a large range in pages ask for it with every page after the first, all at one
-revision, and the index would have to look at every key.
+The count at an older revision is the newest count less the growth since then. Clients that list a
+large range in pages read every page after the first at the revision of the first page, and each
+such answer has a count; without this module the index would have to visit every key for it.
 """
 
 from bisect import bisect_right
@@ -11,11 +11,13 @@ from typing import Final
 from kvorum.mvcc.slices import KEYS_PER_SLICE, Slices
 
 KEPT = 10_000
-"""So many changes are kept at least. Reads of states before them look at every key."""
+"""Changes to keep at least. Reads of states before the oldest one visit every key."""
 KEPT_BYTES_MAX = 4 << 20
-"""Unless their keys have more: those that are compacted are in memory for this alone."""
+"""Limit of bytes of the changed keys; takes precedence over `KEPT`.
+
+Only this module keeps the keys that a compaction has removed in memory."""
 CHANGES_PER_KEY: Final = 10
-"""How many changes are looked at in the time that it takes to look for a key's revision."""
+"""Changes that `growth` can check in the time of looking up one key's revision."""
 
 
 class Turnover:
@@ -28,10 +30,10 @@ class Turnover:
         self._keys: list[bytes] = []
         self._bytes = 0  # of the keys
         self.since = 0
-        """Every change after this revision is known."""
+        """The revision after which every change is kept."""
 
     def note(self, revision: int, key: bytes) -> None:
-        """Note that a key came to life, or that it ended if the revision is a tombstone's."""
+        """Record that a key was created, or deleted if the revision is a tombstone's."""
         self._revisions.append(revision)
         self._keys.append(key)
         self._bytes += len(key)
@@ -39,7 +41,7 @@ class Turnover:
             self._forget()
 
     def note_ends(self, first: int, keys: list[bytes]) -> None:
-        """Note that keys ended, with this tombstone and the next sub revisions, in order."""
+        """Record deletions of keys, in order, by this tombstone and the next sub revisions."""
         self._revisions += range(first, first + 2 * len(keys), 2)
         self._keys += keys
         self._bytes += sum(map(len, keys))
@@ -47,7 +49,7 @@ class Turnover:
             self._forget()
 
     def _forget(self) -> None:
-        """Forget the oldest changes; half of all at a time, so that each costs little."""
+        """Drop the oldest changes, half of all at a time, so that the cost per change is small."""
         while len(self._keys) > 2 * KEPT or self._bytes > KEPT_BYTES_MAX:
             old = max(len(self._keys) - KEPT, (len(self._keys) + 1) // 2)
             self.since = self._revisions[old - 1]
@@ -56,13 +58,13 @@ class Turnover:
             self._bytes = sum(map(len, self._keys))
 
     def changes_after(self, revision: int) -> int:
-        """Return how many changes there were after a revision that is not before `since`."""
+        """Return the number of changes after a revision, which must not be before `since`."""
         return len(self._revisions) - bisect_right(self._revisions, revision)
 
     def growth(self, first: bytes, end: bytes | None, revision: int) -> Slices[int]:
-        """Return how many keys more a range has now than at a revision not before `since`.
+        """Return how many keys a range has gained since a revision that is not before `since`.
 
-        Changes that come while it is suspended do not count.
+        Changes made while the generator is suspended do not count.
         """
         begin = bisect_right(self._revisions, revision)
         revisions, keys = self._revisions[begin:], self._keys[begin:]

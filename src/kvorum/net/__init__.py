@@ -1,1 +1,1 @@
-"""What a process needs to speak to others: URLs, connections, credentials, TLS settings."""
+"""Connections to other processes: URLs, the dialer, credentials, TLS settings."""

@@ -1,7 +1,7 @@
-"""Certificates that the server makes for itself, for `--auto-tls` and `--peer-auto-tls`.
+"""Self-signed certificates for `--auto-tls` and `--peer-auto-tls`.
 
-They encrypt but prove nothing: no authority has signed them. They are kept in the data directory
-and used again after a restart for as long as they are valid.
+They encrypt but prove no identity. The server keeps them in its data directory and reuses them
+after a restart for as long as they are valid.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def self_signed(directory: Path, hosts: Sequence[str], years: int) -> tuple[Path
     if _is_usable(cert_file, key_file):
         return cert_file, key_file
     directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-    # The fastest of the curves that every TLS library has.
+    # The fastest curve that every TLS library supports.
     key = ec.generate_private_key(ec.SECP256R1())
     now = datetime.datetime.now(datetime.UTC)
     name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "etcd")])
@@ -55,7 +55,7 @@ def self_signed(directory: Path, hosts: Sequence[str], years: int) -> tuple[Path
         serialization.NoEncryption(),
     )
     cert_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    # Never readable by others, not even for a moment.
+    # Create a new file, so that other users cannot read the key even for a moment.
     key_file.unlink(missing_ok=True)
     descriptor = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_MODE)
     with os.fdopen(descriptor, "wb") as file:
@@ -64,9 +64,10 @@ def self_signed(directory: Path, hosts: Sequence[str], years: int) -> tuple[Path
 
 
 def _is_usable(cert_file: Path, key_file: Path) -> bool:
-    """Return whether files of an earlier start can be used again.
+    """Return whether files of an earlier start are still usable.
 
-    etcd's own are of the curve P-521, which not every TLS library has; they are replaced.
+    Files made by etcd use the curve P-521, which not every TLS library supports; the server
+    replaces them.
     """
     try:
         certificate = x509.load_pem_x509_certificate(cert_file.read_bytes())

@@ -1,8 +1,8 @@
-"""Which certificate a member shows to the members it dials, and which of theirs it trusts.
+"""The certificate that a member presents to the members it dials, and the ones it trusts.
 
-Files are PEM, checked before every connection and read again when they have changed. If changed
-files cannot be used, the old ones stay in use. HTTP/2 is never offered: etcd's peer port would
-agree to it and then speak HTTP/1.1.
+A member checks the PEM files before every connection and reloads changed ones. If changed files
+are unusable, the old ones stay in use. ALPN never offers HTTP/2: etcd's peer port would select it
+and then speak HTTP/1.1.
 """
 
 import ssl
@@ -21,36 +21,36 @@ from kvorum.edge.contexts import (
 from kvorum.edge.subject import is_for, subject_of
 
 REFUSED = "client certificate authentication failed"
-"""What etcd says of a certificate with a wrong name, whichever side shows it."""
+"""etcd's text for a certificate with a wrong name, on either side."""
 
 
 @dataclass(frozen=True, slots=True)
 class DialSettings:
-    """TLS for the members that are dialed."""
+    """TLS for dialing members."""
 
     cert_file: str = ""
     key_file: str = ""
-    """The certificate to show if asked for one; empty: none."""
+    """Certificate and key to present on request; empty: none."""
     ca_file: str = ""
-    """Authorities of the members that are dialed; empty: those that this machine trusts."""
+    """Authorities of the dialed members; empty: the system's."""
     server_name: str = ""
-    """The name that certificates have to be for; empty: the host that is dialed."""
+    """The name that certificates must be for; empty: the dialed host."""
     insecure: bool = False
-    """Trust everyone: certificates that members made for themselves prove nothing."""
+    """Trust any certificate: self-signed ones prove nothing."""
     allowed_names: tuple[str, ...] = ()
-    """Common names of the members that are dialed; empty: any."""
+    """Common names of the dialed members; empty: any."""
     allowed_hostnames: tuple[str, ...] = ()
-    """Host names; a certificate has to be for one of them. Empty: any."""
+    """Host names, one of which a certificate must match. Empty: any."""
     version_min: str = "TLS1.2"
     version_max: str = ""
     cipher_suites: tuple[str, ...] = ()
 
 
 class Credentials:
-    """The settings, and the context made from their files."""
+    """TLS settings for dialing, and the context made from their files."""
 
     def __init__(self, settings: DialSettings, warn: Callable[[str], None]) -> None:
-        """Read nothing yet: files that cannot be used are reported when something is dialed."""
+        """Read no files yet: `context` reports unusable files when a member is dialed."""
         self.settings = settings
         self._warn = warn
         self._context: ssl.SSLContext | None = None
@@ -67,16 +67,16 @@ class Credentials:
             try:
                 self._context = _load(settings)
             except (OSError, ValueError) as error:
-                # Noted even if loading fails: the same files would fail again.
+                # Keep the new stamps even so: the same files would fail again.
                 self._warn(str(error))
         self._stamps = stamps
         return self._context
 
     def second_context(self, error: Exception) -> ssl.SSLContext | None:
-        """Return the context to try again with after an error; None if that would not help.
+        """Return a context for a retry after an error; None if a retry would not help.
 
-        It accepts certificates that have the name of their authority, and once one was found
-        `context` does as well.
+        The returned context accepts certificates that have the same name as the authority that
+        issued them. Once it has accepted one, `context` accepts it, too.
         """
         is_self_signed = (
             isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == SELF_SIGNED
@@ -88,7 +88,7 @@ class Credentials:
         return second
 
     def refusal(self, certificate: bytes | None) -> str:
-        """Return why a genuine certificate is refused, or "" if it is not."""
+        """Return why to refuse a valid certificate because of its names, or "" to accept it."""
         names, hostnames = self.settings.allowed_names, self.settings.allowed_hostnames
         if self.settings.insecure or not (names or hostnames):
             return ""

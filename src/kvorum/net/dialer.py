@@ -1,15 +1,16 @@
-"""Requests to other members: `kvorum.peer.interface.Dialer` on the loop's own sockets.
+"""Requests to other members: implements `kvorum.net.interface.Dialer` on asyncio.
 
-A connection carries one request at a time. When its answer is complete it is kept for a few
-seconds for the next short one, and closed before the other side would. A request on a kept
-connection that ends before the first byte of an answer is sent again on a new one, once, and
-only if it is a GET: a raft message may have been read.
+A connection carries one request at a time. After a complete answer the dialer keeps the connection
+for a few seconds for the next request, and closes it before the other side would. If a kept
+connection ends before the first byte of an answer, the dialer sends the request once more on a new
+one, but only if it is a GET: the member may have processed a raft message.
 
-What arrives is handed out as it comes. A connection whose pieces are not polled is not read, so
-memory stays bounded whatever the other side sends; a caller that gathers an answer limits it.
+`poll` returns pieces of answers as they arrive. The dialer stops reading a connection whose pieces
+are not polled, so memory stays bounded whatever the other side sends. Callers that gather a whole
+answer must limit it themselves.
 
-An unforeseen error about an address or an answer makes that request fail (see
-`kvorum.member.boundary`): nothing here touches the member.
+An unforeseen error about an address or an answer only fails that request (see
+`kvorum.member.boundary`): this module does not touch the member's state.
 """
 
 import asyncio
@@ -25,14 +26,14 @@ from kvorum.net.interface import WRITABLE_BYTES, DialEvent, DialEventKind
 from kvorum.net.links import Address, Connection, Request, address_of, words_of
 
 IDLE_CONNECTIONS_MAX = 4
-"""Connections kept for one URL of a member."""
+"""Idle connections kept for one URL of a member."""
 GOODBYE_SECONDS_MAX = 1.0
-"""How long the other side may take to acknowledge that a connection is closed."""
+"""Time for the other side to answer TLS's close_notify."""
 LAST_CHUNK = b"0\r\n\r\n"
 
 
 class HttpDialer:
-    """Dials; see `kvorum.peer.interface.Dialer`. Used on the thread of its loop only."""
+    """Implements `kvorum.net.interface.Dialer`; only the thread of its event loop may use it."""
 
     def __init__(
         self,
@@ -44,10 +45,10 @@ class HttpDialer:
         wake: Callable[[], None],
         boundary: Boundary | None = None,
     ) -> None:
-        """`wake` is called when there is something to poll.
+        """Create a dialer that calls `wake` when it has events to poll.
 
-        Connections are made from the local address, if one is given. Without a boundary, unforeseen
-        errors are not reported; requests fail with them all the same.
+        Connections start from the local address, if one is given. Without a boundary, unforeseen
+        errors fail their requests without being reported.
         """
         self._loop = loop
         self._credentials = credentials
@@ -64,12 +65,12 @@ class HttpDialer:
         self._idle: dict[str, list[Connection]] = {}
         self._connections: set[Connection] = set()
 
-    # What the interface has.
+    # The interface.
 
     def request(
         self, url: str, method: str, target: str, headers: Headers, body: bytes | None
     ) -> int:
-        """Begin a request."""
+        """Start a request."""
         self._numbers += 1
         number = self._numbers
         try:
@@ -85,7 +86,7 @@ class HttpDialer:
     def _begin(
         self, number: int, url: str, method: str, target: str, headers: Headers, body: bytes | None
     ) -> None:
-        # Imported late: a member that is alone asks nobody.
+        # A cluster of one member dials no peers and does not need this import.
         import h11
 
         address = address_of(url)
@@ -127,7 +128,7 @@ class HttpDialer:
                 request.connection.transport.write(LAST_CHUNK)
 
     def pending_bytes(self, number: int) -> int:
-        """Return how many bytes were sent and have not yet left."""
+        """Return the number of bytes queued that have not left yet."""
         request = self._requests.get(number)
         if request is None:
             return 0
@@ -136,20 +137,20 @@ class HttpDialer:
         return request.connection.transport.get_write_buffer_size()
 
     def knock(self, number: int) -> int:
-        """Ask the host that carries a request whether it is there."""
+        """Probe the host at the other end of a request's connection."""
         self._numbers += 1
         knock = self._numbers
         request = self._requests.get(number)
         connection = None if request is None else request.connection
         if connection is None or connection.address.path:
-            # There is no host to be asked, or it is this one.
+            # No connection exists, or it is a unix socket on this host.
             self.add_event(DialEventKind.FAILED, knock, "no host")
         else:
             self._knocks[knock] = self._loop.create_task(self._knock(knock, connection))
         return knock
 
     async def _knock(self, knock: int, connection: Connection) -> None:
-        # The address of the connection: names may take as long to be looked up as a silent host.
+        # Use the connection's peer address: a name lookup may take as long as a silent host.
         carrier: socket.socket = connection.transport.get_extra_info("socket")
         kind = DialEventKind.FAILED
         try:
@@ -168,7 +169,7 @@ class HttpDialer:
             self.add_event(kind, knock, None)
 
     def cancel(self, number: int) -> None:
-        """Give up a request."""
+        """Cancel a request."""
         request = self._requests.pop(number, None)
         if request is not None:
             _let_go(request)
@@ -186,7 +187,7 @@ class HttpDialer:
         return events
 
     def stop(self) -> None:
-        """Give up everything; there are no more events."""
+        """Cancel all requests and close all connections; no events follow."""
         requests, self._requests = self._requests, {}
         for request in requests.values():
             _let_go(request)
@@ -262,31 +263,31 @@ class HttpDialer:
                 return connection
         return None
 
-    # What connections report.
+    # Callbacks from connections; see `kvorum.net.links.Owner`.
 
     def add_event(self, kind: DialEventKind, number: int, detail: object) -> None:
-        """Take an event of a request."""
+        """Queue an event of a request."""
         if not self._events:
             self._wake()
         self._events.append(DialEvent(kind, number, detail))
 
     def end(self, request: Request, kind: DialEventKind, detail: object) -> None:
-        """Take the last event of a request."""
+        """Queue the last event of a request."""
         if self._requests.pop(request.number, None) is not None:
             self.add_event(kind, request.number, detail)
 
     def unforeseen(self, error: Exception, what: str, sent: bytes | str) -> str:
-        """Report an unforeseen error; return the reason for which the request fails."""
+        """Report an unforeseen error; return the failure text for the request."""
         if self._boundary is not None:
             self._boundary.take(error, "dial", what, sent)
         return f"unforeseen {type(error).__name__}: {error}"
 
     def is_open(self, request: Request) -> bool:
-        """Return whether a request is still wanted."""
+        """Return whether a request has neither ended nor been cancelled."""
         return request.number in self._requests
 
     def refusal(self, certificate: bytes | None) -> str:
-        """Return why the other side's certificate is refused, or "" if it is not."""
+        """Return why to refuse the other side's certificate, or "" to accept it."""
         return self._credentials.refusal(certificate)
 
     def hold(self, connection: Connection) -> None:
@@ -294,15 +295,15 @@ class HttpDialer:
         self._held.append(connection)
 
     def made(self, connection: Connection) -> None:
-        """Note a connection, which exists until it is `lost`."""
+        """Register a connection, which exists until `lost`."""
         self._connections.add(connection)
 
     def lost(self, connection: Connection) -> None:
-        """Note that a connection is closed."""
+        """Remove a closed connection."""
         self._connections.discard(connection)
 
     def keep(self, connection: Connection) -> bool:
-        """Keep an idle connection; False: there are enough."""
+        """Keep an idle connection; return False if enough are kept."""
         kept = self._idle.setdefault(connection.address.url, [])
         if len(kept) >= IDLE_CONNECTIONS_MAX:
             return False
@@ -310,7 +311,7 @@ class HttpDialer:
         return True
 
     def forget(self, connection: Connection) -> None:
-        """Forget a connection that may be kept."""
+        """Remove a connection from the idle ones, if it is among them."""
         kept = self._idle.get(connection.address.url)
         if kept and connection in kept:
             kept.remove(connection)

@@ -1,7 +1,8 @@
-"""Reads an HTTP/1.1 answer as its bytes arrive: the head with h11, the body with code of ours.
+"""Parses an HTTP/1.1 answer as its bytes arrive: the head with h11, the body with its own code.
 
-Every raft message that a member receives is a part of a chunked body, so a chunk has to cost
-little. Bodies are handed out as they arrive, never gathered; the caller limits what it keeps.
+Every raft message that a member receives is a part of a chunked body, so parsing a chunk must be
+cheap. Parsers return pieces of a body as they arrive and never gather them; callers that gather
+pieces must limit them.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ _CRLF = b"\r\n"
 
 
 class AnswerError(Exception):
-    """The other side does not speak HTTP/1.1 as it should."""
+    """The other side's answer violates HTTP/1.1."""
 
 
 class SizedBody:
-    """A body of the length that the head gives."""
+    """A body with a Content-Length."""
 
     __slots__ = ("_left", "has_excess", "is_complete")
     ends_with_connection = False
@@ -38,7 +39,7 @@ class SizedBody:
         """Whether bytes arrived after the end."""
 
     def feed(self, data: bytes) -> bytes:
-        """Take what arrived and return the part that belongs to the body."""
+        """Return the part of received bytes that belongs to the body."""
         self.has_excess = len(data) > self._left
         piece = data[: self._left] if self.has_excess else data
         self._left -= len(piece)
@@ -47,7 +48,7 @@ class SizedBody:
 
 
 class EndlessBody:
-    """A body that lasts until the connection ends."""
+    """A body that ends with the connection."""
 
     __slots__ = ()
     ends_with_connection = True
@@ -55,28 +56,28 @@ class EndlessBody:
     has_excess = False
 
     def feed(self, data: bytes) -> bytes:
-        """Take what arrived and return the part that belongs to the body."""
+        """Return the part of received bytes that belongs to the body: all."""
         return data
 
 
 class ChunkedBody:
-    """Chunks, the last of which is empty; lines after it are read and ignored."""
+    """A chunked body; the parser ignores trailers."""
 
     __slots__ = ("_left", "_line", "_trailer_lines", "has_excess", "is_complete")
     ends_with_connection = False
 
     def __init__(self) -> None:
         self._left = 0
-        """What is left of a chunk, including the two bytes that end it."""
+        """Remaining bytes of a chunk, including the CRLF after it."""
         self._line = b""
-        """The beginning of a line whose end has not arrived."""
+        """The start of a line whose end has not arrived."""
         self._trailer_lines = -1
         """Lines since the last chunk, or -1 before it."""
         self.is_complete = False
         self.has_excess = False
 
     def feed(self, data: bytes) -> bytes:
-        """Take what arrived and return the part that belongs to the body; raise AnswerError."""
+        """Return the part of received bytes that belongs to the body; raise AnswerError."""
         if self._line:
             data, self._line = self._line + data, b""
         pieces: list[bytes] = []
@@ -108,7 +109,7 @@ class ChunkedBody:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_line(self, line: bytes) -> int:
-        """Take a chunk's size or a line after the last; return how much precedes the next one."""
+        """Parse a size line or a trailer line; return the bytes up to the next line."""
         if self._trailer_lines < 0:
             digits = line.partition(b";")[0].rstrip()
             if not _SIZE.fullmatch(digits):
@@ -123,7 +124,7 @@ class ChunkedBody:
         return 0
 
     def _check_end(self, beginning: bytes, left: int) -> None:
-        """Check the first of the two bytes that end a chunk, if only that one has arrived."""
+        """Check the first byte of a chunk's final CRLF, if only that one has arrived."""
         if beginning and beginning != (_CRLF[:1] if left >= 2 else _CRLF[1:]):
             raise AnswerError("a chunk is longer than its size")
 
@@ -132,12 +133,12 @@ Body = SizedBody | EndlessBody | ChunkedBody
 
 
 class Head:
-    """Sends one request's head, and reads the head of its answer."""
+    """Writes one request's head, and parses the head of its answer."""
 
     __slots__ = ("_http", "_method")
 
     def __init__(self, method: str) -> None:
-        # Imported late: a member that is alone reads no answers.
+        # A cluster of one member reads no answers and does not need this import.
         import h11
 
         self._method = method
@@ -150,7 +151,7 @@ class Head:
         return data
 
     def feed(self, data: bytes) -> tuple[h11.Response, Body, bytes] | None:
-        """Take what arrived; once the head is complete return it, its body, and what follows.
+        """Process received bytes; once the head is complete, return it, its body, and the rest.
 
         Raises AnswerError.
         """
@@ -173,7 +174,7 @@ class Head:
             return SizedBody(0)
         headers = dict(response.headers)
         if b"transfer-encoding" in headers:
-            # Any other coding was refused with the head.
+            # h11 has refused every other coding.
             return ChunkedBody()
         if b"content-length" in headers:
             return SizedBody(int(headers[b"content-length"]))

@@ -1,4 +1,4 @@
-"""The seam to other members: requests to them, and the events of each."""
+"""The seam to other members: requests to them, and the events of each request."""
 
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
@@ -7,24 +7,24 @@ from kvorum.edge.interface import Headers
 
 
 class DialEventKind(IntEnum):
-    """What happened to a request that was sent to another member."""
+    """Kinds of events of a request to another member."""
 
     RESPONDED = 1
     """The head of the answer. Detail: (status, headers with lower-case names)."""
     PIECE = 2
     """A piece of the answer's body. Detail: its bytes."""
     COMPLETED = 3
-    """The answer is complete. Detail: None. Nothing follows."""
+    """The answer is complete. Detail: None. This is the last event."""
     FAILED = 4
-    """The answer broke off, or there was none. Detail: the reason in words. Nothing follows."""
+    """The answer broke off or never came. Detail: the reason as text. This is the last event."""
     WRITABLE = 5
     """The pending bytes of the request's body fell below `WRITABLE_BYTES`. Detail: None."""
     REFUSED = 6
-    """As FAILED: the connection was refused, because nobody listens at that address."""
+    """As FAILED, where the host refused the connection: no process listens at the address."""
 
 
 FAILURES = frozenset((DialEventKind.FAILED, DialEventKind.REFUSED))
-"""The last event of a request that was not answered, or not completely."""
+"""Kinds of last events that mean no complete answer."""
 
 
 class DialEvent(NamedTuple):
@@ -36,19 +36,18 @@ class DialEvent(NamedTuple):
 
 
 WRITABLE_BYTES = 256 * 1024
-"""A request's body may be sent more while fewer bytes than this are pending."""
+"""Pending bytes of a request's body below which the caller may send more."""
 
 
 class Dialer(Protocol):
-    """Sends HTTP/1.1 requests to other members, each on a connection of its own while it lasts."""
+    """Sends HTTP/1.1 requests to other members; a connection carries one request at a time."""
 
     def request(
         self, url: str, method: str, target: str, headers: Headers, body: bytes | None
     ) -> int:
-        """Begin a request to `scheme://host:port`; return its number.
+        """Start a request to `scheme://host:port`; return its number.
 
-        With body None, `send` and `finish` follow. Whatever goes wrong is reported as FAILED, by a
-        later `poll`.
+        With body None, `send` and `finish` follow. A later `poll` reports every failure.
         """
 
     def send(self, number: int, piece: bytes) -> None:
@@ -58,17 +57,18 @@ class Dialer(Protocol):
         """End a request's body."""
 
     def pending_bytes(self, number: int) -> int:
-        """Return how many bytes were sent and have not yet left."""
+        """Return the number of bytes queued that have not left yet."""
 
     def knock(self, number: int) -> int:
-        """Ask the host that carries a request whether it is there; return the number of this knock.
+        """Probe the host at the other end of a request's connection; return the probe's number.
 
-        A connection is made to the same address and closed, and nothing is sent: a host answers
-        whatever its processes do. The one event is COMPLETED, REFUSED or FAILED.
+        The probe opens and closes a connection to the same address and sends nothing, so the
+        host's kernel answers whatever its processes do. Its only event is COMPLETED, REFUSED or
+        FAILED.
         """
 
     def cancel(self, number: int) -> None:
-        """Give up a request; it has no more events."""
+        """Cancel a request; no event of it follows."""
 
     def poll(self) -> list[DialEvent]:
         """Take the events, in order."""

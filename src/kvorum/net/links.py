@@ -1,7 +1,7 @@
-"""One connection to another member: a request goes out on it, and its answer comes back.
+"""One connection to another member, which sends a request and receives its answer.
 
-When the answer is complete the connection is kept for a few seconds for the next request, and
-closed before the other side would close it.
+After a complete answer the owner may keep the connection for a few seconds for the next request;
+it is closed before the other side would close it.
 """
 
 import asyncio
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     import h11
 
 IDLE_SECONDS_MAX = 5.0
-"""How long a connection is kept; members close theirs after ten seconds."""
+"""Time to keep an idle connection; members close idle connections after ten seconds."""
 UNPOLLED_BYTES_MAX = 4 * 1024 * 1024
-"""A connection is not read while so much of it waits for `poll`."""
+"""Bytes received since the last `poll` above which a connection stops reading."""
 KEEPALIVE_SECONDS = 30
 VERDICT_SECONDS_MAX = 0.5
-"""How long a member whose certificate is refused may take to refuse this one's as well."""
+"""Time for the other side to refuse our certificate, too, after we have refused its."""
 
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
 class Address(NamedTuple):
-    """Where a URL leads."""
+    """The address that a URL names, for dialing."""
 
     url: str
     authority: str
     host: str
     port: int
     path: str
-    """A socket's file; empty for TCP."""
+    """The path of a unix socket; empty for TCP."""
     is_secure: bool
 
 
 def address_of(text: str) -> Address:
-    """Return where a URL leads; raise ValueError."""
+    """Return the address that a URL names; raise ValueError."""
     if not (text.isascii() and text.isprintable()):
-        # Members of other versions may have stored it in the form it was given.
+        # Members of other versions may have stored the URL without encoding it.
         text = encoded(text)
     parsed = url(text)
     is_secure = parsed.scheme in ("https", "unixs")
@@ -63,7 +63,7 @@ def address_of(text: str) -> Address:
 
 
 class Request:
-    """One request, from its beginning until its last event."""
+    """One request, from its start until its last event."""
 
     __slots__ = (
         "address",
@@ -84,9 +84,9 @@ class Request:
         self.address = address
         self.head = head
         self.first = body or b""
-        """The body, if it was given with the request."""
+        """The body given with the request, if any."""
         self.unsent: list[bytes] = []
-        """Pieces of the body, framed, that wait for a connection."""
+        """Pieces of the body, framed as chunks, that wait for a connection."""
         self.is_ended = body is not None
         self.writable_owed = False
         self.connection: Connection | None = None
@@ -94,25 +94,25 @@ class Request:
 
 
 class Owner(Protocol):
-    """What a connection reports to."""
+    """The owner of connections, to which they report: the dialer."""
 
     polls: int
-    """How often events were polled."""
+    """Number of polls so far."""
 
     def add_event(self, kind: DialEventKind, number: int, detail: object) -> None:
-        """Take an event of a request."""
+        """Queue an event of a request."""
 
     def end(self, request: Request, kind: DialEventKind, detail: object) -> None:
-        """Take the last event of a request."""
+        """Queue the last event of a request."""
 
     def is_open(self, request: Request) -> bool:
-        """Return whether a request is still wanted."""
+        """Return whether a request has neither ended nor been cancelled."""
 
     def refusal(self, certificate: bytes | None) -> str:
-        """Return why the other side's certificate is refused, or "" if it is not."""
+        """Return why to refuse the other side's certificate, or "" to accept it."""
 
     def unforeseen(self, error: Exception, what: str, sent: bytes | str) -> str:
-        """Report an unforeseen error; return the reason for which the request fails."""
+        """Report an unforeseen error; return the failure text for the request."""
 
     def dial(self, request: Request) -> None:
         """Send a request on a new connection."""
@@ -121,20 +121,20 @@ class Owner(Protocol):
         """Let a connection read again after the next poll."""
 
     def made(self, connection: "Connection") -> None:
-        """Note a connection, which exists until it is `lost`."""
+        """Register a connection, which exists until `lost`."""
 
     def lost(self, connection: "Connection") -> None:
-        """Note that a connection is closed."""
+        """Remove a closed connection."""
 
     def keep(self, connection: "Connection") -> bool:
-        """Keep an idle connection; False: there are enough."""
+        """Keep an idle connection; return False if enough are kept."""
 
     def forget(self, connection: "Connection") -> None:
-        """Forget a connection that may be kept."""
+        """Remove a connection from the idle ones, if it is among them."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection to a member; `request` is the one it carries, if any."""
+    """One connection to a member; it carries at most one request at a time."""
 
     __slots__ = (
         "_arrived_bytes",
@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
         self._is_kept = False
         self._may_keep = False
         self._refusal = ""
-        """Why the other side's certificate is refused."""
+        """Why the other side's certificate is refused; empty if it is not."""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._arrived_bytes = 0
         self._arrived_poll = 0
@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol):
     # Requests.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the request that this connection was made for."""
+        """Check the other side's certificate, and send the first request."""
         self.transport = transport = cast(asyncio.Transport, transport)
         self._owner.made(self)
         transport.set_write_buffer_limits(high=WRITABLE_BYTES - 1, low=WRITABLE_BYTES - 1)
@@ -186,8 +186,9 @@ class Connection(asyncio.Protocol):
             if self.address.is_secure:
                 certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
                 if refusal := self._owner.refusal(certificate):
-                    # Nothing is sent. The other side's verdict on this member's certificate is
-                    # on its way in TLS 1.3, and the operator of a wrong one needs to see it.
+                    # Send nothing, but wait briefly before failing: in TLS 1.3 the other side's
+                    # alert about our own certificate may still arrive, and the operator needs to
+                    # see it.
                     self._request, self._refusal = request, refusal
                     self._idle_timer = self._loop.call_later(
                         VERDICT_SECONDS_MAX, self._fail, refusal
@@ -199,7 +200,7 @@ class Connection(asyncio.Protocol):
             self._unforeseen(error, b"")
 
     def begin(self, request: Request, *, is_kept: bool) -> None:
-        """Send a request, and the part of its body that is there."""
+        """Send a request, with the queued part of its body."""
         self._request, self._body, self._is_kept = request, None, is_kept
         self._head = Head(request.head.method.decode())
         request.connection = self
@@ -210,7 +211,7 @@ class Connection(asyncio.Protocol):
             self.resume_writing()
 
     def resume_writing(self) -> None:
-        """Report that there is room again."""
+        """Report WRITABLE if the request's body has reached the limit before."""
         request = self._request
         if request is not None and request.writable_owed:
             request.writable_owed = False
@@ -223,10 +224,10 @@ class Connection(asyncio.Protocol):
     # Answers.
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of an answer."""
+        """Process a part of an answer."""
         request = self._request
         if request is None:
-            # Nothing was asked for.
+            # The other side sends data without a request.
             self.abort()
             return
         if self._refusal:
@@ -257,7 +258,7 @@ class Connection(asyncio.Protocol):
             self._complete(request)
 
     def _receive_head(self, request: Request, data: bytes) -> bytes:
-        """Take a part of a head; return the bytes after it."""
+        """Process a part of the answer's head; return the bytes after the head."""
         assert self._head is not None
         self._is_kept = False
         found = self._head.feed(data)
@@ -295,14 +296,14 @@ class Connection(asyncio.Protocol):
         self._owner.end(request, DialEventKind.COMPLETED, None)
 
     def read_on(self) -> None:
-        """Read again: what arrived was polled."""
+        """Resume reading after a poll."""
         if not self.transport.is_closing():
             self.transport.resume_reading()
 
     # The end.
 
     def leave_idle(self) -> bool:
-        """End the time of being kept; return whether the connection can be used."""
+        """Stop the idle timer; return whether the connection is usable."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
@@ -314,7 +315,7 @@ class Connection(asyncio.Protocol):
         self.transport.close()
 
     def abort(self) -> None:
-        """Close at once, without an event."""
+        """Close the connection at once, without an event."""
         self.leave_idle()
         self._owner.forget(self)
         self._request = None
@@ -331,7 +332,7 @@ class Connection(asyncio.Protocol):
         self._fail(self._owner.unforeseen(error, what, sent))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report what the end means for the request."""
+        """Complete, resend or fail the request of a connection that has ended."""
         request, body = self._request, self._body
         self.leave_idle()
         self._owner.forget(self)
@@ -342,7 +343,7 @@ class Connection(asyncio.Protocol):
         if body is not None and body.ends_with_connection and exc is None:
             self._owner.end(request, DialEventKind.COMPLETED, None)
         elif self._is_kept and request.head.method == b"GET" and request.is_ended:
-            # The other side closed it while it was kept, and nothing was lost.
+            # The other side closed the idle connection before any byte of an answer.
             request.connection = None
             self._owner.dial(request)
         else:
@@ -360,14 +361,14 @@ def _set_options(sock: socket.socket) -> None:
 
 
 def words_of(error: Exception) -> str:
-    """Return what went wrong."""
+    """Return an error's text, in Go's words where possible."""
     if isinstance(error, ssl.SSLError):
         return failure(error)
     if isinstance(error, socket.gaierror):
         return str(error.strerror).lower()
     if isinstance(error, OSError) and error.errno:
         text = os.strerror(error.errno).lower()
-        # An error about a file names it.
+        # `load_identity` and `load_authorities` put the file's path into `strerror`.
         return error.strerror if error.strerror and "/" in error.strerror else text
     if isinstance(error, ConnectionResetError) and not str(error):
         return "connection reset by peer"

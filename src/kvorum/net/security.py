@@ -1,7 +1,7 @@
-"""What the flags say about TLS, for clients or for members, and the edge's settings made of it.
+"""The TLS flags for clients or peers, and the edge's and the dialer's settings made from them.
 
-Texts are etcd's. A listener has TLS if its URL says so; `https` and `http` may share an address;
-the first byte of a connection tells them apart.
+Error texts are etcd's. A listener has TLS if its URL's scheme has. `https` and `http` may share an
+address; the first byte of a connection distinguishes them.
 """
 
 import ssl
@@ -21,7 +21,7 @@ _ALIASES = {
     "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305": "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
 }
 _NEWER = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-"""Suites of TLS 1.3, which cannot be chosen; naming them changes nothing."""
+"""Suites of TLS 1.3, which are always enabled; naming them has no effect."""
 WEAK_CIPHER_SUITES = (
     "TLS_RSA_WITH_RC4_128_SHA",
     "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
@@ -40,12 +40,12 @@ WEAK_CIPHER_SUITES = (
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
     "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
 )
-"""Suites that etcd knows and this server does not offer; they are left out with a warning."""
+"""Suites that etcd supports and this server does not; the server omits them with a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """TLS on one side of the server."""
+    """The TLS flags of one side of the server: for clients or for peers."""
 
     cert_file: str
     key_file: str
@@ -54,9 +54,9 @@ class Security:
     client_cert_auth: bool
     client_cert_file: str
     client_key_file: str
-    """The certificate shown to those that are dialed; empty: the same as to those that dial."""
+    """Certificate and key for outgoing connections; empty: the same as for incoming ones."""
     skip_address_check: bool
-    """Whether a member's certificate need not be for the address it comes from."""
+    """Whether a peer's certificate need not match the address that the peer connects from."""
     allowed_names: tuple[str, ...]
     allowed_hostnames: tuple[str, ...]
     auto: bool
@@ -67,12 +67,12 @@ class Security:
 
     @property
     def has_certificate(self) -> bool:
-        """Whether both files are given."""
+        """Whether certificate and key are both given."""
         return bool(self.cert_file and self.key_file)
 
     @property
     def names_files(self) -> bool:
-        """Whether any file is given."""
+        """Whether any TLS file is given."""
         return bool(
             self.cert_file
             or self.key_file
@@ -84,32 +84,32 @@ class Security:
 
     @property
     def uses_own(self) -> bool:
-        """Whether the server makes its own certificate: only if none is given."""
+        """Whether the server makes a self-signed certificate: only if no file is given."""
         return self.auto and not (self.cert_file or self.key_file)
 
     @property
     def asks_for_certificates(self) -> bool:
-        """Whether clients have to show a certificate: not if the server's own is self-made."""
+        """Whether clients must present a certificate; never if the server's is self-signed."""
         return not self.uses_own and bool(self.client_cert_auth or self.trusted_ca_file)
 
     @property
     def offered_cipher_suites(self) -> tuple[str, ...]:
-        """The suites that were asked for and are offered."""
+        """The requested suites that the server offers."""
         return tuple(name for name in self.cipher_suites if name in CIPHER_SUITES)
 
     @property
     def weak_cipher_suites(self) -> list[str]:
-        """The suites that were asked for and are not offered."""
+        """The requested suites that the server does not offer."""
         return [name for name in self.cipher_suites if name in WEAK_CIPHER_SUITES]
 
 
 def cipher_suites_by_name(names: Sequence[str]) -> tuple[str, ...]:
-    """Return suites by the names that the edge knows them by, without empty ones."""
+    """Return suites under the edge's names, without empty ones."""
     return tuple(_ALIASES.get(name, name) for name in names if name)
 
 
 def check_versions(security: Security) -> None:
-    """Raise ValueError for versions of TLS that do not fit."""
+    """Raise ValueError for unknown or contradictory TLS versions."""
     version_min, version_max = security.version_min, security.version_max
     for version in (version_min, version_max):
         if version not in ("", *VERSIONS):
@@ -123,7 +123,7 @@ def check_versions(security: Security) -> None:
 
 
 def check_security(security: Security, prefix: str) -> None:
-    """Raise ValueError for flags that do not fit; `prefix` is `peer-` for those of members."""
+    """Raise ValueError for invalid or contradictory flags; `prefix` is `peer-` for peer flags."""
     _check_cipher_suites(security.cipher_suites)
     if bool(security.client_cert_file) != bool(security.client_key_file):
         raise ValueError(
@@ -148,16 +148,16 @@ def _check_cipher_suites(suites: Sequence[str]) -> None:
 
 
 def is_secure(url: Url) -> bool:
-    """Return whether a URL asks for TLS."""
+    """Return whether a URL's scheme requires TLS."""
     return url.scheme in SECURE_SCHEMES
 
 
 def tls_settings(
     security: Security, urls: Sequence[Url], directory: Path
 ) -> dict[str, TlsSettings | None]:
-    """Return the TLS of each address of these URLs, None for those without.
+    """Return the TLS settings by the URLs' addresses; None for an address without TLS.
 
-    A certificate that the server makes for itself is kept under `directory`.
+    The server keeps a self-signed certificate under `directory`.
     """
     secure = {url.address for url in urls if is_secure(url)}
     plain = {url.address for url in urls if not is_secure(url)}
@@ -174,8 +174,8 @@ def tls_settings(
 
 
 def _own_files(security: Security, urls: Sequence[Url], directory: Path) -> tuple[str, str]:
-    """Return the files of a certificate that the server makes for itself, and of its key."""
-    # Imported late: it takes a while, and is rarely needed.
+    """Return the files of the self-signed certificate and its key."""
+    # The import is slow and rarely needed.
     from kvorum.net.certificates import self_signed
 
     hosts = [url.host for url in urls]
@@ -186,7 +186,7 @@ def _own_files(security: Security, urls: Sequence[Url], directory: Path) -> tupl
 def _settings(
     security: Security, urls: Sequence[Url], directory: Path
 ) -> tuple[TlsSettings, TlsSettings]:
-    """Return the settings that refuse, and those that accept, clients without TLS."""
+    """Return two settings: one refuses clients without TLS, the other accepts them."""
     if security.uses_own:
         cert_file, key_file = _own_files(security, urls, directory)
         authority = ""
@@ -214,10 +214,10 @@ def _settings(
 
 
 def dial_settings(security: Security, urls: Sequence[Url], directory: Path) -> DialSettings:
-    """Return what members are dialed with; `urls` are those that this one listens at.
+    """Return the settings for dialing; `urls` are the URLs that this member listens at.
 
-    A certificate that the server makes for itself is kept under `directory`; with such certificates
-    everyone is trusted.
+    The server keeps a self-signed certificate under `directory`; with such certificates it trusts
+    every peer.
     """
     if security.uses_own:
         cert_file, key_file = _own_files(security, urls, directory)
@@ -239,7 +239,7 @@ def dial_settings(security: Security, urls: Sequence[Url], directory: Path) -> D
 
 
 def system_authorities() -> str:
-    """Return the file of the authorities that this machine trusts; raise ValueError."""
+    """Return the file of the system's trusted authorities; raise ValueError if there is none."""
     paths = ssl.get_default_verify_paths()
     known = (paths.cafile, "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
     for path in known:

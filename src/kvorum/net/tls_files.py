@@ -1,7 +1,7 @@
-"""Whether the TLS files that flags name can be used, found out before anything is started.
+"""Check the TLS files named by flags before the server starts.
 
-Texts begin as Go's do, and say what to do. A certificate that has expired, or is not valid yet, can
-be used: those who trust it refuse it, and a new one in its place is taken without a restart.
+Texts begin as Go's do, and tell the operator what to do. An expired or not yet valid certificate is
+usable: the other side refuses it, and the server loads a replacement without a restart.
 """
 
 import os
@@ -23,7 +23,7 @@ _KEY = b"PRIVATE KEY-----"
 
 
 class TlsFileError(ValueError):
-    """A file that cannot be used: by which flag it was given, why, and what to do."""
+    """An unusable file; the text names its flag, the reason, and the remedy."""
 
 
 class _File(NamedTuple):
@@ -35,9 +35,9 @@ class _File(NamedTuple):
 
 
 def check_files(security: Security, prefix: str, now: datetime) -> list[str]:
-    """Raise TlsFileError if a file cannot be used; return what is doubtful about the others.
+    """Raise TlsFileError for an unusable file; return warnings about the others.
 
-    `prefix` is `peer-` for the flags of members.
+    `prefix` is `peer-` for peer flags.
     """
     allow_odd_names()
     doubts: list[str] = []

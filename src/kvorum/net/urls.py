@@ -1,6 +1,6 @@
-"""URLs to listen at, to advertise and to dial, read as Go reads them.
+"""Parse URLs to listen at, to advertise and to dial, by Go's rules.
 
-What cannot be read raises ValueError with etcd's text.
+Invalid URLs raise ValueError with etcd's text.
 """
 
 import ipaddress
@@ -15,7 +15,7 @@ _PORT = re.compile(r":[0-9]*", re.ASCII)
 
 
 class Url(NamedTuple):
-    """A URL to listen at or to advertise; `text` is what was given."""
+    """A URL to listen at or to advertise; `text` is its original form."""
 
     scheme: str
     host: str
@@ -33,11 +33,11 @@ class Url(NamedTuple):
 
     @property
     def address(self) -> str:
-        """The address the edge listens at: `host:port` or `unix:path`."""
+        """The address for the edge to listen at: `host:port` or `unix:path`."""
         if self.scheme.startswith("unix"):
             return f"unix:{self.host}{self.path}"
         host, port = split_host_port(self.host)
-        # As Go does; the resolver may prefer IPv6, where most clients would not find us.
+        # As Go does: with IPv6, which a resolver may prefer, most clients could not connect.
         return f"127.0.0.1:{port}" if host == "localhost" else self.host
 
 
@@ -102,7 +102,7 @@ def _check_port(text: str, host: str) -> None:
 
 
 def is_ip(text: str) -> bool:
-    """Return whether this is an IP address rather than a name."""
+    """Return whether a text is an IP address rather than a name."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Data directories and snapshots of members that do not run: read, checked, made."""
+"""Read, check and create the data directories and snapshots of stopped members."""

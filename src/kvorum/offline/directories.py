@@ -1,8 +1,8 @@
-"""Data directories made beside their place, and moved there when they are complete.
+"""Create data directories beside their final path and rename them when they are complete.
 
-Until then the place stays as it was, whatever happens, and unfinished work is removed: at once, or
-when the command is repeated, if the process was killed. If the place is an empty directory already,
-it stays and gets the content: it may be a mount point.
+Until the rename, the final path stays unchanged. A failed attempt removes its unfinished work; if
+the process was killed, the next attempt removes it. An existing empty directory is kept and filled,
+because it may be a mount point.
 """
 
 import shutil
@@ -22,36 +22,36 @@ _MOVED = "moved"
 
 
 class Stage(NamedTuple):
-    """Where the parts of a data directory are made."""
+    """The paths at which the parts of a new data directory are created."""
 
     member: Path
     wal: Path
 
 
 class DataDirectory(NamedTuple):
-    """A data directory, and where its log is if that is elsewhere."""
+    """A data directory, and the path of its log if the log is outside."""
 
     data: Path
     wal: Path | None = None
 
     @property
     def member(self) -> Path:
-        """The member's part of it."""
+        """The directory `member` of the data directory."""
         return self.data / "member"
 
     @property
     def snap(self) -> Path:
-        """Where its snapshots are."""
+        """The directory of the snapshot files."""
         return self.member / "snap"
 
     @property
     def log(self) -> Path:
-        """Where its log is."""
+        """The directory of the write-ahead log."""
         return self.wal or self.member / "wal"
 
 
 def check_vacant(data: Path, wal: Path | None) -> None:
-    """Refuse places where something is, in etcd's words; what a killed attempt left is nothing."""
+    """Refuse non-empty paths with etcd's error texts; accept the leftovers of a killed attempt."""
     left = data / _ENDING.lstrip(".")
     if data.exists() and (not data.is_dir() or any(each != left for each in data.iterdir())):
         raise CommandError(f'data-dir "{data}" not empty or could not be read')
@@ -62,12 +62,12 @@ def check_vacant(data: Path, wal: Path | None) -> None:
 def require_room(
     target: DataDirectory, database_bytes: int, log_bytes: int, exactly: Callable[[], int]
 ) -> None:
-    """Refuse if the disks of a new data directory have no room for it.
+    """Refuse if the disks of a new data directory have too little free space.
 
-    `database_bytes` is easily known and may be too much; only if there is not so much room,
-    `exactly` is asked for the bytes that the database will take.
+    `database_bytes` is a cheap upper bound. `exactly` computes the real size of the database, and
+    is called only if the upper bound does not fit.
     """
-    # A log has a segment of its full length from the first.
+    # A new log allocates its first segment at full length.
     log_bytes += SEGMENT_BYTES
     data, log = _existing(target.data), _existing(target.log)
     is_same = data.stat().st_dev == log.stat().st_dev
@@ -79,7 +79,7 @@ def require_room(
 
 
 def require_free(path: Path, needed: int) -> None:
-    """Refuse if the disk of a directory, which need not be there yet, has no room for so much."""
+    """Refuse if a directory's disk has too little free space; the directory may not exist yet."""
     free = shutil.disk_usage(_existing(path)).free
     if free < needed:
         raise CommandError(
@@ -89,14 +89,14 @@ def require_free(path: Path, needed: int) -> None:
 
 
 def _existing(path: Path) -> Path:
-    """Return a directory, or the nearest one above it that is there."""
+    """Return a directory, or its nearest ancestor that exists."""
     path = path.absolute()
     return next(each for each in (path, *path.parents) if each.is_dir())
 
 
 @contextmanager
 def staged(data: Path, wal: Path | None) -> Iterator[Stage]:
-    """Make a data directory, and its log elsewhere if a place is given, in the block."""
+    """Yield a `Stage` for the block to fill, then rename it to `data`, and its log to `wal`."""
     check_vacant(data, wal)
     data = data.absolute()
     wal = wal and wal.absolute()
@@ -109,7 +109,7 @@ def staged(data: Path, wal: Path | None) -> Iterator[Stage]:
     if wal is not None:
         wal_root = wal.with_name(wal.name + _ENDING)
         wal_stage = wal_root / "wal"
-        # What a killed attempt left belongs to nobody.
+        # `check_vacant` passed, so these can only be leftovers of a killed attempt.
         _remove(wal)
         _remove(wal_root)
     _remove(root)
@@ -126,7 +126,7 @@ def staged(data: Path, wal: Path | None) -> Iterator[Stage]:
         for path in (member, root):
             files.sync_directory(str(path))
         if wal is not None and wal_root is not None:
-            # So that another attempt knows whose log it is, if this one ends in between.
+            # If the process dies between the renames, this tells the next attempt whose log it is.
             write_file(files, str(wal_root / _MOVED), _identity(wal_stage, data))
             wal_stage.rename(wal)
             is_moved = True
@@ -153,13 +153,13 @@ def staged(data: Path, wal: Path | None) -> Iterator[Stage]:
 
 
 def _identity(log: Path, data: Path) -> bytes:
-    """Return what tells a log from any other of that name, and the directory it belongs to."""
+    """Return the device and inode of a log, and the data directory that the log belongs to."""
     found = log.stat()
     return f"{found.st_dev} {found.st_ino} {data}\n".encode()
 
 
 def _is_left(wal: Path) -> bool:
-    """Return whether a killed attempt put a log in its place, but not its data directory."""
+    """Return whether a killed attempt renamed this log, but not its data directory."""
     moved = wal.with_name(wal.name + _ENDING) / _MOVED
     if not moved.exists():
         return False
@@ -168,7 +168,7 @@ def _is_left(wal: Path) -> bool:
 
 
 def _make_parents(path: Path) -> list[Path]:
-    """Make a directory and those above it; return the ones that were not there."""
+    """Create a directory and its missing ancestors; return the created ones, outermost first."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(0o700)

@@ -1,7 +1,7 @@
-"""What a database says about its cluster: a few small buckets, held in memory.
+"""The small buckets in which a database describes its cluster, held in memory.
 
-These differ between a member's database and a restored or migrated one; the rest, however large,
-passes through untouched.
+Restoring or migrating a database rewrites only these buckets; all others stream through unchanged,
+however large they are.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,32 +33,32 @@ _BUCKETS = (CLUSTER, MEMBERS, MEMBERS_REMOVED, META)
 
 
 class Facts:
-    """The entries of the small buckets, which may be changed."""
+    """An editable copy of the buckets that describe the cluster."""
 
     def __init__(self, source: Image | View) -> None:
         self.buckets = {bucket: dict(source.items(bucket)) for bucket in _BUCKETS}
 
     def get(self, bucket: bytes, name: bytes) -> bytes | None:
-        """Return an entry."""
+        """Return the value of an entry, or None."""
         return self.buckets[bucket].get(name)
 
     def items(self, bucket: bytes) -> list[tuple[bytes, bytes]]:
-        """Return the entries of a bucket, in the order of names."""
+        """Return the entries of a bucket, sorted by name."""
         return sorted(self.buckets[bucket].items())
 
     @property
     def index(self) -> int:
-        """The entry up to which the database holds the effects."""
+        """The index of the last log entry whose effects the database holds."""
         return int.from_bytes(self.get(META, CONSISTENT_INDEX) or b"", "big")
 
     @property
     def conf_state(self) -> ConfState:
-        """The members of raft's configuration at that entry; None if not known."""
+        """Raft's configuration at `index`; `NO_MEMBERS` if the database does not record it."""
         document = self.get(META, CONF_STATE)
         return NO_MEMBERS if document is None else decode_conf_state(document)
 
     def set_applied(self, index: int, term: int, conf_state: ConfState) -> None:
-        """Record the entry up to which the database holds the effects."""
+        """Record the last applied entry's index and term, and Raft's configuration there."""
         self.buckets[META] |= {
             CONSISTENT_INDEX: index.to_bytes(8, "big"),
             TERM: term.to_bytes(8, "big"),
@@ -66,17 +66,17 @@ class Facts:
         }
 
     def cluster(self, metadata: bytes) -> Cluster:
-        """Return the membership, as seen by the member that the log's metadata names; read-only."""
+        """Return the membership, read-only, for the member that the log's metadata names."""
         ids = Metadata.FromString(metadata)
-        # A cluster reads through `get` and `items` alone.
+        # Cluster.restore calls only `get` and `items` of its backend.
         cluster = Cluster(cast("Backend", self), ids.ClusterID, ids.NodeID)
         cluster.restore()
         return cluster
 
     def correct_members(self, metadata: bytes, conf_state: ConfState) -> str:
-        """Make voters of stored learners that vote; return what else differs from Raft's members.
+        """Promote stored learners that vote in Raft; return how else members differ from Raft's.
 
-        The difference is "" if there is none.
+        The result is "" if nothing else differs.
         """
         members = self.cluster(metadata).members
         for each in promoted(members, conf_state):
@@ -84,19 +84,19 @@ class Facts:
         return difference(members, conf_state)
 
     def document(self, metadata: bytes) -> bytes:
-        """Return the membership as snapshots carry it."""
+        """Return the membership as Raft snapshots carry it."""
         return snapshot_data(self.cluster(metadata))
 
     def content(self, content: Content) -> Content:
-        """Yield the content of a database with these facts in place of its own."""
+        """Yield the content of a database with these buckets in place of its own."""
         return self._merged(content, lambda bucket: iter(self.items(bucket)))
 
     def sealed_content(self, content: SealedContent) -> SealedContent:
-        """Yield such content that comes in pieces."""
+        """Do what `content` does, for content that comes in pieces."""
         return self._merged(content, lambda bucket: iter([self.items(bucket)]))
 
     def image_content(self, content: ImageContent) -> ImageContent:
-        """Yield the content of an image to be written."""
+        """Do what `content` does, for an image to be written."""
         return self._merged(content, lambda bucket: iter(self.items(bucket)))
 
     def _merged(
@@ -104,7 +104,7 @@ class Facts:
     ) -> Iterator[tuple[bytes, AnyEntries]]:
         pending = list(_BUCKETS)
         for bucket, entries in content:
-            # Asked for late: what passes before may change them.
+            # Read these late: a consumer of earlier buckets may still change them.
             while pending and pending[0] < bucket:
                 yield pending[0], own(pending.pop(0))
             if bucket not in _BUCKETS:

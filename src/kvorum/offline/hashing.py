@@ -1,4 +1,4 @@
-"""The hash that members with the same history agree on, in memory that does not grow with them."""
+"""Compute HashKV over rows, in memory that does not grow with the number of keys."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -14,14 +14,14 @@ from kvorum.backend.native import NativeRows, Row
 from kvorum.offline.newest import Newest
 
 Walk = Callable[[], AbstractContextManager[Iterator[list[Row]]]]
-"""Begins to walk all rows, with their checksums, as often as it is called."""
+"""Starts a walk over all rows with their checksums; each call starts a new walk."""
 Blame = Callable[[list[Row]], object]
-"""Raises the error about the damaged one among some rows."""
+"""Raises the error for the damaged row among these rows."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Hashing:
-    """Rows to hash as HashKV does, without a table of all keys."""
+    """Hashes rows as HashKV does, without a table of all keys."""
 
     walk: Walk
     blame: Blame
@@ -29,10 +29,10 @@ class Hashing:
     keys_max: int | None = None
 
     def run(self, revision: int, compacted: int) -> int:
-        """Return the hash at a main revision, given the compacted one, or -1."""
+        """Return the hash at a main revision; `compacted` is the compact revision, or -1."""
         kept = Newest(self.native, deleted_at=revision, keys_max=self.keys_max)
         if compacted > 0 and not self._survey(kept, revision):
-            # No key is left: etcd then leaves out only what the compaction has deleted.
+            # Without a live key, etcd leaves out only the rows that the compaction deletes.
             kept = Newest(self.native, keys_max=self.keys_max)
             self._survey(kept, compacted)
         value: int = extend(0, KEY)
@@ -46,7 +46,7 @@ class Hashing:
         return value
 
     def _survey(self, newest: Newest, main: int) -> int:
-        """Note the rows up to a main revision; return how many keys are live."""
+        """Note the rows up to a main revision; return the number of live keys."""
         with closing(newest), self.walk() as pieces:
             for rows in _up_to(pieces, main):
                 if not newest.note(rows):
@@ -59,7 +59,7 @@ class Hashing:
 
 
 def _up_to(pieces: Iterator[list[Row]], main: int) -> Iterator[list[Row]]:
-    """Leave out the rows behind a main revision."""
+    """Yield the rows up to and including a main revision."""
     behind = row_key(revision_of(max(0, main + 1)))
     for rows in pieces:
         if rows and rows[-1][0] >= behind:

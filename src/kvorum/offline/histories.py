@@ -1,8 +1,7 @@
-"""What a member starts from beside its database: the log, and the snapshot it begins at.
+"""The log, and the snapshot at which it begins: a member starts from these and its database.
 
-A history that is written has one snapshot, at the last entry whose effects the database holds, and
-the entries after it. Reading accepts a log of etcd or of ours as it is, even with a torn end, and
-changes nothing.
+A written history has one snapshot, at the database's applied index, and the entries after it.
+Reading accepts logs of etcd and of Kvorum, even with a torn end, and changes nothing.
 """
 
 from collections.abc import Sequence
@@ -21,22 +20,22 @@ _BATCH_ENTRIES = 1_000
 
 
 class History(NamedTuple):
-    """A log, and the snapshot whose record is in it."""
+    """A log, and the snapshot that it records."""
 
     metadata: bytes
     snapshot: Snapshot | None
     entries: Sequence[Entry]
-    """Beginning right after the snapshot, or with earlier ones: all from index 1 on."""
+    """Either the entries right after the snapshot, or all entries from index 1 on."""
     state: HardState
 
 
 def read_history(
     files: Files, snap: Path, wal: Path, applied: int = 0
 ) -> tuple[Snapshot | None, LogContent]:
-    """Return the newest snapshot that counts, and the log from there on.
+    """Return the newest usable snapshot, and the log after it.
 
-    Snapshots up to `applied`, the last entry whose effects a database holds, need no file: etcd 3.8
-    writes none. Such a one has no data.
+    A snapshot up to `applied`, the database's applied index, needs no file, because etcd 3.8 writes
+    none. Without a file, the snapshot has no data.
     """
     records = valid_snapshots(files, str(wal))
     snapshot = _newest_snapshot(files, snap, {(each.index, each.term) for each in records})
@@ -66,7 +65,7 @@ def _newest_snapshot(files: Files, snap: Path, known: set[tuple[int, int]]) -> S
 
 
 def write_history(files: Files, snap: Path, wal: Path, history: History) -> None:
-    """Make a log and its snapshot, both durable."""
+    """Write a log and its snapshot, both durable on return."""
     snapshot, entries = history.snapshot, history.entries
     log = create_log(files, str(wal), history.metadata)
     try:

@@ -1,6 +1,6 @@
-"""The locks that keep two processes from a database: a member's own, and those of the tools.
+"""Locks that keep a member and the tools from using one database at the same time.
 
-etcd locks the database file itself; Kvorum has a file for it beside the database.
+etcd locks the database file itself; Kvorum locks the file `LOCK` beside its database.
 """
 
 import fcntl
@@ -20,9 +20,9 @@ IN_USE: Final = 2
 
 @contextmanager
 def etcd_lock(database: Path, seconds: float, *, is_shared: bool = False) -> Iterator[None]:
-    """Hold the lock of an etcd's database; it is waited for so long, forever if that is 0.
+    """Hold the lock of an etcd database; wait `seconds` for it, or forever if that is 0.
 
-    A shared one is for readers: it keeps members away, and no other reader.
+    A shared lock is for readers: it excludes members, but no other reader.
     """
     kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
     with database.open("rb") as file:
@@ -40,10 +40,10 @@ def etcd_lock(database: Path, seconds: float, *, is_shared: bool = False) -> Ite
 
 @contextmanager
 def kvorum_lock(files: Files, member: Path, seconds: float) -> Iterator[None]:
-    """Hold the lock of a member of ours; it is waited for so long, forever if that is 0."""
+    """Hold the lock of a Kvorum member; wait `seconds` for it, or forever if that is 0."""
     path = member / "LOCK"
     if not path.exists():
-        yield  # it has never run
+        yield  # the member has never run
         return
     descriptor = files.open(str(path), Opening.WRITE)
     try:

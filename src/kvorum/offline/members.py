@@ -1,6 +1,6 @@
-"""A member that does not run, an etcd's or ours: which of the two it is, and its database.
+"""Tell whether a stopped member is etcd's or Kvorum's, lock it, and open its database.
 
-It is kept from starting for as long as somebody works on it.
+The lock keeps the member from starting while a tool works on it.
 """
 
 from collections.abc import Iterator
@@ -16,22 +16,22 @@ from kvorum.offline.locks import etcd_lock, kvorum_lock
 
 
 def backend_of(directory: DataDirectory) -> Path:
-    """Return where a member of ours has its database."""
+    """Return the directory of a Kvorum member's database."""
     return directory.member / "backend"
 
 
 def database_of(directory: DataDirectory) -> Path:
-    """Return the file that is an etcd's database."""
+    """Return the file of an etcd member's database."""
     return directory.snap / "db"
 
 
 def is_ours(directory: DataDirectory) -> bool:
-    """Whether this is a data directory of Kvorum's."""
+    """Return whether the data directory is Kvorum's, not etcd's."""
     return (backend_of(directory) / "CURRENT").exists()
 
 
 def require(directory: DataDirectory) -> None:
-    """Refuse a directory without a database of either kind, in etcd's words."""
+    """Refuse a directory without a database of either kind, with etcd's error text."""
     if not is_ours(directory) and not database_of(directory).exists():
         raise CommandError(f"stat {database_of(directory)}: no such file or directory")
 
@@ -40,9 +40,9 @@ def require(directory: DataDirectory) -> None:
 def stopped(
     files: Files, directory: DataDirectory, seconds: float, *, is_read_only: bool = False
 ) -> Iterator[None]:
-    """Keep the member from running for as long as the block takes.
+    """Keep the member from starting while the block runs.
 
-    It is waited for so long that it ends, forever if that is 0.
+    Wait `seconds` for a running member to end, or forever if that is 0.
     """
     require(directory)
     if is_ours(directory):
@@ -57,7 +57,7 @@ def stopped(
 def opened_database(
     files: Files, environments: Environments, directory: DataDirectory
 ) -> Iterator[Image | View]:
-    """Open the database to read it; ImageErrors become CommandErrors here."""
+    """Open the database for reading; turn ImageErrors, also the block's, into CommandErrors."""
     with ExitStack() as stack:
         if is_ours(directory):
             view = open_view(files, environments, str(backend_of(directory)))

@@ -1,12 +1,12 @@
-"""Which rows are the newest of their keys, in memory that does not grow with the keys.
+"""Find the newest row of each key, in memory that does not grow with the number of keys.
 
-Beyond so many keys, what is known of them goes to a temporary file and is put together again in
-the end, a part of all keys at a time. The file is where the system has temporary files, which
-`TMPDIR` moves elsewhere, and has 24 bytes for each key and run. It has no name, so it is gone when
-the process is, however that ends.
+Beyond a limit, the records of keys go to a temporary file as runs; `finish` merges the runs, one
+group of keys at a time. The file lies in the system's directory for temporary files, which `TMPDIR`
+overrides, and takes 24 bytes for each key and run. The file has no name, so it disappears with the
+process, however the process ends.
 
-Keys are told apart by 128 bits of a hash. Two of a billion keys are taken for one with a chance
-below one in 10^20.
+Keys are compared by 128 bits of a hash. The chance that two of a billion keys collide is below one
+in 10^20.
 """
 
 from hashlib import blake2b
@@ -19,7 +19,7 @@ from kvorum.backend.encoding import CHECKSUM_BYTES, is_whole, parse_row_key
 from kvorum.backend.native import NativeRows, NewestRows, Row
 from kvorum.mvcc.keyvalue import key_of
 
-# A table with so many keys and the runs made of it have about a hundred megabytes; in Python more.
+# A compiled table of KEYS_MAX keys and its runs take about 100 MB; a table in Python takes more.
 KEYS_MAX: Final = 900_000
 _KEYS_MAX_PURE: Final = 300_000
 
@@ -33,7 +33,7 @@ _KEY_TAG: Final = 0x0A
 
 
 class Newest:
-    """The newest rows of any number of keys: rows are noted, then `finish` tells the live keys."""
+    """Tracks the newest row of each key: `note` takes rows, then `finish` counts the live keys."""
 
     def __init__(
         self, native: NativeRows | None, *, deleted_at: int = 0, keys_max: int | None = None
@@ -43,7 +43,7 @@ class Newest:
         else:
             self._known = native.NewestRows(max(0, deleted_at))
         self._keys_max = keys_max or (KEYS_MAX if native else _KEYS_MAX_PURE)
-        self._runs: list[list[int]] = []  # the lengths of their groups
+        self._runs: list[list[int]] = []  # each: the lengths of its groups
         self._file: IO[bytes] | None = None
 
     def note(self, rows: list[Row]) -> bool:
@@ -54,7 +54,7 @@ class Newest:
         return is_whole
 
     def finish(self) -> int:
-        """Return how many keys are live; no more rows are noted then."""
+        """Return the number of live keys; `note` must not be called afterwards."""
         if self._file is None:
             return self._known.live()
         self._spill()
@@ -73,13 +73,16 @@ class Newest:
         return live
 
     def close(self) -> None:
-        """Give the temporary file back, if there is one."""
+        """Delete the temporary file, if there is one."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def checksum(self, value: int, rows: list[Row], place: int, compacted: int) -> int | None:
-        """Continue a checksum as `NewestRows` does, once it is finished."""
+        """Continue a checksum as `NewestRows` does.
+
+        Rows up to `compacted` are judged correctly only after `finish`.
+        """
         return self._known.checksum(value, rows, place, compacted)
 
     def _spill(self) -> None:
@@ -93,7 +96,7 @@ class Newest:
 
 
 class PureNewestRows:
-    """What the compiled class of that name does."""
+    """The pure Python twin of the compiled class `NewestRows`."""
 
     def __init__(self, deleted_at: int) -> None:
         self._newest: dict[bytes, int] = {}
@@ -105,7 +108,7 @@ class PureNewestRows:
         return len(self._newest)
 
     def note(self, rows: list[Row]) -> bool:
-        """Note the next rows; return False if one is damaged, and then none is noted."""
+        """Note the next rows; if one is damaged, note none and return False."""
         found = []
         for key, sealed in rows:
             try:
@@ -135,7 +138,7 @@ class PureNewestRows:
         self._superseded[place >> 3] |= 1 << (place & 7)
 
     def drain(self) -> list[bytes]:
-        """Return what is known of keys, in groups, and forget it."""
+        """Return the records of all keys in groups, and empty the table."""
         groups = [bytearray() for _ in range(_GROUPS)]
         for name, row in self._newest.items():
             groups[name[0]] += name + row.to_bytes(_ROW_BYTES, "little")
@@ -143,18 +146,21 @@ class PureNewestRows:
         return list(map(bytes, groups))
 
     def load(self, records: bytes) -> None:
-        """Learn again what was drained."""
+        """Merge drained records into the table."""
         for start in range(0, len(records), _HASH_BYTES + _ROW_BYTES):
             middle = start + _HASH_BYTES
             row = int.from_bytes(records[middle : middle + _ROW_BYTES], "little")
             self._place(records[start:middle], row)
 
     def live(self) -> int:
-        """Return for how many keys the newest row is not a tombstone."""
+        """Return the number of keys whose newest row is not a tombstone."""
         return sum(not row & _TOMBSTONE for row in self._newest.values())
 
     def checksum(self, value: int, rows: list[Row], place: int, compacted: int) -> int | None:
-        """Continue a CRC-32C with keys and values of rows; return None if one is damaged."""
+        """Continue a CRC-32C with the keys and values of rows; return None if a row is damaged.
+
+        Leave out rows that a compaction at `compacted` deletes.
+        """
         for at, (key, sealed) in enumerate(rows, place):
             if not is_whole(key, sealed):
                 return None

@@ -1,4 +1,4 @@
-"""The progress of what goes through the content of a database."""
+"""Progress lines for passes over the content of a database."""
 
 from collections.abc import Iterator
 
@@ -10,10 +10,10 @@ ImageContent = Iterator[tuple[bytes, Entries | PackedLeaves]]
 
 
 class Progress(progress.Progress):
-    """Counts bytes of a total while the block lasts, and draws them now and then."""
+    """Counts bytes towards a total and redraws a progress line while the block lasts."""
 
     def counted(self, content: Content) -> Content:
-        """Count the content of a database while it passes."""
+        """Pass on the content of a database and count its bytes."""
         for bucket, entries in content:
             yield bucket, self._counted(entries)
 
@@ -23,7 +23,7 @@ class Progress(progress.Progress):
             yield key, value
 
     def counted_pieces(self, content: SealedContent) -> SealedContent:
-        """Count the content of a database that comes in pieces."""
+        """Do what `counted` does, for content that comes in pieces."""
         for bucket, pieces in content:
             yield bucket, self._counted_pieces(pieces)
 
@@ -33,7 +33,7 @@ class Progress(progress.Progress):
             yield piece
 
     def counted_image(self, content: ImageContent) -> ImageContent:
-        """Count the content of an image to be written."""
+        """Do what `counted` does, for an image to be written."""
         for bucket, entries in content:
             if isinstance(entries, Iterator):
                 yield bucket, self._counted(entries)
@@ -47,7 +47,7 @@ class _CountedLeaves:
         self._progress = progress
 
     def next_leaves(self, number: int) -> tuple[bytes, list[tuple[bytes, int]]] | None:
-        """Return the next leaves, the first with this number; None if there are no more."""
+        """Return the next leaves, numbered from `number` on; None if there are no more."""
         packed = self._leaves.next_leaves(number)
         if packed is not None:
             self._progress.add(len(packed[0]))

@@ -1,8 +1,7 @@
-"""A snapshot file: a database of etcd's, followed by its SHA-256.
+"""Snapshot files: an etcd database followed by its SHA-256.
 
-A plain copy of a member's database has no SHA-256, and is opened only if the caller says that it
-need not be checked. A file has a checksum if its length is 32 more than a multiple of 512: pages
-are not smaller.
+A plain copy of a member's database has no SHA-256; opening it fails if the caller requires one. A
+file has a checksum if its length is 32 bytes more than a multiple of 512, the smallest page size.
 """
 
 import sys
@@ -31,12 +30,12 @@ _NONE_COMPACTED = -1
 
 
 class HashCheck(Enum):
-    """What is required of the checksum after a database."""
+    """How to treat the checksum after a database."""
 
     REQUIRED = "required"
     IF_PRESENT = "if present"
     TOLD = "told"
-    """A wrong one is told of on the standard error, and that is all."""
+    """A wrong checksum only prints a warning to the standard error."""
     SKIPPED = "skipped"
 
 
@@ -46,15 +45,15 @@ class Status(NamedTuple):
     hash: int
     revision: int
     total_key: int
-    """Keys that a client sees."""
+    """The number of live keys, as a client sees them."""
     total_size: int
     version: str
-    """The version of the storage; empty before etcd 3.6."""
+    """The storage version; empty before etcd 3.6."""
 
 
 @contextmanager
 def opened_snapshot(files: Files, path: str, check: HashCheck) -> Iterator[Image]:
-    """Open a snapshot after comparing its checksum; ImageErrors become CommandErrors here."""
+    """Verify a snapshot's checksum and open it; turn ImageErrors into CommandErrors."""
     if not files.exists(path):
         raise CommandError(f"stat {path}: no such file or directory")
     if Path(path).is_dir():
@@ -105,12 +104,12 @@ def _content_length(files: Files, path: str, check: HashCheck) -> int:
 
 
 def _numbers(data: bytes) -> str:
-    """Write bytes as Go does."""
+    """Format bytes as Go prints a byte slice."""
     return f"[{' '.join(map(str, data))}]"
 
 
 def used_bytes(files: Files, path: str) -> int:
-    """Return how much of a database is in use, for which all of it is read."""
+    """Read a whole database and return how many of its bytes are in use."""
     with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
         for bucket in image.buckets():
             for _ in image.leaves(bucket):
@@ -119,7 +118,7 @@ def used_bytes(files: Files, path: str) -> int:
 
 
 def status_of(files: Files, path: str, native: NativeRows | None = None) -> Status:
-    """Read all of a snapshot and return what is in it, in memory that does not grow with it."""
+    """Read a whole snapshot and return its status, in memory that does not grow with it."""
     value, revision, version = 0, 0, ""
     newest = Newest(native)
     with (

@@ -1,7 +1,7 @@
-"""What must hold of a member's files: the database fits the log, and both are whole.
+"""Verify a stopped member's files: the database matches the log, and neither is damaged.
 
-The first part is what etcd checks under ETCD_VERIFY, in its words. The database is read to its end:
-every page of an etcd's, every checksum of ours.
+`verify` compares database and log as etcd does under ETCD_VERIFY, with etcd's error texts. Then it
+reads the whole database: every page of etcd's, every checksum of Kvorum's.
 """
 
 from contextlib import ExitStack
@@ -22,17 +22,17 @@ from kvorum.wal import read_log, valid_snapshots
 
 VARIABLE = "ETCD_VERIFY"
 VALUES = ("all", "storage_wal")
-"""What the variable has where files are to be verified."""
+"""The values of the variable that request verification."""
 
 
 class Verified(NamedTuple):
-    """What the files of a member say."""
+    """The numbers that verification read from a member's files."""
 
     consistent_index: int
-    """The entry up to which the database holds the effects."""
+    """The index of the last log entry whose effects the database holds."""
     term: int
     snapshot_index: int
-    """Where the log begins."""
+    """The index of the snapshot after which the log begins."""
     commit: int
     last_index: int
     revision: int
@@ -44,8 +44,8 @@ def verify(
 ) -> Verified:
     """Check the files of a stopped member; raises CommandError, WalError or BackendError.
 
-    With `is_exact` the database must hold the effects of exactly what is committed, as in a
-    directory that was just restored.
+    With `is_exact`, the database's index and term must equal the log's commit index and term, as
+    in a directory that was just restored.
     """
     require(directory)
     snapshot = valid_snapshots(files, str(directory.log))[-1]
@@ -79,7 +79,7 @@ def verify(
 
 
 def _walk(files: Files, environments: Environments, directory: DataDirectory) -> tuple[int, int]:
-    """Read the database to its end; return the newest revision and how many rows there are."""
+    """Read the whole database; return the newest revision and the number of rows."""
     key, rows = b"", 0
     with ExitStack() as stack:
         database = stack.enter_context(opened_database(files, environments, directory))

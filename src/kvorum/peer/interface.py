@@ -1,7 +1,7 @@
-"""The seams of the peer room: what carries bytes, and what the transport serves.
+"""The seams of the peer package: the edge, and the host that the transport serves.
 
-Requests come in through an edge, go out through a dialer; both are polled by the loop, which passes
-their events on. Nothing here blocks, and time is passed in.
+Requests come in through an edge and go out through a dialer; the loop polls both and passes their
+events on. Nothing here blocks, and callers pass the time in.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from kvorum.raft.messages import Message
 
 
 class Output(Protocol):
-    """The part of an edge by which requests of other members are answered."""
+    """The part of an edge that answers requests of other members."""
 
     def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
         """As `Edge.respond`."""
@@ -31,43 +31,43 @@ class Output(Protocol):
         """As `Edge.peer`."""
 
     def pause(self, call: int) -> None:
-        """Read no more of a request's body until `resume`; what arrived may still come."""
+        """Read no more of a request's body until `resume`; pieces already read may still come."""
 
     def resume(self, call: int) -> None:
         """Read a request's body again."""
 
 
 class Host(Protocol):
-    """What the transport serves: a member, or any other program that runs raft."""
+    """The transport's host: a member, or any other program that runs raft."""
 
     def receive(self, message: Message) -> None:
-        """Take a raft message. One with a snapshot comes after its file is durable."""
+        """Take a raft message. A snapshot's database file is durable before its message comes."""
 
     def unreachable(self, peer: int) -> None:
         """Note that a message to a peer was probably lost."""
 
     def snapshot_sent(self, transfer: Any, *, failed: bool) -> None:
-        """Take the outcome of a snapshot that was to be sent."""
+        """Take the outcome of a snapshot transfer to a peer."""
 
     def connected(self, peer: int, now: float) -> None:
-        """Note that a peer can be reached from now on."""
+        """Note that a peer is reachable from now on."""
 
     def disconnected(self, peer: int) -> None:
-        """Note that a peer cannot be reached."""
+        """Note that a peer is not reachable any more."""
 
     def absent(self, peer: int) -> None:
-        """Note that nobody listens any more where a peer was: its process has ended."""
+        """Note that a peer's addresses refuse connections, because its process has ended."""
 
     def present(self, peer: int) -> None:
-        """Note that a peer's host is not silent: a knock at it had an outcome."""
+        """Note that a peer's host is not silent: a probe (`Transport.knock`) had an outcome."""
 
     def is_removed(self, peer: int) -> bool:
         """Return whether a node once belonged to the group and no longer does."""
 
     def removed(self) -> None:
-        """Note that the group says that this node was removed."""
+        """Note that a peer reports that the group has removed this node."""
 
     def submit(
         self, work: Any, done: Callable[[Any], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Run `work.run(files)` off the loop, and pass its result or error back on it."""
+        """Run `work.run(files)` off the loop; call `done` or `failed` on the loop."""

@@ -1,7 +1,7 @@
-"""Whether the server can listen where it is told to, found out before the member starts.
+"""Check, before the member starts, that the process can listen at its addresses.
 
-An address is bound and let go again. If another process has it, that process is named where /proc
-shows it, which is so for processes of the same user, or of any user to root.
+The check binds each address and releases it. If another process has the address, the error names
+that process if /proc shows it: to root always, to other users only for their own processes.
 """
 
 import errno
@@ -22,9 +22,9 @@ _ACCEPTING = 0x10000
 
 
 def listen_address(text: str, flag: str = "--listen-addr") -> Url:
-    """Return the URL of `host:port`, where the port may have a name, if it can be listened at.
+    """Return the URL of `host:port`, where the port may be a service name, after a trial bind.
 
-    Raises AddressRefusedError with etcd's text, and what to do.
+    Raises AddressRefusedError with etcd's text and advice.
     """
     try:
         host, port = split_host_port(text)
@@ -44,7 +44,7 @@ def listen_address(text: str, flag: str = "--listen-addr") -> Url:
 
 
 def check_address(url: Url, flag: str, *, reuse_port: bool) -> None:
-    """Raise AddressRefusedError if nothing can listen at an address, which a flag gave."""
+    """Raise AddressRefusedError if this process cannot listen at the address of a flag."""
     if url.scheme.startswith("unix"):
         _check_unix(Path(url.address.removeprefix("unix:")), flag)
         return
@@ -69,7 +69,7 @@ def _bind(host: str, port: int, *, reuse_port: bool) -> None:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse_port)
         bound.bind(address)
         if not reuse_port:
-            # Where the port is shared, this would take connections away from those that serve it.
+            # Not on a shared port: that would take connections away from the processes serving it.
             bound.listen(1)
 
 
@@ -88,7 +88,7 @@ def _advice(number: int, port: int, flag: str) -> str:
 
 
 def _check_unix(path: Path, flag: str) -> None:
-    """Refuse a path at which no socket can be made, or at which somebody serves."""
+    """Refuse a path where no socket can be made, or where another process serves."""
     try:
         if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
             raise OSError(errno.EEXIST, "the path exists and is not a socket", str(path))
@@ -116,7 +116,7 @@ def _is_served(path: Path) -> bool:
 
 
 def _tcp_sockets(port: int) -> set[str]:
-    """Return the inodes of the sockets that listen at a port."""
+    """Return the inodes of the sockets that listen on a port."""
     found = set()
     for line in (*_lines("/proc/self/net/tcp"), *_lines("/proc/self/net/tcp6")):
         _, local, _, state, *rest = line.split()
@@ -136,7 +136,7 @@ def _unix_sockets(path: str) -> set[str]:
 
 
 def _lines(path: str) -> list[str]:
-    """Return the lines of a table of /proc without its head; none where there is no such table."""
+    """Return the lines of a /proc table without its header; none if the table is missing."""
     try:
         return Path(path).read_text(errors="replace").splitlines()[1:]
     except OSError:
@@ -144,7 +144,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _owner(inodes: set[str]) -> str:
-    """Return in words which process has one of these sockets open."""
+    """Return a text that names the process that has one of these sockets open."""
     targets = {f"socket:[{inode}]" for inode in inodes}
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():

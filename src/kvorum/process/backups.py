@@ -1,10 +1,10 @@
-"""Backups that a member makes by itself: a child process makes them, over a private socket.
+"""Scheduled backups of a member, made by a child process over a private socket.
 
-Everything that a backup needs is heavy or slow: hashing, reading back, a far store and its library.
-A process of its own keeps that away from the loop, and whatever happens to it, the member goes on.
-It makes backups as `kvorumctl backup` does, so that there is one way to make them. The socket is in
-a directory that only this user may enter; the token that the child shows lives as long as the
-process, and stands for the member itself.
+Every part of a backup is heavy or slow: hashing, verification, a remote store and its library. The
+child process keeps that work off the loop, and the member survives any failure of the child. The
+child uses the code of `kvorumctl backup`, so that there is one implementation. The socket is in a
+directory that only this user may enter. The child's token is valid as long as this process runs,
+and identifies the member itself.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from kvorum.telemetry.logs import Logger
 
 RESTART_SECONDS = 5.0
 END_SECONDS_MAX = 5.0
-"""How long a child may bring what it knows into the archive before it is killed."""
+"""How long a child may take to write its last changes to the archive before it is killed."""
 NICENESS = 5
 PACKAGES = Path(__file__).parents[2]
 START = "import sys; sys.path.append(sys.argv[1]); from kvorum.backup.child import main; main()"
@@ -33,7 +33,7 @@ LINE_BYTES_MAX = 1 << 16
 
 
 def check_backups(config: Config) -> None:
-    """Refuse flags by which no backup can be made."""
+    """Raise ConfigError if the backup flags are unusable."""
     if not config.backup_to:
         return
     try:
@@ -50,7 +50,7 @@ def check_backups(config: Config) -> None:
 
 
 class Backups:
-    """The child of one member, started anew if it ends."""
+    """The backup process of one member, restarted if it ends."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Backups:
 
     @property
     def address(self) -> str:
-        """Where the child expects the member to listen."""
+        """The address at which the member must listen for the child."""
         return f"unix:{self._socket}"
 
     def start(self) -> None:
@@ -104,7 +104,8 @@ class Backups:
             "log_interval": config.backup_log_seconds,
         }
         with suppress(OSError):
-            # Shorter than a pipe; if the child is gone already, the end of its output tells.
+            # The pipe's buffer holds all of this. If the child is gone already, `_read` sees the
+            # end of its output.
             process.stdin.write(json.dumps(asked).encode() + b"\n")
         os.set_blocking(process.stdout.fileno(), False)
         self._process = process
@@ -113,7 +114,7 @@ class Backups:
         self._logger.info("making backups", to=config.backup_to, pid=process.pid)
 
     def end(self) -> None:
-        """Let the child bring what it knows into the archive while the member still answers."""
+        """Let the child write its last changes to the archive while the member still answers."""
         self._is_ending = True
         if self._timer is not None:
             self._timer.cancel()
@@ -121,7 +122,7 @@ class Backups:
             self._process.stdin.close()
 
     def stop(self) -> None:
-        """Wait for the end of the child, but not for long."""
+        """Wait for the child to end, and kill it after `END_SECONDS_MAX`."""
         self.end()
         process = self._process
         if process is not None:
@@ -134,7 +135,7 @@ class Backups:
         self._directory.cleanup()
 
     def _forget(self, process: "subprocess.Popen[bytes]") -> None:
-        """Let go of a child, which ends by that."""
+        """Close the pipes of a child, which then ends."""
         assert process.stdin is not None and process.stdout is not None
         self._process = None
         self._loop.remove_reader(process.stdout.fileno())
@@ -166,7 +167,7 @@ class Backups:
                 self._timer = self._loop.call_later(RESTART_SECONDS, self.start)
 
     def _take(self, told: dict[str, Any]) -> None:
-        """Log and count what the child has done."""
+        """Log and count a report of the child."""
         figures, kind = self._figures, told.pop("kind")
         if kind == "failed":
             self._failed(told["what"], told["error"])

@@ -1,6 +1,6 @@
-"""Defragmenting before the member starts, if that gives enough room back to the disk.
+"""Defragment the database before the member starts, if that frees enough disk space.
 
-LMDB uses free pages again, but its file never shrinks: it is written anew without them.
+LMDB reuses free pages, but its file never shrinks; only a rewrite removes the free pages.
 """
 
 from kvorum.backend import Environments, open_backend, rewrite
@@ -16,9 +16,9 @@ def defragment(
     environments: Environments,
     logger: Logger,
 ) -> None:
-    """Write a member's database anew if so many bytes of its file are free pages.
+    """Rewrite a member's database if at least `threshold_bytes` of its file are free pages.
 
-    Raises BackendError; the old file then stays.
+    Raises BackendError, and then leaves the old file in place.
     """
     directory = f"{settings.directory}/backend"
     threshold = {"bootstrap_defrag_threshold_bytes": threshold_bytes}

@@ -1,7 +1,7 @@
-"""The data directory before the member opens it: whose it is, whether it can be used.
+"""Check and lock the data directory before the member opens it.
 
-Nothing in an existing directory is changed before it is known to be this server's own. Every
-refusal says what was found and what to do.
+This module changes nothing in an existing directory before it knows that the directory belongs to
+this server. Every refusal says what was found and what to do.
 """
 
 import os
@@ -25,9 +25,9 @@ MODE = 0o700
 
 
 def prepare_directory(config: Config, files: Files, logger: Logger) -> str:
-    """Make or check the data directory and lock it; return the path of the member's part of it.
+    """Make or check the data directory and lock it; return the path of its `member` directory.
 
-    The lock is held until the process ends, and taken before anything is read or removed.
+    The process takes the lock before it reads or removes anything, and holds it until it ends.
     """
     data = Path(config.data_directory)
     _make(data, "data", logger)
@@ -38,7 +38,7 @@ def prepare_directory(config: Config, files: Files, logger: Logger) -> str:
     for path in (member, data):
         files.sync_directory(str(path))
     if config.wal_directory:
-        # Only the parent: the log's directory is made beside its place, and moved when complete.
+        # Make only the parent: the log is created beside its final path, and renamed when complete.
         parent = Path(config.wal_directory).absolute().parent
         _make(parent, "wal", logger)
     removable = _removable(files, member, config.wal_directory or str(member / "wal"))
@@ -96,7 +96,7 @@ def _lock(files: Files, path: Path) -> None:
 
 
 def _removable(files: Files, member: Path, wal: str) -> list[str]:
-    """Return leftovers of an earlier process that a start removes before it writes anything."""
+    """Return the leftovers of an earlier process that a start removes before its first write."""
     snap, backend = f"{member}/snap", f"{member}/backend"
     names = {wal: wal_leftovers(files, wal)}
     # A log whose creation was interrupted.
@@ -113,7 +113,7 @@ def _removable(files: Files, member: Path, wal: str) -> list[str]:
 
 
 def _check_room(path: Path, removable: Sequence[str]) -> None:
-    """Refuse a disk without room for one segment of the log: the member would stop at once."""
+    """Refuse a disk without room for one log segment, because the member would stop at once."""
     system, device = os.statvfs(path), path.stat().st_dev
     room = system.f_bavail * system.f_frsize
     for each in map(os.stat, removable):

@@ -1,8 +1,9 @@
-"""Lets a member in if its certificate is for the address it comes from, as etcd's listener does.
+"""Check that a peer's certificate matches the address it connects from, as etcd's listener does.
 
-An IP address in the certificate decides at once. Names are looked up, the address' name first,
-then the addresses of each name; meanwhile events of the request are kept here, and its body is not
-read on. A certificate without names is for every address, one that cannot be read is for none.
+A matching IP address in the certificate suffices. DNS names need lookups, first of the address'
+name, then of the addresses of each name; meanwhile this module queues the events of the request and
+pauses its body. A certificate without any names or addresses matches every peer, an unreadable one
+matches none.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from kvorum.net.urls import split_host_port
 from kvorum.telemetry.logs import Logger
 
 VERDICT_SECONDS = 10.0
-"""How long an answer of the name service is used."""
+"""How long the result of a name lookup is cached."""
 VERDICTS_MAX = 1000
 TELL_SECONDS = 10.0
 """How often a refusal of the same address is logged."""
@@ -27,7 +28,7 @@ _SERVED = ""
 
 
 class Doorman:
-    """Stands between the edge and the server's peers. Used on the loop's thread only."""
+    """Filters the edge's events before they reach the server. Use it on the loop's thread only."""
 
     def __init__(
         self,
@@ -45,15 +46,15 @@ class Doorman:
         self._wake = wake
         self._boundary = boundary
         self._kept: dict[int, list[Event]] = {}
-        """Events of calls whose certificates' names are being looked up."""
+        """Queued events of the calls whose certificates await a name lookup."""
         self._let_in: list[Event] = []
         self._verdicts: dict[tuple[Subject, str], tuple[float, str]] = {}
-        """For a certificate and an address: how long the verdict holds, and "" or the refusal."""
+        """For a certificate and an address: when the cached result expires, and "" or the error."""
         self._lookups: dict[tuple[Subject, str], asyncio.Task[None]] = {}
         self._told: dict[str, float] = {}
 
     def admit(self, events: list[Event]) -> list[Event]:
-        """Take events of the edge; return those that may be served now."""
+        """Take events of the edge; return the ones that the server may serve now."""
         kept, opened = self._kept, EventKind.HTTP_OPENED
         admitted, self._let_in = self._let_in, []
         for event in events:
@@ -85,7 +86,7 @@ class Doorman:
         except ValueError as error:
             self._refuse(call, address, str(error))
             return
-        # Unix sockets have no address that a certificate could be for.
+        # Unix sockets have no address that a certificate could match.
         reason = _SERVED if subject is None or not address else self._reason(subject, address)
         if reason is None:
             assert subject is not None
@@ -110,7 +111,7 @@ class Doorman:
         self._edge.respond(call, 401, headers, f"{reason}\n".encode())
 
     def _reason(self, subject: Subject, address: str) -> str | None:
-        """Return why a member is refused, "" if it is not; None if that has to be looked up."""
+        """Return the error that refuses a peer, "" to accept it, None if it needs a lookup."""
         if not subject.ip_addresses and not subject.dns_names:
             return _SERVED
         if address in subject.ip_addresses:
@@ -159,7 +160,7 @@ class Doorman:
     def _is_of(self, call: int, key: tuple[Subject, str]) -> bool:
         certificate = self._edge.peer_certificate(call)
         if certificate is None:
-            # Its connection is gone; the event that says so is on its way.
+            # The connection is gone, and its ENDED event is yet to come.
             return False
         return (subject_of(certificate), _host(self._edge.peer(call))) == key
 
@@ -200,7 +201,7 @@ def _host(peer: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Write an address in its usual form; raise ValueError."""
+    """Return an IP address in its canonical form; raise ValueError if it is none."""
     address = ipaddress.ip_address(text)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)

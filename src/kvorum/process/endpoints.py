@@ -1,7 +1,7 @@
-"""The endpoints that show the process: `/version`, `/metrics`, `/debug/vars`, `/debug/pprof/`.
+"""HTTP endpoints about the process: `/version`, `/metrics`, `/debug/vars`, `/debug/pprof/`.
 
-The last ones are for a developer: what the threads are doing, and where the loop spends its time.
-They exist only with `--enable-pprof`, or when the log is at level debug.
+The pprof endpoints are for developers: they show the threads' stacks and a profile of the loop.
+They exist only with `--enable-pprof`, or at log level debug.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ PROFILE_LINES = 60
 
 PAGE_SECONDS = 1.0
 PAGES_PER_PERIOD = 5
-"""How often in this time metrics are written anew; an occasional reader sees current ones."""
+"""How often per `PAGE_SECONDS` the metrics page is rendered; an occasional scrape is current."""
 
 
 class Page:
-    """A page that is costly to write and that anybody may ask for: written only so often a second.
+    """Limits how often an expensive public page is rendered.
 
-    Further requests get the last one written, which is at most a second old.
+    Further requests get the last rendering, which is at most a second old.
     """
 
     def __init__(self, write: Callable[[], bytes], clock: Callable[[], float]) -> None:
@@ -67,7 +67,7 @@ class Page:
 
 
 class Endpoints:
-    """Answers from what the process knows about itself."""
+    """Serves the version, metrics and debug endpoints of the process."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Endpoints:
         self._front.respond(request.call, 200, [TEXT], "\n".join([*lines, ""]).encode())
 
     def _begin_profile(self, request: HttpRequest) -> None:
-        """Profile the loop; answer when the time asked for is over."""
+        """Profile the loop for the requested time, then answer."""
         try:
             seconds = float(request.query.get("seconds", [PROFILE_SECONDS_DEFAULT])[0])
         except ValueError:
@@ -150,7 +150,7 @@ class Endpoints:
         import cProfile
 
         self._profile = cProfile.Profile()
-        # In the loop's own thread, which need not be the one that takes this turn.
+        # Enable the profile in the loop's own thread; another thread may take this turn.
         self._loop.call_soon(self._profile.enable)
         timer = self._loop.call_later(seconds, self._end_profile, request.call)
 

@@ -1,9 +1,9 @@
-"""How a member enters its cluster: it founds one, joins one, or goes on where its log ends.
+"""Bootstrap: a member founds a cluster, joins one, or resumes from its log.
 
-If the directory has a log, that decides everything; the flags about the initial cluster are for the
-first start only. Before that start, a discovery service or the domain's records may tell who founds
-the cluster, and other members are asked: which ids a joining member and its cluster have, and
-whether a founding member is known from an earlier run.
+If the data directory has a log, the member resumes; the flags about the initial cluster matter for
+the first start only. At the first start, a discovery service or SRV records may name the founding
+members. The member then asks the others: a joining member for its own id and the cluster's, and a
+founding member whether they know it from an earlier run.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ from kvorum.wal import exists as log_exists
 Value = TypeVar("Value")
 
 RESOLVE_SECONDS_MAX = 30.0
-"""Time for names that are not known yet, as those of containers that begin to run."""
+"""The time limit for names that do not resolve yet, such as those of starting containers."""
 RETRY_SECONDS = 1.0
 
 clock = time.monotonic
 
 
 class Resolving:
-    """Maps URLs to the form in which they are compared: with their hosts as addresses.
+    """Replaces host names in URLs by addresses, so that the URLs can be compared.
 
-    A name that is not known yet is looked up again every second, up to a time for all of them; then
-    its URL stays unchanged.
+    A name that does not resolve is looked up again every second, for `RESOLVE_SECONDS_MAX` for all
+    names together; then its URL stays unchanged.
     """
 
     def __init__(self, logger: Logger) -> None:
@@ -49,7 +49,7 @@ class Resolving:
         self._end: float | None = None
 
     def __call__(self, url: str) -> str:
-        """Return the URL to be compared."""
+        """Return the URL with its host as an address."""
         scheme, _, host_port = url.partition("://")
         if scheme.startswith("unix"):
             return url
@@ -67,7 +67,7 @@ class Resolving:
             self._logger.warning("failed to resolve URL Host", url=url, host=host, error=text)
             if clock() + RETRY_SECONDS > self._end:
                 return url
-            # Nothing else runs yet.
+            # Blocking is fine: nothing else runs yet.
             time.sleep(RETRY_SECONDS)
 
 
@@ -81,8 +81,8 @@ async def enter(
 ) -> tuple[MemberConfig, Sequence[Peer]]:
     """Return the member's options, and the members it knows before its log names them.
 
-    `names` is the resolver to be used instead of the machine's.
-    Raises BootstrapError if flags and cluster do not fit together, ConfigError if flags do not.
+    `names` replaces the machine's resolver.
+    Raises BootstrapError if the flags do not fit the cluster, ConfigError if they conflict.
     """
     wal_directory = config.wal_directory or f"{directory}/wal"
     settings = member_config(config, directory)
@@ -130,7 +130,7 @@ async def enter(
 
 async def discover(config: Config, logger: Logger) -> InitialCluster:
     """Return the members that a discovery service names."""
-    # Imported late, as all of discovery: it takes a while, and is rarely needed.
+    # Imported late, like all of discovery: the import is slow, and few members need it.
     from kvorum.discovery.client import Client
     from kvorum.discovery.registry import Registry
     from kvorum.discovery.service import run, service_settings
@@ -153,7 +153,7 @@ async def discover(config: Config, logger: Logger) -> InitialCluster:
 
 
 async def look_up(config: Config, names: Names | None, logger: Logger) -> InitialCluster:
-    """Return the members that a domain's records name; lookups do not block the loop."""
+    """Return the members in a domain's SRV records, without blocking the loop."""
     from kvorum.discovery.names import SystemNames
 
     search = Search(
@@ -163,7 +163,7 @@ async def look_up(config: Config, names: Names | None, logger: Logger) -> Initia
 
 
 def expect_domain(config: Config, credentials: Credentials) -> None:
-    """Expect other members' certificates to be for the domain of their records, as etcd does."""
+    """Require that other members' certificates match the SRV records' domain, as etcd does."""
     if config.discovery_domain and not config.peer_trusted_ca_file:
         credentials.settings = replace(credentials.settings, server_name=config.discovery_domain)
 
@@ -171,7 +171,7 @@ def expect_domain(config: Config, credentials: Credentials) -> None:
 async def ask_others(
     steps: Generator[Asking, Answer | None, Value], config: Config, credentials: Credentials
 ) -> Value:
-    """Send the requests that steps yield, one after the other; return the steps' result."""
+    """Send the requests that `steps` yields, one after the other; return its result."""
     arrived = asyncio.Event()
     dialer = HttpDialer(
         asyncio.get_running_loop(),

@@ -1,7 +1,8 @@
 """`kvorum --ephemeral`: a member for the tests of a program in any language.
 
-Its first line on standard output is JSON, written when clients are let in. It ends with its
-standard input, if that is a pipe or a socket: then it never outlives the program that started it.
+Once the client ports are open, the process writes its addresses as one line of JSON, the first on
+standard output. If standard input is a pipe or a socket, the member ends when the input does, so
+that it never outlives the program that started it.
 """
 
 import asyncio
@@ -21,19 +22,19 @@ READ_BYTES = 4096
 
 
 class EphemeralProcess(OwnProcess):
-    """The surroundings of such a member."""
+    """The surroundings of an ephemeral member."""
 
     def __init__(self, config: Config, logger: Logger) -> None:
         super().__init__(logger)
         self._config = config
 
     def enter(self, loop: asyncio.AbstractEventLoop, running: Running) -> None:
-        """Let the end of standard input end the member, as signals do."""
+        """Shut the member down at the end of standard input, and on signals."""
         super().enter(loop, running)
         try:
             mode = os.fstat(STANDARD_INPUT).st_mode
         except OSError:
-            return  # it is closed
+            return  # standard input is closed
         if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
             loop.add_reader(STANDARD_INPUT, self._read, loop, running)
 
@@ -42,12 +43,12 @@ class EphemeralProcess(OwnProcess):
             if os.read(STANDARD_INPUT, READ_BYTES):
                 return
         except OSError:
-            pass  # whoever had the other end is gone
+            pass  # the process at the other end is gone
         loop.remove_reader(STANDARD_INPUT)
         running.end("standard input ended")
 
     def ready(self, server: Server) -> None:
-        """Tell where the member is."""
+        """Write the member's addresses to standard output."""
         super().ready(server)
         config = self._config
         told = {

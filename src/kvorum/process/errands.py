@@ -1,6 +1,6 @@
-"""Work that blocks, done by threads for a loop that must not: its results come between two turns.
+"""A small executor for proxies: threads run blocking work, the loop takes results between turns.
 
-The threads end with the process, whatever they wait for.
+The threads are daemons, so that they never delay the end of the process.
 """
 
 import threading
@@ -15,7 +15,10 @@ Result = TypeVar("Result")
 
 
 class Errands:
-    """`wake` is called in other threads; the loop then calls `settle` in its own."""
+    """Runs work in up to `THREADS_MAX` threads.
+
+    After each result, a thread calls `wake`; the loop then calls `settle` in its own thread.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -24,7 +27,7 @@ class Errands:
         self._threads = 0
 
     def run(self, work: Callable[[], Result], told: Callable[[Result], None]) -> None:
-        """Have something done that raises nothing, and tell its result."""
+        """Run work that must not raise, in a thread; `settle` calls `told` with its result."""
 
         def errand() -> None:
             result = work()
@@ -37,7 +40,7 @@ class Errands:
         self._begun.put(errand)
 
     def settle(self) -> None:
-        """Tell the results that are there."""
+        """Call the callbacks of the work that has ended."""
         while self._done:
             self._done.popleft()()
 

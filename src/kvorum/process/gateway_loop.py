@@ -1,8 +1,9 @@
-"""The loop of the TCP gateway: it accepts, dials, relays, tries failed members again, and ends.
+"""The loop of the TCP gateway: it accepts, dials, relays, retries failed members, and shuts down.
 
-One thread, one epoll with edges: each socket is registered once, and events only say that it is
-worth trying. A client whose member cannot be reached gets another one, until none is left; then it
-is disconnected. No client can end the gateway, and none holds up others for long.
+One thread uses one edge-triggered epoll: each socket is registered once, and an event only means
+that a read or write is worth trying. If a client's member cannot be reached, the gateway tries the
+other members, and disconnects the client if none is left. No client can stop the gateway, and none
+delays others for long.
 """
 
 import errno
@@ -22,15 +23,15 @@ from kvorum.proxy.remotes import Remote, Remotes
 from kvorum.telemetry.logs import Logger
 
 CONNECT_SECONDS_MAX = 5.0
-"""Time for one address of a member to answer; the system alone would wait for minutes."""
+"""The connect timeout for one address of a member; the system's own is minutes."""
 DRAIN_SECONDS_MAX = 1.0
-"""How long connections may go on after the signal to end."""
+"""How long connections may go on after a signal."""
 ACCEPTED_MAX = 256
-"""Connections that are accepted before others are served again."""
+"""How many connections the gateway accepts before it serves others again."""
 ACCEPT_PAUSE_SECONDS = 0.1
-"""How long nothing is accepted if the system has no descriptor left."""
+"""How long the gateway pauses accepting if the system has no descriptor left."""
 DESCRIPTORS_RESERVED = 256
-"""Descriptors that connections leave to pipes and to the rest of the process."""
+"""Descriptors reserved for pipes and the rest of the process."""
 
 _EVENTS = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 _READABLE = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP
@@ -42,7 +43,7 @@ clock = time.monotonic
 
 
 class Dial:
-    """An attempt to reach a member: for a client, or as a trial."""
+    """An attempt to connect to a member, for a client or to test a failed member."""
 
     __slots__ = (
         "addresses",
@@ -59,14 +60,14 @@ class Dial:
         self.client = client
         self.connection: socket.socket | None = None
         self.addresses: deque[str] = deque()
-        """Those that were not tried yet."""
+        """The addresses not tried yet."""
         self.problem = ""
         self.is_client_ending = False
         self.is_over = False
 
 
 class GatewayLoop:
-    """Serves one listening socket until it is told to end."""
+    """Serves one listening socket until a signal."""
 
     def __init__(
         self, listener: socket.socket, remotes: Remotes, interval: float, logger: Logger
@@ -81,14 +82,14 @@ class GatewayLoop:
         self._lookups = Lookups(self._errands, clock)
         self._pipes = Pipes()
         self._owners: dict[int, Relay | Dial] = {}
-        """Who has a descriptor."""
+        """The relay or dial of each descriptor."""
         self._queued: deque[Relay] = deque()
-        """Those who have more to move than others had patience for."""
+        """Relays with more bytes to move, after they yielded to others."""
         self._overdue: deque[tuple[float, Dial, socket.socket]] = deque()
-        """When connections in the making are given up, in this order."""
+        """The connect timeouts of pending connections, in order."""
         self._discarded: list[tuple[socket.socket, bool]] = []
-        """To be closed after the turn, lest events of the turn meet another socket of the same
-        number; and whether the other side is to see a break."""
+        """Sockets to close after the turn, so that the turn's events never reach a new socket with
+        the same number; and whether to reset the connection."""
         self._clients = 0
         self._clients_max = 1
         self._is_accepting = False
@@ -96,7 +97,7 @@ class GatewayLoop:
         self._drained_by = _FOREVER
 
     def run(self, descriptors_max: int, ready: Callable[[], None]) -> int:
-        """Serve until a signal has ended it; return its number."""
+        """Serve until a signal, shut down, and return the signal's number."""
         self._clients_max = max(1, (descriptors_max - DESCRIPTORS_RESERVED) // 2)
         self._epoll.register(self._waking.descriptor, select.EPOLLIN)
         try:
@@ -187,7 +188,7 @@ class GatewayLoop:
         self._epoll.close()
 
     def _discard(self, connection: socket.socket, *, is_broken: bool = False) -> None:
-        """Have nothing more to do with a socket, and close it after the turn."""
+        """Ignore further events of a socket, and close it after the turn."""
         self._owners.pop(connection.fileno(), None)
         self._discarded.append((connection, is_broken))
 
@@ -227,7 +228,7 @@ class GatewayLoop:
             self._forward(client)
 
     def _stop_accepting(self, until: float) -> None:
-        """Let clients wait in the system's queue."""
+        """Stop accepting until a moment; new clients wait in the system's backlog."""
         self._accept_at = until
         if self._is_accepting and self._listener is not None:
             self._is_accepting = False
@@ -286,7 +287,7 @@ class GatewayLoop:
                 connection = socket.socket(family, socket.SOCK_STREAM)
             except OSError as error:
                 if dial.client is not None:
-                    # Without descriptors nobody can be reached; the member is not to blame.
+                    # The process has no descriptor left; the member is not to blame.
                     self._logger.warning("failed to dial", error=str(error))
                     self._abandon(dial)
                     return
@@ -316,7 +317,7 @@ class GatewayLoop:
         self._dial_next(dial)
 
     def _give_remote_up(self, dial: Dial) -> None:
-        """Avoid a member for a while; its client gets another one."""
+        """Mark a member as failed for a while, and try another one for its client."""
         dial.is_over = True
         remote = dial.remote
         told: dict[str, object] = {
@@ -358,7 +359,7 @@ class GatewayLoop:
         relay.forward.is_ending = dial.is_client_ending
         relay.backward.is_ending = is_ending
         self._owners[dial.client.fileno()] = self._owners[connection.fileno()] = relay
-        # Events that came before are not told again.
+        # Edge-triggered epoll does not repeat the events that came before.
         self._pump(relay, relay.forward)
         self._pump(relay, relay.backward)
 

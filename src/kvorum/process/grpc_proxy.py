@@ -1,8 +1,8 @@
-"""`kvorum grpc-proxy start`: from flags to a proxy that serves, and to its end.
+"""`kvorum grpc-proxy start`: check the flags, start a gRPC proxy, serve until a signal.
 
-The order of a start, its texts and its exit codes are etcd's: the arguments, the address, TLS for
-clients, the members and TLS with them, the address for metrics. Unlike etcd's, a signal ends it
-cleanly.
+The order of the start, its texts and its exit codes are etcd's: first the arguments, then the
+listen address, TLS for clients, the members and TLS with them, the address for metrics. Unlike
+etcd's proxy, this one shuts down gracefully on a signal.
 """
 
 import random
@@ -45,12 +45,12 @@ from kvorum.telemetry.families import METRICS
 from kvorum.telemetry.logs import Logger, open_logger
 
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
-"""The largest message of a client, as gRPC has it by itself; --max-send-bytes is usually less."""
+"""The largest message of a client: gRPC's default. --max-send-bytes is usually less."""
 SEND_BYTES_MAX = 2 * 1024 * 1024
 RECEIVE_BYTES_MAX = 2**31 - 1
-"""What 0 stands for, in --max-send-bytes and --max-recv-bytes."""
+"""The limits if --max-send-bytes or --max-recv-bytes is 0."""
 PING_SECONDS_MIN = 10.0
-"""Members are not pinged more often, whatever --dial-keepalive-time says, as in gRPC."""
+"""The lower bound of --dial-keepalive-time, as in gRPC."""
 
 _WITHOUT_EFFECT = (
     "enable-pprof",
@@ -59,7 +59,7 @@ _WITHOUT_EFFECT = (
 
 
 def start(invocation: Invocation, words: Sequence[str]) -> int:
-    """Serve until a signal ends it; return the negative number of that, or an exit code."""
+    """Serve until a signal; return its negated number, or an exit code if the start fails."""
     level = "debug" if invocation.switch("debug") else "info"
     logger = open_logger("zap", ("default",), level, "")
     try:
@@ -98,7 +98,7 @@ def check_arguments(invocation: Invocation, security: Security) -> None:
     check_versions(security)
     leasing = invocation.text("experimental-leasing-prefix")
     if leasing:
-        # Without it, writes through this proxy would not be seen by those who own keys there.
+        # Clients that own keys under this prefix would not see writes through this proxy.
         raise ValueError(
             f'--experimental-leasing-prefix="{leasing}" is not supported: leave it out, or have '
             "clients of the same prefix own keys themselves (docs/client.md)"
@@ -106,7 +106,7 @@ def check_arguments(invocation: Invocation, security: Security) -> None:
 
 
 def _security(invocation: Invocation) -> Security:
-    """Return what the flags say about TLS with clients."""
+    """Return the TLS options for clients from the flags."""
     return Security(
         cert_file=invocation.text("cert-file"),
         key_file=invocation.text("key-file"),
@@ -129,17 +129,17 @@ def _security(invocation: Invocation) -> Security:
 def _listen_tls(
     invocation: Invocation, security: Security, listened: Url, logger: Logger
 ) -> TlsSettings | None:
-    """Return TLS for clients; None if nothing asks for it. Raises TlsRefusedError."""
+    """Return TLS for clients; None if no flag asks for it. Raises TlsRefusedError."""
     if not security.uses_own and not (
         security.cert_file or security.key_file or security.trusted_ca_file
     ):
         return None
     check_security(security, "")
-    # Imported late: it takes a while, and is needed with TLS only.
+    # Imported late: the import is slow, and only TLS needs it.
     from kvorum.net.tls_files import TlsFileError, check_files
 
     if security.trusted_ca_file and not security.cert_file and not security.key_file:
-        # With --auto-tls, too: what asks for certificates of clients must not be ignored.
+        # With --auto-tls, too: a flag that demands client certificates must not be ignored.
         raise TlsRefusedError(_without_certificate(listened.address))
     try:
         for doubt in check_files(security, "", datetime.now(UTC)):
@@ -164,7 +164,7 @@ def _without_certificate(address: str) -> str:
 
 
 def proxy_settings(invocation: Invocation, logger: Logger) -> ProxySettings:
-    """Return what the flags say about members; raises ValueError or OSError."""
+    """Return the proxy's settings from the flags; raise ValueError or OSError."""
     tls = _upstream_tls(invocation)
     endpoints = _endpoints(invocation, tls, logger)
     if not endpoints:
@@ -191,7 +191,7 @@ def proxy_settings(invocation: Invocation, logger: Logger) -> ProxySettings:
 
 
 def _upstream_tls(invocation: Invocation) -> UpstreamTls | None:
-    """Return TLS with members, whose files are known to be usable; None if no flag is about it."""
+    """Check the TLS files for members and return the settings; None if no flag asks for TLS."""
     cert, key = invocation.text("cert"), invocation.text("key")
     authority = invocation.text("cacert")
     is_verified = not invocation.switch("insecure-skip-tls-verify")
@@ -264,7 +264,7 @@ def _serve(
     tls: TlsSettings | None,
     logger: Logger,
 ) -> int:
-    """Serve until a signal has ended it; return its number."""
+    """Serve until a signal, shut down, and return the signal's number."""
     for name in _WITHOUT_EFFECT:
         if name in invocation.given.changed:
             logger.warning("a flag of etcd's has no effect here", flag=f"--{name}")

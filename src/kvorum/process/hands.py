@@ -1,8 +1,9 @@
-"""The hands that run jobs: the log's writers, the flusher's thread, helper processes, a pool.
+"""The executor of a member's jobs: the log's writers, the flusher's thread, helpers, a pool.
 
-The order is `kvorum.server.jobs.JobOrder`'s. The loop appends to the log itself where that is
-quick, which saves two wake-ups of threads; otherwise the edge's native writer does. A log in memory
-is the loop's own work altogether. The end of a job is reported on the loop.
+`kvorum.server.jobs.JobOrder` decides the order of jobs. If the disk is quick, the loop appends to
+the log itself, which saves two wake-ups of threads; otherwise the edge's native writer does. If the
+log is in memory, the loop also runs the log's other jobs, which otherwise have a thread.
+`ProcessHands` reports the end of a job on the loop.
 """
 
 import asyncio
@@ -25,16 +26,17 @@ from kvorum.telemetry.figures import TIMED, JobFigures
 from kvorum.telemetry.logs import Logger
 
 INLINE_SYNC_SECONDS_MAX = 0.002
-"""Well within a turn. The native writer's measurements include the two wake-ups of threads that
-this saves, so a tighter limit, once exceeded, would never be met again."""
+"""The slowest recent append after which the loop still appends itself: well within a turn. The
+times of the native writer include two wake-ups of threads, so a tighter limit, once exceeded, would
+never be met again."""
 SLOW_SYNC_SECONDS = 1.0
 POOL_THREADS = 2
 IDLE_NICENESS = 13
-"""A flood of logins then takes a few hundredths of a processor from clients who are busy."""
+"""At this niceness, a flood of logins takes a few hundredths of a processor from busy clients."""
 
 
 class ProcessHands:
-    """Threads, the edge's writer and the helpers of one process."""
+    """Runs jobs in threads, in the edge's log writer and in helper processes."""
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class ProcessHands:
         sync: bool = True,
         in_memory: bool = False,
     ) -> None:
-        """Make hands for files that are synced, unless told otherwise, and may be in memory."""
+        """Make an executor; `sync` says whether appends are synced, `in_memory` where files are."""
         self.ended: Callable[[Job, object, Exception | None], None]
         self._loop = loop
         self._edge = edge
@@ -69,19 +71,19 @@ class ProcessHands:
             Place.PASSWORDS: Helper(loop, self._helped),
             Place.PASSWORDS_IDLE: Helper(loop, self._helped, IDLE_NICENESS),
         }
-        # Jobs at threads that were not reported.
+        # Jobs of the threads whose end is not reported yet.
         self._begun: dict[Job, Future[object]] = {}
         # Appends at the native writer: number, job, start.
         self._appending: deque[tuple[int, Job, float]] = deque()
         self._recent_sync_seconds = 0.0
         self._last_written = 0.0
         self._started: dict[Job, float] = {}
-        # How long the syncs of jobs at threads took.
+        # How long the syncs of each job in a thread took.
         self._sync_seconds: dict[Job, float] = {}
         self.figures = JobFigures()
 
     def stop(self) -> None:
-        """Wait for the threads' jobs, and end every thread and the helpers."""
+        """Wait for the threads' jobs, and stop all threads and helpers."""
         for thread in self._threads.values():
             thread.shutdown()
         for helper in self._helpers.values():
@@ -95,7 +97,7 @@ class ProcessHands:
         return self._recent_sync_seconds < INLINE_SYNC_SECONDS_MAX
 
     def append_here(self, job: Job) -> Exception | None:
-        """Append to the log, here and now; return the error, if it failed."""
+        """Append to the log in this call; return the error, if any."""
         started = time.monotonic()
         work = job.work
         self.figures.appended_bytes += len(work.data)
@@ -115,19 +117,19 @@ class ProcessHands:
         return error
 
     def append(self, job: Job) -> None:
-        """Append to the log, after all appends given before; after a failed one, fail too."""
+        """Queue an append at the native writer; it fails if an earlier one failed."""
         work = job.work
         self.figures.appended_bytes += len(work.data)
         number = self._edge.write_log(work.descriptor, work.offset, work.data, self._sync)
         self._appending.append((number, job, time.monotonic()))
 
     def collect(self) -> None:
-        """Report appends that the native writer has ended."""
+        """Report the appends that the native writer has ended."""
         for number, error, write_seconds, sync_seconds in self._edge.written():
             expected, job, started = self._appending.popleft()
             assert number == expected, f"write {number} ended before write {expected}"
             now = time.monotonic()
-            # A write begins when it was submitted, or when the one before ended.
+            # A write starts when it is submitted, or when the one before ends.
             self._observe_sync(now - max(started, self._last_written))
             self._last_written = now
             self.figures.appended(write_seconds, sync_seconds)
@@ -135,7 +137,7 @@ class ProcessHands:
             self.ended(job, None, failure)
 
     def _observe_sync(self, seconds: float) -> None:
-        # The mean of the newest and the past: one slow sync is remembered for a few more.
+        # An exponential mean: one slow sync counts for the next few appends.
         self._recent_sync_seconds = (self._recent_sync_seconds + seconds) / 2
         if seconds > SLOW_SYNC_SECONDS:
             self._logger.warning(
@@ -145,7 +147,7 @@ class ProcessHands:
     # Everything else.
 
     def begin(self, job: Job) -> None:
-        """Begin a job in the thread or the process of its place."""
+        """Start a job in the thread or the process of its place."""
         if isinstance(job.work, TIMED):
             self._started[job] = time.monotonic()
         place = job.place
@@ -157,10 +159,10 @@ class ProcessHands:
             helper.prepare()
             place = Place.FLUSHER
         if isinstance(job.work, BeginDatabase) and not job.work.is_copy:
-            # A database in etcd's format is work for the helper, which starts meanwhile.
+            # A received database in etcd's format becomes the helper's job: start the process now.
             self._helpers[Place.HELPER].prepare()
         if self._in_memory and place is Place.LOG:
-            # A thread would take longer to wake than the files take.
+            # Waking a thread would take longer than these files take.
             self._loop.call_soon(self._run_here, job)
             return
         future = self._threads[place].submit(self._run, job)
@@ -168,7 +170,7 @@ class ProcessHands:
         future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._done, job))
 
     def _run(self, job: Job) -> object:
-        """Run a job, in a thread."""
+        """Run a job, measuring its syncs."""
         timed = self._timed
         synced = timed.sync_seconds()
         try:
@@ -189,7 +191,7 @@ class ProcessHands:
         self._wake()
 
     def wait_for(self, job: Job) -> Outcome:
-        """Wait for a job of the flusher, and for all before it; it is not reported."""
+        """Block until a job of the flusher ends, without reporting it."""
         future = self._begun.pop(job)
         error = future.exception()
         if error is not None and not isinstance(error, Exception):
@@ -199,7 +201,7 @@ class ProcessHands:
 
     def _done(self, job: Job) -> None:
         if job not in self._begun:
-            return  # it was waited for
+            return  # `wait_for` took the outcome
         result, error = self.wait_for(job)
         self.ended(job, result, error)
         self._wake()

@@ -1,14 +1,14 @@
-"""Helpers: processes of their own for work that would hold up the loop.
+"""Helper processes, for work that would hold up the loop.
 
-One is started by exec when the first job needs it, opens the database as a reader, and runs one
-job after the other. Jobs and results travel through its standard input and output as pickles,
-each after its length; standard error is the server's. It ends when its input does, so it never
-outlives the server.
+The first job starts a helper by exec. The helper opens the database as a reader, and runs one job
+after the other. Jobs and results travel through its standard input and output as pickles, each
+after its length; it shares the server's standard error. The helper ends when its input does, so it
+never outlives the server.
 
-The loop never waits for a pipe: a job is sent as the pipe takes it, and there is one at a time.
+The loop never waits for a pipe: it sends one job at a time, as fast as the pipe takes it.
 
-Nothing is imported from the working directory, where anybody may have left a module: the helper
-imports from where the server did.
+The helper imports its modules from the same place as the server, and never from the working
+directory, where any user may have left a module.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LENGTH = Struct("<Q")
 READ_BYTES = 1 << 20
 PACKAGES = Path(__file__).parents[2]
 START = "import sys; sys.path.append(sys.argv[1]); from kvorum.process.helper import main; main()"
-"""Appends the place of this package, so that the helper finds it, installed or not."""
+"""Appends the directory of this package to the path, so that it is found without installation."""
 
 
 class Helper:
@@ -62,27 +62,28 @@ class Helper:
         report: Callable[[Any, Outcome], None],
         niceness: int = 0,
     ) -> None:
-        """Make one that gives way to others by `niceness`, from the server's own priority.
+        """Make a helper whose priority is lower than the server's by `niceness`.
 
-        It does so from its first work on: otherwise its start would take seconds on a busy host.
+        The process lowers its priority with its first job: otherwise its start would take seconds
+        on a busy host.
         """
         self._loop = loop
         self._niceness = niceness
         self._report = report
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = bytearray()
-        # The token of the work that the process is busy with, and what is not sent of that yet.
+        # The token of the current job, and the bytes of that job not sent yet.
         self._token: object = None
         self._unsent = memoryview(b"")
         self._is_writing = False
 
     @property
     def is_started(self) -> bool:
-        """Whether there is a process, though it may still be starting."""
+        """Whether the process exists; it may still be starting."""
         return self._process is not None
 
     def run(self, token: object, work: object) -> None:
-        """Run work in the helper; its outcome is reported with the token, after this returned."""
+        """Run work in the helper; report its outcome with the token, after this call returned."""
         assert self._token is None, "the helper is busy"
         self._token = token
         data = pickle.dumps(work)
@@ -97,14 +98,14 @@ class Helper:
             self._write()
 
     def prepare(self) -> None:
-        """Start the process early, so that work need not wait for it."""
+        """Start the process early, so that the first job need not wait for it."""
         if self._process is None:
             with suppress(OSError):  # `run` will report it
                 self._start()
 
     def _start(self) -> None:
-        # Without `-P` modules of the working directory would be found first. Wholly isolated (`-I`)
-        # it would not find what is installed for one user, or by PYTHONPATH.
+        # Without `-P`, modules in the working directory would come first. With `-I`, the helper
+        # would not find packages that are installed for one user or named by PYTHONPATH.
         isolation = "-I" if sys.flags.isolated else "-P"
         command = [sys.executable, isolation, "-c", START, str(PACKAGES), str(self._niceness)]
         process = subprocess.Popen(  # noqa: S603
@@ -118,7 +119,7 @@ class Helper:
         self._loop.add_reader(process.stdout.fileno(), self._read)
 
     def _write(self) -> None:
-        """Send as much as the pipe takes, and the rest when it takes more."""
+        """Send as much as the pipe takes, and the rest once it is writable again."""
         assert self._process is not None and self._process.stdin is not None
         pipe = self._process.stdin.fileno()
         try:
@@ -127,7 +128,8 @@ class Helper:
         except BlockingIOError:
             pass
         except OSError:
-            # The process has ended. The end of its output will report that, after `run` returned.
+            # The process has ended. `_read` reports that at the end of its output, after `run`
+            # returned.
             self._unsent = memoryview(b"")
         if bool(self._unsent) != self._is_writing:
             self._is_writing = not self._is_writing
@@ -157,7 +159,7 @@ class Helper:
         self._ended(outcome)
 
     def _died(self) -> None:
-        """Report the loss of the process' work; the next work starts a new process."""
+        """Report the current job as lost; the next job starts a new process."""
         code = self._end()
         if self._token is not None:
             text = f"the helper process ended with {code} before it answered"
@@ -182,12 +184,12 @@ class Helper:
         return process.wait()
 
     def stop(self) -> None:
-        """End the process; what it has not answered is lost."""
+        """Kill the process, without reporting the current job."""
         self._end()
 
 
 def serve(source: BinaryIO, target: BinaryIO, niceness: int = 0) -> None:
-    """Run jobs until there are no more: the helper's end of the pipes."""
+    """Run jobs from `source` until it ends, and write their outcomes: the helper's side."""
     files, environments = RealFiles(), LmdbEnvironments(native_rows())
     while len(head := source.read(LENGTH.size)) == LENGTH.size:
         (length,) = LENGTH.unpack(head)
@@ -196,7 +198,7 @@ def serve(source: BinaryIO, target: BinaryIO, niceness: int = 0) -> None:
             return  # the server was killed
         work = pickle.loads(data)  # noqa: S301 (our parent)
         if niceness:
-            # What the work needs was imported, which took longer than most work.
+            # Only now: the imports, which the unpickling completed, take longer than most jobs.
             os.nice(niceness)
             niceness = 0
         try:
@@ -208,19 +210,19 @@ def serve(source: BinaryIO, target: BinaryIO, niceness: int = 0) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an error that can be unpickled; not every one can."""
+    """Return the error if it survives pickling, or else a JobLostError with its text."""
     try:
         if type(pickle.loads(pickle.dumps(error))) is type(error):  # noqa: S301 (our own)
             return error
-    except Exception:  # noqa: S110 (in words, then)
+    except Exception:  # noqa: S110 (return the text instead)
         pass
     return JobLostError(f"{type(error).__name__}: {error}")
 
 
 def main() -> None:
     """Run the helper process."""
-    # Ctrl-C reaches the whole group; the server decides when its helper ends.
+    # Ctrl-C reaches the whole process group, but the server decides when its helper ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # If the server was killed, nobody reads answers: SIGPIPE ends this process, without traceback.
+    # If the server was killed, SIGPIPE ends this process without a traceback.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     serve(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[2]))

@@ -1,7 +1,7 @@
-"""Keeping a database in memory: the pages that LMDB maps are locked, and never paged out.
+"""Lock the pages that LMDB maps, so that the system never pages a database out.
 
-The map is far larger than the file. Only what the file has is locked, and counts against
-RLIMIT_MEMLOCK; the rest as the file grows. Closing the database ends the lock.
+The map is far larger than the file. `FileLock` locks only the part that the file covers, which
+counts against RLIMIT_MEMLOCK, and more as the file grows. Closing the database ends the lock.
 """
 
 import ctypes
@@ -15,12 +15,12 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class FileLock:
-    """The locked part of one mapped file, from its beginning on."""
+    """The locked part of one mapped file, from offset 0."""
 
     __slots__ = ("_library", "_path", "_start", "locked_bytes")
 
     def __init__(self, path: str) -> None:
-        """Lock what the file has; raises BackendError with what to do if the system refuses."""
+        """Lock the whole file; raise BackendError, with advice, if the system refuses."""
         self._path = path
         self._library = ctypes.CDLL(None, use_errno=True)
         self._start = _mapped_at(path)
@@ -28,14 +28,14 @@ class FileLock:
         self.extend()
 
     def extend(self) -> None:
-        """Lock what the file has got since; raises BackendError as well."""
+        """Lock what was added to the file since; raise BackendError if the system refuses."""
         size = Path(self._path).stat().st_size // _PAGE_BYTES * _PAGE_BYTES
         if size > self.locked_bytes:
             self._call("mlock", self.locked_bytes, size - self.locked_bytes)
             self.locked_bytes = size
 
     def release(self) -> None:
-        """Let the system page it out again."""
+        """Unlock the file, so that the system may page it out again."""
         self._call("munlock", 0, self.locked_bytes)
         self.locked_bytes = 0
 
@@ -57,7 +57,7 @@ def _limit() -> str:
 
 
 def _mapped_at(path: str) -> int:
-    """Return where this process has mapped the beginning of a file."""
+    """Return the address at which this process has mapped offset 0 of a file."""
     file = Path(path).resolve()
     inode = str(file.stat().st_ino)
     for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():

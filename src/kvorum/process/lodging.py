@@ -1,8 +1,8 @@
-"""A place for a member that has none of its own: free ports, and a directory that goes with it.
+"""Temporary resources for a member: free ports, and a data directory removed at the end.
 
-What is held is let go with `leave`: ports are bound until then, but not listened at, so that the
-member gets them and nobody else. A directory that a killed process left behind is removed by the
-next one that needs such a directory at the same place.
+Until `leave`, sockets stay bound to the ports without listening, so that only the member can use
+them. If a process is killed, the next process that needs a directory at the same place removes the
+abandoned one.
 """
 
 import os
@@ -21,9 +21,10 @@ from kvorum.settings.config import ConfigError
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (directories in it are made by mkdtemp)
 ROOM_BYTES_MIN = 256 << 20
-"""With less room there, the disk is used."""
+"""With less free space in shared memory, the directory is on the disk."""
 ABANDONED_SECONDS = 60.0
-"""A directory that is younger may be one whose process has not locked it yet."""
+"""The minimum age of an abandoned directory: the process of a younger one may not have locked it
+yet."""
 _FOUNDING = ("initial-cluster", "discovery-endpoints", "discovery-srv")
 _LISTENED = (
     ("listen-client-urls", "advertise-client-urls"),
@@ -32,7 +33,7 @@ _LISTENED = (
 
 
 class Lodging:
-    """What is held for one member."""
+    """The ports and the directory of one member."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
@@ -40,9 +41,9 @@ class Lodging:
         self._directory: Path | None = None
 
     def furnish(self, given: Mapping[str, object]) -> dict[str, object]:
-        """Return flags with what is missing of them: addresses, a directory.
+        """Return the flags, completed with addresses and a data directory.
 
-        A URL that is given with port 0 gets a free port as well.
+        A given URL with port 0 gets a free port as well.
         """
         flags = dict(given)
         is_ephemeral = bool(flags.get("ephemeral"))
@@ -78,7 +79,7 @@ class Lodging:
         return tuple(self._settled(each) for each in urls)
 
     def _settled(self, wanted: Url) -> Url:
-        """Return a URL whose port is known."""
+        """Return the URL, with a free port in place of port 0 or none."""
         if wanted.scheme.startswith("unix"):
             return wanted
         host, port = split_host_port(wanted.address)
@@ -92,7 +93,8 @@ class Lodging:
     def _hold_port(self, host: str) -> int:
         holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self._holders.append(holder)
-        # As servers do, which can bind it then, while nobody gets it who asks for any port.
+        # With the servers' option, the member can bind the port, too. The system gives it to no
+        # process that asks for any free port.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((host, 0))
         number: int = holder.getsockname()[1]
@@ -108,14 +110,14 @@ class Lodging:
         return self._directory
 
     def leave(self) -> None:
-        """Let the ports go, and remove the directory if it was made here."""
+        """Release the ports, and remove the directory if this object made it."""
         self.abandon()
         if self._directory is not None and os.getpid() == self._process:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
 
     def abandon(self) -> None:
-        """Close what a forked child has of it."""
+        """Close the sockets, also in a forked child, which keeps the directory."""
         for holder in self._holders:
             holder.close()
         self._holders.clear()
@@ -135,13 +137,14 @@ def _has_room(directory: Path) -> bool:
 
 
 _looked_at: dict[Path, float] = {}
-"""When this process looked for abandoned directories last, by their parents."""
+"""When this process last searched each parent for abandoned directories."""
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:
-    """Remove directories whose processes were killed: nobody has them locked.
+    """Remove the directories of killed processes, which no process has locked.
 
-    A program that makes many members looks now and then, because it looks at all of theirs.
+    A process searches a parent at most every `ABANDONED_SECONDS`, because each search examines the
+    directories of all its members.
     """
     now = time.monotonic()
     if now - _looked_at.get(parent, -ABANDONED_SECONDS) < ABANDONED_SECONDS:

@@ -1,7 +1,7 @@
-"""Where members are: addresses of hosts, looked up by threads, and what SRV records name.
+"""Look up the addresses of hosts in threads, and the members that SRV records name.
 
-The system's resolver blocks. A host is looked up once for all who ask meanwhile, and what is found
-answers for `FRESH_SECONDS`.
+The system's resolver blocks. Concurrent requests for a host share one lookup, whose result is
+cached for `FRESH_SECONDS`.
 """
 
 import socket
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from kvorum.discovery.members import Found
 
 FRESH_SECONDS = 1.0
-"""How long an answer counts: a host may move."""
+"""How long a result is cached: a host may move."""
 
 Addresses: TypeAlias = list[str]
-"""Those of one host; empty: none is known."""
+"""The addresses of one host; empty if the lookup failed."""
 
 
 class Lookups:
-    """Looks hosts up for a loop."""
+    """Resolves host names without blocking the loop."""
 
     def __init__(self, errands: Errands, clock: Callable[[], float]) -> None:
         self._errands = errands
@@ -33,7 +33,7 @@ class Lookups:
         self._fresh: dict[str, tuple[float, Addresses]] = {}
 
     def ask(self, host: str, answered: Callable[[Addresses], None]) -> None:
-        """Tell the addresses of a host, at once where they are known."""
+        """Call `answered` with the addresses of a host, at once if they are cached."""
         if is_ip(host):
             answered([host])
             return
@@ -56,11 +56,11 @@ class Lookups:
 def members_by_records(
     invocation: Invocation, trusted_files: tuple[str, ...], logger: Logger
 ) -> "list[Found]":
-    """Return the members that the records of `--discovery-srv` name; this waits for them.
+    """Return the members in the SRV records of `--discovery-srv`, blocking during the lookup.
 
-    The files are those of `Trust`. Raises ValueError if there are no records.
+    `trusted_files` are the arguments of `Trust`. Raises ValueError if there are no records.
     """
-    # Imported late: it takes a while, and is rarely needed.
+    # Imported late: the import is slow, and few proxies need it.
     from kvorum.discovery.members import Trust, find_members
     from kvorum.discovery.names import SystemNames
     from kvorum.discovery.srv import LookupFailedError
@@ -78,9 +78,9 @@ def members_by_records(
 
 
 def addresses_of(host: str) -> Addresses:
-    """Return all addresses of a host, the system's favourites first; this waits for them."""
+    """Return all addresses of a host in the system's order, blocking during the lookup."""
     try:
-        # As bytes: Python would refuse some names that are usual in DNS.
+        # Pass bytes: Python refuses some text names that are usual in DNS.
         name = host.encode(errors="surrogateescape")
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM) if host else []
     except OSError:

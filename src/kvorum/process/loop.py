@@ -1,8 +1,8 @@
-"""The loop that runs a server: it connects the server with the edge, the jobs and the clock.
+"""The loop that runs a server: it connects the server with the edge, the executor and the clock.
 
 One thread at a time runs Python while the server serves. It sleeps until the edge's wake-up
-descriptor is readable, another member has answered, a job has ended, or the time has come at which
-the server wants to be woken. Everything else is decided by `kvorum.server.server.Server`.
+descriptor is readable, another member has answered, a job has ended, or the server's wake-up time
+has come. `kvorum.server.server.Server` decides everything else.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ clock = time.monotonic
 
 
 class ServerLoop:
-    """Runs one server until it has ended, or raises."""
+    """Runs one server until it has ended or raised an error."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, edge: Edge) -> None:
         self._loop = loop
@@ -30,23 +30,23 @@ class ServerLoop:
         self.jobs: JobOrder
         self.dialer: Dialer
         self.doorman: Doorman | None = None
-        """Checks where members come from, if their certificates must match."""
+        """Checks peers' addresses against their certificates; None if no flag asks for that."""
         self.published: asyncio.Future[None] = loop.create_future()
-        """Done when the cluster knows this member, and clients may be let in."""
+        """Done once the cluster knows this member, so that client ports may open."""
         self.ended: asyncio.Future[None] = loop.create_future()
-        """Done when the server has ended, with the error that ended it, if any."""
+        """Done once the server has ended, with the error that ended it, if any."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._is_scheduled = False
         self._may_wait = True
 
     def start(self) -> None:
-        """Begin to take turns."""
+        """Start to take turns."""
         self._loop.add_reader(self._edge.fileno(), self.ring)
         self.wake()
 
     def drain(self) -> None:
-        """Let the server end cleanly."""
+        """Start the server's graceful shutdown."""
         self.server.drain(clock())
         self.wake()
 
@@ -57,9 +57,9 @@ class ServerLoop:
             self._loop.call_soon(self._turn)
 
     def ring(self, may_wait: bool = True) -> None:
-        """Take a turn now, because the edge has something; that saves the loop a round.
+        """Take a turn in this call, because the edge has input; that saves a pass of the loop.
 
-        If it may not wait, what is to be written to the log is left to others.
+        Unless `may_wait`, this thread does not write the log itself.
         """
         if not self._is_scheduled:
             self._may_wait = may_wait
@@ -67,9 +67,9 @@ class ServerLoop:
             self._may_wait = True
 
     def on_loop_error(self, _loop: object, context: Mapping[str, object]) -> None:
-        """Take an error raised by a callback outside a turn; it ends the server like any other.
+        """End the server because a callback outside a turn raised an error.
 
-        But an error of a connection to another member ends that connection alone.
+        An error in a connection to another member ends only that connection.
         """
         error = context.get("exception")
         message = str(context.get("message"))
@@ -114,18 +114,18 @@ class ServerLoop:
             server.figures.turns.observe(clock() - now)
             self._end_turn(server)
         except Exception as error:
-            # Nothing goes on after an unforeseen error.
+            # An unforeseen error ends the server.
             self._fail(error)
 
     def _end_turn(self, server: Server) -> None:
-        """Arrange for the next turn, unless this was the last one."""
+        """Schedule the next turn, unless this was the last one."""
         if server.is_published and not self.published.done():
             self.published.set_result(None)
         if server.phase is Phase.ENDED:
             self._loop.remove_reader(self._edge.fileno())
             self.ended.set_result(None)
         elif server.phase is Phase.CLOSING:
-            # The edge is not polled any more, so it is not asked to wake the loop.
+            # The loop polls the edge no more, so the edge need not wake it.
             self._sleep_until(server.wake_at(clock()))
         elif server.is_busy or self.jobs.has_ended or not self._edge.announce_sleep():
             self.wake()
@@ -133,7 +133,7 @@ class ServerLoop:
             self._sleep_until(server.wake_at(clock()))
 
     def _sleep_until(self, moment: float) -> None:
-        """Take a turn at this moment, if none is taken before."""
+        """Take a turn at this moment, unless there is an earlier timer."""
         if self._timer is not None:
             if moment >= self._timer_at:
                 return
@@ -147,7 +147,7 @@ class ServerLoop:
 
 
 def collect_young(is_idle: bool) -> None:
-    """Collect young objects while clients are idle; those that survive are not examined again."""
+    """Collect young objects while clients are idle; exclude survivors from later collections."""
     if is_idle:
         gc.collect(0)
         gc.freeze()

@@ -1,8 +1,9 @@
-"""The `kvorum` command: from arguments to an exit code.
+"""The `kvorum` command: parses arguments, runs a server, returns an exit code.
 
-Exit codes are etcd's: 2 for a command line that cannot be parsed, 1 for a configuration or a
-start that is refused, and after a clean end death by the signal that asked for it, or 0 as the
-first process of a container. A member that stops by itself makes it 1, a defect 2.
+Exit codes are etcd's: 2 for a command line that cannot be parsed, 1 for a refused configuration or
+start. After a graceful shutdown, the process dies of the signal that asked for it, or exits with 0
+if it is the first process of a container. If a member stops because of an error, the code is 1;
+after a defect it is 2.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from kvorum.settings.suggestions import ignored, suggestions
 from kvorum.telemetry.logs import Logger, open_logger, plain_logger
 
 LARGE_BLOCK_BYTES = 256 * 1024
-"""Memory in blocks of this size and more goes back to the system when it is freed."""
+"""The C library returns freed blocks of this size and more to the system at once."""
 _M_MMAP_THRESHOLD = -3
 
 
@@ -71,7 +72,7 @@ def _run(arguments: Sequence[str], held: ExitStack) -> int:
             return 0
         asked = _ask(given)
         if asked.given.get("ephemeral"):
-            # Imported late: others need none of it.
+            # Imported late: only ephemeral members need it.
             from kvorum.process.lodging import Lodging
 
             lodging = Lodging()
@@ -94,7 +95,7 @@ def _run(arguments: Sequence[str], held: ExitStack) -> int:
     try:
         check(config, asked.given)
     except ConfigError as error:
-        # As etcd does: who wrote a wrong file looks at the terminal first.
+        # For a wrong file, log to the terminal, as etcd does, and not to the configured outputs.
         told = plain_logger() if asked.path else logger
         told.warning("failed to verify flags", error=str(error))
         if str(error) == ADVERTISE_FORGOTTEN:
@@ -112,7 +113,7 @@ def _run(arguments: Sequence[str], held: ExitStack) -> int:
 
 
 class Asked(NamedTuple):
-    """What the operator asks for, by flags and variables or by a file."""
+    """The operator's options, from flags and environment variables or from a file."""
 
     given: dict[str, object]
     warnings: Sequence[tuple[str, dict[str, Any]]]
@@ -124,7 +125,7 @@ def _ask(flags: dict[str, object]) -> Asked:
     if not path:
         found, warnings = from_environment(os.environ, flags)
         return Asked(flags | found, warnings)
-    # Imported late, so that a start without a file does not wait for a parser of files.
+    # Imported late, so that a start without a file does not wait for the YAML parser.
     from kvorum.settings.file import read_file
 
     content = read_file(path)
@@ -134,12 +135,13 @@ def _ask(flags: dict[str, object]) -> Asked:
 
 
 def _return_large_blocks() -> None:
-    """Have the C library give large blocks back to the system as soon as they are free.
+    """Have the C library return large blocks to the system as soon as they are free.
 
-    glibc stops doing so once a block of their size was freed. The parts of a long answer, which are
-    freed one by one while they are joined, would then stay resident beside the whole.
+    By default, glibc stops doing so after the first free of a block of that size. The parts of a
+    long answer, which are freed one by one while they are joined, would then stay resident beside
+    the whole.
     """
-    # Imported late, so that a mistyped flag is answered quickly.
+    # Imported late, so that the error for a mistyped flag comes quickly.
     import ctypes
 
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -149,10 +151,10 @@ def _return_large_blocks() -> None:
 
 def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
     # Full collections would examine every key and every imported module again and again; the loop
-    # collects young objects.
+    # collects young objects instead.
     gc.disable()
     _return_large_blocks()
-    # Imported late, so that a mistyped flag is answered quickly.
+    # Imported late, so that the error for a mistyped flag comes quickly.
     import uvloop
 
     from kvorum.discovery.registry import DiscoveryError, FullClusterError
@@ -163,7 +165,7 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
 
     arguments = without_secrets(arguments)
     logger.info("Running: ", args=["kvorum", *arguments])
-    # Shows what a hanging process does, as Go programs do.
+    # SIGQUIT prints the stacks of a hanging process, as in Go programs.
     faulthandler.register(signal.SIGQUIT, chain=True)
     process = OwnProcess(logger)
     if config.ephemeral:
@@ -206,7 +208,7 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
 
 
 def _die_of(number: int) -> int:
-    """End as the sender of the signal expects: killed by it."""
+    """End this process by the signal, as its sender expects."""
     if os.getpid() == 1:
         return 0
     signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Telling the service manager that the server is ready, in systemd's protocol."""
+"""Notify the service manager that the server is ready, in systemd's protocol."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""A process that is a member's own: its limits, its memory and its signals are the member's."""
+"""The surroundings of a member that has a process of its own, with its limits and signals."""
 
 import asyncio
 import gc
@@ -22,10 +22,10 @@ class OwnProcess:
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
         self.signal: int | None = None
-        """The one that asked for the end."""
+        """The first signal that asked for a shutdown."""
 
     def descriptors_max(self) -> int:
-        """Use every descriptor the system grants; refuse to start with next to none."""
+        """Raise the limit of file descriptors to the hard limit; refuse to start if it is tiny."""
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         if hard <= DESCRIPTORS_RESERVED:
@@ -36,14 +36,14 @@ class OwnProcess:
         return hard
 
     def front(self, edge: Edge, limits: Limits) -> Edge:  # noqa: ARG002
-        """Leave it to the network."""
+        """Return the edge unchanged."""
         return edge
 
     def enter(self, loop: asyncio.AbstractEventLoop, running: Running) -> None:
-        """Let signals end the member, and leave what is there already to itself."""
+        """Shut the member down on signals; exclude existing objects from garbage collection."""
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._take, number, running)
-        # Not collected first: what imports left behind is little, and to look for it takes long.
+        # No collection first: it takes long, and imports leave little garbage.
         gc.freeze()
 
     def _take(self, number: int, running: Running) -> None:
@@ -53,9 +53,9 @@ class OwnProcess:
             running.end("received signal", signal=name.lower())
 
     def tick(self, is_idle: bool) -> None:
-        """Collect what the last requests left."""
+        """Collect the garbage of the last requests."""
         collect_young(is_idle)
 
     def ready(self, server: Server) -> None:  # noqa: ARG002
-        """Tell the service manager."""
+        """Notify the service manager."""
         notify_ready(self._logger)

@@ -1,7 +1,7 @@
-"""Pages of members, fetched by plain HTTP for those who ask a proxy for them.
+"""Fetch HTTP pages of members on behalf of a proxy's clients.
 
-They come from a member chosen at random at the start, and from another one where that does not
-answer. Threads do it; see `kvorum.process.errands`.
+Threads ask the members in a fixed order, random at the start, until one answers; see
+`kvorum.process.errands`.
 """
 
 import http.client
@@ -19,18 +19,18 @@ PAGE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Pages:
-    """Fetches pages of the members at these addresses, the first of them first."""
+    """Fetches pages of the members at these addresses, trying them in order."""
 
     def __init__(
         self, addresses: Sequence[Address], tls: UpstreamTls | None, errands: Errands
     ) -> None:
-        # There is no plain HTTP at sockets of unix.
+        # Unix sockets serve no plain HTTP.
         self._addresses = [each for each in addresses if each.port is not None]
         self._tls = tls
         self._errands = errands
 
     def fetch(self, path: str, told: Callable[[bytes | None], None]) -> None:
-        """Tell a page, or None if no member has it."""
+        """Fetch a page and call `told` with it, or with None if no member has it."""
         self._errands.run(lambda: self._page(path), told)
 
     def _page(self, path: str) -> bytes | None:

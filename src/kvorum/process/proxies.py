@@ -1,8 +1,8 @@
-"""`kvorum gateway` and `kvorum grpc-proxy`: their flags, and how their command lines are answered.
+"""The command lines of `kvorum gateway` and `kvorum grpc-proxy`.
 
-The flags, their kinds and their defaults are etcd's, and so is the rest: no variables of the
-environment, no file, exit code 1 for a command line that cannot be read or a start that is refused.
-A defect makes it 2.
+The flags, their kinds and their defaults are etcd's. As in etcd, neither environment variables nor
+a file set them, and the exit code is 1 for a command line that cannot be parsed or a refused start.
+After a defect the exit code is 2.
 """
 
 import sys
@@ -140,11 +140,11 @@ ROOT = Command(
 
 
 def run(words: Sequence[str]) -> int:
-    """Run a command line that begins with the name of a proxy.
+    """Run a command line that begins with `gateway` or `grpc-proxy`.
 
-    Return its exit code, or the negative number of the signal that ended it.
+    Return its exit code, or the negated number of the signal that ended the proxy.
     """
-    # An argument may have bytes that are no text.
+    # Arguments may hold bytes that are not valid text.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         given = parse(ROOT, words)

@@ -1,7 +1,7 @@
-"""The loop of the gRPC proxy: it gives the proxy what arrived at both sides, and the time.
+"""The loop of the gRPC proxy: it gives the proxy the time, and input from clients and members.
 
-One thread sleeps on three descriptors: the edge's, the calling side's, and one for signals and
-other threads. Everything else is decided by `kvorum.proxy.proxy.Proxy`.
+One thread sleeps on three descriptors: the edge's, the upstream's, and one for signals and other
+threads. `kvorum.proxy.proxy.Proxy` decides everything else.
 """
 
 import gc
@@ -21,7 +21,7 @@ clock = time.monotonic
 
 
 class ProxyLoop:
-    """Runs one proxy until a signal has ended it; `waking` is to be entered around that."""
+    """Runs one proxy until a signal has ended it; enter `waking` around `run`."""
 
     def __init__(self, edge: Edge, upstream: Upstream, logger: Logger) -> None:
         self._edge = edge
@@ -35,7 +35,7 @@ class ProxyLoop:
         self._is_draining = False
 
     def run(self) -> int:
-        """Serve until a signal has ended it; return its number."""
+        """Serve until a signal, shut down, and return the signal's number."""
         gc.collect()
         gc.freeze()
         with select.epoll() as epoll:

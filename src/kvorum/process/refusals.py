@@ -1,6 +1,6 @@
-"""Why a start was refused: the title of its one line in the log, and a text that says what to do.
+"""Describe a refused start: the title of its log line, and a text with advice.
 
-Everything that an operator can put right is an error of `REFUSALS`; any other error is a defect.
+Every error that an operator can correct has a type in `REFUSALS`; any other error is a defect.
 """
 
 from kvorum.backend import BackendError
@@ -26,18 +26,18 @@ _TITLES: tuple[tuple[type[Exception], str], ...] = (
     (WalError, "the write-ahead log cannot be opened"),
     (OSError, "the system refused"),
 )
-"""The first that an error is one of counts."""
+"""The first row that matches an error counts."""
 
 REFUSALS = tuple(kind for kind, _ in _TITLES)
 
 
 def title_of(error: Exception) -> str:
-    """Return what was refused, in a few words."""
+    """Return a short title for an error of `REFUSALS`."""
     return next(title for kind, title in _TITLES if isinstance(error, kind))
 
 
 def text_of(error: Exception) -> str:
-    """Return the reason; a bare error of the system is told with its file and what to do."""
+    """Return the reason; for a bare OSError, add its file and advice."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return system_text(error)

@@ -1,7 +1,7 @@
-"""What a process refuses to start with, and errors of the system in words that say what to do.
+"""Errors that refuse a start, and texts for system errors that advise what to do.
 
-These are apart from `refusals` for programs that have nothing to do with a member: it takes a while
-to import all that can refuse one.
+This module is separate from `refusals` for programs that run no member, because `refusals` imports
+many modules, which is slow.
 """
 
 import errno
@@ -33,7 +33,7 @@ _ADVICE = {
 
 
 def system_text(error: OSError) -> str:
-    """Return an error of the system as a text: the file, the reason, what to do."""
+    """Return an OSError as text: the file, the reason, and advice if there is any."""
     reason = error.strerror or str(error)
     text = f"{error.filename}: {reason.lower()}" if error.filename else reason
     advice = _ADVICE.get(error.errno or 0)

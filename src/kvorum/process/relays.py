@@ -1,12 +1,13 @@
-"""Two sockets, and what one says given to the other: bytes, ends and breaks, both ways.
+"""Relay bytes, half-closes and resets between two sockets, both ways.
 
-What arrives at one end leaves at the other, in order, and nothing else does. Each direction ends by
-itself: when one side has said everything, the other hears that after the last byte, and may go on
-speaking. If one side breaks off, so does the other.
+A relay forwards exactly the bytes it receives, in order. The directions end independently: when one
+side half-closes, the relay half-closes the other after the last byte, and that side may go on
+sending. If one side resets its connection, the relay resets the other.
 
-At most `CHUNK_BYTES`, or what a pipe holds, is between the two in each direction: while one side
-does not read, the other is not read from. Much at once goes through a pipe, from socket to socket
-within the system (splice), where it has that and pipes are left; a little is copied.
+Each direction buffers at most `CHUNK_BYTES` or the capacity of a pipe: while one side does not
+read, the relay does not read from the other. Large transfers go through a pipe, from socket to
+socket within the kernel (splice), if the system supports it and pipes are left; small ones are
+copied.
 """
 
 import errno
@@ -16,22 +17,22 @@ import struct
 from contextlib import suppress
 
 CHUNK_BYTES = 64 * 1024
-"""What is copied at once; when there is as much to read, a pipe is used."""
+"""The size of one read; after a full read, the flow switches to a pipe."""
 PIPE_BYTES = 1024 * 1024
-"""How much a pipe may hold, where the system allows it."""
+"""The capacity of a pipe, if the system allows it."""
 PIPES_MAX = 64
-"""Pipes of all relays together; where they are used up, everything is copied."""
+"""How many pipes all relays have together; beyond that, flows copy everything."""
 FLOW_BYTES_MAX = 4 * 1024 * 1024
-"""After so much of one direction, it is the turn of others."""
+"""How many bytes one direction moves before other relays get their turn."""
 
 _RESET = struct.pack("ii", 1, 0)
-"""The option with which closing a socket breaks its connection off."""
+"""The SO_LINGER option that makes closing a socket reset its connection."""
 _F_SETPIPE_SZ = 1031
 _NOTHING = b""
 
 
 class Pipe:
-    """Bytes on their way within the system."""
+    """A pipe for splicing between two sockets."""
 
     __slots__ = ("count", "reading", "writing")
 
@@ -40,30 +41,30 @@ class Pipe:
 
         self.reading, self.writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.count = 0
-        """How many bytes are in it."""
-        # Refused where one user's pipes have too much memory already.
+        """How many bytes the pipe holds."""
+        # The system refuses this if the user's pipes have too much memory already.
         with suppress(OSError):
             fcntl.fcntl(self.writing, _F_SETPIPE_SZ, PIPE_BYTES)
 
     def close(self) -> None:
-        """Give its descriptors back."""
+        """Close both ends."""
         os.close(self.reading)
         os.close(self.writing)
 
 
 class Pipes:
-    """The pipes of all relays: made when needed, kept for others."""
+    """The pool of pipes that all relays share."""
 
     __slots__ = ("_free", "_max", "made")
 
     def __init__(self, pipes_max: int = PIPES_MAX) -> None:
-        # Other systems than Linux have no such call.
+        # Only Linux has splice.
         self._max = pipes_max if hasattr(os, "splice") else 0
         self._free: list[Pipe] = []
         self.made = 0
 
     def take(self) -> Pipe | None:
-        """Return an empty pipe, or None if there is none."""
+        """Return an empty pipe, or None if none is left."""
         if self._free:
             return self._free.pop()
         if self.made >= self._max:
@@ -76,7 +77,7 @@ class Pipes:
         return pipe
 
     def give_back(self, pipe: Pipe) -> None:
-        """Take a pipe back; one that is not empty is closed."""
+        """Take a pipe back into the pool; close it if it still holds bytes."""
         if pipe.count:
             pipe.close()
             self.made -= 1
@@ -84,7 +85,7 @@ class Pipes:
             self._free.append(pipe)
 
     def close(self) -> None:
-        """Close those that nobody uses."""
+        """Close the unused pipes."""
         for pipe in self._free:
             pipe.close()
         self.made -= len(self._free)
@@ -111,20 +112,20 @@ class Flow:
         self._sink = sink
         self._pipes = pipes
         self._held: bytes | memoryview = _NOTHING
-        """What was read and not taken."""
+        """Bytes read from the source and not yet sent to the sink."""
         self._pipe: Pipe | None = None
         self._is_ended = False
         self.is_ending = False
-        """Whether the source may have said everything: it is read until that shows."""
+        """Whether epoll reported the source's end: read on until the end of the stream."""
         self.is_held_back = False
-        """Whether the sink takes nothing now."""
+        """Whether the sink's socket buffer is full."""
         self.is_done = False
-        """Whether the sink has everything, and has heard that this was all."""
+        """Whether the sink has got all bytes and the half-close."""
 
     def pump(self) -> bool:
-        """Move what can be moved; return whether there may be more to move at once.
+        """Move as many bytes as possible; return whether more may be ready without an event.
 
-        Raises OSError if either side has broken off.
+        Raises OSError if either side has reset its connection.
         """
         left = FLOW_BYTES_MAX
         while left > 0 and not self.is_done:
@@ -140,12 +141,12 @@ class Flow:
         return not self.is_done
 
     def release(self) -> None:
-        """Let go of everything; what is still held is lost."""
+        """Discard the buffered bytes and return the pipe."""
         self._held = _NOTHING
         self._leave_pipe()
 
     def _empty(self) -> bool:
-        """Give the sink what is there; return whether it took everything."""
+        """Send the buffered bytes; return whether the sink took all of them."""
         try:
             while self._held:
                 self._held = memoryview(self._held)[self._sink.send(self._held) :]
@@ -165,7 +166,7 @@ class Flow:
         return True
 
     def _fill(self) -> int:
-        """Read once; return how much there was, 0 if that was all for now, or for ever."""
+        """Read once; return the bytes read, 1 at the end of the stream, 0 to wait for an event."""
         pipe = self._pipe
         try:
             if pipe is not None:
@@ -185,18 +186,18 @@ class Flow:
         if not count:
             self._is_ended = True
             self._leave_pipe()
-            # One more round tells the sink.
+            # Let `pump` go on, to half-close the sink.
             return 1
         if pipe is None and count == CHUNK_BYTES:
             self._pipe = self._pipes.take()
         elif pipe is None and not self.is_ending:
-            # Less than was asked for: the next bytes will be announced.
+            # A short read emptied the socket: epoll reports the next bytes.
             self._empty()
             return 0
         return count
 
     def _leave_pipe(self) -> None:
-        """Let others have the pipe."""
+        """Return the pipe to the pool."""
         if self._pipe is not None:
             self._pipes.give_back(self._pipe)
             self._pipe = None
@@ -206,13 +207,13 @@ class Flow:
         try:
             self._sink.shutdown(socket.SHUT_WR)
         except OSError as error:
-            # It was closed from its side already, with everything said both ways.
+            # The sink closed its connection already, after both directions were complete.
             if error.errno != errno.ENOTCONN:
                 raise
 
 
 class Relay:
-    """A client's connection and the one to a member that it is forwarded to."""
+    """A client's connection, and the connection to the member that it is forwarded to."""
 
     __slots__ = ("backward", "client", "forward", "is_over", "is_queued", "remote")
 
@@ -222,30 +223,30 @@ class Relay:
         self.forward = Flow(client, remote, pipes)
         self.backward = Flow(remote, client, pipes)
         self.is_queued = False
-        """Whether its turn comes again without an event."""
+        """Whether the loop's queue holds this relay, so that it moves on without an event."""
         self.is_over = False
 
     @property
     def is_done(self) -> bool:
-        """Whether both sides have said and heard everything."""
+        """Whether both directions are complete."""
         return self.forward.is_done and self.backward.is_done
 
     def release(self) -> None:
-        """Move nothing more; what is still between the two is lost."""
+        """Stop both directions, and discard the buffered bytes."""
         self.is_over = True
         self.forward.release()
         self.backward.release()
 
 
 def break_off(connection: socket.socket) -> None:
-    """Close a connection so that its other side does not take it for a clean end."""
+    """Close a connection with a reset, so that the other side does not see a clean end."""
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     connection.close()
 
 
 def configure(connection: socket.socket) -> None:
-    """Set a connection up as Go does: nothing is delayed, dead peers are noticed."""
+    """Set Go's socket options: no delay, and keep-alives to detect dead peers."""
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

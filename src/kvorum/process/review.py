@@ -1,8 +1,8 @@
-"""`kvorum config check FILE`: everything that is wrong with a configuration file, at once.
+"""`kvorum config check FILE`: list all mistakes in a configuration file.
 
-A server stops at the first mistake, and says nothing of keys that it does not know. The exit code
-is 0 if etcd would start with the file, and 1 if not; nothing is opened, made or asked for.
-`kvorum config sample` prints a file with every key.
+A server stops at the first mistake, before it warns of unknown keys. The exit code is 0 if etcd
+would start with the file, and 1 if not. The check opens no ports, creates no files and sends no
+requests. `kvorum config sample` prints a file with every key.
 """
 
 import sys
@@ -40,7 +40,7 @@ USAGE = """Usage:
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the command with what follows `config`; return its exit code."""
+    """Run the command with the arguments after `config`; return its exit code."""
     if list(arguments) == ["sample"]:
         sys.stdout.write(sample())
         return 0
@@ -89,7 +89,7 @@ def _tell(
 
 
 def find_problems(content: Content) -> Iterator[Problem]:
-    """Return what keeps a server from starting with this file, in etcd's order."""
+    """Yield the mistakes that keep a server from starting with this file, in etcd's order."""
     yield from content.problems
     try:
         config = settle(content.given)
@@ -98,14 +98,14 @@ def find_problems(content: Content) -> Iterator[Problem]:
         return
     yield from map(Problem, _log_mistakes(config))
     found = list(mistakes(config, content.given))
-    # Both sides of the server have the same versions and suites.
+    # The client and the peer side share TLS versions and suites, so a mistake may come twice.
     yield from map(Problem, dict.fromkeys(found))
     yield from map(Problem, _missing_files(config))
     yield from map(Problem, _cluster_mistakes(config))
 
 
 def find_ignored(content: Content) -> Iterator[str]:
-    """Return what of this file has no effect, and what was probably meant."""
+    """Yield the parts of this file that have no effect, with suggestions."""
     for key in content.unknown:
         yield f"{key}: {_explain(key)}"
     for key in content.document.repeated:
@@ -123,7 +123,7 @@ def _beside(flags: Mapping[str, object], environment: Mapping[str, str]) -> Iter
 
 
 def _explain(key: str) -> str:
-    """Say what is wrong with an unknown key."""
+    """Return why a key is unknown, with a suggestion if there is one."""
     section, _, name = key.lower().rpartition(".")
     plain = name.removeprefix("experimental-")
     if not section and name in REMOVED:
@@ -145,7 +145,7 @@ def _explain(key: str) -> str:
 
 
 def _log_mistakes(config: Config) -> Iterator[str]:
-    """Return what is wrong with the flags of the log, without opening any of its files."""
+    """Yield the mistakes in the log's flags, without opening any of its files."""
     outputs = [output if output in STREAMS else "/dev/null" for output in config.log_outputs]
     try:
         open_logger(config.logger, outputs, config.log_level, config.log_format)
@@ -182,7 +182,7 @@ def _unreadable(path: str, key: str) -> Iterator[str]:
 
 
 def _cluster_mistakes(config: Config) -> Iterator[str]:
-    """Return whether the member is not part of its initial cluster; names are not looked up."""
+    """Yield an error if the member does not fit its initial cluster; this resolves no names."""
     if not config.initial_cluster or Path(config.data_directory, "member", "wal").exists():
         return
     urls = config.advertise_peer_urls

@@ -1,11 +1,12 @@
-"""From a configuration to a serving member, and to its end.
+"""Start a member from a configuration, serve, and shut it down.
 
-The order of a start: limits, the addresses, TLS files, tokens, the data directory, the place in the
-cluster, recovery, the peer port, the loop; clients are let in when the member has told the cluster
-where it is. A failure before that is raised with its reason; nothing stays half open.
+The order of a start: limits, listen addresses, TLS files, tokens, the data directory, the initial
+cluster, recovery, the peer port, the loop. The client ports open once the member has published its
+name and URLs to the cluster. An earlier failure is raised with its reason, after everything opened
+so far is closed.
 
-What is done to the process around the member is left to `Surroundings`: the process may be the
-member's own (`kvorum.process.own`), or that of a program that embeds it.
+`Surroundings` handles everything that concerns the whole process: the process may be the member's
+own (`kvorum.process.own`), or that of a program that embeds the member.
 """
 
 import asyncio
@@ -91,28 +92,28 @@ DIAL_SECONDS = 1.0
 """Time to connect to another member, in addition to one election timeout."""
 PROGRESS_SECONDS = 5.0
 TRAFFIC = {Serves.BOTH: "grpc+http", Serves.HTTP: "http", Serves.GRPC: "grpc"}
-"""What is served, as logs call it."""
+"""The kinds of traffic, as logs name them."""
 
 
 class UnsyncedFiles(RealFiles):
     """Files that are never synced, for `--unsafe-no-fsync`."""
 
     def start_sync(self, descriptor: int) -> None:
-        """Leave it to the system when to begin."""
+        """Do nothing: the system writes the content when it likes."""
 
     def fdatasync(self, descriptor: int) -> None:
-        """Leave it to the system when the content becomes durable."""
+        """Do nothing: the system makes the content durable when it likes."""
 
     def sync_directory(self, path: str) -> None:
-        """Leave it to the system when names become durable."""
+        """Do nothing: the system makes the names durable when it likes."""
 
 
 def trace_calls(server: Server, provider: "TracerProvider", config: Config) -> None:
-    """Let a server trace its calls."""
-    # Imports OpenTelemetry, which only those have who asked for it.
+    """Enable tracing of a server's calls."""
+    # Imports OpenTelemetry, which is an optional dependency.
     from kvorum.telemetry.tracing import CallTracing
 
-    # All spans have one address: the first that clients are told.
+    # All spans have one address: the first advertised client URL.
     address: dict[str, str | int] = {}
     for url in config.advertise_client_urls[:1]:
         address["server.address"] = url.address
@@ -132,23 +133,23 @@ def trace_calls(server: Server, provider: "TracerProvider", config: Config) -> N
 
 
 class EphemeralFiles(UnsyncedFiles):
-    """Files that are in memory, which takes no more of it than was written."""
+    """Files in memory, which take only as much of it as was written."""
 
     def allocate(self, descriptor: int, length: int) -> None:
-        """Extend a file to a length, and leave it empty."""
+        """Extend a file to a length without reserving memory."""
         if self.size(descriptor) < length:
             self.truncate(descriptor, length)
 
 
 class Progress:
-    """Logs the progress of a long start, now and then."""
+    """Logs the progress of a long start, every `PROGRESS_SECONDS`."""
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
         self._told = time.monotonic()
 
     def __call__(self, what: str, count: int) -> None:
-        """Take how far something has come."""
+        """Report how many items of a kind the recovery has processed."""
         now = time.monotonic()
         if now - self._told >= PROGRESS_SECONDS:
             self._told = now
@@ -163,7 +164,7 @@ def _files(config: Config) -> RealFiles:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where a member keeps what it has."""
+    """The files and databases of a member, and whether writes to them are synced."""
 
     files: RealFiles
     environments: LmdbEnvironments
@@ -171,26 +172,26 @@ class Storage:
 
 
 class Surroundings(Protocol):
-    """The process that a member runs in, which may be another program's."""
+    """The process that a member runs in; another program may own it."""
 
     def descriptors_max(self) -> int:
-        """Return how many descriptors the process may have."""
+        """Return how many file descriptors the process may open."""
 
     def front(self, edge: Edge, limits: Limits) -> Edge:
-        """Return the edge that the member is to have, made from the one of the network."""
+        """Return the edge for the member, which may wrap the network's edge."""
 
     def enter(self, loop: asyncio.AbstractEventLoop, running: "Running") -> None:
-        """Hear of a member that takes its first turn next; `running.end` ends it."""
+        """Prepare the process, before the member's first turn; `running.end` shuts it down."""
 
     def tick(self, is_idle: bool) -> None:
-        """Use a moment of the loop, once a tick."""
+        """Do housekeeping on the loop, once a tick."""
 
     def ready(self, server: Server) -> None:
-        """Hear that clients are let in."""
+        """Note that the client ports are open."""
 
 
 class Running:
-    """Everything that a running member holds, acquired in order and released in reverse."""
+    """A running member: acquires its resources in order and releases them in reverse."""
 
     def __init__(self, config: Config, logger: Logger, surroundings: Surroundings) -> None:
         self._config = config
@@ -199,15 +200,15 @@ class Running:
         self._drain: Callable[[], None] | None = None
         self._files: RealFiles | None = None
         self.ring: Callable[[bool], None]
-        """Lets the member take a turn, on its loop, once it has begun; see `ServerLoop.ring`."""
+        """Takes a turn on the member's loop; set once the member runs. See `ServerLoop.ring`."""
         self.is_serving = False
-        """Whether clients were let in."""
+        """Whether the client ports are open."""
         self._member_token = token_hex(32)
         self._backups: Backups | None = None
         self._backup_figures = BackupFigures() if config.backup_to else None
 
     def end(self, reason: str, **fields: object) -> None:
-        """End cleanly, on the loop's thread; `run` returns when that is done."""
+        """Shut down gracefully; call this on the loop's thread. `run` returns afterwards."""
         assert self._drain is not None, "the member has not begun"
         self._logger.info(f"{reason}; shutting down", **fields)
         self._logger.info(
@@ -220,18 +221,18 @@ class Running:
         self._drain()
 
     def abandon(self) -> None:
-        """Close files in a forked child, lest it keep their locks when the parent's member ends."""
+        """Close the files in a forked child, so that it does not keep the parent's file locks."""
         if self._files is not None:
             self._files.close_all()
 
     async def run(self, arguments: Sequence[str]) -> None:
-        """Serve until told to end; raises what stopped the member."""
+        """Serve until `end`; raise the error that refused the start or stopped the member."""
         config, logger = self._config, self._logger
         descriptors = self._surroundings.descriptors_max()
         check_backups(config)
         self._check_addresses()
         self._check_tls_files()
-        # Refused before anything is touched if its library is missing.
+        # Open the trace provider first: if its library is missing, nothing has been touched yet.
         with ExitStack() as held:
             spans = open_provider(config, logger) if config.tracing else None
             if spans is not None:
@@ -351,10 +352,10 @@ class Running:
         return member
 
     def _check(self, member: Member) -> None:
-        """Refuse to start if flags and data do not fit together."""
+        """Refuse to start if the flags do not fit the data."""
         config = self._config
         if not config.force_new_cluster:
-            # A forced cluster has no other members, so a copy may be started under another name.
+            # A forced cluster has no other members, so a copy may start under another name.
             check_own_directory(
                 member.cluster.members,
                 member.id,
@@ -385,7 +386,7 @@ class Running:
         arguments: Sequence[str],
         lines: LineWriter | None,
     ) -> None:
-        """Make the server, and what shows it to operators."""
+        """Make the server, with its access log, metrics, health and debug endpoints."""
         config, logger = self._config, self._logger
         settings = peering_settings(config, known)
         peering = Peering(member, edge, runner.dialer, settings, logger.named("peer"))
@@ -483,7 +484,7 @@ class Running:
         )
         security = config.client_security
         for listened, tls in self._tls(security, config.listen_metrics_urls, "client"):
-            # Without HTTP/2 there is no gRPC: a reader of metrics must not be able to write keys.
+            # HTTP/1 only, and so without gRPC: a reader of metrics must not be able to write keys.
             number, address = self._listen(
                 edge, listened, tls, http1_only=True, kind=ListenerKind.METRICS
             )
@@ -496,7 +497,7 @@ class Running:
         return await runner.ended
 
     def _begin_backups(self, edge: Edge) -> None:
-        """Make backups, if that is asked for."""
+        """Start backups, if `--backup-to` asks for them."""
         if self._backup_figures is not None:
             loop, logger = asyncio.get_running_loop(), self._logger.named("backup")
             self._backups = Backups(
@@ -506,7 +507,7 @@ class Running:
             self._backups.start()
 
     def _listen_to_clients(self, edge: Edge) -> None:
-        """Let clients in: where there are URLs for HTTP alone, others serve gRPC alone."""
+        """Open the client ports; if there are URLs for HTTP alone, the others serve gRPC alone."""
         config, logger = self._config, self._logger
         urls = {Serves.BOTH: config.listen_client_urls}
         if config.listen_client_http_urls:
@@ -528,7 +529,7 @@ class Running:
                         traffic=traffic,
                         address=address,
                     )
-        # Who waits for one of these lines may use any of the addresses.
+        # Log these lines last: a program that waits for one may use any of the addresses.
         for address in addresses:
             logger.info(
                 "ready to serve client requests",
@@ -547,7 +548,7 @@ class Running:
         kind: ListenerKind = ListenerKind.CLIENT,
         serves: Serves = Serves.BOTH,
     ) -> tuple[int, str]:
-        """Listen with the socket options of the flags; return the listener's number and address."""
+        """Listen with the flags' socket options; return the listener's number and address."""
         try:
             return edge.listen(
                 address,
@@ -558,11 +559,11 @@ class Running:
                 reuse_port=self._config.reuse_port,
             )
         except OSError as error:
-            # The address was free when the process began.
+            # `_check_addresses` could bind the address, so this error came up since.
             raise AddressRefusedError(error.strerror) from None
 
     def _check_addresses(self) -> None:
-        """Refuse addresses that cannot be listened at, in etcd's order."""
+        """Refuse addresses that this process cannot bind, in etcd's order."""
         config = self._config
         if config.reuse_port or config.reuse_address:
             self._logger.info(
@@ -583,14 +584,14 @@ class Running:
                     checked.add(url.address)
 
     def _check_tls_files(self) -> None:
-        """Refuse TLS files that cannot be used; those of clients count if a URL asks for TLS."""
+        """Refuse unusable TLS files; check the client side only if a client URL uses TLS."""
         config = self._config
         sides = [(config.peer_security, "peer-")]
         if any(map(is_secure, self._client_urls())):
             sides.append((config.client_security, ""))
         if not any(security.names_files for security, _ in sides):
             return
-        # Imported late: it takes a while, and is needed with TLS only.
+        # Imported late: the import is slow, and only TLS needs it.
         from kvorum.net.tls_files import TlsFileError, check_files
 
         try:
@@ -601,7 +602,7 @@ class Running:
             raise TlsRefusedError(str(error)) from None
 
     def _check_tls(self, edge: Edge, credentials: Credentials) -> None:
-        """Refuse what the edge or the dialer cannot use, although it is well-formed."""
+        """Refuse TLS settings that are well-formed but unusable for the edge or the dialer."""
         config = self._config
         try:
             for security, urls, side in (
@@ -618,7 +619,7 @@ class Running:
             raise TlsRefusedError(f"TLS cannot be set up: {reason}") from None
 
     def _client_urls(self) -> tuple[Url, ...]:
-        """Return the URLs at which the certificate for clients is shown."""
+        """Return the URLs that present the server certificate for clients."""
         config = self._config
         return (
             *config.listen_client_urls,
@@ -627,7 +628,7 @@ class Running:
         )
 
     def _credentials(self) -> Credentials:
-        """Return the certificates to be shown to members that are dialed."""
+        """Return the TLS credentials for requests to other members."""
 
         def warn(text: str) -> None:
             self._logger.warning("changed TLS files for members cannot be used", error=text)
@@ -643,7 +644,7 @@ class Running:
     def _tls(
         self, security: Security, urls: Sequence[Url], side: str
     ) -> Iterable[tuple[str, TlsSettings | None]]:
-        """Return the addresses to listen at, each once, and the TLS of each."""
+        """Return each address to listen at once, with its TLS settings."""
         fixtures = Path(self._config.data_directory, "fixtures", side)
         try:
             return tls_settings(security, urls, fixtures).items()

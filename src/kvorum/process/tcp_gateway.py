@@ -1,8 +1,9 @@
-"""`kvorum gateway start`: connections of clients, forwarded to members as they are.
+"""`kvorum gateway start`: forward TCP connections of clients to members.
 
-The order of a start, its texts and its exit codes are etcd's: members by SRV records or by
-`--endpoints`, addresses that lead back to the gateway, the listening socket. Two mistakes are
-refused that etcd lets pass: a port that is no number, and SRV records none of which can be trusted.
+The order of the start, its texts and its exit codes are etcd's: first the members, from SRV records
+or `--endpoints`, then a check for addresses that lead back to the gateway, then the listening
+socket. The gateway refuses two mistakes that etcd accepts: a port that is no number, and SRV
+records none of which can be trusted.
 """
 
 import random
@@ -24,15 +25,15 @@ from kvorum.proxy.remotes import Remote, Remotes
 from kvorum.telemetry.logs import Logger, plain_logger
 
 RETRY_SECONDS = 300.0
-"""What a --retry-delay of 0 or less stands for."""
+"""The retry delay if --retry-delay is 0 or less."""
 
 
 class GatewayRefusedError(Exception):
-    """A start that is refused, told on the standard output as etcd does."""
+    """A refused start, reported on standard output as etcd does."""
 
 
 def start(invocation: Invocation, words: Sequence[str]) -> int:
-    """Serve until a signal ends it; return the negative number of that, or an exit code."""
+    """Serve until a signal; return its negated number, or an exit code if the start fails."""
     logger = plain_logger()
     logger.info("Running: ", args=["kvorum", *words])
     try:
@@ -71,7 +72,7 @@ def start(invocation: Invocation, words: Sequence[str]) -> int:
 
 
 def _members(invocation: Invocation, logger: Logger) -> list[Remote]:
-    """Return where connections are forwarded to."""
+    """Return the members to forward connections to."""
     if not invocation.text("discovery-srv"):
         return [_remote(text) for text in invocation.texts("endpoints")]
     found = members_by_records(invocation, (invocation.text("trusted-ca-file"),), logger)
@@ -79,8 +80,8 @@ def _members(invocation: Invocation, logger: Logger) -> list[Remote]:
 
 
 def _remote(text: str) -> Remote:
-    """Return the member at an endpoint, whose scheme does not matter here."""
-    # What is no URL is taken as it is.
+    """Return the member at an endpoint, ignoring the scheme."""
+    # A text that is no URL is taken as it is.
     with suppress(ValueError):
         text = urlsplit(text).netloc.rpartition("@")[2] or text
     try:
@@ -94,7 +95,7 @@ def _remote(text: str) -> Remote:
 
 
 def _check_listen_address(listen: str, members: Sequence[Remote]) -> None:
-    """Refuse addresses that cannot be found, and members that are this gateway."""
+    """Refuse hosts that do not resolve, and endpoints that lead back to this gateway."""
     try:
         host, port = split_host_port(listen)
     except ValueError:

@@ -1,4 +1,4 @@
-"""How long the syncs in jobs take: told by the thread that runs them, one job after the other."""
+"""Measure how long the syncs in jobs take, per thread; a thread runs one job at a time."""
 
 import threading
 import time
@@ -8,23 +8,23 @@ from kvorum.files import Files
 
 
 class TimedFiles:
-    """Files that know how long the syncs of each thread took; all else is done by others."""
+    """Wraps files and measures the syncs of each thread."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._syncs = threading.local()
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the files do."""
+        """Delegate everything else to the wrapped files."""
         return getattr(self._files, name)
 
     def fdatasync(self, descriptor: int) -> None:
-        """Return when the content and the length of a file are durable."""
+        """Make the content and the length of a file durable, and measure the time."""
         began = time.monotonic()
         self._files.fdatasync(descriptor)
         self._syncs.seconds = self.sync_seconds() + time.monotonic() - began
 
     def sync_seconds(self) -> float:
-        """Return how long all syncs of this thread took so far."""
+        """Return the total time of this thread's syncs so far."""
         seconds: float = getattr(self._syncs, "seconds", 0.0)
         return seconds

@@ -1,6 +1,6 @@
-"""The tokens that `--auth-token` asks for: the files of their keys are read here, once.
+"""Make the token provider that `--auth-token` selects, and read its key files.
 
-A file that changes later has no effect before the next start, as with etcd.
+A change of a key file takes effect at the next start, as with etcd.
 """
 
 import errno
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def open_tokens(config: Config, logger: Logger) -> Tokens:
-    """Return the tokens that the flag asks for.
+    """Return the token provider that the flag selects.
 
-    Raises ConfigError with etcd's words; what is wrong has been logged.
+    Logs each mistake, and raises ConfigError with etcd's text.
     """
     try:
         options = parse_token_options(config.auth_token)
@@ -48,7 +48,7 @@ def open_tokens(config: Config, logger: Logger) -> Tokens:
 
 
 def _jwt_tokens(options: TokenOptions) -> "JwtTokens":
-    # Imported late: they bring 10 MiB with them, which members with simple tokens do not need.
+    # Imported late: these modules take 10 MiB, which members with simple tokens do not need.
     from kvorum.auth.jwt_keys import read_keys
     from kvorum.auth.jwt_tokens import JwtTokens
 

@@ -1,6 +1,6 @@
-"""What wakes the loop of a proxy that sleeps on descriptors: signals, and other threads.
+"""Wakes a proxy's loop, which sleeps on descriptors, for signals and other threads.
 
-The first SIGINT or SIGTERM asks for a clean end, the second one for an end at once.
+The first SIGINT or SIGTERM asks for a graceful shutdown, the second one for an immediate end.
 """
 
 import os
@@ -13,14 +13,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Waking:
-    """A pipe, readable when there is something to see to; signals count while it is entered."""
+    """A pipe that signals and `wake` make readable; it handles signals while entered."""
 
     def __init__(self) -> None:
         self.descriptor, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.signal = 0
-        """The first signal that came; 0: none."""
+        """The first signal that came, 0 if none did."""
         self.is_urgent = False
-        """Whether a second one came."""
+        """Whether a second signal came."""
 
     def __enter__(self) -> Self:
         self._kept = [(number, signal.signal(number, self._take)) for number in SIGNALS]
@@ -33,14 +33,14 @@ class Waking:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Leave signals to others; a thread may still be about to wake, so the pipe stays."""
+        """Restore the signal handlers; keep the pipe, because a thread may still call `wake`."""
         signal.set_wakeup_fd(self._before)
         for number, handler in self._kept:
             signal.signal(number, handler)
 
     @property
     def signal_name(self) -> str:
-        """The first signal in words."""
+        """The name of the first signal."""
         return (signal.strsignal(self.signal) or str(self.signal)).lower()
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
@@ -50,12 +50,12 @@ class Waking:
             self.signal = number
 
     def wake(self) -> None:
-        """Make the pipe readable; may be called in any thread."""
+        """Make the pipe readable; call this in any thread."""
         # A full pipe is readable already.
         with suppress(OSError):
             os.write(self._writing, b"\0")
 
     def clear(self) -> None:
-        """Note that it was seen to."""
+        """Empty the pipe."""
         with suppress(BlockingIOError):
             os.read(self.descriptor, 65_536)

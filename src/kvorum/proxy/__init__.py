@@ -1,1 +1,1 @@
-"""What stands between clients and members: the gRPC proxy, and the choice of a gateway."""
+"""The gRPC proxy between clients and members, and the gateway's choice of a member."""

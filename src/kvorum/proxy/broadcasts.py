@@ -1,14 +1,19 @@
-"""One watch at a member, and the clients' watchers that share it.
+"""A broadcast: one watch at a member, and the clients' watchers that share it.
 
-Rules: * All events from a broadcast's position on reach it, whole revisions in order, so that a
-watcher which needs nothing below that may join at any time; each drops what it does not need. * An
-event is cut out of the member's message once; watchers with the same options and the same id, on
-however many streams, share the bytes of a whole response. * A watcher whose client does not take
-what was sent leaves, with the revision that it needs next: it holds nobody back.
+Rules:
 
-What a broadcast gets from the member is as much as one of its watchers wants. One that gets
-previous values serves those who do not want them as well. A member skips its periodic progress for
-watchers that had events; for one with filters the member has to apply them, therefore, to know.
+* A broadcast receives all events from its position on, in order and in whole revisions. A watcher
+  that needs no event below the position may therefore join at any time; each watcher drops the
+  events it does not need.
+* The proxy cuts an event out of the member's message once. Watchers with the same options and the
+  same id, on any number of streams, share the bytes of a whole response.
+* A watcher whose client does not read leaves the broadcast with the revision it needs next, so
+  that it delays no other watcher.
+
+A broadcast requests as much from the member as the most demanding of its watchers: one with
+previous values also serves watchers that do not want them. Filters are the member's work only for
+watchers that want periodic progress: a member skips the progress message of a watcher that had
+events, so it must know which events the filters remove.
 """
 
 from bisect import bisect_left
@@ -29,19 +34,19 @@ PREV_KV: Final = 1
 NO_PUT: Final = 2
 NO_DELETE: Final = 4
 PROGRESS: Final = 8
-"""What a watcher selects, as bits."""
+"""Bits of a watcher's selection: its options."""
 _FILTERS: Final = NO_PUT | NO_DELETE
 
 FRAGMENT_BYTES_MAX = REQUEST_BYTES_MAX + FRAGMENT_OVERHEAD_BYTES
-"""From how many bytes on a response is sent in fragments, where that was asked for."""
+"""Size from which a response is sent in fragments, if the watcher asked for fragments."""
 SPREAD_BYTES_MAX = 4 * 1024 * 1024
-"""Up to so many bytes are sent to all watchers of a broadcast without looking at each of them."""
+"""Bytes that a fan-out may send before each watcher's stream is checked individually."""
 _HEAD_BYTES_MAX: Final = 256
-"""More than a header and a watch id have."""
+"""Upper bound for the size of a header and a watch id."""
 
 
 class Creation:
-    """A client's request for a watcher, until a member has said what it thinks of it."""
+    """A client's request for a watcher, until a member has accepted or refused it."""
 
     __slots__ = (
         "header",
@@ -70,7 +75,7 @@ class Creation:
         self.stream = stream
         self.key = key
         self.range_end = range_end
-        """The range as members know it."""
+        """The range with the namespace, as members know it."""
         self.start_revision = start_revision
         self.watch_id = watch_id
         self.selection = selection
@@ -78,13 +83,13 @@ class Creation:
         self.is_answered = False
         self.header = b""
         self.revision = 0
-        """Of the member that answered."""
+        """The revision in the member's answer."""
         self.refusal = ""
-        """Why it was refused, if it was."""
+        """The reason of a refusal; empty if the member accepted."""
 
     @property
     def upstream_selection(self) -> int:
-        """What a member has to be asked for."""
+        """The selection that the proxy requests from a member."""
         selection = self.selection
         return selection if selection & PROGRESS else selection & ~_FILTERS
 
@@ -116,37 +121,37 @@ class Watcher:
         self.range_end = creation.range_end
         self.start_revision = creation.start_revision
         self.next_revision = next_revision
-        """Events below it are not for this watcher. In a broadcast, those below the broadcast's
-        position were sent as well."""
+        """The watcher needs no events below this revision. While it is in a broadcast, it has
+        also had those below the broadcast's position."""
         self.selection = creation.selection
         self.upstream_selection = creation.upstream_selection
         self.is_fragmented = creation.is_fragmented
         self.variant = bytes((self.selection & ~PROGRESS,)) + self.id_field
-        """Watchers with the same are sent the same bytes."""
+        """Watchers with equal variants receive the same bytes."""
         self.broadcast: Broadcast | None = None
         self.is_compacted = False
-        """Whether a compaction ended it; it keeps its id until its client cancels it."""
+        """Whether a compaction ended the watcher; its id stays in use until the client cancels."""
 
 
 class Standing(Enum):
-    """What is known of a broadcast's watch at the member."""
+    """How far a broadcast's watch at the member is known to be."""
 
     UNCONFIRMED = "unconfirmed"
     """The member has not answered yet."""
     BEHIND = "behind"
-    """It may be catching up from history."""
+    """The watch may still be catching up from history."""
     SYNCED = "synced"
-    """It is told of everything as it happens."""
+    """The watch receives every event as it happens."""
     DROPPED = "dropped"
 
 
 def covers(selection: int, other: int) -> bool:
-    """Return whether a broadcast that selects so serves what would be selected otherwise."""
+    """Return whether a broadcast with `selection` serves watchers that need `other`."""
     return not (selection ^ other) & _FILTERS and not other & ~selection & (PREV_KV | PROGRESS)
 
 
 class Broadcast:
-    """A watch at a member, with the watchers that are told of its events."""
+    """A watch at a member, with the watchers that receive its events."""
 
     __slots__ = (
         "_figures",
@@ -179,39 +184,41 @@ class Broadcast:
         self.number = number
         """The watch id at the member."""
         self.start_revision = start_revision
-        """With which it is created there; 0: with the revision after the member's. It may be lower
-        than the position."""
+        """The start revision sent to the member; 0: the revision after the member's current one.
+        It may be lower than the position."""
         self.position = start_revision
-        """The lowest revision that may still come; 0 until it is known."""
+        """The lowest revision whose events may still come; 0 until it is known."""
         self.complete_revision = 0
-        """Everything up to it is known to have come, though there was nothing."""
+        """Every event up to this revision has come, according to the member's progress messages."""
         self.selection = selection
         self.standing = Standing.UNCONFIRMED
         self.created_revision = 0
         """The member's revision when the watch was created there."""
         self.attempts = 0
-        """How often progress had been asked for when that became known."""
+        """The session's count of progress requests when the member confirmed the watch."""
         self.members: dict[Watcher, None] = {}
-        # Calls of members that are sent the same bytes, with one of these; none of them was slow
-        # when clients had been found slow so often. None where that has to be found out.
+        # Calls that receive the same bytes, each group with one of its watchers. Valid while
+        # `outgoing.times_full` equals `_times_full`, that is, while no further client was found
+        # slow; None if not yet computed, or if a client of the broadcast is slow.
         self._groups: list[tuple[Watcher, list[int]]] | None = None
         self._times_full = 0
         self.ceiling = 0
-        """No member needs more than what comes from here on."""
+        """Every watcher needs all events from this revision on; below it some may not."""
         self.waiting: list[Creation] = []
-        """Requests that the member's answer to this one is an answer to."""
+        """Clients' requests that the member's answer to this watch's creation also answers."""
 
     def serves(self, watcher: Watcher) -> bool:
-        """Return whether a watcher may join: nothing it needs is past, and what it needs comes."""
+        """Return whether a watcher may join, because every event it needs is still to come."""
         if not covers(self.selection, watcher.upstream_selection):
             return False
         if self.standing is Standing.SYNCED:
             return self.position <= watcher.next_revision
-        # What is behind may have a long way to go; those who begin where it does go with it.
+        # A broadcast that is behind may have a long history to send, so only watchers that start at
+        # its position join.
         return self.position == watcher.next_revision
 
     def join(self, watcher: Watcher) -> None:
-        """Let a watcher be told of what comes."""
+        """Add a watcher, which receives the events from now on."""
         watcher.broadcast = self
         self._figures.watchers_coalesced += bool(self.members)
         self.members[watcher] = None
@@ -219,7 +226,7 @@ class Broadcast:
         self.ceiling = max(self.ceiling, watcher.next_revision)
 
     def leave(self, watcher: Watcher, next_revision: int) -> None:
-        """Let a watcher go, that was told of everything below a revision."""
+        """Remove a watcher that has had all events below `next_revision`."""
         del self.members[watcher]
         self._groups = None
         self._figures.watchers_coalesced -= bool(self.members)
@@ -227,11 +234,11 @@ class Broadcast:
         watcher.next_revision = max(watcher.next_revision, next_revision)
 
     def deliver(self, told: Told, outgoing: "Outgoing") -> None:
-        """Tell the watchers of events that have come."""
+        """Send a message's events to the watchers."""
         events = told.events
         before = self.position
         if events[0].revision < before:
-            # A watch that goes on begins with a revision that was told already.
+            # A resumed watch starts with a revision that was delivered already.
             events = [event for event in events if event.revision >= before]
             if not events:
                 return
@@ -270,7 +277,7 @@ class Broadcast:
             watcher.stream.fall_behind(watcher)
 
     def _find_groups(self, outgoing: "Outgoing") -> None:
-        """Find out who is sent the same, unless a client is slow."""
+        """Group the calls that receive the same bytes, unless a client is slow."""
         found: dict[bytes, tuple[Watcher, list[int]]] = {}
         self._groups, self._times_full = None, outgoing.times_full
         for watcher in self.members:
@@ -290,14 +297,14 @@ class Batch:
         self._events = events
         self._bodies: dict[int, bytes] = {}
         self.whole: dict[bytes, bytes] = {}
-        """Responses with all events, by the variant of who gets them; empty if nothing is left."""
+        """Responses with all events, by variant; empty bytes if the filters remove all events."""
         self.bytes = sum([len(event.field) for event in events]) + _HEAD_BYTES_MAX
-        """More than a response has."""
+        """Upper bound for the size of a response."""
         self.is_long = self.bytes >= FRAGMENT_BYTES_MAX
-        """Whether responses may have to be sent in fragments."""
+        """Whether a response may be large enough for fragments."""
 
     def response(self, watcher: Watcher) -> bytes:
-        """Return the response with all events that a watcher selects."""
+        """Return the response with all events that pass a watcher's filters."""
         selection = watcher.selection & ~PROGRESS
         body = self._bodies.get(selection)
         if body is None:
@@ -308,7 +315,7 @@ class Batch:
         return response
 
     def cut(self, watcher: Watcher) -> list[bytes]:
-        """Return the responses to a watcher that needs only the last of the events."""
+        """Return the responses to a watcher that needs only events from `next_revision` on."""
         events = self._events
         first = bisect_left(events, watcher.next_revision, key=lambda event: event.revision)
         return self._made(watcher, events[first:])

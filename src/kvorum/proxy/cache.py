@@ -1,14 +1,14 @@
-"""Answers to serializable reads, kept while they are surely what the store holds.
+"""The cache of answers to serializable reads, each kept until its range changes.
 
-An answer is kept under the bytes of its request, and below the range that it read. Every range is
-watched at a member (see `freshness`); what changes there is forgotten. Thus an answer that is
-given from here is the range as it was at the revision in its header, and that revision is not older
-than anything that clients of this proxy have been told about their writes.
+The cache keeps an answer under the bytes of its request, and under the range that it read. A watch
+at a member reports the changes of each range (see `freshness`), and a change removes the range's
+older answers. An answer from the cache therefore shows the range as it was at the revision in its
+header, and that revision is no older than any write acknowledged before to a client of this proxy.
 
-Only callers without credentials are served, and only while a cluster is known to ask for none. A
-range is watched from the second time on that a question is asked, and answers are kept that are not
-older than its watch. Everything kept is bounded in bytes; what was not asked for since it was last
-considered goes first.
+The cache serves only callers without credentials, and only while the cluster is known to require
+none. It watches a range from the second time on that the same request comes, and keeps answers that
+are no older than the watch. Its size in bytes is bounded; it evicts first the answers that no
+request has used since eviction last passed over them.
 """
 
 from typing import Final, Protocol
@@ -21,17 +21,18 @@ from kvorum.api.requests import decode_range
 from kvorum.proxy.floor import revision_of
 
 ENTRIES_MAX: Final = 2048
-"""As many as etcd keeps; it bounds the watchers at the member, too."""
+"""Answers, and ranges, that the cache keeps: etcd's number. It also bounds the watchers at the
+member."""
 ENTRY_BYTES: Final = 600
-"""What an answer takes up beside its bytes, about."""
+"""The approximate overhead of an answer beside its bytes."""
 ENTRY_SHARE_MAX: Final = 8
-"""An answer may take up this part of all: larger ones are not kept."""
+"""The cache keeps no answer larger than this fraction (one eighth) of its size."""
 ASKED_MAX: Final = 4096
-"""How many questions are remembered that were asked once."""
+"""How many requests the cache remembers to recognise a second one."""
 
 
 class Watched:
-    """A range that answers are kept of."""
+    """A watched range and the answers kept for it."""
 
     __slots__ = ("end", "entries", "id", "is_live", "key", "newest", "sequence")
 
@@ -40,17 +41,17 @@ class Watched:
         self.end = end
         self.entries: dict[bytes, Entry] = {}
         self.id = 0
-        """The number of its watch."""
+        """The id of the range's watch."""
         self.sequence = 0
-        """How many questions for progress had been asked before its watch was."""
+        """How many progress requests preceded the creation of the range's watch."""
         self.is_live = False
-        """Whether the watch is known to be there; no answer is kept before."""
+        """Whether the member has confirmed the watch; before that the cache keeps no answer."""
         self.newest = 0
-        """The revision at which the watch began, or the newest that it told of."""
+        """The revision at which the watch started, or the newest change that it reported."""
 
 
 class Entry:
-    """An answer."""
+    """A cached answer."""
 
     __slots__ = ("answer", "as_of", "body", "header", "is_used", "request", "shown", "watched")
 
@@ -75,11 +76,11 @@ class Entry:
 
     @property
     def bytes(self) -> int:
-        """What it takes up."""
+        """The memory that the entry counts for."""
         return ENTRY_BYTES + len(self.request) + 2 * len(self.body)
 
     def show(self, revision: int) -> None:
-        """Make the answer as it is at a later revision, at which nothing has changed."""
+        """Rebuild the answer with a later revision, up to which the range has not changed."""
         self.header.revision = self.shown = revision
         self.answer = pb.RangeResponse(header=self.header).SerializeToString() + self.body
 
@@ -88,23 +89,23 @@ class Freshness(Protocol):
     """Keeps ranges watched; see `kvorum.proxy.freshness`."""
 
     fresh_until: float
-    """Until when answers may be given from the cache."""
+    """The time until which the cache may answer."""
 
     def known_to(self, watched: Watched) -> int:
-        """Return the revision up to which every change of a range has been told; 0: unknown."""
+        """Return the revision up to which a range's watch has had every change; 0: unknown."""
 
     def begin(self, watched: Watched) -> None:
         """Watch a range from now on."""
 
     def give_up(self, watched: Watched) -> None:
-        """Watch a range no longer."""
+        """Cancel a range's watch."""
 
     def ask(self) -> None:
-        """Ask how far the watches are."""
+        """Send the member a progress request."""
 
 
 class Cache:
-    """The answers."""
+    """The cached answers, by request."""
 
     def __init__(self, bytes_max: int) -> None:
         self.freshness: Freshness
@@ -113,7 +114,7 @@ class Cache:
         self.hits = 0
         self.misses = 0
         self.is_used = False
-        """Whether somebody asked since this was last set to False."""
+        """Whether a request has come since this was last set to False."""
         self._entries: dict[bytes, Entry] = {}
         self.ranges: dict[tuple[bytes, bytes], Watched] = {}
         self._asked: dict[bytes, None] = {}
@@ -122,7 +123,7 @@ class Cache:
         return len(self._entries)
 
     def find(self, request: bytes, floor: int, now: float) -> bytes | None:
-        """Return the answer to a request that is not older than the revision `floor`."""
+        """Return an answer to a request that is no older than the revision `floor`, or None."""
         self.is_used = True
         entry = self._entries.get(request)
         if entry is None:
@@ -141,10 +142,10 @@ class Cache:
         return entry.answer
 
     def offer(self, request: bytes, asked: bytes, seen: bytes, answer: bytes) -> None:
-        """Keep an answer, if it is worth it.
+        """Keep an answer, if its request has come before and its range is watched.
 
-        `asked` and `seen` are the request and its answer as the member knows them, `request` and
-        `answer` as the client does.
+        `request` and `answer` are the client's; `asked` and `seen` are the same with the namespace,
+        as the member knows them.
         """
         if request not in self._asked:
             self._asked[request] = None
@@ -201,13 +202,13 @@ class Cache:
         del entry.watched.entries[entry.request]
         self.bytes -= entry.bytes
 
-    # What freshness tells.
+    # Called by `Freshness`.
 
     def changed(self, watched: Watched, revision: int) -> None:
-        """Forget what is known of a range: it changed, the last time at that revision."""
+        """Remove a range's answers that are older than its newest change."""
         watched.newest = max(watched.newest, revision)
         if not watched.entries:
-            # It changes more often than it is read.
+            # The range changes more often than clients read it.
             self.drop(watched)
             return
         for entry in list(watched.entries.values()):
@@ -215,14 +216,14 @@ class Cache:
                 self._remove(entry)
 
     def drop(self, watched: Watched) -> None:
-        """Forget a range, and watch it no longer."""
+        """Forget a range, and cancel its watch."""
         if self.ranges.pop((watched.key, watched.end), None) is not None:
             for entry in list(watched.entries.values()):
                 self._remove(entry)
             self.freshness.give_up(watched)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all answers, ranges and remembered requests."""
         for watched in list(self.ranges.values()):
             self.drop(watched)
         self._asked.clear()

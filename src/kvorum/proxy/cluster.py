@@ -1,8 +1,8 @@
-"""The list of members, as a proxy gives it: the proxies, so that clients stay with them.
+"""MemberList at a proxy: it returns proxies instead of members, so that clients stay with proxies.
 
-Without an advertised URL the cluster's own list is passed on. With a resolver prefix it is all
-proxies that are registered there and that the caller may read; else this one. Like etcd's, the
-answer has no header, and the members no ids.
+Without an advertised URL the proxy forwards the call to the cluster. With a resolver prefix it
+returns all registered proxies that the caller may read; otherwise only itself. Like etcd's, the
+answer has no header, and its members have no ids.
 """
 
 import json
@@ -24,7 +24,7 @@ _PATH: Final = rpcs.MEMBER_LIST.path
 
 
 def registered_under(settings: ProxySettings) -> bytes:
-    """Return what the keys of all registered proxies begin with, as members know them."""
+    """Return the prefix, with the namespace, of the keys of all registered proxies."""
     return settings.namespace + settings.resolver_prefix.encode() + b"/"
 
 
@@ -36,7 +36,7 @@ class MemberLists:
         self._settings = settings
 
     def serve(self, call: int, message: bytes, metadata: Metadata | None) -> None:
-        """Answer a call, or pass it on."""
+        """Answer a call, or forward it to a member."""
         sent = () if metadata is None else list(metadata.items())
         settings, routes = self._settings, self._routes
         if not settings.advertise_client_url:
@@ -71,7 +71,7 @@ class MemberLists:
 
 
 def _member(value: bytes) -> pb.Member | None:
-    """Return a proxy as it is registered; None if that cannot be read."""
+    """Return the proxy that a registration describes; None if it is malformed."""
     try:
         registered = json.loads(value)
         described = json.loads(registered.get("Metadata") or "{}")

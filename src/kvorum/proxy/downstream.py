@@ -1,4 +1,4 @@
-"""What goes to clients on their streams, gathered over a turn; a stream's end comes after it."""
+"""Messages for clients' streams, gathered over a turn; a stream's end comes after its messages."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from kvorum.rpc.interface import STREAM_PENDING_BYTES_MAX
 
 
 class Downstream:
-    """The streams of clients, except those of watches, which send by themselves."""
+    """Sends on the streams of clients, except Watch streams, which have their own `Outgoing`."""
 
     __slots__ = ("_edge", "_sends", "full")
 
@@ -16,20 +16,20 @@ class Downstream:
         self._edge = edge
         self._sends: list[tuple[int, bytes]] = []
         self.full: dict[int, Callable[[], None]] = {}
-        """Who is told, by call, that a client does not take what was sent to it."""
+        """Callbacks, by call, that run after a flush if the client has too many bytes unread."""
 
     def send(self, call: int, message: bytes) -> None:
-        """Send a message; it leaves with `flush`."""
+        """Send a message with the next `flush`."""
         self._sends.append((call, message))
 
     def finish(self, call: int, status: Status) -> None:
-        """End a stream after what was sent."""
+        """End a stream after the messages gathered for it."""
         self.flush()
         self.full.pop(call, None)
         self._edge.finish(call, status)
 
     def flush(self) -> None:
-        """Let what was gathered leave."""
+        """Send the gathered messages."""
         if not self._sends:
             return
         sends, self._sends = self._sends, []

@@ -1,4 +1,4 @@
-"""What a proxy counts: the calls of its clients, and what it saved the cluster."""
+"""A proxy's counters: its clients' calls, and the watches and events it saved the cluster."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from kvorum.rpc.table import METHODS
 
 
 class Figures:
-    """Totals since the start, and levels now."""
+    """The counters: totals since the start, and gauges."""
 
     __slots__ = (
         "events_coalesced",
@@ -23,16 +23,16 @@ class Figures:
         self.started = [0] * len(METHODS)
         """Calls of each method that were not relayed; the hot path adds to it directly."""
         self.streams: dict[int, int] = {}
-        """The methods of the streams that clients have open."""
+        """The method number of each stream that a client has open, by call."""
         self.streams_ended: Counter[tuple[int, Code]] = Counter()
         self.watchers_coalesced = 0
-        """How many watchers of clients share a watch at a member with others, now."""
+        """How many watchers share a watch at a member with an earlier one, now."""
         self.events_coalesced = 0
-        """How many events were given to one more client than the first."""
+        """Deliveries of messages with events to watchers beyond the first of a broadcast."""
 
 
 class CountedEdge:
-    """An edge whose streams are counted when they end."""
+    """An edge that counts streams when they end."""
 
     def __init__(self, edge: ProxyEdge, figures: Figures) -> None:
         self._edge = edge

@@ -1,7 +1,7 @@
-"""The newest revision that clients of this proxy have been told of.
+"""The floor: the newest revision in answers that clients of this proxy have received.
 
-Members are asked in turn, and some lag behind others. What was told is read from the headers of
-answers, but only when somebody wants to know: most answers are to writes that nobody reads at once.
+Calls go to members in turn, and some members lag behind others. The floor is parsed from the
+headers of answers, but only when a read needs it: few writes are followed by a read at once.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 
 HEADER_BYTES_MAX: Final = 64
-"""Longer than every header of an answer: four numbers, and the field that they are in."""
+"""Longer than any answer's header: four numbers and the field that encloses them."""
 UNREAD_MAX: Final = 512
 WRITES: Final = (
     rpcs.PUT.path,
@@ -27,11 +27,11 @@ WRITES: Final = (
     "/v3electionpb.Election/Proclaim",
     "/v3electionpb.Election/Resign",
 )
-"""The calls that may change keys; the first field of each answer is its header."""
+"""The calls that may change keys; the header is the first field of each of their answers."""
 
 
 def revision_of(answer: bytes) -> int:
-    """Return the revision in the header of an answer that begins with it; 0 if there is none."""
+    """Return the revision in the header that begins an answer; 0 if there is none."""
     try:
         if answer[:1] != b"\x0a":
             return 0
@@ -44,26 +44,27 @@ def revision_of(answer: bytes) -> int:
 
 
 class Floor:
-    """What clients have been told."""
+    """Tracks the newest revision that clients have received."""
 
     __slots__ = ("_revision", "_unread", "take_relayed")
 
     def __init__(self) -> None:
         self._revision = 0
         self.take_relayed: Callable[[], int] | None = None
-        """Returns what they were told past `note`, since it was last called."""
+        """Returns the newest revision in relayed answers since its last call; these pass `note`
+        by."""
         self._unread: list[bytes] = []
 
     def note(self, answer: bytes) -> None:
-        """Note an answer that a client gets."""
+        """Record the header of an answer that a client gets."""
         self._unread.append(answer[:HEADER_BYTES_MAX])
         if len(self._unread) >= UNREAD_MAX:
             self._read()
 
     def begin_anew(self, revision: int) -> None:
-        """Forget what was told before: the newest state is older, so that the store is another.
+        """Restart from a revision after a linearizable read returned less than the floor.
 
-        That is so where a cluster was restored from a snapshot.
+        The store must then be another one: the cluster was restored from a snapshot.
         """
         self._unread.clear()
         if self.take_relayed is not None:
@@ -72,7 +73,7 @@ class Floor:
 
     @property
     def revision(self) -> int:
-        """The newest revision."""
+        """The newest revision that clients have received."""
         if self._unread:
             self._read()
         if self.take_relayed is not None:

@@ -1,8 +1,8 @@
-"""Streams that are passed on as they come: Snapshot, Observe, RangeStream, the health service.
+"""Streams that the proxy forwards unchanged: Snapshot, Observe, RangeStream, the health service.
 
 Each stream of a client is one stream to a member, with the client's metadata. A client that does
-not take what it is sent holds its member back, and nobody else; a client that goes takes its
-stream to the member with it. Ends keep their codes and texts.
+not read slows only its own stream from the member; a client that leaves cancels it. The proxy
+passes on the codes and texts of ends.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from kvorum.proxy.interface import status_of
 from kvorum.proxy.routes import Routes
 
 ChangeRequest = Callable[[bytes], bytes | Status]
-"""Makes of a message what the member is to get; a status ends the stream."""
+"""Turns a client's message into the member's; a status ends the stream instead."""
 ChangeAnswer = Callable[[bytes], bytes]
 
 
 def as_it_is(message: bytes) -> bytes:
-    """Change nothing."""
+    """Return the message unchanged."""
     return message
 
 
 class _Relay:
-    """One stream; it listens to the member's side of it."""
+    """One forwarded stream; it receives the events of the member's side."""
 
     __slots__ = ("_forwarding", "answer", "call", "number", "request")
 
@@ -37,7 +37,7 @@ class _Relay:
         self.request = request
         self.answer = answer
         self.number = 0
-        """The stream to the member."""
+        """The number of the stream to the member."""
 
     def message(self, data: bytes) -> None:
         self._forwarding.downstream.send(self.call, self.answer(data))
@@ -46,15 +46,15 @@ class _Relay:
         self._forwarding.finished(self.call, end)
 
     def writable(self) -> None:
-        """Do nothing: what clients send here is one short message."""
+        """Do nothing: clients send only one short message on these streams."""
 
     def full(self) -> None:
-        """Hold the member back."""
+        """Stop reading from the member until the client has read."""
         self._forwarding.routes.pause(self.number)
 
 
 class Forwarding:
-    """The streams that are passed on."""
+    """Serves the streams that the proxy forwards."""
 
     def __init__(self, routes: Routes, downstream: Downstream) -> None:
         self.routes = routes
@@ -75,14 +75,14 @@ class Forwarding:
         request: ChangeRequest = as_it_is,
         answer: ChangeAnswer = as_it_is,
     ) -> None:
-        """Begin a stream; what is sent and answered may be changed on its way."""
+        """Open a stream; `request` and `answer` may change its messages."""
         relay = self._open[call] = _Relay(self, call, request, answer)
         sent = () if metadata is None else tuple(metadata.items())
         relay.number = self.routes.stream(path, sent, relay)
         self.downstream.full[call] = relay.full
 
     def message(self, call: int, data: bytes) -> None:
-        """Pass on what a client sent."""
+        """Forward a client's message."""
         relay = self._open[call]
         request = relay.request(data)
         if isinstance(request, Status):
@@ -92,15 +92,15 @@ class Forwarding:
             self.routes.send(relay.number, request)
 
     def half_closed(self, call: int) -> None:
-        """Tell the member that the client sends nothing more."""
+        """Close the sending side to the member, as the client did."""
         self.routes.half_close(self._open[call].number)
 
     def writable(self, call: int) -> None:
-        """Let the member go on: the client has taken what was sent."""
+        """Read from the member again, because the client has read."""
         self.routes.resume(self._open[call].number)
 
     def ended(self, call: int) -> None:
-        """Forget a stream: its client is gone."""
+        """Forget a stream whose client has left."""
         relay = self._open.pop(call)
         self.downstream.full.pop(call, None)
         self.routes.cancel(relay.number)
@@ -111,7 +111,7 @@ class Forwarding:
         self.downstream.finish(call, status_of(end))
 
     def stop(self, status: Status) -> None:
-        """End every stream: the proxy stops."""
+        """End every stream because the proxy stops."""
         for call in list(self._open):
             self.ended(call)
             self.downstream.finish(call, status)

@@ -1,16 +1,17 @@
-"""What keeps the cache true: one stream of watches, and a look at whether callers need credentials.
+"""The cache's invalidation: one stream of watches, and a check whether callers need credentials.
 
-Each range of the cache has a watch on one stream to a member that knows a leader. How far the
-watches are is asked for: the answer to such a question says that every change up to a revision has
-been told, for every watch that was begun before the question. Where clients of this proxy were told
-of a newer revision, the cache waits for it. A member does not answer while one of the watches lags,
-or begins in its future; the question is then sent again. No answer is taken for a later question
-than the one that it may belong to.
+Each range of the cache has a watch on one stream to a member that knows a leader. Progress requests
+find out how far the watches are: the answer to one says that every watch created before the request
+has had every change up to a revision. If that revision is below the floor (see `floor`), the cache
+does not answer until progress reaches it. A member does not answer while one of the watches lags or
+starts in the member's future, so the proxy resends the request. An answer may belong to an earlier
+send; the proxy never credits it to a later request.
 
-Whether the cluster asks for credentials is seen by a read without any, which the leader confirms,
-every `LOOK_SECONDS`. The cache is silent unless both were answered within `FRESH_SECONDS`: nobody
-is served for longer than that after authentication was enabled elsewhere, or after the member of
-the watches was cut off. What nobody asks for is given up after `IDLE_SECONDS`.
+A linearizable read without credentials, every `LOOK_SECONDS`, finds out whether the cluster
+requires them. The cache answers only if both checks succeeded within the last `FRESH_SECONDS`.
+That bounds how long the cache still answers after somebody enabled authentication elsewhere, or
+after the member with the watches was cut off. The proxy closes the stream after `IDLE_SECONDS`
+without a request to the cache.
 """
 
 from collections.abc import Callable
@@ -30,11 +31,11 @@ LOOK_SECONDS: Final = 1.0
 FRESH_SECONDS: Final = 2.5
 IDLE_SECONDS: Final = 30.0
 REST_SECONDS: Final = 1.0
-"""How long nothing is kept after the stream of watches has ended."""
+"""Pause after the end of the stream of watches, in which the cache keeps nothing."""
 RETRY_SECONDS: Final = 0.1
-"""After which time a question for progress is sent again."""
+"""Time after which an unanswered progress request is sent again."""
 PROGRESS_ID: Final = -1
-"""The number of the watch that answers to questions for progress name."""
+"""The watch id in answers to progress requests."""
 
 _METADATA: Final = (("hasleader", b"true"),)
 _LOOK: Final = pb.RangeRequest(key=b"\0", count_only=True).SerializeToString()
@@ -52,36 +53,36 @@ class Freshness:
         self._next_id: Callable[[], int] = count(1).__next__
         self._watches: dict[int, Watched] = {}
         self._asked = 0
-        """How many questions for progress were asked on this stream."""
+        """Progress requests on this stream, without resends."""
         self._asked_at = inf
-        """When the one was asked that is not answered yet."""
+        """When the unanswered progress request was first sent; infinite if there is none."""
         self._sent_at = 0.0
         self._sends = 0
-        """How often that one was sent."""
+        """How often that request was sent."""
         self._skipped = 0
-        """How many more answers there may be to the questions before."""
+        """Answers to earlier, resent requests that may still come, and do not count."""
         self._answered = 0
         self._told = 0
-        """The revision that the last answer named."""
+        """The revision in the last answer."""
         self._told_until = 0.0
         self._open_until = 0.0
-        """Until when it counts that no credentials were needed."""
+        """The time until which the last read without credentials proves that none are needed."""
         self._generation = 0
-        """Looks that were begun in an earlier one count no more."""
+        """Incremented by `doubt`: reads from an earlier generation prove nothing."""
         self._look_at = inf
         self._idle_at = inf
         self._rests_until = 0.0
 
-    # What the cache asks for.
+    # Called by the cache.
 
     def known_to(self, watched: Watched) -> int:
-        """Return the revision up to which every change of a range has been told; 0: unknown."""
+        """Return the revision up to which a range's watch has had every change; 0: unknown."""
         return self._told if watched.sequence < self._answered else 0
 
     def begin(self, watched: Watched) -> None:
         """Watch a range from now on.
 
-        Not from a revision of the past: members are slow to begin such a watch.
+        The watch has no start revision in the past, because members are slow to start such a watch.
         """
         now = self._routes.now
         if now < self._rests_until:
@@ -101,14 +102,14 @@ class Freshness:
         self._routes.send(self._stream, request.SerializeToString())
 
     def give_up(self, watched: Watched) -> None:
-        """Watch a range no longer."""
+        """Cancel a range's watch."""
         if self._watches.pop(watched.id, None) is not None and self._stream is not None:
             cancel = pb.WatchCancelRequest(watch_id=watched.id)
             request = pb.WatchRequest(cancel_request=cancel)
             self._routes.send(self._stream, request.SerializeToString())
 
     def ask(self) -> None:
-        """Ask how far the watches are, unless that is being asked."""
+        """Send a progress request, or resend one that is unanswered for `RETRY_SECONDS`."""
         now = self._routes.now
         if self._stream is None:
             return
@@ -123,7 +124,7 @@ class Freshness:
         self._routes.send(self._stream, _PROGRESS)
 
     def doubt(self) -> None:
-        """Forget everything: somebody is about to change who may read."""
+        """Clear the cache, because a client is enabling authentication."""
         self._generation += 1
         self._open_until = self.fresh_until = 0.0
         self._cache.clear()
@@ -131,7 +132,7 @@ class Freshness:
     # The stream of watches.
 
     def message(self, data: bytes) -> None:
-        """Take what a watch told."""
+        """Process a message of the stream of watches."""
         try:
             response = pb.WatchResponse.FromString(data)
         except DecodeError:
@@ -143,7 +144,7 @@ class Freshness:
                 del self._watches[response.watch_id]
                 self._cache.drop(watched)
             elif response.created:
-                # One was refused, and it is not said which: callers need credentials.
+                # A refusal does not name its watch; it means that callers need credentials.
                 self._close()
         elif response.created:
             if watched is not None:
@@ -168,7 +169,7 @@ class Freshness:
             self._note_fresh()
 
     def ended(self, _end: End) -> None:
-        """Forget everything: changes are not told any more."""
+        """Clear the cache: without the stream, no watch reports changes."""
         self._stream = None
         self._rest()
 
@@ -188,13 +189,13 @@ class Freshness:
         self._watches.clear()
         self._cache.clear()
 
-    # Looks.
+    # The check for credentials.
 
     def _note_fresh(self) -> None:
         self.fresh_until = min(self._told_until, self._open_until)
 
     def _look(self, now: float) -> None:
-        """See whether a read needs no credentials."""
+        """Check that a read needs no credentials."""
         self._look_at = now + LOOK_SECONDS
         generation = self._generation
 
@@ -210,7 +211,7 @@ class Freshness:
         self._routes.unary(rpcs.RANGE.path, _LOOK, (), answered, LOOK_SECONDS)
 
     def pass_time(self, now: float) -> float:
-        """Do what is due; return when something will be due next."""
+        """Run the timers that are due; return when the next one is."""
         if self._stream is None:
             return inf
         if self._cache.is_used:

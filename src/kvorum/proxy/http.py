@@ -1,8 +1,8 @@
-"""Plain HTTP at a proxy: health and metrics, of the cluster and of itself.
+"""Plain HTTP at a proxy: health and metrics, of the cluster and of the proxy itself.
 
-`/metrics` is what a member serves there, `/health` whether the cluster answers a read; below
-`/proxy/` is what the proxy says of itself: its metrics, and whether a read and a watch get through.
-Everything else is 404. Texts are etcd's.
+`/metrics` serves a member's metrics, `/health` reports whether the cluster answers a read;
+`/proxy/metrics` serves the proxy's metrics, and `/proxy/health` reports whether a read and a watch
+get through. Every other path is 404. The texts are etcd's.
 """
 
 import json
@@ -25,12 +25,12 @@ HEALTH_KEY: Final = b"a"
 METRICS_TYPE: Final = ("content-type", "text/plain; version=0.0.4")
 
 Fetch = Callable[[str, Callable[[bytes | None], None]], None]
-"""Gets the path of a plain HTTP request to one of the members, and who is to have the body: None if
-there is none. That is told later, between two turns."""
+"""Fetches a path from one of the members by plain HTTP, and passes the body, or None if there is
+none, to the callback. The callback runs later, between two turns."""
 
 
 class _Watch:
-    """A watch that is begun to see whether it can be; it ends itself."""
+    """A health check's watch: it tests whether a member accepts one, then cancels itself."""
 
     def __init__(self, routes: Routes, namespace: Namespace, told: Callable[[str], None]) -> None:
         self._routes = routes
@@ -48,10 +48,10 @@ class _Watch:
         self.tell(f"WATCH ERROR:{end[1]}")
 
     def writable(self) -> None:
-        """Do nothing: one short request is sent."""
+        """Do nothing: the watch sends only one short request."""
 
     def tell(self, problem: str) -> None:
-        """Say how it went, once."""
+        """Cancel the watch and report its problem ("" for none), once."""
         told, self._told = self._told, None
         if told is not None:
             self._routes.cancel(self._stream)
@@ -59,7 +59,7 @@ class _Watch:
 
 
 class HttpEndpoints:
-    """Serves the plain paths."""
+    """Serves the paths of plain HTTP."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class HttpEndpoints:
         front.add("/proxy/health", Endpoint(self._own_health, on_metrics=True))
 
     def pass_time(self, now: float) -> float:
-        """Give up watches that take too long; return when the next one will."""
+        """End watches that take too long; return when the next one will."""
         for watch in [each for each in self._watches.values() if each.until <= now]:
             watch.tell("WATCH TIMEOUT")
         return min((each.until for each in self._watches.values()), default=float("inf"))
@@ -144,7 +144,7 @@ class HttpEndpoints:
             watch.tell("")
 
     def _read(self, told: Callable[[str], None]) -> None:
-        """Read a key, and say why that failed, if it did."""
+        """Read the health key, and report why the read failed, or "" for success."""
         request = get_request(self._namespace.prefix + HEALTH_KEY, 0, serializable=False)
 
         def answered(answer: bytes | End) -> None:

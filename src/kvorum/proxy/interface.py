@@ -1,7 +1,7 @@
-"""The seams of the proxy: the edge it answers through, and what its parts know of each other.
+"""The seams of the proxy: its edge, and the interfaces between its parts.
 
-A part never waits. Whoever makes a call to a member hears of its end exactly once, unless they
-cancel it, and never before the function that made it has returned.
+No part blocks. A call to a member reports its end exactly once, unless its caller cancels it, and
+never before the function that made the call has returned.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from kvorum.gateway.http import Output as HttpOutput
 from kvorum.rpc.interface import Output as CallOutput
 
 Answered: TypeAlias = Callable[[bytes | End], None]
-"""Hears how a unary call to a member ended: with a message, or without."""
+"""Called with the answer to a unary call, or with the `End` of one that has none."""
 
 
 class ProxyEdge(CallOutput, HttpOutput, Protocol):
@@ -34,70 +34,70 @@ class ProxyEdge(CallOutput, HttpOutput, Protocol):
 
 
 class StreamListener(Protocol):
-    """Hears of one stream to a member; it may send on it, or cancel it, while it is told."""
+    """Receives the events of one stream to a member; it may send or cancel while handling one."""
 
     def message(self, data: bytes) -> None:
-        """Take a message."""
+        """Process a message."""
 
     def ended(self, end: End) -> None:
-        """Take its end; nothing follows."""
+        """Process the stream's end; no event follows."""
 
     def writable(self) -> None:
-        """Go on sending: what is on its way has become little."""
+        """Continue sending: the stream's pending bytes have become few."""
 
 
 class WatchService(Protocol):
-    """Serves the Watch streams of clients. A call is the edge's number of such a stream."""
+    """Serves the Watch streams of clients. `call` is the edge's number of a stream."""
 
     def __contains__(self, call: object) -> bool:
-        """Return whether a stream is open here."""
+        """Return whether the service has a stream open under this number."""
 
     def open(self, call: int, metadata: Metadata | None, now: float) -> None:
-        """Begin a stream."""
+        """Open a stream."""
 
     def message(self, call: int, data: bytes, now: float) -> None:
-        """Take a request of a client; whatever it raises ends this stream with INTERNAL."""
+        """Process a client's request; an exception ends this stream with INTERNAL."""
 
     def half_closed(self, call: int) -> None:
-        """Note that the client asks for nothing more."""
+        """Note that the client will send no more requests."""
 
     def ended(self, call: int) -> None:
-        """Forget a stream: its client is gone. Not called after the service has finished it."""
+        """Forget a stream whose client has left; not called after the service has finished it."""
 
     def writable(self, call: int) -> None:
-        """Go on with a stream whose client has taken what was sent."""
+        """Resume a stream whose client has read."""
 
     def stop(self, status: Status) -> None:
-        """End every stream with a status: the proxy stops."""
+        """End every stream with a status because the proxy stops."""
 
     def flush(self) -> None:
-        """Send what was gathered; called once at the end of each turn, before calls leave."""
+        """Send the gathered messages; called before the proxy's calls are flushed."""
 
     def pass_time(self, now: float) -> float:
-        """Do what is due; return when something will be due next."""
+        """Run the timers that are due; return when the next one is."""
 
 
 class Logger(Protocol):
-    """Takes lines with named fields, as `kvorum.telemetry.logs.Logger` does."""
+    """Writes lines with named fields, as `kvorum.telemetry.logs.Logger` does."""
 
     def debug(self, message: str, /, **fields: object) -> None:
-        """Take a line that only a developer wants."""
+        """Log a line for developers."""
 
     def info(self, message: str, /, **fields: object) -> None:
-        """Take a line about a change of state."""
+        """Log a change of state."""
 
     def warning(self, message: str, /, **fields: object) -> None:
-        """Take a line about something that needs attention."""
+        """Log a condition that needs attention."""
 
     def error(self, message: str, /, **fields: object) -> None:
-        """Take a line about something that went wrong."""
+        """Log a failure."""
 
     def critical(self, message: str, /, **fields: object) -> None:
-        """Take a last line."""
+        """Log the last line before the process ends."""
 
 
 def status_of(end: End) -> Status:
-    """Return the status of a call that ended so, as its caller is to get it."""
+    """Return the status that a client gets for an end reported by the upstream."""
     code, text, _ = end
     try:
         return Status(Code(code), text)

@@ -1,9 +1,9 @@
-"""Calls for keys: serializable reads from the cache, namespaces, and answers in their order.
+"""Calls for keys: serializable reads from the cache, namespaces, and revisions that never go back.
 
-Whatever needs no look into it is passed on as it came. A serializable read is answered by the cache
-if that can be, and otherwise by a member. One that lags behind what clients of this proxy were told
-of their writes is not believed: the cluster is asked once more, for the newest. With ordering, that
-holds for everything that they were told.
+The proxy forwards calls that need no parsing unchanged. The cache answers a serializable read if it
+can, otherwise a member does. If the member's answer is older than a write that this proxy has
+acknowledged to a client, the proxy repeats the read as a linearizable one. With ordering, the same
+holds for every revision in an answer to a read or write, not only in those to writes.
 """
 
 from typing import Final
@@ -20,16 +20,17 @@ from kvorum.proxy.namespace import Namespace
 from kvorum.proxy.routes import Routes
 
 SERIALIZABLE: Final = b"\x38\x01"
-"""The field of a serializable read; a read without these bytes is none."""
+"""The encoded field `serializable: true`; a read without these bytes counts as linearizable."""
 LINEARIZABLE: Final = b"\x38\x00"
-"""Behind a request it takes that back: of a field that is there twice, the last counts."""
+"""The encoded field `serializable: false`; appended to a request it overrides `SERIALIZABLE`,
+because the last occurrence of a field counts."""
 CREDENTIALS: Final = frozenset({"token", "authorization"})
 
 _RANGE: Final = rpcs.RANGE.path
 
 
 class KeyValues:
-    """Serves Range, and all calls whose keys are in a namespace."""
+    """Serves Range, and all calls that need the namespace added to their keys."""
 
     def __init__(
         self, routes: Routes, namespace: Namespace, cache: Cache | None, *, is_ordering: bool
@@ -39,16 +40,16 @@ class KeyValues:
         self._cache = cache
         self._is_ordering = is_ordering
         self.found: dict[bytes, bytes] = {}
-        """What the cache answered to callers without credentials, by request. Whoever serves a
-        batch clears it first; while only requests are served, the cache would say the same."""
+        """The cache's answers to callers without credentials, by request. `Proxy` clears them
+        before each batch of requests; within a batch they stay valid."""
         self.floor = Floor()
         self.noted = frozenset((*WRITES, _RANGE) if is_ordering else WRITES)
-        """The paths of calls whose answers raise the floor."""
+        """The paths of calls whose answers raise the floor, the lowest revision reads may show."""
         for path in self.noted:
             routes.taps[path] = self.floor.note
 
     def range(self, call: int, message: bytes, metadata: Metadata | None) -> None:
-        """Serve a read."""
+        """Serve a Range call."""
         if SERIALIZABLE in message:
             self._serializable(call, message, metadata)
         elif self._namespace.prefix:
@@ -57,7 +58,7 @@ class KeyValues:
             self._routes.forward(call, _RANGE, message, _sent(metadata))
 
     def namespaced(self, call: int, path: str, message: bytes, metadata: Metadata | None) -> None:
-        """Pass a call on whose keys are in a namespace."""
+        """Forward a call with the namespace added to its keys, and removed from the answer's."""
         request = self._namespace.request(path, message)
         if isinstance(request, Status):
             self._routes.refuse(call, path, request)

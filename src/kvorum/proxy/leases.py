@@ -1,15 +1,16 @@
-"""Keep-alives: one stream to a member for all clients of the same identity.
+"""Keep-alives: clients of the same identity share one stream to a member.
 
-A lease is renewed only because a client asked for it: a question that comes while the same one is
-on its way is not answered by that, because the member may have renewed the lease before; all that
-come meanwhile are answered by one more. Once no client waits for a lease, it is not renewed again.
-So every answer is one to a question that was asked after the client's, and a client may count a
-lease's time from its own question.
+The proxy renews a lease only on a client's request. A request that arrives while one for the same
+lease is in flight cannot use that answer, because the member may already have renewed the lease;
+one further request serves all clients that ask meanwhile. Once no client waits for a lease, the
+proxy stops renewing it. Each answer thus belongs to a renewal sent after the client's request, and
+a client may count the lease's time from its own request.
 
-Clients have the same identity if all their metadata that members see is the same. A member ends
-the whole stream for one question that it refuses: that is the oldest, as it answers them in their
-order. Only its clients are told; the others' questions are asked again, as are all if the
-connection is lost. A question that was not answered within `ANSWER_SECONDS_MAX` ends its stream.
+Clients have the same identity if all their metadata that members see is equal. A member that
+refuses one request ends the whole stream; the refused request is the oldest, because members answer
+in order. The proxy passes the refusal only to the clients of that request and resends the others;
+after a lost connection it resends all. A request without an answer for `ANSWER_SECONDS_MAX` ends
+the streams of its clients.
 """
 
 from math import inf
@@ -34,7 +35,7 @@ ANSWER_SECONDS_MAX: Final = 5.0
 BACK_OFF_SECONDS: Final = 0.05
 BACK_OFF_SECONDS_MAX: Final = 1.0
 WAITING_MAX: Final = 10_000
-"""How many answers one stream of a client may wait for."""
+"""Unanswered keep-alives that one stream of a client may have."""
 
 _UNANSWERED: Final = Status(Code.UNAVAILABLE, "no member answered the keep-alive in time")
 _TOO_MANY: Final = Status(Code.RESOURCE_EXHAUSTED, "too many keep-alives wait for an answer")
@@ -44,21 +45,21 @@ Identity = tuple[tuple[str, bytes], ...]
 
 
 class _Lease:
-    """A lease that clients wait for."""
+    """A lease whose renewal clients wait for."""
 
     __slots__ = ("asked", "asked_at", "id", "waiting")
 
     def __init__(self, lease: int) -> None:
         self.id = lease
         self.asked: list[int] = []
-        """Whose question is on its way; a call is there for each question."""
+        """The clients' calls that the request in flight serves, one entry for each keep-alive."""
         self.waiting: list[int] = []
-        """Who asked meanwhile."""
+        """The calls of keep-alives that arrived meanwhile, for the next request."""
         self.asked_at = 0.0
 
 
 class _Client:
-    """A stream of a client."""
+    """A client's keep-alive stream."""
 
     __slots__ = ("is_half_closed", "keeper", "waits_for")
 
@@ -69,7 +70,7 @@ class _Client:
 
 
 class _Keeper:
-    """The stream to a member for one identity."""
+    """The stream to a member for one identity, and the leases it renews."""
 
     def __init__(self, keep_alives: "KeepAlives", identity: Identity) -> None:
         self._keep_alives = keep_alives
@@ -79,11 +80,11 @@ class _Keeper:
         self._stream: int | None = None
         self._leases: dict[int, _Lease] = {}
         self._on_way: dict[int, _Lease] = {}
-        """Those whose question is at the member, in the order of the questions."""
+        """Leases with a request at the member, in the order of the requests."""
         self._back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
 
     def ask(self, call: int, lease_id: int) -> None:
-        """Take a client's question."""
+        """Renew a lease for a client's keep-alive."""
         lease = self._leases.get(lease_id)
         if lease is None:
             lease = self._leases[lease_id] = _Lease(lease_id)
@@ -105,7 +106,7 @@ class _Keeper:
         self._routes.send(self._stream, request.SerializeToString())
 
     def forget(self, call: int) -> None:
-        """Forget a client's questions; what is on its way already is not taken back."""
+        """Forget a client's keep-alives; requests in flight are not cancelled."""
         self.calls.discard(call)
         for lease in list(self._leases.values()):
             if call in lease.waiting:
@@ -118,17 +119,17 @@ class _Keeper:
             self.close()
 
     def close(self) -> None:
-        """End the stream: no client is left."""
+        """End the stream to the member after its last client has left."""
         self._leases.clear()
         self._on_way.clear()
         if self._stream is not None:
             stream, self._stream = self._stream, None
             self._routes.cancel(stream)
 
-    # What the member says.
+    # Events from the member.
 
     def message(self, data: bytes) -> None:
-        """Give an answer to all who asked."""
+        """Pass an answer to all clients that its request serves."""
         self._back_off.worked()
         lease = self._on_way.pop(pb.LeaseKeepAliveResponse.FromString(data).ID, None)
         if lease is None:
@@ -146,7 +147,7 @@ class _Keeper:
             self._leases.pop(lease.id, None)
 
     def ended(self, end: End) -> None:
-        """Tell those whom the end is for, and ask again for the others."""
+        """End the client streams that the status concerns, and resend the other requests."""
         self._stream = None
         on_way, self._on_way = list(self._on_way.values()), {}
         code, text, _ = end
@@ -161,7 +162,7 @@ class _Keeper:
         self._ask_again()
 
     def writable(self) -> None:
-        """Do nothing: a question is short, and there is one of each lease at most."""
+        """Do nothing: requests are short, and each lease has at most one."""
 
     def _ask_again(self) -> None:
         for lease in list(self._leases.values()):
@@ -172,7 +173,7 @@ class _Keeper:
                     self._ask_next(lease)
 
     def pass_time(self, now: float) -> float:
-        """Ask again what could not be asked, and give up what was not answered."""
+        """Resend unsent requests, and end client streams whose request got no answer in time."""
         late = {
             call
             for lease in self._leases.values()
@@ -182,7 +183,7 @@ class _Keeper:
         for call in late:
             self._keep_alives.finish(call, _UNANSWERED)
         if late and self._stream is not None:
-            # It may be that nothing is answered there any more.
+            # The member may have stopped answering on this stream.
             self._routes.cancel(self._stream)
             self._stream = None
             self._on_way.clear()
@@ -210,7 +211,7 @@ class KeepAlives:
         return call in self._clients
 
     def open(self, call: int, metadata: Metadata | None) -> None:
-        """Begin a stream."""
+        """Open a client's stream."""
         identity = () if metadata is None else tuple(sorted(metadata.items()))
         keeper = self._keepers.get(identity)
         if keeper is None:
@@ -219,7 +220,7 @@ class KeepAlives:
         self._clients[call] = _Client(keeper)
 
     def message(self, call: int, data: bytes) -> None:
-        """Take a question."""
+        """Process a client's keep-alive."""
         client = self._clients[call]
         try:
             lease = parse_message(pb.LeaseKeepAliveRequest, data).ID
@@ -233,21 +234,21 @@ class KeepAlives:
         client.keeper.ask(call, lease)
 
     def half_closed(self, call: int) -> None:
-        """End a stream once all its questions are answered."""
+        """End a stream once all its keep-alives are answered."""
         client = self._clients[call]
         client.is_half_closed = True
         if not client.waits_for:
             self.finish(call, OK)
 
     def ended(self, call: int) -> None:
-        """Forget a stream: its client is gone."""
+        """Forget a stream whose client has left."""
         client = self._clients.pop(call)
         client.keeper.forget(call)
         if not client.keeper.calls:
             self._keepers.pop(client.keeper.identity, None)
 
     def answer(self, call: int, data: bytes) -> None:
-        """Answer a question of a client, if it still waits."""
+        """Answer a client's keep-alive, if its stream is still open."""
         client = self._clients.get(call)
         if client is None:
             return
@@ -263,10 +264,10 @@ class KeepAlives:
             self._downstream.finish(call, status)
 
     def stop(self, status: Status) -> None:
-        """End every stream: the proxy stops."""
+        """End every stream because the proxy stops."""
         for call in list(self._clients):
             self.finish(call, status)
 
     def pass_time(self, now: float) -> float:
-        """Do what is due; return when something will be due next."""
+        """Run the timers that are due; return when the next one is."""
         return min((each.pass_time(now) for each in list(self._keepers.values())), default=inf)

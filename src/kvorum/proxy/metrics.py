@@ -16,7 +16,7 @@ _PREFIX: Final = "etcd_grpc_proxy_"
 
 
 def families(figures: Figures, routes: Routes, cache: Cache | None) -> Iterator[Family]:
-    """Return every metric of a proxy that is not about its process."""
+    """Return the proxy's metrics, without those of its process."""
     yield _single(
         "watchers_coalescing_total",
         "gauge",

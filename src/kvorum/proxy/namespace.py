@@ -1,7 +1,7 @@
-"""The namespace of a proxy: members see its prefix before every key, and clients do not.
+"""The namespace of a proxy: members see its prefix before every key, clients do not.
 
-Covered are the calls for keys, and the keys of a lease, as in etcd; locks and elections run at the
-members, by the names that they were given. What is not covered passes as it is.
+As in etcd, the namespace covers the calls for keys, and the keys of a lease. Locks and elections
+run at the members under the names that clients give. All other calls pass unchanged.
 """
 
 from typing import Final
@@ -24,11 +24,11 @@ COVERED: Final = frozenset(
         rpcs.LEASE_TIME_TO_LIVE,
     )
 )
-"""The unary calls whose messages are changed."""
+"""The unary calls whose keys the namespace changes."""
 
 
 class Namespace:
-    """A prefix, possibly empty."""
+    """Adds a prefix, possibly empty, to keys in requests and removes it from answers."""
 
     __slots__ = ("prefix",)
 
@@ -36,7 +36,7 @@ class Namespace:
         self.prefix = prefix
 
     def request(self, path: str, message: bytes) -> bytes | Status:
-        """Return a request as a member is to get it, or why it is refused."""
+        """Return the request for the member, or the status that refuses it."""
         if not self.prefix:
             return message
         try:
@@ -47,5 +47,5 @@ class Namespace:
             return errors.unparsable_request(str(error))
 
     def answer(self, path: str, answer: bytes) -> bytes:
-        """Return an answer as a client is to get it."""
+        """Return the answer for the client."""
         return answer_from(self.prefix, path, answer) if self.prefix else answer

@@ -1,8 +1,8 @@
-"""Where the members are, and the connections to them.
+"""The members' addresses, and the connections to them.
 
-A member that is lost, or wants no more calls, is connected to again after a while that grows. Each
-connection has a number of its own. One to a member that is not to be asked any more lasts for
-`LINGER_SECONDS`, so that its calls end by themselves.
+The proxy reconnects with a growing back-off to a member that was lost or accepts no more calls.
+Each connection has a number of its own. A connection to an address that leaves the list stays open
+for `LINGER_SECONDS`, so that its calls can finish.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,15 +31,15 @@ class Place:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.number = 0
-        """The endpoint's number while it is connected or being connected; 0 otherwise."""
+        """The connection's number while it is open or being opened; 0 otherwise."""
         self.is_connected = False
         self.back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
         self.problem = ""
-        """Why it was lost, or could not be reached."""
+        """Why the connection was lost, or could not be opened."""
 
 
 class Places:
-    """The members of one cluster."""
+    """Keeps a connection to each member of one cluster."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Places:
         logger: Logger,
         first: int,
     ) -> None:
-        """Connect to members; the one at index `first` is asked first."""
+        """Connect to members; the one at index `first` gets calls first."""
         self._upstream = upstream
         self._tls = tls
         self._logger = logger
@@ -57,19 +57,19 @@ class Places:
         self.all = [Place(address) for address in (*addresses[first:], *addresses[:first])]
         self._by_number: dict[int, Place] = {}
         self._given_up: dict[int, float] = {}
-        """Endpoints that are not asked any more, and until when they last."""
+        """Connections that get no more calls, and when each is closed."""
 
     def ready(self) -> list[int]:
-        """Return the endpoints that can be asked."""
+        """Return the numbers of the open connections."""
         return [each.number for each in self.all if each.is_connected]
 
     def problem(self) -> str:
-        """Return why nobody can be asked."""
+        """Return why no member is connected."""
         reasons = [f"{each.address.text}: {each.problem}" for each in self.all if each.problem]
         return ": ".join([_NOTHING_CONNECTED, *filter(None, ["; ".join(reasons)])])
 
     def connected(self, number: int) -> None:
-        """Note that an endpoint can be asked."""
+        """Note that a connection is open."""
         place = self._by_number.get(number)
         if place is not None:
             place.is_connected = True
@@ -79,7 +79,7 @@ class Places:
             place.problem = ""
 
     def lost(self, number: int, reason: str, now: float) -> None:
-        """Note that an endpoint cannot be asked any more, or could not be reached."""
+        """Note that a connection accepts no more calls, was lost, or could not be opened."""
         self._given_up.pop(number, None)
         place = self._by_number.pop(number, None)
         if place is not None:
@@ -91,7 +91,7 @@ class Places:
             place.back_off.failed(now)
 
     def replace(self, addresses: Sequence[Address], now: float) -> None:
-        """Ask members at these addresses from now on."""
+        """Use the members at these addresses from now on."""
         kept: list[Place] = []
         for address in addresses:
             known = [each for each in (*kept, *self.all) if each.address.is_same(address)]
@@ -105,7 +105,7 @@ class Places:
         self.all = kept
 
     def pass_time(self, now: float) -> float:
-        """Connect to what is not connected; return when something will be due next."""
+        """Open and close the connections that are due; return when the next one is."""
         moment = inf
         for place in self.all:
             if not place.number:
@@ -121,7 +121,7 @@ class Places:
         return moment
 
     def close(self) -> None:
-        """Give every connection up."""
+        """Close every connection."""
         for number in (*self._by_number, *self._given_up):
             self._upstream.disconnect(number)
 

@@ -1,11 +1,11 @@
-"""The gRPC proxy as a plain object: what clients send goes to members, and answers come back.
+"""The gRPC proxy as a plain object: it forwards clients' calls to members and returns the answers.
 
-It is given the time and what arrived at both sides, takes a turn, and says when it wants to be
-woken; it has no clock, no thread and no socket. Nearly every call is passed on without a look into
-it, where there is a relay without coming here at all; the methods with rules of their own are in
-the table that `__init__` makes.
+The proxy has no clock, thread or socket: its shell passes the time and the events of both sides to
+`turn`, and asks `wake_at` for the time of the next turn. The proxy forwards nearly every call
+without parsing it; an upstream with a relay forwards such calls without the proxy. `__init__`
+builds the table of methods that need their own handling.
 
-An unforeseen error ends the call that it is about (see `kvorum.member.boundary`).
+An unforeseen error ends only the call that caused it (see `kvorum.member.boundary`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,12 +44,12 @@ from kvorum.rpc.table import NUMBERS, RPCS
 from kvorum.telemetry.exposition import Family
 
 QUIET_SECONDS_MAX: Final = 1.0
-"""How long clients have to learn of the end, and then to take their last answers."""
+"""Time for clients to learn that the proxy drains, and again to read their last answers."""
 DRAIN_SECONDS_MAX: Final = 5.0
-"""How long calls in flight are waited for."""
+"""Time for calls in flight to finish once the proxy drains."""
 
 Handler = Callable[[int, bytes, Metadata | None], None]
-"""Serves a unary call: its number, its message, its metadata."""
+"""Serves a unary call, given its number, message and metadata."""
 
 _PATHS: Final = tuple(rpc.path for rpc in RPCS)
 _RANGE: Final = NUMBERS[rpcs.RANGE.path]
@@ -59,7 +59,7 @@ _RANGE_STREAM: Final = NUMBERS[rpcs.RANGE_STREAM.path]
 
 
 class Phase(Enum):
-    """How far a proxy is on its way to its end."""
+    """The stages of a proxy's shutdown."""
 
     SERVING = "takes calls"
     DRAINING = "finishes the calls in flight"
@@ -68,7 +68,7 @@ class Phase(Enum):
 
 
 class Proxy:
-    """Serves the clients of one edge until it is told to drain."""
+    """Serves the clients of one edge until `drain`."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class Proxy:
     ) -> None:
         """Serve an edge that was opened with `EDGE_METHODS` and `EDGE_METADATA_KEYS`.
 
-        `fetch` gets pages of members, `process_families` metrics of the process.
+        `fetch` fetches pages from members; `process_families` returns the process's metrics.
         """
         self.settings = settings
         self.figures = Figures()
         self.phase = Phase.SERVING
         self.is_busy = True
-        """Whether there is more to do at once, even if nothing arrives."""
+        """Whether the next turn is due at once, even if nothing arrives."""
         self._edge = CountedEdge(edge, self.figures)
         self._wake_at = 0.0
         self._until = self._quiet_by = inf
@@ -145,7 +145,7 @@ class Proxy:
             self._key_values.floor.take_relayed = relay.take_revision
 
     def _relay_rules(self) -> RelayRules:
-        """Return which calls need nothing of what is done here."""
+        """Return which calls the relay may forward without the proxy."""
         noted = self._key_values.noted
         methods = [
             RelayedMethod(number, rpc.path, b"", rpc.path in noted)
@@ -162,19 +162,19 @@ class Proxy:
             bytes_max=BYTES_IN_FLIGHT_MAX,
         )
 
-    # What it wants of the loop that runs it.
+    # The interface to the loop.
 
     @property
     def is_ended(self) -> bool:
-        """Whether it has drained, so that both sides may be stopped."""
+        """Whether the proxy has drained, so that the shell may stop both sides."""
         return self.phase is Phase.ENDED
 
     def wake_at(self, now: float) -> float:
-        """Return when a turn has something to do even if nothing arrives before."""
+        """Return when the next turn is due if nothing arrives earlier."""
         return now if self.is_busy else self._wake_at
 
     def drain(self, now: float) -> None:
-        """Take no new calls, finish those in flight, then end."""
+        """Stop accepting calls, finish those in flight, then end."""
         if self.phase is Phase.SERVING:
             self.phase = Phase.DRAINING
             self._quiet_by = now + QUIET_SECONDS_MAX
@@ -192,16 +192,16 @@ class Proxy:
         events: Sequence[Event],
         upstream_events: Sequence[UpstreamEvent],
     ) -> None:
-        """Take what arrived at both sides, and send what follows from it.
+        """Process the input of both sides, and send the resulting output.
 
-        That is at most `CALLS_PER_TURN` and about `BYTES_PER_TURN` of each.
+        The loop passes at most `CALLS_PER_TURN` and about `BYTES_PER_TURN` from each side.
         """
         routes = self.routes
         routes.now = now
         if upstream_events:
             rest = routes.take_answers(upstream_events)
             if rest:
-                # Whoever waits for an answer does not wait until all watchers were told.
+                # Send unary replies before fanning out watch events.
                 self._reply()
                 routes.take_rest(rest)
         if requests:
@@ -214,7 +214,7 @@ class Proxy:
         if events or routes.has_news or now >= self._wake_at:
             self._pass_time(now)
         else:
-            # Nothing but calls that were passed on and answered.
+            # The turn only forwarded calls and answers: no timer but the age check can have moved.
             self._wake_at = min(self._wake_at, routes.look_at_age(now))
         self._reply()
         routes.flush()
@@ -239,7 +239,7 @@ class Proxy:
                 and message in found
                 and (metadata is None or CREDENTIALS.isdisjoint(metadata))
             ):
-                # Many ask the same at once.
+                # The cache has answered the same request earlier in this batch.
                 replies.append((call, found[message]))
                 hits += 1
                 continue
@@ -327,7 +327,7 @@ class Proxy:
             self._watches.writable(call)
 
     def _ended(self, call: int) -> None:
-        """Forget a call whose client is gone."""
+        """Forget a call whose client has left."""
         if call in self.figures.streams:
             self._forget(call)
             self._edge.count_end(call, Code.CANCELLED)
@@ -358,7 +358,7 @@ class Proxy:
         self.is_busy = moment <= now
         self._wake_at = moment
 
-    # Methods with rules of their own.
+    # Methods with their own handling.
 
     def _in_namespace(self, path: str) -> Handler:
         def serve(call: int, message: bytes, metadata: Metadata | None) -> None:
@@ -384,10 +384,10 @@ class Proxy:
     # The end.
 
     def _advance(self, now: float) -> None:
-        """Take the steps towards the end that are possible now."""
+        """Enter the next stages of the shutdown as far as possible."""
         edge, routes = self._edge, self.routes
         if self.phase is Phase.DRAINING:
-            # In this order: from a quiet edge no call is relayed any more.
+            # Test this before counting calls: no more calls are relayed from a quiet edge.
             is_quiet = edge.is_quiet()
             in_flight = routes.calls_in_flight + len(self.front.open)
             if (in_flight or not is_quiet) and now < self._quiet_by:

@@ -1,7 +1,8 @@
-"""The registration of a proxy: a key below the resolver prefix, with a lease that is kept alive.
+"""The registration of a proxy: a key below the resolver prefix, attached to a renewed lease.
 
-The value is etcd's, so that clients of either find proxies of both. A registration that is lost is
-made again, once a second at most; one whose proxy drains is taken back at once.
+The value has etcd's format, so that clients of etcd and of Kvorum find the proxies of both. A proxy
+that loses its registration registers again, at most once a second; a draining proxy revokes its
+lease at once.
 """
 
 import json
@@ -23,7 +24,7 @@ CALL_SECONDS_MAX: Final = 5.0
 
 
 def registered_value(settings: ProxySettings) -> bytes:
-    """Return what stands in the key of a proxy."""
+    """Return the value of a proxy's registration key."""
     described = json.dumps({"name": settings.host_name}, separators=(",", ":"))
     value = {"Op": 0, "Addr": settings.advertise_client_url, "Metadata": described}
     return json.dumps(value, separators=(",", ":")).encode()
@@ -46,11 +47,11 @@ class Registration:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the key is there."""
+        """Whether a member has confirmed the key, and its lease has not been lost since."""
         return self._renew_at < inf
 
     def pass_time(self, now: float) -> float:
-        """Do what is due; return when something will be due next."""
+        """Run the timers that are due; return when the next one is."""
         if now >= self._begin_at:
             self._begin(now)
         elif now >= self._lives_until:
@@ -60,7 +61,7 @@ class Registration:
         return min(self._begin_at, self._renew_at, self._lives_until)
 
     def stop(self) -> None:
-        """Take the registration back."""
+        """Withdraw the registration by revoking its lease."""
         self._begin_at = self._renew_at = self._lives_until = inf
         self._close()
         if self._lease:
@@ -123,7 +124,7 @@ class Registration:
         self._routes.send(self._stream, request.SerializeToString())
 
     def message(self, data: bytes) -> None:
-        """Take the answer to a renewal."""
+        """Process the answer to a renewal."""
         try:
             renewed = pb.LeaseKeepAliveResponse.FromString(data)
         except DecodeError:
@@ -135,7 +136,7 @@ class Registration:
         self._renew_at = self._asked_at + renewed.TTL / 3
 
     def ended(self, _end: End) -> None:
-        """Begin another stream with the next renewal."""
+        """Note the end; the next renewal opens another stream."""
         self._stream = None
 
     def writable(self) -> None:

@@ -1,9 +1,10 @@
-"""Which member a gateway forwards a connection to, and when one that failed is tried again.
+"""The gateway's choice of a member for each connection, and its retries of failed members.
 
-As SRV records are meant: those of the lowest priority come first, and among them each is picked as
-often as its weight says; those of weight 0 are picked in turn, and one time in a hundred where
-others have weights. One that could not be reached is inactive until a trial of it succeeds, which
-is made every `retry_seconds`; while all are inactive, none is picked.
+The choice follows the meaning of SRV records: remotes with the lowest priority number come first,
+and among them the gateway picks each in proportion to its weight. It picks remotes of weight 0 in
+turn, and one time in a hundred where others have weights. A remote that could not be reached is
+inactive until a trial succeeds; the gateway tries it every `retry_seconds`. While all remotes are
+inactive, the gateway picks none.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 WEIGHTLESS_ONE_IN: Final = 100
-"""How rarely a remote of weight 0 is picked where others have weights."""
+"""One pick in this many goes to a remote of weight 0 where others have weights."""
 
 
 class Remote:
-    """A member that connections can be forwarded to."""
+    """A member to which the gateway can forward connections."""
 
     __slots__ = ("host", "is_active", "port", "priority", "retry_at", "weight")
 
@@ -27,16 +28,16 @@ class Remote:
         self.weight = weight
         self.is_active = True
         self.retry_at = float("inf")
-        """When it is tried again; infinite while it is active, or being tried."""
+        """The time of the next trial; infinite while the remote is active, or being tried."""
 
     @property
     def address(self) -> str:
-        """Host and port, as they are written."""
+        """Host and port in their usual notation."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Remotes:
-    """All members of a gateway, and which of them can be reached."""
+    """All remotes of a gateway; it tracks which are active."""
 
     __slots__ = ("_all", "_picked", "_random_below", "_retry_seconds")
 
@@ -50,7 +51,7 @@ class Remotes:
         self._retry_seconds = retry_seconds
         self._random_below = random_below
         self._picked = 0
-        """How often one without a weight was picked."""
+        """How often a remote of weight 0 was picked."""
 
     def pick(self) -> Remote | None:
         """Return the remote for a connection; None if all are inactive."""
@@ -70,24 +71,24 @@ class Remotes:
         return weightless[self._picked % len(weightless)]
 
     def fail(self, remote: Remote, now: float) -> bool:
-        """Take that a remote could not be reached; return whether it was active until now."""
+        """Mark an unreachable remote inactive; return whether it was active until now."""
         was_active, remote.is_active = remote.is_active, False
         remote.retry_at = now + self._retry_seconds
         return was_active
 
     def succeed(self, remote: Remote) -> bool:
-        """Take that a remote was reached; return whether it was inactive until now."""
+        """Mark a reached remote active; return whether it was inactive until now."""
         was_active, remote.is_active = remote.is_active, True
         remote.retry_at = float("inf")
         return not was_active
 
     def due(self, now: float) -> list[Remote]:
-        """Return the inactive ones to be tried now; `fail` or `succeed` tells how that went."""
+        """Return the remotes to try now; the caller reports each with `fail` or `succeed`."""
         found = [each for each in self._all if each.retry_at <= now]
         for each in found:
             each.retry_at = float("inf")
         return found
 
     def wake_at(self) -> float:
-        """Return when the next one is due."""
+        """Return the time of the next trial."""
         return min((each.retry_at for each in self._all), default=float("inf"))

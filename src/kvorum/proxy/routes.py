@@ -1,14 +1,13 @@
-"""The calls to the members: who is asked next, who hears the answer.
+"""The calls to the members: they choose the member of each call and deliver its answer.
 
-Connected members are asked in turn. While none is connected, calls wait, `HELD_SECONDS_MAX` at
-most.
+Connected members get calls in turn. While no member is connected, calls wait for at most
+`HELD_SECONDS_MAX`.
 
-Nothing is made again once a server may have looked at it. A unary call that surely none has looked
-at goes to another member, `RESENDS_MAX` times.
+The proxy never repeats a call that a server may have processed. A unary call that certainly reached
+no server's handler goes to the next member, up to `RESENDS_MAX` times.
 
-A call that a client made through the edge has the edge's number here as well, so that its answer
-needs no look-up; calls of the proxy's own have numbers from `OWN_FIRST` on. Calls are gathered, and
-leave with `flush`, once a turn.
+A client's call keeps the edge's number, so that its answer needs no look-up; the proxy's own calls
+have numbers from `OWN_FIRST` on. Calls are gathered and sent by `flush`, once a turn.
 """
 
 from collections import Counter
@@ -40,11 +39,11 @@ from kvorum.proxy.settings import BYTES_IN_FLIGHT_MAX, CALLS_IN_FLIGHT_MAX
 
 OWN_FIRST: Final = 1 << 62
 HELD_SECONDS_MAX: Final = 5.0
-"""How long a call waits for a member to be connected."""
+"""How long a call waits until a member is connected."""
 RESENDS_MAX: Final = 3
 AGE_SECONDS: Final = 0.05
-"""A client's unary call that takes between once and twice as long is cancelled if the client goes;
-shorter ones are not followed, because most are answered before that."""
+"""Once a client's unary call has taken between one and two times this long, the proxy cancels it if
+the client leaves. Younger calls are not tracked, because most are answered earlier."""
 SYNC_CALL_SECONDS_MAX: Final = 5.0
 
 _ANSWERED: Final = UpstreamEventKind.ANSWERED
@@ -53,14 +52,14 @@ _FAILED: Final = (int(INTERNAL.code), INTERNAL.text, False)
 
 
 class _Resent(NamedTuple):
-    """A call that is made once more under another number."""
+    """The original number of a resent call, and how often it was resent."""
 
     call: int
     attempts: int
 
 
 class _HeldStream:
-    """A stream that waits for a member to be connected, with what was sent on it."""
+    """A stream that waits for a connected member, with the messages sent on it so far."""
 
     __slots__ = ("is_half_closed", "messages", "metadata", "path", "until")
 
@@ -87,9 +86,9 @@ class Routes:
         first: int = 0,
         sync_seconds: float = inf,
     ) -> None:
-        """Ask members at these addresses, beginning with the one at index `first`.
+        """Send calls to the members at these addresses, starting with the one at index `first`.
 
-        `tls` is for those that are spoken to by TLS; a server name in it is for all of them.
+        `tls` configures connections over TLS; a server name in it applies to all members.
         """
         self._upstream = upstream
         self._logger = logger
@@ -99,9 +98,9 @@ class Routes:
         self.next_call: Callable[[], int] = count(OWN_FIRST).__next__
         self._places = Places(upstream, addresses, tls, logger, first)
         self._next: Callable[[], int] | None = None
-        """Returns the connected endpoints in turn, over and over; None if there are none."""
-        # Unary calls that are not answered: begun since the last look at their age, before it, and
-        # before the one before that. Clients' calls among the last are told of their ends.
+        """Returns the connected endpoints in an endless cycle; None if there are none."""
+        # Unanswered unary calls by age: made since the last age check, since the one before it, or
+        # earlier. For clients' calls in `_old`, the edge reports when the client leaves.
         self._young: dict[int, Unary] = {}
         self._older: dict[int, Unary] = {}
         self._old: dict[int, Unary] = {}
@@ -115,18 +114,18 @@ class Routes:
         self._batch: list[Unary] = []
         self._sends: list[tuple[int, bytes]] = []
         self.replies: list[tuple[int, bytes | Status]] = []
-        """Answers for clients; whoever takes a turn hands them to the edge."""
+        """Answers for clients; `Proxy.turn` passes them to the edge."""
         self.taps: dict[str, Callable[[bytes], object]] = {}
-        """By path: is given each answer that goes to a client as it came."""
+        """Functions, by path, that see each answer to a client's call as the member sent it."""
         self.failures: Counter[tuple[str, Code]] = Counter()
         """Clients' unary calls that failed, by path and code."""
         self.has_news = False
-        """Whether more has happened, since this was last set to False, than that calls of clients
-        were passed on and answered: something may be due earlier than `pass_time` said."""
+        """Whether anything but forwarding clients' calls and answers has happened since this was
+        last set to False, so that a timer may be due earlier than `pass_time` returned."""
         self.bytes_in_flight = 0
-        """Bytes of requests that are not answered, without those that are relayed."""
+        """Bytes of unanswered requests, without relayed ones."""
         self.relay: Relay | None = None
-        """Passes calls of clients on that never come here; set before anything happens."""
+        """Forwards clients' calls without the proxy, if there is one; set before the first turn."""
         self._sync_seconds = sync_seconds
         self._sync_at = sync_seconds if sync_seconds == inf else 0.0
 
@@ -134,13 +133,13 @@ class Routes:
 
     @property
     def calls_in_flight(self) -> int:
-        """How many unary calls are not answered."""
+        """How many unary calls are unanswered, relayed ones included."""
         relayed = 0 if self.relay is None else self.relay.in_flight()[0]
         return relayed + len(self._young) + len(self._older) + len(self._old) + len(self._held)
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is not answered that new calls are refused."""
+        """Whether so many calls or bytes are unanswered that the proxy refuses new calls."""
         relayed_bytes = 0 if self.relay is None else self.relay.in_flight()[1]
         return (
             self.calls_in_flight >= CALLS_IN_FLIGHT_MAX
@@ -148,23 +147,23 @@ class Routes:
         )
 
     def paths_in_flight(self) -> Counter[str]:
-        """Return how many of them there are of each path, without those that are relayed."""
+        """Return the number of unanswered unary calls by path, without relayed ones."""
         held = (unary for unary, _ in self._held.values())
         calls = chain(self._young.values(), self._older.values(), self._old.values(), held)
         return Counter(unary[2] for unary in calls)
 
     def refuse(self, call: int, path: str, status: Status) -> None:
-        """End a client's unary call that is not passed on."""
+        """End a client's unary call without forwarding it."""
         self.failures[path, status.code] += 1
         self.replies.append((call, status))
 
     @property
     def is_connected(self) -> bool:
-        """Whether a member can be asked."""
+        """Whether a member is connected."""
         return self._next is not None
 
     def forward(self, call: int, path: str, message: bytes, metadata: Metadata) -> None:
-        """Make a unary call for a client, whose answer it gets as it comes."""
+        """Make a unary call for a client, which gets the answer unchanged."""
         self.bytes_in_flight += len(message)
         if self._next is None:
             self._hold((call, 0, path, message, metadata))
@@ -176,9 +175,9 @@ class Routes:
     def unary_for(
         self, call: int, path: str, message: bytes, metadata: Metadata, answered: Answered
     ) -> None:
-        """Make a unary call for a client; `answered` makes an answer of what is answered.
+        """Make a unary call for a client; `answered` turns the result into the client's answer.
 
-        It is cancelled with the client's call. Only one can be made for each.
+        The call is cancelled with the client's call, which can have only one.
         """
         self._callbacks[call] = answered
         self.forward(call, path, message, metadata)
@@ -193,7 +192,7 @@ class Routes:
     ) -> int:
         """Make a unary call of the proxy's own; return its number.
 
-        After `seconds_max` it ends with DEADLINE_EXCEEDED.
+        The call ends with DEADLINE_EXCEEDED after `seconds_max`.
         """
         number = self.next_call()
         if seconds_max < inf:
@@ -202,7 +201,7 @@ class Routes:
         return number
 
     def stream(self, path: str, metadata: Metadata, listener: StreamListener) -> int:
-        """Begin a stream of the proxy's own; return its number."""
+        """Open a stream to a member; return its number."""
         number = self.next_call()
         self._streams[number] = listener
         if self._next is None:
@@ -212,14 +211,14 @@ class Routes:
         return number
 
     def send(self, call: int, message: bytes) -> None:
-        """Send a message on a stream; it leaves with `flush`."""
+        """Send a message on a stream with the next `flush`."""
         if self._held_streams and call in self._held_streams:
             self._held_streams[call].messages.append(message)
         else:
             self._sends.append((call, message))
 
     def half_close(self, call: int) -> None:
-        """Say that nothing more will be sent on a stream."""
+        """Close the proxy's side of a stream."""
         held = self._held_streams.get(call)
         if held is not None:
             held.is_half_closed = True
@@ -228,7 +227,7 @@ class Routes:
         self._upstream.half_close(call)
 
     def cancel(self, call: int) -> None:
-        """Break a call off: nothing is heard of it any more."""
+        """Cancel a call or stream: no further event is reported for it."""
         if self._streams.pop(call, None) is not None:
             if self._held_streams.pop(call, None) is None:
                 self._flush_sends()
@@ -244,7 +243,7 @@ class Routes:
         self._deadlines.pop(call, None)
         unary = self._take_unary(number)
         if unary is not None:
-            # A call may be cancelled in the turn in which it was begun.
+            # A call may be cancelled in the turn that made it, before it was sent.
             self._flush_calls()
             self._upstream.cancel(number)
             return
@@ -253,24 +252,24 @@ class Routes:
             self.bytes_in_flight -= len(held[0][3])
 
     def pause(self, call: int) -> None:
-        """Hear no more messages of a stream until `resume`."""
+        """Receive no messages of a stream until `resume`."""
         if call not in self._held_streams:
             self._upstream.pause(call)
 
     def resume(self, call: int) -> None:
-        """Hear of a stream's messages again."""
+        """Receive a stream's messages again."""
         if call not in self._held_streams:
             self._upstream.resume(call)
 
     def pending_bytes(self, call: int) -> int:
-        """Return how many bytes were sent on a stream, by earlier turns, and have not yet left."""
+        """Return how many bytes sent on a stream by earlier turns have not left yet."""
         held = self._held_streams.get(call)
         if held is not None:
             return sum(map(len, held.messages))
         return self._upstream.pending_bytes(call)
 
     def flush(self) -> None:
-        """Let what was gathered leave."""
+        """Send the gathered calls and messages."""
         self._flush_calls()
         self._flush_sends()
 
@@ -284,12 +283,12 @@ class Routes:
             sends, self._sends = self._sends, []
             self._upstream.send(sends)
 
-    # What happens.
+    # Events from the upstream.
 
     def take_answers(self, events: Sequence[UpstreamEvent]) -> list[UpstreamEvent]:
-        """Take the answers among what the upstream told, and return the rest for `take_rest`.
+        """Process the answers among the upstream's events; return the rest for `take_rest`.
 
-        Those for clients are in `replies` then.
+        Answers for clients are in `replies` afterwards.
         """
         replies, taps, young = self.replies, self.taps, self._young
         callbacks, resent = self._callbacks, self._resent
@@ -321,7 +320,7 @@ class Routes:
         return rest
 
     def take_rest(self, events: Sequence[UpstreamEvent]) -> None:
-        """Take what else was told: messages of streams, ends, and news of members."""
+        """Process the other events: messages of streams, ends, and changes of connections."""
         for kind, number, detail in events:
             try:
                 self._take_other(kind, number, detail)
@@ -329,7 +328,7 @@ class Routes:
                 self._failed(number, detail, error)
 
     def _failed(self, number: int, sent: object, error: Exception) -> None:
-        """End what an unforeseen error of its listener is about, and nothing else."""
+        """End only the call or stream whose handler raised an unforeseen error."""
         what = sent if isinstance(sent, bytes) else b""
         self.boundary.take(error, "call", f"call {number} to a member", what)
         listener = self._streams.get(number)
@@ -340,7 +339,7 @@ class Routes:
             self.replies.append((number, INTERNAL))
 
     def _take_unary(self, number: int) -> Unary | None:
-        """Forget a call that is at a member; return it, or None if there is no such call."""
+        """Forget a call that was sent to a member; return it, or None if there is no such call."""
         for calls in (self._young, self._older, self._old):
             unary = calls.pop(number, None)
             if unary is not None:
@@ -401,11 +400,11 @@ class Routes:
 
     @property
     def places(self) -> list[Place]:
-        """Where the members are that are asked."""
+        """The members that get calls."""
         return self._places.all
 
     def replace(self, addresses: Sequence[Address]) -> None:
-        """Ask members at these addresses from now on."""
+        """Send calls to the members at these addresses from now on."""
         self._places.replace(addresses, self.now)
         self._choose_anew()
 
@@ -424,13 +423,13 @@ class Routes:
             self._mark_waiting(unary[0])
 
     def _release(self) -> None:
-        """Make the calls that wait for a connection."""
+        """Send the calls and open the streams that wait for a connection."""
         if self._next is None:
             return
         held, self._held = self._held, {}
         for (call, _, path, message, metadata), _ in held.values():
             unary = (call, self._next(), path, message, metadata)
-            # Its client is followed already.
+            # `_hold` has already asked the edge to report its end.
             self._old[call] = unary
             self._batch.append(unary)
         streams, self._held_streams = self._held_streams, {}
@@ -443,7 +442,7 @@ class Routes:
     # Time.
 
     def pass_time(self, now: float) -> float:
-        """Do what is due; return when something will be due next."""
+        """Run the timers that are due; return when the next one is."""
         self.now = now
         moment = self._places.pass_time(now)
         if self._held or self._held_streams:
@@ -455,7 +454,7 @@ class Routes:
                 answered = self._callbacks[number]
                 self.cancel(number)
                 answered(_LATE)
-                # Who was told may have begun something that is not considered here.
+                # The callback may have made a call with a timer that is not considered here.
                 moment = now
             moment = min(moment, *self._deadlines.values(), inf)
         return min(moment, self.look_at_age(now), self._sync_at if self._next else inf)
@@ -482,7 +481,7 @@ class Routes:
         return min(moments, default=inf)
 
     def look_at_age(self, now: float) -> float:
-        """Follow the clients of calls that take long; return when to look again."""
+        """Ask the edge to report departed clients of old calls; return when to check again."""
         if now >= self._age_at:
             for call, unary in self._older.items():
                 self._old[call] = unary
@@ -495,7 +494,7 @@ class Routes:
         return self._age_at
 
     def _sync(self, now: float) -> None:
-        """Ask where the members are."""
+        """Update the endpoints from the cluster's member list."""
         self._sync_at = now + self._sync_seconds
 
         def answered(answer: bytes | End) -> None:
@@ -513,5 +512,5 @@ class Routes:
         self.unary(rpcs.MEMBER_LIST.path, members_request(), (), answered, SYNC_CALL_SECONDS_MAX)
 
     def close(self) -> None:
-        """Give every connection up."""
+        """Close every connection."""
         self._places.close()

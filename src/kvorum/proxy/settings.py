@@ -1,4 +1,4 @@
-"""What the flags of the gRPC proxy decide, and the limits that none of them changes."""
+"""The gRPC proxy's options, and its limits that no flag changes."""
 
 from dataclasses import dataclass
 from math import inf
@@ -9,17 +9,17 @@ from kvorum.edge.upstream import UpstreamTls
 from kvorum.rpc.table import METADATA_KEYS, METHODS, TRACE_KEYS
 
 EDGE_METHODS: Final = METHODS
-"""The methods that the edge of a proxy is opened with."""
+"""The methods with which a proxy opens its edge."""
 EDGE_METADATA_KEYS: Final = (*METADATA_KEYS, *TRACE_KEYS)
-"""The keys of metadata that the edge passes on, and that members get as they came."""
+"""The metadata keys that the proxy receives from clients and forwards unchanged to members."""
 
 CALLS_PER_TURN: Final = 1000
 BYTES_PER_TURN: Final = 4 * 1024 * 1024
-"""How much is taken from either side for a turn."""
+"""Calls and bytes that a turn takes from either side."""
 CALLS_IN_FLIGHT_MAX: Final = 100_000
 BYTES_IN_FLIGHT_MAX: Final = 256 * 1024 * 1024
-"""Unary calls, and bytes of their requests, that members have not answered. A turn that begins with
-more refuses what it is given."""
+"""Unary calls, and bytes of their requests, that members have not answered. A turn that starts at
+either limit refuses its new unary calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,21 +28,23 @@ class ProxySettings:
 
     endpoints: tuple[Address, ...]
     upstream_tls: UpstreamTls | None = None
-    """For members that are spoken to by TLS; without a server name, each one's host counts."""
+    """For connections to members over TLS; without a server name, each certificate must be for the
+    member's host."""
     sync_seconds: float = inf
-    """How often the endpoints are replaced by what the cluster says they are."""
+    """Interval at which the proxy replaces its endpoints by those in the cluster's member list."""
     namespace: bytes = b""
-    """What stands before every key at the members, and is not seen by clients."""
+    """The prefix of every key at the members, which clients do not see."""
     advertise_client_url: str = ""
-    """What the list of members names; empty: the list of the cluster is passed on."""
+    """The URL that MemberList returns; empty: MemberList is forwarded to the cluster."""
     resolver_prefix: str = ""
     resolver_ttl_seconds: int = 0
-    """Where this proxy is registered, and how long that lasts without it; empty: nowhere."""
+    """The prefix of this proxy's registration key, and the TTL of its lease; empty: no
+    registration."""
     host_name: str = ""
-    """What it is called in the list of members."""
+    """The proxy's name in the list of members."""
     send_bytes_max: int = 2**31 - 1
-    """The largest request that is passed on."""
+    """The largest request that the proxy forwards."""
     cache_bytes_max: int = 64 * 1024 * 1024
-    """What answers to serializable reads may take up; 0: none are kept."""
+    """The memory for cached answers to serializable reads; 0: no cache."""
     is_ordering: bool = False
-    """Whether no answer is older than any that was given before, whoever it was given to."""
+    """Whether reads never return an older revision than an earlier answer to any client."""

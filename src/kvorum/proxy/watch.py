@@ -1,14 +1,17 @@
-"""The Watch service of the proxy: clients' streams, each as it would be at a member.
+"""The Watch service of the proxy: clients' streams behave as they would at a member.
 
-Rules: * Requests of one stream are served in their order, whatever they wait for. * A watcher's
-`created` comes before its events, and nothing after `canceled`. * A stream whose client takes
-nothing gets no events: its watchers keep only the revision that they need next, and catch up by
-watches of their own when it takes what was sent. The same holds if all clients together have not
-taken more than is good for the memory. * Revisions told to a stream never go back, though its
-events may come from one member after another.
+Rules:
 
-Clients share a stream to a member (see `watch_sessions`) if they show the same credentials and both
-or neither require a leader; with no others.
+* The service handles the requests of one stream in order, whatever each waits for.
+* A watcher's `created` comes before its events, and nothing comes after `canceled`.
+* A stream whose client does not read gets no events. Its watchers keep only the revision they need
+  next, and catch up through watches of their own once the client reads. The same holds for every
+  stream while all clients together have more than `PENDING_BYTES_MAX` unread.
+* Header revisions on a stream never decrease, though its events may come from several members in
+  turn.
+
+Clients share a stream to a member (see `watch_sessions`) only if they show the same credentials and
+both or neither require a leader.
 """
 
 from collections import deque
@@ -41,27 +44,27 @@ from kvorum.proxy.watch_sessions import Session
 from kvorum.proxy.watch_wire import Told, header_at
 
 FIRST_KEY = b"\0"
-"""What an empty key stands for."""
+"""The key that an empty key in a request stands for."""
 
 STREAM_PENDING_BYTES_MAX = 1024 * 1024
-"""A stream with so many bytes not yet taken by its client gets no events. What clients take is
-looked at whenever as much was sent to all of them together, so that none has twice as much."""
+"""A stream with this many unread bytes gets no events. `Outgoing` checks unread bytes whenever it
+has sent this many to all clients together, so that no stream reaches twice the limit."""
 
 PENDING_BYTES_MAX = 128 * 1024 * 1024
-"""With so many on all streams, no stream gets events, and those with more than a little of it are
-treated as if they had reached their limit."""
+"""With this many unread bytes on all streams, no stream gets events, and streams with at least
+`_LITTLE_BYTES` unread count as full."""
 
 UNSENT_BYTES_MAX = 256 * 1024
-"""How much is made before it is handed to the edge, which knows what clients take."""
+"""Bytes gathered before a flush to the edge; only the edge knows how much clients have read."""
 
 REQUESTS_WAITING_MAX = 100_000
 """Requests of one stream that wait for a member's answer; one more ends the stream."""
 
 RESUMED_PER_TURN_MAX = 64
-"""Watchers of a stream that begin to catch up in one turn."""
+"""Watchers of a stream that start to catch up in one turn."""
 
 CONGESTED_SECONDS = 0.01
-"""How often clients are looked at while they have taken too little."""
+"""Interval of the checks of unread bytes while all clients together have too many."""
 
 _LITTLE_BYTES = Limits().stream_writable_bytes
 _IDENTITY_KEYS = ("token", "authorization")
@@ -69,24 +72,24 @@ _FILTERS = {WatchCreateRequest.NOPUT: NO_PUT, WatchCreateRequest.NODELETE: NO_DE
 
 
 class Outgoing:
-    """What is sent to clients, gathered, and what they have not taken of it."""
+    """Gathers messages for clients, and tracks the bytes that clients have not read."""
 
     def __init__(self, edge: ProxyEdge, streams: "dict[int, ClientStream]") -> None:
         self._edge = edge
         self._streams = streams
         self.messages: list[tuple[int, bytes]] = []
-        """What is to be sent."""
+        """Messages to be sent, with their calls."""
         self.room = self._whole_room = UNSENT_BYTES_MAX
-        """How many more bytes may be gathered; whoever has used it up calls `flush`."""
-        # Who was sent something since clients were looked at, and the last of it.
+        """Bytes that may still be gathered; code that uses them up calls `flush`."""
+        # The calls that were sent messages since the last check of unread bytes (values unused).
         self._unlooked: dict[int, bytes] = {}
         self._unlooked_bytes = 0
         self._pending: dict[int, int] = {}
         self._pending_bytes = 0
         self.is_full = False
-        """Whether all clients together have taken too little for any to be sent events."""
+        """Whether all clients together have so many bytes unread that none gets events."""
         self.times_full = 0
-        """How often a client was found to take too little."""
+        """How often a check found a client with too many bytes unread."""
 
     def add(self, call: int, message: bytes) -> None:
         """Send a message."""
@@ -101,14 +104,14 @@ class Outgoing:
             self.add(call, message)
 
     def spread(self, calls: Sequence[int], message: bytes) -> None:
-        """Send a message to many streams, whether their clients take it or not."""
+        """Send a message to many streams without checking whether their clients read."""
         self.messages.extend(zip(calls, repeat(message)))
         self.room -= len(calls) * len(message)
         if self.room <= 0:
             self.flush()
 
     def flush(self) -> None:
-        """Hand everything to the edge, and from time to time find out which clients are slow."""
+        """Pass all messages to the edge, and from time to time check which clients are slow."""
         messages = self.messages
         if not messages:
             return
@@ -122,11 +125,11 @@ class Outgoing:
             self._look(calls)
 
     def forget(self, call: int) -> None:
-        """Forget what a stream has not taken: it has ended."""
+        """Drop a stream's unread bytes from the total: it has ended, or its client has read."""
         self._pending_bytes -= self._pending.pop(call, 0)
 
     def look_again(self) -> None:
-        """Look at everything that was not taken; events are sent again if that has become less."""
+        """Recount all unread bytes, and allow events again once they fall below half the limit."""
         self._look(tuple(self._pending))
         if self._pending_bytes < PENDING_BYTES_MAX // 2:
             self.is_full = False
@@ -147,7 +150,7 @@ class Outgoing:
                 stream.is_full = True
                 self.times_full += 1
         if self._pending_bytes >= PENDING_BYTES_MAX and not self.is_full:
-            # Some of it may have been taken since it was looked at.
+            # Clients may have read some of the bytes since they were counted.
             self.is_full = True
             self.look_again()
 
@@ -175,21 +178,20 @@ class ClientStream:
         self.session = session
         self.watchers: dict[int, Watcher] = {}
         self._next_id = 0
-        # In their order: watchers to be created, ids to be cancelled, None where progress is asked
-        # for.
+        # In order of arrival: watchers to create, ids to cancel, None for a progress request.
         self._requests: deque[Creation | int | None] = deque()
         self.floor = 0
-        """A revision that may have been told by a member that was lost."""
+        """The newest revision that a lost member may have reported on this stream."""
         self.is_full = False
-        """Whether the client does not take what was sent, so that it gets no events."""
+        """Whether the client has too many bytes unread to get events."""
         self.is_ended = False
         self.behind: dict[Watcher, None] = {}
-        """Watchers that are to catch up."""
+        """Watchers in no broadcast that have to catch up."""
         self.compacted = 0
-        """How many of the watchers were ended by a compaction."""
+        """How many of the watchers a compaction has ended."""
 
     def take(self, data: bytes) -> None:
-        """Take a request of the client; raises DecodeError."""
+        """Process a request of the client; raise DecodeError if it is malformed."""
         message = parse_message(WatchRequest, data)
         kind = message.WhichOneof("request_union")
         if kind == "create_request":
@@ -223,34 +225,38 @@ class ClientStream:
             create.fragment,
         )
 
-    # What the session calls.
+    # Called by the session.
 
     def answered(self, creation: Creation, told: Told) -> None:
-        """Go on with a request to which a member has answered."""
+        """Continue with a request that a member has answered."""
         creation.is_answered = True
         creation.header, creation.revision = told.header, told.revision
         if not self.is_ended:
             self._serve()
 
     def fall_behind(self, watcher: Watcher) -> None:
-        """Keep a watcher that gets no events until its client takes some."""
+        """Keep a watcher that gets no events until its client has read some."""
         self.behind[watcher] = None
         if not self.is_full:
             self._service.resume(self)
 
     def end_compacted(self, watcher: Watcher, response: bytes) -> None:
-        """Tell the client that a watcher cannot go on."""
+        """Send the client the cancellation of a watcher whose next revision is compacted."""
         watcher.is_compacted = True
         self.compacted += 1
         self._service.outgoing.add(self.call, response)
 
     def tell_progress(self, header: bytes, revision: int, id_field: bytes) -> None:
-        """Tell that a watcher has had everything up to a revision."""
+        """Send a watcher's progress: it has had every event up to a revision."""
         if revision >= self.floor and not self.is_full:
             self._service.outgoing.add(self.call, header + id_field)
 
     def take_progress(self, header: bytes, revision: int, times: int) -> bool:
-        """Answer requests for progress; False if some watcher has not had everything yet."""
+        """Answer progress requests, or drop them as a member would.
+
+        Return False if the requests must wait because some watcher still lacks events, or because
+        the stream has already shown a newer revision.
+        """
         if not self._is_answering():
             return True
         if revision < self.floor:
@@ -270,7 +276,7 @@ class ClientStream:
     # Serving.
 
     def _serve(self) -> None:
-        """Serve requests in their order, up to one that waits."""
+        """Handle requests in order, up to the first that waits for a member."""
         requests = self._requests
         while requests:
             request = requests[0]
@@ -287,7 +293,7 @@ class ClientStream:
                     self.session.want_progress(self)
 
     def _is_answering(self) -> bool:
-        """Return whether progress may be told at all, as members do it."""
+        """Return whether a member would answer progress requests on this stream at all."""
         return bool(self.watchers) and not self.compacted
 
     def _create(self, creation: Creation) -> None:
@@ -326,14 +332,14 @@ class ClientStream:
         self.session.remove(watcher)
 
     def catch_up(self) -> bool:
-        """Let some of the watchers that fell behind go on; return whether that is all of them."""
+        """Resume some of the watchers that fell behind; return whether none is left."""
         for watcher in tuple(islice(self.behind, RESUMED_PER_TURN_MAX)):
             del self.behind[watcher]
             self.session.place(watcher)
         return not self.behind
 
     def end(self) -> None:
-        """Forget everything: the call has ended."""
+        """Forget all watchers and requests of a call that has ended."""
         self.is_ended = True
         self._requests.clear()
         for watcher in self.watchers.values():
@@ -343,10 +349,10 @@ class ClientStream:
 
 
 class WatchService:
-    """All Watch streams of the proxy's clients."""
+    """Serves all Watch streams of the proxy's clients."""
 
     def __init__(self, edge: ProxyEdge, routes: Routes, namespace: bytes, figures: Figures) -> None:
-        """Serve watches; the keys of all of them are in a namespace, which clients do not see."""
+        """Serve watches on keys in a namespace, which clients do not see."""
         self._edge = edge
         self.routes = routes
         self.namespace = namespace
@@ -355,19 +361,19 @@ class WatchService:
         self._sessions: dict[tuple[bytes | None, ...], Session] = {}
         self.outgoing = Outgoing(edge, self._streams)
         self.has_requests: dict[Session, None] = {}
-        """Those with something to send to a member."""
+        """Sessions with requests to send to a member."""
         self.has_gathered: dict[Session, None] = {}
-        """Those with events that are not told yet."""
+        """Sessions with gathered events that no watcher has had yet."""
         self._resuming: dict[ClientStream, None] = {}
         self._due_at = inf
 
-    # What the proxy calls.
+    # Called by the proxy.
 
     def __contains__(self, call: object) -> bool:
         return call in self._streams
 
     def open(self, call: int, metadata: Metadata | None, now: float) -> None:
-        """Begin a stream."""
+        """Open a client's stream."""
         found = metadata or {}
         requires_leader = found.get("hasleader") == b"true"
         tokens = tuple(found.get(key) for key in _IDENTITY_KEYS)
@@ -387,7 +393,7 @@ class WatchService:
         session.streams[stream] = None
 
     def message(self, call: int, data: bytes, now: float) -> None:
-        """Take a request of a client."""
+        """Process a client's request."""
         del now
         stream = self._streams.get(call)
         if stream is None:
@@ -398,7 +404,7 @@ class WatchService:
             self.finish(stream, errors.unparsable_message(str(error)))
 
     def half_closed(self, call: int) -> None:
-        """Go on: watchers outlive their client's last request."""
+        """Do nothing: watchers outlive their client's last request."""
 
     def ended(self, call: int) -> None:
         """Forget a stream and its watchers."""
@@ -407,7 +413,7 @@ class WatchService:
             self._forget(stream)
 
     def writable(self, call: int) -> None:
-        """Let a stream go on whose client has taken what was sent."""
+        """Resume a stream whose client has read."""
         stream = self._streams.get(call)
         if stream is not None:
             stream.is_full = False
@@ -420,7 +426,7 @@ class WatchService:
             self.finish(stream, status)
 
     def flush(self) -> None:
-        """Send what was gathered, to members and to clients; called after `pass_time`."""
+        """Send gathered requests to members and messages to clients; called after `pass_time`."""
         if self.has_requests:
             sessions, self.has_requests = self.has_requests, {}
             for session in sessions:
@@ -429,7 +435,7 @@ class WatchService:
         self.outgoing.flush()
 
     def pass_time(self, now: float) -> float:
-        """Do what is due; return when something will be due next."""
+        """Run the timers that are due; return when the next one is."""
         if self.has_gathered:
             sessions, self.has_gathered = self.has_gathered, {}
             for session in sessions:
@@ -446,22 +452,22 @@ class WatchService:
             return min(self._due_at, now + CONGESTED_SECONDS)
         return now if self._resuming else self._due_at
 
-    # What sessions and streams call.
+    # Called by sessions and streams.
 
     def expect(self, session: Session, moment: float) -> None:
-        """Give a session a turn at a moment."""
+        """Schedule a session for a moment: its `flush` if that is now, else its `pass_time`."""
         if moment <= self.routes.now:
             self.has_requests[session] = None
         else:
             self._due_at = min(self._due_at, moment)
 
     def resume(self, stream: ClientStream) -> None:
-        """Let a stream's watchers catch up, as soon as that is possible."""
+        """Let a stream's watchers catch up as soon as the client and the total allow it."""
         if stream.behind:
             self._resuming[stream] = None
 
     def finish(self, stream: ClientStream, status: Status) -> None:
-        """End a stream after what was sent."""
+        """End a stream after the messages gathered for it."""
         if self._streams.pop(stream.call, None) is not None:
             self.outgoing.flush()
             self._edge.finish(stream.call, status)

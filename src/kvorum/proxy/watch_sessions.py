@@ -1,19 +1,23 @@
-"""The Watch stream to a member that all clients share who show the same credentials.
+"""Watch sessions: one Watch stream to a member for all clients with the same credentials.
 
-Rules: * Every request of a client for a watcher is put to the member, so that who may watch what is
-the member's own decision; requests for the same that come in one turn are put once. The answer
-holds a revision that the member had after the clients asked, as their own member's would. * The
-watch that was created to ask is kept only if no broadcast serves who asked; broadcasts of one range
-become one as soon as what one of them still has to tell is known to the others. * When the stream
-is lost, each broadcast begins anew at another member where it was. If that was compacted, its
-watchers are told; if it is refused, their streams end, as if the connection to a member had broken:
-clients begin anew, and hear from the member why not.
+Rules:
 
-A watch that begins in the history has all of it when the member has answered a request for progress
-that was sent after it was created. Members answer those only if every watch of the stream is up to
-date, and drop them otherwise: they are sent again while somebody waits. Nor do they answer while a
-watch begins in the future; therefore one that goes on begins with a revision that it knows already,
-and drops it.
+* The session sends every client's create request to the member, because the member decides who may
+  watch what; equal requests of one turn are sent once. The answer holds a revision that the member
+  had after the clients asked, as it would on a stream of their own.
+* The watch created for such a request is kept only if no older broadcast serves the watcher.
+  Broadcasts of one range merge as soon as a synced one will deliver every event that the other
+  still needs.
+* When the stream is lost, the session resumes each broadcast at another member from its position.
+  If the position was compacted, the session cancels the watchers; if the member refuses the watch,
+  it ends their clients' streams as a broken connection would: clients retry, and get the member's
+  reason.
+
+A watch that starts in the history has caught up once the member answers a progress request sent
+after the watch was created. Members answer progress requests only if every watch of the stream is
+up to date, and otherwise drop them, so the session resends them while a client or a watch waits.
+Nor do members answer while a watch starts in the future; a resumed watch therefore starts with the
+last revision that it already had, and drops the events of that revision.
 """
 
 from collections import deque
@@ -52,16 +56,17 @@ PATH: Final = "/etcdserverpb.Watch/Watch"
 BACK_OFF_SECONDS: Final = 0.05
 BACK_OFF_SECONDS_MAX: Final = 1.0
 LEADERLESS_SECONDS_MAX: Final = 3.0
-"""How long clients that require a leader keep their streams while no member can be reached."""
+"""How long clients that require a leader keep their streams while no member is connected."""
 GATHERED_BYTES_MAX: Final = 64 << 10
-"""Up to so many bytes of events are told as one: every client has the cost of a message."""
+"""Events up to this size are merged into one message, because each message costs work for every
+client."""
 RETRY_SECONDS: Final = 0.1
-"""After which time a request for progress that is not answered is sent again, if anybody waits."""
+"""Time after which an unanswered progress request is sent again, if a client or a watch waits."""
 PROGRESS_SECONDS: Final = 10.0
-"""How often progress is asked for in any case, so that a watch of what seldom changes is not
-resumed at a revision that was compacted long ago."""
+"""Interval of progress requests in any case, so that a watch on a range that seldom changes does
+not resume at a revision that was compacted long ago."""
 PROGRESS_ANSWERS_MAX: Final = 1000
-"""How many requests of a stream for progress are answered, if they come before one can be."""
+"""Progress requests that a client's stream may have unanswered; further ones get no answer."""
 
 _PASSING: Final = frozenset(
     (
@@ -75,7 +80,8 @@ _PASSING: Final = frozenset(
         Code.UNAVAILABLE,
     )
 )
-"""Ends of a stream after which another one is begun; any other is told to the clients."""
+"""Status codes after which the session opens another stream; any other code ends the clients'
+streams."""
 
 
 class WatchedRange:
@@ -90,7 +96,7 @@ class WatchedRange:
 
 
 class Session:
-    """One Watch stream to a member, begun anew when it is lost."""
+    """One Watch stream to a member, reopened when it is lost."""
 
     def __init__(
         self,
@@ -102,45 +108,46 @@ class Session:
     ) -> None:
         self._service = service
         self.identity = identity
-        """What its clients have in common."""
+        """The credentials and the leader requirement that the session's clients share."""
         self._metadata = metadata
         self._requires_leader = requires_leader
         self.streams: dict[ClientStream, None] = {}
-        """Those of clients."""
+        """The clients' streams that share this session."""
         self._ranges: dict[tuple[bytes, bytes], WatchedRange] = {}
         self._crowded: dict[WatchedRange, None] = {}
-        """Those with more than one broadcast."""
+        """Ranges with more than one broadcast."""
         self._broadcasts: dict[int, Broadcast] = {}
         self._next_number = 1
-        # Those whose creation the member has not answered, in the order in which it will.
+        # Broadcasts whose creation the member has not answered, in the order of its answers.
         self._unconfirmed: deque[Broadcast] = deque()
-        # Those that were begun in this turn to ask for clients, by all that can differ.
+        # Broadcasts created in this turn for clients' requests, by (key, range_end, start revision,
+        # selection).
         self._asking: dict[tuple[bytes, bytes, int, int], Broadcast] = {}
         self._behind: dict[Broadcast, None] = {}
         self._call = 0
         self._requests: list[Broadcast | WatchRequest] = []
         self._reader = Reader(len(service.namespace))
         self._header = b""
-        # Events that have come to one broadcast in a row, and are not told yet.
+        # Consecutive events of one broadcast that its watchers have not had yet.
         self._gathered: tuple[Broadcast, Told] | None = None
         self._gathered_bytes = 0
         self._revision = 0
-        """The newest of this stream's."""
+        """The newest revision in a header of the current stream."""
         self._complete_revision = 0
-        """Everything up to it has come to the broadcasts that are synced."""
+        """Every event up to this revision has come to the synced broadcasts."""
         self._back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
         self._unreachable_since = inf
-        # Clients that want to know of their progress, and how often they asked: since the last
-        # request that was sent to the member, and before.
+        # Clients' streams that wait for progress, with their number of requests: those that came
+        # after the last progress request to the member, and those that came before it.
         self._wanting: dict[ClientStream, int] = {}
         self._awaiting: dict[ClientStream, int] = {}
         self._attempts = 0
         self._attempt_at = inf
 
-    # What clients' streams call.
+    # Called by clients' streams.
 
     def ask(self, creation: Creation) -> None:
-        """Put a client's request to the member; its stream hears the answer."""
+        """Send a client's create request to the member; `ClientStream.answered` gets the answer."""
         start = creation.start_revision
         if start > self._revision:
             start = 0
@@ -153,9 +160,10 @@ class Session:
         broadcast.waiting.append(creation)
 
     def place(self, watcher: Watcher, *, is_exact: bool = False) -> None:
-        """Let a watcher be told of what it needs, by whichever broadcast can.
+        """Add a watcher to a broadcast that serves it, or to a new one.
 
-        If `is_exact`, the revision before that is compacted.
+        `is_exact` starts a new watch at exactly `next_revision`, because the one before it may be
+        compacted.
         """
         watched = self._ranges.get((watcher.key, watcher.range_end))
         if watched is not None:
@@ -170,25 +178,25 @@ class Session:
         broadcast.join(watcher)
 
     def remove(self, watcher: Watcher) -> None:
-        """Forget a watcher: its client wants it no more."""
+        """Remove a watcher that its client has cancelled or abandoned."""
         broadcast = watcher.broadcast
         if broadcast is not None:
             broadcast.leave(watcher, 0)
             self._drop_unused(broadcast)
 
     def want_progress(self, stream: "ClientStream") -> None:
-        """Tell a stream of its progress, by a revision that the member has from now on."""
+        """Answer a stream's progress request with a revision that the member reports after it."""
         self._wanting[stream] = min(self._wanting.get(stream, 0) + 1, PROGRESS_ANSWERS_MAX)
         if not self._awaiting:
             self._attempt_at = self._service.routes.now
         self._service.expect(self, self._attempt_at)
 
     def header(self, floor: int) -> bytes:
-        """Return a header with the newest revision that is known, at least this one."""
+        """Return a header with the newest known revision, or with `floor` if that is newer."""
         return header_at(self._header, max(self._revision, floor))
 
     def forget(self, stream: "ClientStream") -> None:
-        """Forget a client's stream, and end with the last one."""
+        """Forget a client's stream; the last one ends the stream to the member."""
         del self.streams[stream]
         self._wanting.pop(stream, None)
         self._awaiting.pop(stream, None)
@@ -199,7 +207,7 @@ class Session:
     # Sending.
 
     def flush(self) -> None:
-        """Send what was gathered; begin the stream if there is none."""
+        """Send the gathered requests; open the stream if there is none."""
         service = self._service
         if not self._call:
             if service.routes.now < self._back_off.until:
@@ -217,7 +225,7 @@ class Session:
             service.routes.send(self._call, message.SerializeToString())
 
     def pass_time(self, now: float) -> float:
-        """Do what is due; return when something will be due next."""
+        """Run the timers that are due; return when the next one is."""
         moment = self._attempt_at if self._call else self._back_off.until
         if moment <= now:
             self._service.has_requests[self] = None
@@ -231,7 +239,7 @@ class Session:
             if now >= until:
                 self._end_all(errors.NO_LEADER)
                 return inf
-            # Nobody says when the last member is lost.
+            # No event reports the loss of the last member, so check again later.
             moment = min(moment, until, now + LEADERLESS_SECONDS_MAX)
         return moment
 
@@ -261,7 +269,7 @@ class Session:
             self._drop(broadcast)
 
     def _drop(self, broadcast: Broadcast) -> None:
-        """Forget a broadcast, and let the member forget it."""
+        """Forget a broadcast, and cancel its watch at the member."""
         if broadcast.standing is Standing.DROPPED:
             return
         broadcast.standing = Standing.DROPPED
@@ -277,10 +285,10 @@ class Session:
             cancel = WatchCancelRequest(watch_id=broadcast.number)
             self._send(WatchRequest(cancel_request=cancel))
 
-    # What the member says.
+    # Events from the member.
 
     def message(self, data: bytes) -> None:
-        """Take a message of the member."""
+        """Process a message of the member."""
         try:
             told = self._reader.read(data)
         except ValueError:
@@ -311,7 +319,7 @@ class Session:
                 self._told_progress(broadcast, told)
 
     def _gather(self, told: Told, size: int) -> None:
-        """Keep events until the turn ends, or something else comes, to tell them as one."""
+        """Keep events until the turn ends or another message comes, to send them as one message."""
         broadcast = self._broadcasts.get(told.watch_id)
         if broadcast is None:
             return
@@ -328,17 +336,17 @@ class Session:
         self._service.has_gathered[self] = None
 
     def tell_gathered(self) -> None:
-        """Tell watchers of the events that were gathered."""
+        """Send the gathered events to the watchers."""
         if self._gathered is not None:
             (broadcast, told), self._gathered = self._gathered, None
             if broadcast.standing is not Standing.DROPPED:
                 self._happened(broadcast, told)
 
     def writable(self) -> None:
-        """Nothing waits to be sent."""
+        """Do nothing: no request waits for room on the stream."""
 
     def ended(self, end: End) -> None:
-        """Take the end of the stream."""
+        """Resume at another member, or end the clients' streams, when the stream ends."""
         self.tell_gathered()
         status = status_of(end)
         is_leaderless = self._requires_leader and status == errors.NO_LEADER
@@ -349,7 +357,7 @@ class Session:
             self._lost()
 
     def _answered(self, broadcast: Broadcast, told: Told) -> None:
-        """Take the answer to a request for a watch."""
+        """Process the member's answer to the creation of a watch."""
         waiting, broadcast.waiting = broadcast.waiting, []
         if told.canceled:
             if broadcast.standing is not Standing.DROPPED:
@@ -389,7 +397,7 @@ class Session:
             self._merge_all(broadcast.watched)
 
     def _told_progress(self, broadcast: Broadcast, told: Told) -> None:
-        """Take the member's word that there is nothing up to a revision."""
+        """Process a watch's progress: the member has no further events for it up to a revision."""
         revision = told.revision
         broadcast.complete_revision = max(broadcast.complete_revision, revision)
         self._synced(broadcast)
@@ -399,7 +407,7 @@ class Session:
         self._merge_all(broadcast.watched)
 
     def _canceled(self, broadcast: Broadcast, told: Told) -> None:
-        """Tell watchers that what they need next is compacted."""
+        """Cancel watchers whose next revision is compacted, and place the others again."""
         members = tuple(broadcast.members)
         done = self._done(broadcast)
         for watcher in members:
@@ -442,7 +450,7 @@ class Session:
             self._expect_attempt(PROGRESS_SECONDS)
 
     def _progressed(self, told: Told) -> None:
-        """Take the member's word that everything up to a revision has come."""
+        """Process the stream's progress: all watches have had every event up to a revision."""
         revision = told.revision
         self._complete_revision = max(self._complete_revision, revision)
         for broadcast in tuple(self._behind):
@@ -465,14 +473,14 @@ class Session:
         self._behind.pop(broadcast, None)
 
     def _done(self, broadcast: Broadcast) -> int:
-        """Return the revision below which everything has come to a broadcast."""
+        """Return the revision below which a broadcast has had every event."""
         done = max(broadcast.position, broadcast.complete_revision + 1)
         if broadcast.standing is Standing.SYNCED:
             done = max(done, self._complete_revision + 1)
         return done
 
     def _merge_all(self, watched: WatchedRange) -> None:
-        """Let broadcasts of a range become one, as far as one serves what the others do."""
+        """Merge broadcasts of a range into synced ones that serve their watchers."""
         if len(watched.broadcasts) > 1:
             for broadcast in tuple(watched.broadcasts):
                 self._merge(broadcast)
@@ -494,16 +502,16 @@ class Session:
                 self._drop(broadcast)
                 return
 
-    # The end.
+    # The end of the stream or the session.
 
     def _give_up(self) -> None:
-        """Leave a member that does not keep to the rules."""
+        """Leave a member that violates the protocol."""
         self.tell_gathered()
         self._service.routes.cancel(self._call)
         self._lost()
 
     def _lost(self) -> None:
-        """Prepare to go on at another member."""
+        """Prepare to resume at another member."""
         service = self._service
         now = service.routes.now
         self._call = 0
@@ -528,13 +536,13 @@ class Session:
         service.expect(self, self._back_off.until)
 
     def _end_all(self, status: Status) -> None:
-        """End the streams of all clients, and with them this session."""
+        """End all clients' streams, and thereby this session."""
         for stream in tuple(self.streams):
             self._service.finish(stream, status)
 
 
 def _known(position: int) -> int:
-    """Return with which revision a watch is created that goes on with a position."""
+    """Return the start revision of a watch that resumes at a position: one it already had."""
     return max(1, position - 1)
 
 

@@ -1,8 +1,9 @@
-"""What a member says on a Watch stream, cut out of its bytes.
+"""A parser of WatchResponse messages that keeps their fields as bytes.
 
-A message is cut into its header and its events as they are, so that they can be put together again
-behind another watch id. Of an event only what decides who gets it is read. Where keys lose a prefix
-on their way, events are written anew. Bytes that are no WatchResponse raise ValueError.
+The parser cuts a message into its header and events without decoding them, so that the proxy can
+reassemble them with another watch id. Of an event it reads only the fields that decide which
+watchers get it. With a namespace, it encodes events again without the prefix of their keys. Bytes
+that are no WatchResponse raise ValueError.
 """
 
 from typing import Final
@@ -16,7 +17,7 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
 class Happening:
-    """An event, as the fields that responses have for it."""
+    """An event as the encoded fields of a response, with and without the previous value."""
 
     __slots__ = ("field", "is_deletion", "plain", "revision")
 
@@ -25,11 +26,11 @@ class Happening:
         self.is_deletion = is_deletion
         self.field = field
         self.plain = plain
-        """The same without the previous value."""
+        """The field without the previous value."""
 
 
 class Told:
-    """A WatchResponse."""
+    """A parsed WatchResponse."""
 
     __slots__ = (
         "canceled",
@@ -44,9 +45,9 @@ class Told:
 
     def __init__(self) -> None:
         self.header = b""
-        """The header as the field that it is."""
+        """The header's encoded field."""
         self.revision = 0
-        """The header's."""
+        """The revision in the header."""
         self.watch_id = 0
         self.created = False
         self.canceled = False
@@ -61,13 +62,13 @@ class Reader:
     __slots__ = ("_before_revision", "_prefix_bytes")
 
     def __init__(self, prefix_bytes: int = 0) -> None:
-        """Read messages; so many bytes are taken from the front of every key."""
+        """Read messages, and strip `prefix_bytes` from the front of every key."""
         self._prefix_bytes = prefix_bytes
-        # One member's headers begin with the same bytes, up to the revision.
+        # The bytes before the revision are the same in all headers of one member and term.
         self._before_revision = b""
 
     def read(self, data: bytes) -> Told:
-        """Return what a message says."""
+        """Parse a message."""
         told = Told()
         at, size = 0, len(data)
         while at < size:
@@ -164,7 +165,7 @@ def header_at(header: bytes, revision: int) -> bytes:
 
 
 def _key(data: bytes, at: int) -> tuple[bytes, int]:
-    """Return the key of the KeyValue at an offset, its first field, and where the next begins."""
+    """Return a KeyValue's key, which is its first field, and the offset of the next field."""
     if data[at] != 0x0A:
         raise ValueError("an event's KeyValue does not begin with its key")
     length, at = read_varint(data, at + 1)
@@ -181,7 +182,7 @@ def _mod_revision(data: bytes, at: int, end: int) -> int:
 
 
 def _after(data: bytes, tag: int, at: int, end: int) -> int:
-    """Return where a field ends whose value begins at an offset."""
+    """Return the end of a field whose value begins at `at`."""
     kind = tag & 7
     if kind == _VARINT:
         _, at = read_varint(data, at)

@@ -1,4 +1,4 @@
-"""Raft consensus, sans-IO: no sockets, files, clocks or threads, and usable by itself.
+"""Raft consensus, sans-IO: no sockets, files, clocks or threads; usable without the rest of Kvorum.
 
 Start with `RawNode`, or with `Node` for queues around it; `docs/raft.md` is the manual.
 """

@@ -1,6 +1,6 @@
-"""A candidate or pre-candidate: counts votes, and yields to a leader of its term.
+"""The roles candidate and pre-candidate: count votes, and yield to a leader of the term.
 
-A response that belongs to the other kind of election is late, and ignored.
+A response to the other kind of election is late; the candidate ignores its vote.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _on_propose(raft: Raft, _message: Message) -> NoReturn:
 
 
 def _on_message_of_leader(raft: Raft, message: Message) -> None:
-    # The message is of this term, or of none; this node's term never goes back.
+    # The message is of this term, or has none; this node's term never goes back.
     raft.become_follower(raft.term, message.sender)
     follower.HANDLERS[message.type](raft, message)
 
@@ -51,7 +51,7 @@ def _on_result(raft: Raft, result: VoteResult) -> None:
             raft.become_leader()
             broadcast_append(raft)
     elif result is VoteResult.LOST:
-        # The term stays, though a rejected pre-vote may have named a later one.
+        # Keep this term, though a rejected pre-vote may have been for a later one.
         raft.become_follower(raft.term, NONE)
 
 

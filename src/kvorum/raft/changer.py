@@ -1,8 +1,8 @@
-"""The membership change engine: from one configuration to the next, or an error.
+"""Compute the next configuration from a membership change, or raise an error.
 
-Works on copies; the caller installs the result. A change of one voter may be made directly,
-as old and new majorities overlap. Any other passes through a joint configuration, in which
-both the old (outgoing) and the new (incoming) majority must agree.
+The Changer works on copies; the caller installs the result. It may change one voter directly,
+because old and new majorities overlap. Any other change passes through a joint configuration, in
+which both the old (outgoing) and the new (incoming) majority must agree.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ Result = tuple[Configuration, dict[int, Progress]]
 class Changer:
     """Computes one change against the tracker's configuration.
 
-    `last_index` decides where new peers are probed first.
+    `last_index` decides at which index the leader first probes new peers.
     """
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Changer:
         self._progress = {node: peer.copy() for node, peer in tracker.progress.items()}
 
     def simple(self, changes: Iterable[Change]) -> Result:
-        """Apply changes that move at most one voter."""
+        """Apply changes that affect at most one voter."""
         if self._outgoing:
             raise ConfChangeError("can't apply simple config change in joint config")
         before = frozenset(self._incoming)
@@ -54,7 +54,7 @@ class Changer:
         return self._result(auto_leave=False)
 
     def enter_joint(self, auto_leave: bool, changes: Iterable[Change]) -> Result:
-        """Apply any changes to the incoming half, keeping the old voters as the outgoing half."""
+        """Apply any changes to the incoming half, and make the old voters the outgoing half."""
         if self._outgoing:
             raise ConfChangeError("config is already joint")
         if not self._incoming:
@@ -64,7 +64,7 @@ class Changer:
         return self._result(auto_leave)
 
     def leave_joint(self) -> Result:
-        """Drop the outgoing half; voters that were to become learners become ones."""
+        """Drop the outgoing half, and demote the voters that were to become learners."""
         if not self._outgoing:
             raise ConfChangeError("can't leave a non-joint config")
         for node in self._learners_next:
@@ -126,7 +126,7 @@ class Changer:
     def _add_progress(self, node: int, is_learner: bool) -> None:
         peer = self._tracker.new_progress(match=0, next_index=max(self._last_index, 1))
         peer.is_learner = is_learner
-        # Otherwise a check of the quorum right after the change would not count it.
+        # Without this, a check of the quorum right after the change would not count the peer.
         peer.recent_active = True
         self._progress[node] = peer
 

@@ -1,15 +1,15 @@
 """Membership changes as the application proposes them.
 
-A first-version change names one node. A second-version change names any number, and how the group
-passes through the joint configuration that more than one change needs. If it is empty, with the
-automatic transition, it asks to leave the joint configuration.
+A first-version change names one node. A second-version change names any number of nodes, and how to
+enter and leave the joint configuration that more than one change needs. An empty second-version
+change with the automatic transition asks to leave the joint configuration.
 """
 
 from typing import Final, NamedTuple
 
 
 class ChangeType:
-    """What happens to a node."""
+    """The kinds of change to one node."""
 
     ADD_NODE: Final = 0
     REMOVE_NODE: Final = 1
@@ -18,7 +18,7 @@ class ChangeType:
 
 
 class Transition:
-    """How a joint configuration is entered and left."""
+    """How to enter and leave a joint configuration."""
 
     AUTO: Final = 0
     JOINT_IMPLICIT: Final = 1
@@ -26,7 +26,7 @@ class Transition:
 
 
 class Change(NamedTuple):
-    """One node's change; node 0 cancels it."""
+    """The change of one node; node 0 makes it a no-op."""
 
     type: int
     node_id: int
@@ -40,24 +40,24 @@ class ConfChangeV2(NamedTuple):
     context: bytes = b""
 
     def leaves_joint(self) -> bool:
-        """Tell whether applying this leaves the joint configuration."""
+        """Return whether applying this leaves the joint configuration."""
         return self.transition == Transition.AUTO and not self.changes
 
     def enters_joint(self) -> bool:
-        """Tell whether applying this enters a joint configuration."""
+        """Return whether applying this enters a joint configuration."""
         return self.transition != Transition.AUTO or len(self.changes) > 1
 
     def auto_leave(self) -> bool:
-        """Tell whether the leader leaves the joint configuration by itself."""
+        """Return whether the leader proposes to leave the joint configuration automatically."""
         return self.transition != Transition.JOINT_EXPLICIT
 
     def as_v2(self) -> "ConfChangeV2":
-        """Return this change."""
+        """Return this change itself."""
         return self
 
 
 class ConfChange(NamedTuple):
-    """One node's change, in the first version's form."""
+    """The change of one node, in the first version's form."""
 
     type: int
     node_id: int

@@ -1,4 +1,4 @@
-"""The options of a node, checked in one place."""
+"""The options of a node, all checked by `validate`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,29 +11,29 @@ from kvorum.raft.storage import Storage
 
 
 class ReadOnlyOption(Enum):
-    """How a leader makes sure that it still leads before it answers a read."""
+    """How a leader confirms that it still leads before it answers a read."""
 
     SAFE = "safe"  # a quorum confirms it
-    LEASE_BASED = "lease-based"  # a quorum was heard from recently; needs clocks that do not drift
+    LEASE_BASED = "lease-based"  # trusts recent contact with a quorum; clocks must not drift
 
 
 @dataclass(slots=True, kw_only=True)
 class Config:
-    """The options of one node. Ticks are counted in calls of `tick`."""
+    """The options of one node. A tick is one call of `tick`."""
 
     id: int
     storage: Storage
     logger: Logger
-    # Given n, returns one of 0 .. n-1 at random. Election timeouts are drawn with it.
+    # Return a random number in 0 .. n-1, given n. Election timeouts are drawn with it.
     random_below: Callable[[int], int]
     election_ticks: int
     heartbeat_ticks: int
-    # On a restart, the last index that the application has applied; 0: that of the storage's
-    # snapshot.
+    # On a restart, the last index that the application has applied; 0 means the index of the
+    # storage's snapshot.
     applied: int = 0
     async_storage_writes: bool = False
-    message_size_max: int = NO_LIMIT  # encoded entries in one append; 0 sends one entry at a time
-    committed_size_max: int = 0  # encoded entries being applied; 0 means message_size_max
+    message_size_max: int = NO_LIMIT  # encoded bytes in one append; 0 sends one entry at a time
+    committed_size_max: int = 0  # encoded bytes being applied; 0 means message_size_max
     uncommitted_size_max: int = 0  # payload a leader accepts above its commit; 0 means no limit
     inflight_messages_max: int = 256
     inflight_bytes_max: int = 0  # payload in flight to a peer; 0 means no limit
@@ -43,15 +43,15 @@ class Config:
     disable_proposal_forwarding: bool = False
     disable_conf_change_validation: bool = False
     step_down_on_removal: bool = False
-    # A leader does not tell its peers that a change of the membership is committed before it has
-    # applied it.
+    # A leader announces the commit of a membership change only after it has applied the change.
     tell_changes_when_applied: bool = False
-    # A candidate tells those whose votes it asks for what is committed: they may hold more than it
-    # does, and not know that they are voters. Who refuses tells it, too: it may have been removed.
+    # A candidate adds its commit index to vote requests: a voter may hold the entry that made it a
+    # voter without knowing that it is committed. A refusing voter adds its own to the refusal: the
+    # candidate may have been removed.
     tell_commit_to_voters: bool = False
 
     def validate(self) -> None:
-        """Raise ValueError if the options contradict each other; fill in derived ones."""
+        """Raise ValueError if the options contradict each other; fill in derived options."""
         if self.id == NONE:
             raise ValueError("cannot use none as id")
         if self.id in (APPEND_THREAD, APPLY_THREAD):

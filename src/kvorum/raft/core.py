@@ -1,12 +1,13 @@
-"""The state of one node, the terms every message passes through, and the four roles.
+"""The state of one node, the checks of a message's term, and the dispatch to four roles.
 
 A message either concerns every role (elections, this node's storage) or goes to the table of the
-node's current role; a type that is not in the table is ignored. The rules of the roles live in
-`follower`, `candidate` and `leader`; what they share in `election`, `replication`, `reads` and
+node's current role; a type that is not in the table is ignored. The rules of the roles are in
+`follower`, `candidate` and `leader`, their common parts in `election`, `replication`, `reads` and
 `membership`.
 
-Nothing is sent or written here. Messages gather in two lists: those that may be sent at once, and
-those that promise something and must wait until everything appended so far is durable.
+This module neither sends nor writes. It queues messages in two lists. `messages` may be sent at
+once. `messages_after_append` depend on writes, and must wait until everything appended so far is
+durable.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,11 +42,11 @@ _ELECTION_TYPES: Final = (
 _OF_A_LEADER: Final = (MessageType.APP, MessageType.HEARTBEAT, MessageType.SNAP)
 # Indexed by message type.
 _IS_OF_ELECTION: Final = tuple(kind in _ELECTION_TYPES for kind in MESSAGE_TYPES)
-# These travel without a term: they are for the leader at the time they arrive.
+# These travel without a term, because they are for the leader at the time of their arrival.
 _IS_FORWARDED: Final = tuple(
     kind in (MessageType.PROP, MessageType.READ_INDEX) for kind in MESSAGE_TYPES
 )
-# These promise that something was written, so they wait until it is.
+# These promise that something was written, so they wait until it is durable.
 _IS_PROMISE: Final = tuple(
     kind in (MessageType.APP_RESP, MessageType.VOTE_RESP, MessageType.PRE_VOTE_RESP)
     for kind in MESSAGE_TYPES
@@ -93,15 +94,15 @@ class Raft:
         self.lead = NONE
         self.is_learner = False
         self.lead_transferee = NONE
-        # No change of the membership may be proposed before the log is applied up to here.
+        # Refuse another membership change until the log is applied up to this index.
         self.pending_conf_index = 0
-        # An estimate of the payload above the commit mark, as far as this leader accepted it.
+        # An estimate of the payload above the commit index that this leader accepted.
         self.uncommitted_size = 0
-        # Indexes of changes whose commit this leader may not announce to its peers yet.
+        # Indexes of membership changes whose commit this leader may not announce yet.
         self.untold_changes: list[int] = []
         self.read_only = ReadOnly()
         self.read_states: list[ReadState] = []
-        # Reads that arrived before this leader committed an entry of its term.
+        # Reads that arrived before this leader committed an entry of its own term.
         self.pending_read_index_messages: list[Message] = []
         self.messages: list[Message] = []
         self.messages_after_append: list[Message] = []
@@ -136,7 +137,7 @@ class Raft:
         self.vote = state.vote
 
     def stop(self, text: str) -> NoReturn:
-        """Log the last line and raise FatalError."""
+        """Log a last line and raise FatalError."""
         stop(self.logger, text)
 
     def soft_state(self) -> SoftState:
@@ -148,14 +149,14 @@ class Raft:
         return HardState(self.term, self.vote, self.log.committed)
 
     def promotable(self) -> bool:
-        """Tell whether this node may stand for election."""
+        """Return whether this node may campaign."""
         own = self.tracker.progress.get(self.id)
         return own is not None and not own.is_learner and self.log.unstable.snapshot is None
 
-    # Changing the role.
+    # Change the role.
 
     def reset(self, term: int) -> None:
-        """Forget what belonged to the role, and what belonged to the term if it changes."""
+        """Reset the state of the role and, if the term changes, the state of the term."""
         if self.term != term:
             self.term = term
             self.vote = NONE
@@ -180,14 +181,14 @@ class Raft:
         self.read_only = ReadOnly()
 
     def become_follower(self, term: int, lead: int) -> None:
-        """Follow a leader, or wait for one."""
+        """Follow `lead`, or wait for a leader if it is NONE."""
         self.reset(term)
         self.lead = lead
         self.role = Role.FOLLOWER
         self.logger.info(f"{self.id:x} became follower at term {self.term}")
 
     def become_candidate(self) -> None:
-        """Begin a new term and vote for this node in it."""
+        """Start a new term and vote for this node in it."""
         if self.role == Role.LEADER:
             self.stop("invalid transition [leader -> candidate]")
         self.reset(self.term + 1)
@@ -196,7 +197,7 @@ class Raft:
         self.logger.info(f"{self.id:x} became candidate at term {self.term}")
 
     def become_pre_candidate(self) -> None:
-        """Ask whether an election could be won; term, vote and timers stay as they are."""
+        """Ask whether an election could be won, keeping term, vote and timers."""
         if self.role == Role.LEADER:
             self.stop("invalid transition [leader -> pre-candidate]")
         self.tracker.reset_votes()
@@ -205,7 +206,7 @@ class Raft:
         self.logger.info(f"{self.id:x} became pre-candidate at term {self.term}")
 
     def become_leader(self) -> None:
-        """Lead the term, and open it with an empty entry."""
+        """Become the leader of the term, and append an empty entry."""
         if self.role == Role.FOLLOWER:
             self.stop("invalid transition [follower -> leader]")
         self.reset(self.term)
@@ -215,7 +216,7 @@ class Raft:
         if own is not None:
             own.become_replicate()
             own.recent_active = True
-        # Some entry of the log may be a change of the membership that was not applied yet.
+        # Some entry of the log may be a membership change that is not applied yet.
         self.pending_conf_index = self.log.last_index()
         if self.config.tell_changes_when_applied:
             self.untold_changes = membership.uncommitted_changes(self)
@@ -223,10 +224,10 @@ class Raft:
             self.stop("empty entry was dropped")
         self.logger.info(f"{self.id:x} became leader at term {self.term}")
 
-    # Time.
+    # The clock.
 
     def tick(self) -> None:
-        """Let one tick pass."""
+        """Advance the clock by one tick."""
         self.election_elapsed += 1
         if self.role != Role.LEADER:
             if self.promotable() and self.election_elapsed >= self.randomized_election_timeout:
@@ -240,7 +241,7 @@ class Raft:
                 self._step_own(
                     MessageType.CHECK_QUORUM, "error occurred during checking sending heartbeat"
                 )
-            # A transfer that takes this long has failed.
+            # A leadership transfer that takes an election timeout has failed.
             if self.role == Role.LEADER:
                 self.lead_transferee = NONE
         if self.role == Role.LEADER and self.heartbeat_elapsed >= self.config.heartbeat_ticks:
@@ -256,12 +257,12 @@ class Raft:
     # Messages.
 
     def send(self, message: Message) -> None:
-        """Queue a message that this node made; the sender and the term are filled in."""
+        """Queue a message that this node made; fill in the sender and the term."""
         if message.sender == NONE:
             message.sender = self.id
         kind = message.type
         if _IS_OF_ELECTION[kind]:
-            # The term is the one being voted on, which need not be this node's term.
+            # These name the term being voted on, which need not be this node's term.
             if message.term == 0:
                 self.stop(f"term should be set when sending {MESSAGE_TYPE_NAMES[kind]}")
         elif message.term != 0:
@@ -281,7 +282,7 @@ class Raft:
         self.messages.append(message)
 
     def step(self, message: Message) -> None:
-        """Take one message. Raises ProposalDroppedError for a proposal that is refused."""
+        """Process one message. Raise ProposalDroppedError for a refused proposal."""
         term = message.term
         # Term 0 means a message from this node itself, or one that is not subject to terms.
         if term and term != self.term:
@@ -295,9 +296,9 @@ class Raft:
             handler(self, message)
 
     def propose(self, payloads: Sequence[bytes]) -> None:
-        """Propose entries with these data, all or none."""
+        """Propose entries with these data: all of them or none."""
         if self.role == Role.LEADER and payloads:
-            # The same as stepping the message, without making every entry twice.
+            # The same as stepping the message, but it creates each entry once instead of twice.
             leader.check_may_propose(self)
             leader.propose(self, [(EntryType.NORMAL, data) for data in payloads])
             return
@@ -305,7 +306,7 @@ class Raft:
         self.step(Message(MessageType.PROP, sender=self.id, entries=entries))
 
     def _admit_higher_term(self, message: Message) -> bool:
-        """Move to the term of a message; False if the message is to be dropped instead."""
+        """Move to the term of a message; return False if the message must be dropped instead."""
         kind = message.type
         if kind in (MessageType.VOTE, MessageType.PRE_VOTE):
             forced = message.context == election.CAMPAIGN_TRANSFER
@@ -315,14 +316,15 @@ class Raft:
                 and self.election_elapsed < self.config.election_ticks
             )
             if in_lease and not forced:
-                # A leader was heard from recently, so the sender was merely cut off from it.
+                # This node had recent contact with a leader, so the sender was merely cut off from
+                # it.
                 remaining = self.config.election_ticks - self.election_elapsed
                 self.logger.info(
                     f"{election.vote_log_line(self, message, 'ignored')}: "
                     f"lease is not expired (remaining ticks: {remaining})"
                 )
                 return False
-        # A pre-vote is about a term that nobody entered yet.
+        # A pre-vote names a term that no node has entered yet.
         if kind == MessageType.PRE_VOTE:
             return True
         if kind == MessageType.PRE_VOTE_RESP and not message.reject:
@@ -335,31 +337,32 @@ class Raft:
         return True
 
     def _answer_lower_term(self, message: Message) -> None:
-        """Deal with a message of an earlier term, which is not acted upon."""
+        """Answer or drop a message of an earlier term, without acting on it."""
         kind = message.type
         check_or_pre_vote = self.config.check_quorum or self.config.pre_vote
         if check_or_pre_vote and kind in (MessageType.HEARTBEAT, MessageType.APP):
-            # A leader of an earlier term: with these options nothing else would tell it, as our
-            # vote requests do not raise the term of their receivers.
+            # Answer a leader of an earlier term. With these options nothing else would inform it of
+            # the new term, because this node's vote requests do not raise the term of their
+            # receivers.
             self.send(Message(MessageType.APP_RESP, to=message.sender))
         elif kind == MessageType.PRE_VOTE:
-            # A candidate that is behind has to learn the term, or it would campaign for ever.
+            # A candidate that is behind must learn the term, or it would campaign for ever.
             self.logger.info(election.vote_log_line(self, message, "rejected"))
             self.send(
                 Message(MessageType.PRE_VOTE_RESP, to=message.sender, term=self.term, reject=True)
             )
         elif kind == MessageType.PRE_VOTE_RESP and message.reject:
-            # Of no use as a vote; but what is committed is so in every term.
+            # The vote is useless, but a committed entry is committed in every term.
             election.learn_commit(self, message)
         elif kind == MessageType.STORAGE_APPEND_RESP:
             if message.index:
-                # The entries written may have been replaced since, at the same index.
+                # Later entries may have replaced the written ones at the same indexes.
                 self.logger.info(
                     f"{self.id:x} [term: {self.term}] ignored entry appends from a "
                     f"MsgStorageAppendResp message with lower term [term: {message.term}]"
                 )
             if message.snapshot is not None:
-                # A snapshot holds committed entries only, so its term does not matter.
+                # A snapshot holds only committed entries, so its term does not matter.
                 self.applied_snapshot(message.snapshot)
         else:
             self.logger.info(
@@ -370,7 +373,7 @@ class Raft:
     # Reports from this node's storage and from the application.
 
     def applied_to(self, index: int, size: int) -> None:
-        """Note what was applied, and leave a joint configuration once that is possible."""
+        """Record the applied index, and leave a joint configuration once that is possible."""
         self.log.applied_to(max(index, self.log.applied), size)
         config = self.tracker.config
         if (
@@ -378,7 +381,7 @@ class Raft:
             and self.log.applied >= self.pending_conf_index
             and self.role == Role.LEADER
         ):
-            # Without data, so that no limit on sizes can refuse it.
+            # The entry has no data, so that no limit on sizes can refuse it.
             leave = Entry(EntryType.CONF_CHANGE_V2, 0, 0)
             try:
                 self.step(Message(MessageType.PROP, sender=self.id, entries=[leave]))
@@ -393,7 +396,7 @@ class Raft:
                 )
 
     def applied_snapshot(self, snapshot: Snapshot) -> None:
-        """Note that a snapshot was written and given to the application."""
+        """Record that a snapshot was written and handed to the application."""
         self.log.unstable.stable_snapshot_to(snapshot.index)
         self.applied_to(snapshot.index, 0)
 
@@ -435,7 +438,7 @@ _ANY_ROLE: Final = _table(
         MessageType.PRE_VOTE: election.on_vote_request,
     }
 )
-# Indexed by role, then by message type; None is ignored.
+# Indexed by role, then by message type; a type with None is ignored.
 _ROLES: Final = (
     _table(follower.HANDLERS),
     _table(candidate.HANDLERS),

@@ -1,7 +1,7 @@
-"""Text for people: entries, messages, states and Ready, one form for logs and scenarios.
+"""Text for people: entries, messages, states and Ready, in one form for logs and scenarios.
 
-The form is that of etcd's library, so that transcripts of both can be compared line by line. Ids of
-nodes are hexadecimal in messages and configurations, decimal in states.
+The form is that of etcd's library, so that transcripts of both can be compared line by line. Node
+ids are hexadecimal in messages and configurations, decimal in states.
 """
 
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ _ESCAPES = {
 
 
 def quote(data: bytes) -> str:
-    """Return bytes as a quoted string; unprintable ones are escaped."""
+    """Return bytes as a quoted string, with unprintable characters escaped."""
     return '"' + "".join(map(_escape, data.decode("utf-8", "surrogateescape"))) + '"'
 
 
@@ -159,7 +159,7 @@ def snapshot_text(snapshot: Snapshot) -> str:
 
 
 def ready_text(ready: Ready) -> str:
-    """Return what a Ready carries, part by part."""
+    """Return the parts of a Ready as text."""
     lines = []
     if ready.soft_state is not None:
         lines.append(soft_state_text(ready.soft_state))

@@ -1,12 +1,12 @@
-"""Standing for election, and voting.
+"""Elections: campaign, and vote.
 
-A node votes once per term, for a log that holds at least what its own holds. With pre-vote it first
-asks whether it would win, which disturbs nobody: neither side changes its term or vote. A node's
-own vote travels like any other, after it is durable.
+A node votes once per term, for a candidate whose log is at least as up to date as its own. With
+pre-vote, a node first asks whether it would win. This disturbs nobody, because neither side changes
+its term or vote. A node's own vote travels like any other, after it is durable.
 
-Who is asked may hold more than the candidate without knowing by which members to stand: the change
-is committed, and only the candidate knows. Or only who is asked knows, and was removed by it. So a
-request may tell what is committed, and so may a refusal.
+A voter may hold more entries than the candidate, and not know that the change which allows it to
+campaign is committed, while the candidate does know. Or the voter knows of a committed change that
+removed the candidate. So a request can carry the commit index, and so can a refusal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kvorum.raft.states import Role
 if TYPE_CHECKING:
     from kvorum.raft.core import Raft
 
-# In a vote request: the leader asked for it, so followers need not wait for its lease to end.
+# Context of a vote request that the leader caused: followers need not wait for its lease to end.
 CAMPAIGN_TRANSFER = b"CampaignTransfer"
 
 _RESPONSE_TYPES = {
@@ -34,7 +34,7 @@ _RESPONSE_TYPES = {
 
 
 class Campaign(Enum):
-    """Why a node campaigns."""
+    """The reason for a campaign."""
 
     PRE_ELECTION = "pre-election"
     ELECTION = "election"
@@ -42,7 +42,7 @@ class Campaign(Enum):
 
 
 def hup(raft: Raft, kind: Campaign) -> None:
-    """Stand for election, if this node may."""
+    """Campaign, if this node may."""
     if raft.role == Role.LEADER:
         raft.logger.debug(f"{raft.id:x} ignoring MsgHup because already leader")
         return
@@ -71,7 +71,7 @@ def _has_unapplied_conf_change(raft: Raft) -> bool:
 
 
 def campaign(raft: Raft, kind: Campaign) -> None:
-    """Ask every voter of both halves for its vote."""
+    """Send vote requests to the voters of both halves."""
     if kind is Campaign.PRE_ELECTION:
         raft.become_pre_candidate()
         request, term = MessageType.PRE_VOTE, raft.term + 1
@@ -160,7 +160,7 @@ def on_vote_request(raft: Raft, message: Message) -> None:
         learn_commit(raft, message)
         return
     raft.logger.info(vote_log_line(raft, message, "cast"))
-    # The term of the request: for a pre-vote, one that nobody has entered yet.
+    # Answer with the request's term, which in a pre-vote is a term that no node has entered yet.
     raft.send(Message(response, to=message.sender, term=message.term))
     if not is_pre_vote:
         raft.election_elapsed = 0
@@ -168,11 +168,11 @@ def on_vote_request(raft: Raft, message: Message) -> None:
 
 
 def learn_commit(raft: Raft, message: Message) -> None:
-    """Take the commit index of a refused candidate, or of a refusal, if the log up to it is shared.
+    """Take a commit index from a refused candidate or a refusal, if the log up to it is shared.
 
-    The change by which this node may stand, or win, may be among what it commits. Without it
-    neither of the two would ever win: one has the shorter log, and the other is a learner, was
-    removed, or waits for votes of members that were.
+    The entries that it commits may include the change that lets this node campaign or win. Without
+    that change, neither of the two nodes would ever win: one has the shorter log, and the other is
+    a learner, was removed, or waits for votes of removed members.
     """
     committed = min(message.commit, message.index)
     if raft.role == Role.LEADER or committed <= raft.log.committed:
@@ -185,5 +185,5 @@ def learn_commit(raft: Raft, message: Message) -> None:
     )
     raft.log.commit_to(committed)
     if raft.role != Role.FOLLOWER and _has_unapplied_conf_change(raft):
-        # It stands, and counts its votes, by a configuration that is replaced.
+        # The campaign and its votes rely on a configuration that a committed change replaces.
         raft.become_follower(raft.term, NONE)

@@ -1,8 +1,8 @@
-"""Entries of the replicated log, and the two sizes they are measured by.
+"""Entries of the replicated log, and the two ways to measure their size.
 
-An entry never changes after it was made: the log, messages, the storage and the application
-share the same objects. Limits on messages and on what is applied at once count the encoded
-size; limits on what is uncommitted or in flight count the payload, the length of the data.
+An entry never changes after it was made: the log, messages, the storage and the application share
+the same objects. Limits on messages and on entries being applied count the encoded size. Limits on
+uncommitted entries and on entries in flight count the payload, the length of the data.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from typing import Final
 
 NO_LIMIT: Final = (1 << 64) - 1
 
-# How many entries are measured at once; bounds the work of reading a prefix of a long log.
+# Entries measured in one step; bounds the work of reading a prefix of a long log.
 _CHUNK: Final = 512
 
 
 class EntryType:
-    """What the data of an entry is: the application's, or a change of the membership."""
+    """The kind of an entry: application data, or a membership change."""
 
     NORMAL: Final = 0
     CONF_CHANGE: Final = 1
@@ -33,7 +33,7 @@ class Entry:
         self.index = index
         self.data = data
         length = len(data)
-        # Written out, because this runs once for every entry of the log.
+        # Inlined instead of calling the encoder, because this runs once for every entry of the log.
         self.size = (
             (4 if entry_type else 2)
             + (1 if term < 0x80 else (term.bit_length() + 6) // 7)
@@ -79,7 +79,7 @@ def payload_size(entries: Sequence[Entry]) -> int:
 def take_within(entries: list[Entry], low: int, high: int, size_max: int) -> list[Entry]:
     """Copy the longest prefix of `entries[low:high]` within the size, and at least one entry.
 
-    The work depends on what is returned, not on how long the list is.
+    The cost grows with the returned prefix, not with the length of the list.
     """
     if size_max >= NO_LIMIT:
         return entries[low:high]

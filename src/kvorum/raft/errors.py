@@ -1,13 +1,13 @@
-"""Every way the library refuses, and the one way it stops.
+"""The errors of this library: refusals, and the one fatal error.
 
-Two kinds, never mixed. A `RaftError` is an answer: the caller asked for something that is not
-possible now, and the node goes on. A `FatalError` means that data was lost or that the embedder
-broke the contract: nothing in this library catches it, and the node must not be used again.
+The two kinds are never mixed. A `RaftError` is an answer: the request is not possible now, and the
+node goes on. A `FatalError` means that data was lost or that the embedder broke the contract.
+Nothing in this library catches a `FatalError`, and the node must not be used again.
 """
 
 
 class RaftError(Exception):
-    """Something was refused; the node is as it was."""
+    """The node refused a request and is unchanged."""
 
     text = ""
 
@@ -16,31 +16,31 @@ class RaftError(Exception):
 
 
 class ProposalDroppedError(RaftError):
-    """The proposal was not accepted; it will never be seen, so it can be proposed again."""
+    """The proposal was refused and is not in any log, so the caller can propose it again."""
 
     text = "raft proposal dropped"
 
 
 class LocalMessageError(RaftError):
-    """A message that only a node itself may make came from outside."""
+    """An outside sender passed in a message of a type that only the node itself may make."""
 
     text = "raft: cannot step raft local message"
 
 
 class PeerNotFoundError(RaftError):
-    """A response came from a peer that the configuration does not know."""
+    """A response came from a peer that is not in the configuration."""
 
     text = "raft: cannot step as peer not found"
 
 
 class StoppedError(RaftError):
-    """The node was stopped before it could do what was asked."""
+    """The node was stopped before it could handle the request."""
 
     text = "raft: stopped"
 
 
 class BusyError(RaftError):
-    """Too much waits already; ask again later."""
+    """A queue of the node is full; retry later."""
 
     text = "raft: too many requests wait for this node"
 
@@ -50,11 +50,11 @@ class BootstrapError(RaftError):
 
 
 class ConfChangeError(RaftError):
-    """A membership change does not fit the configuration it is applied to."""
+    """A membership change does not fit the current configuration."""
 
 
 class StorageError(RaftError):
-    """The storage does not hold what was asked for. Any other error of it is fatal."""
+    """The storage lacks the requested data. Any other error of a storage is fatal."""
 
 
 class CompactedError(StorageError):
@@ -70,16 +70,16 @@ class UnavailableError(StorageError):
 
 
 class SnapshotOutOfDateError(StorageError):
-    """A snapshot at this index or a newer one is already there."""
+    """The storage already has a snapshot at this index or a newer one."""
 
     text = "requested index is older than the existing snapshot"
 
 
 class SnapshotTemporarilyUnavailableError(StorageError):
-    """The snapshot is still being made; the leader asks again later."""
+    """The snapshot is still being built; the leader retries later."""
 
     text = "snapshot is temporarily unavailable"
 
 
 class FatalError(Exception):
-    """The node cannot go on: data was lost or its contract broken. Stop, and investigate."""
+    """The node cannot go on: data was lost, or the contract was broken. Stop, and investigate."""

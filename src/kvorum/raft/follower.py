@@ -1,7 +1,7 @@
-"""A follower: takes entries, heartbeats and snapshots from its leader, and forwards to it.
+"""The follower role: accept entries, heartbeats and snapshots, and forward requests to the leader.
 
-Every message of the leader restarts the election timer. An append that does not connect to the log
-is refused with a hint that skips positions where the two logs certainly differ.
+Every message of the leader restarts the election timer. A follower rejects an append that does not
+connect to its log, with a hint that skips indexes at which the two logs certainly differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _on_propose(raft: Raft, message: Message) -> None:
 
 
 def _forward(raft: Raft, message: Message, log_term: int = 0) -> None:
-    """Pass a request on to the leader as its sender made it."""
+    """Pass a request on to the leader with its original sender."""
     raft.send(
         Message(
             message.type,
@@ -63,7 +63,7 @@ def _on_append(raft: Raft, message: Message) -> None:
         )
         return
     if index < log.committed:
-        # The leader sent this message early: it holds every committed entry.
+        # The append is stale: the leader holds every committed entry. Report the commit index.
         if message.term:
             _check_committed(raft, message)
         raft.send(Message(MessageType.APP_RESP, to=message.sender, index=log.committed))
@@ -92,11 +92,12 @@ def _on_append(raft: Raft, message: Message) -> None:
 
 
 def _check_committed(raft: Raft, message: Message) -> None:
-    """Stop if the leader of this term lacks an entry that this node knows to be committed.
+    """Stop if the leader of this term lacks an entry that is committed on this node.
 
-    Raft elects nobody without every committed entry, so such a leader proves that members have lost
-    entries. Terms show it in most cases, and also where the log is compacted: the terms of a log
-    never fall. The lost members may have reused a term; then the entries themselves differ.
+    Raft elects no leader that lacks a committed entry, so such a leader proves that members have
+    lost entries. The terms show it in most cases, even where the log is compacted, because the
+    terms of a log never fall. The lost members may have reused a term; then the entries themselves
+    differ.
     """
     log, committed = raft.log, raft.log.committed
     sent = [entry for entry in message.entries if entry.index <= committed]
@@ -154,7 +155,7 @@ def _on_timeout_now(raft: Raft, message: Message) -> None:
         f"{raft.id:x} [term {raft.term}] received MsgTimeoutNow from {message.sender:x} "
         "and starts an election to get leadership."
     )
-    # Never a pre-vote: the leader has asked for this.
+    # Skip the pre-vote, because the leader asked for this election.
     election.hup(raft, election.Campaign.TRANSFER)
 
 
@@ -162,7 +163,7 @@ def _on_read_index(raft: Raft, message: Message) -> None:
     if raft.lead == NONE:
         raft.logger.info(f"{raft.id:x} no leader at term {raft.term}; dropping index reading msg")
         return
-    # The request carries this node's term; see `reads`.
+    # The request carries this node's term; `reads` explains the use.
     is_own = message.sender in (NONE, raft.id)
     _forward(raft, message, raft.term if is_own else message.log_term)
 

@@ -1,6 +1,6 @@
-"""A leader: takes proposals, learns what its peers hold, hands over.
+"""The leader role: accept proposals, track the logs of peers, transfer leadership.
 
-Messages from peers that the configuration does not know are ignored.
+A leader ignores messages from peers that are not in the configuration.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def check_may_propose(raft: Raft) -> None:
-    """Raise ProposalDroppedError if nothing can be proposed now."""
+    """Raise ProposalDroppedError if the leader accepts no proposals now."""
     if raft.id not in raft.tracker.progress:
         raise ProposalDroppedError  # removed, though still leading
     if raft.lead_transferee:
@@ -45,7 +45,7 @@ def check_may_propose(raft: Raft) -> None:
 
 
 def propose(raft: Raft, payloads: Sequence[Payload]) -> None:
-    """Append entries and send them."""
+    """Append entries, and send them to the peers."""
     if not append(raft, payloads):
         raise ProposalDroppedError
     broadcast_append(raft)
@@ -63,13 +63,13 @@ def _on_propose(raft: Raft, message: Message) -> None:
                 payloads[position] = _check_conf_change(raft, entry, position)
         propose(raft, payloads)
     except ProposalDroppedError:
-        # Nothing was appended: another entry gets the index, and peers may be told of that one.
+        # Nothing was appended. Another entry will take the index, and its commit may be announced.
         del raft.untold_changes[untold:]
         raise
 
 
 def _check_conf_change(raft: Raft, entry: Entry, position: int) -> Payload:
-    """Return the change to append, or an empty entry in its place if it cannot be made now."""
+    """Return the change to append, or an empty entry instead if the change cannot be made now."""
     try:
         change = decode_conf_change(entry).as_v2()
     except ValueError as error:
@@ -99,7 +99,7 @@ def _check_conf_change(raft: Raft, entry: Entry, position: int) -> Payload:
     return entry.type, entry.data
 
 
-# What peers answer.
+# Responses of peers.
 
 
 def _on_append_response(raft: Raft, message: Message, peer: Progress) -> None:
@@ -125,7 +125,7 @@ def _on_append_response(raft: Raft, message: Message, peer: Progress) -> None:
     elif peer.state == ProgressState.REPLICATE:
         peer.inflights.free_up_to(index)
     elif peer.match + 1 >= raft.log.first_index():
-        # The peer's log connects, whichever snapshot brought it there.
+        # The peer's log connects to this log, even if another snapshot brought it there.
         raft.logger.debug(
             f"{raft.id:x} recovered from needing snapshot, resumed sending replication messages "
             f"to {node:x} [{peer}]"
@@ -155,7 +155,7 @@ def _on_append_rejected(raft: Raft, message: Message, peer: Progress) -> None:
         f"term {message.log_term})) from {node:x} for index {message.index}"
     )
     if message.log_term:
-        # The peer has this term at the hint, so no newer term of ours below it can be shared.
+        # The peer has this term at the hint, so it shares no entry of a newer term below the hint.
         _, hint = raft.log.find_conflict_by_term(hint, message.log_term)
     if peer.maybe_decrease(message.index, hint):
         raft.logger.debug(f"{raft.id:x} decreased progress of {node:x} to [{peer}]")
@@ -178,19 +178,19 @@ def _on_snapshot_status(raft: Raft, message: Message, peer: Progress) -> None:
     if peer.state != ProgressState.SNAPSHOT:
         return
     if message.reject:
-        peer.pending_snapshot = 0  # or the probe would start behind it
+        peer.pending_snapshot = 0  # otherwise the probe would start after the failed snapshot
     peer.become_probe()
     outcome = "failed" if message.reject else "succeeded"
     raft.logger.debug(
         f"{raft.id:x} snapshot {outcome}, resumed sending replication messages to "
         f"{message.sender:x} [{peer}]"
     )
-    # The peer answers once it has the snapshot; otherwise the next heartbeat response resumes.
+    # Wait for the peer's MsgAppResp; a heartbeat response resumes, too.
     peer.flow_paused = True
 
 
 def _on_unreachable(raft: Raft, message: Message, peer: Progress) -> None:
-    # Appends on their way were probably lost.
+    # Appends in flight were probably lost.
     if peer.state == ProgressState.REPLICATE:
         peer.become_probe()
     raft.logger.debug(
@@ -220,7 +220,7 @@ def _on_transfer_leader(raft: Raft, message: Message, peer: Progress) -> None:
         raft.logger.debug(f"{raft.id:x} is already leader. Ignored transferring leadership to self")
         return
     raft.logger.info(f"{raft.id:x} [term {raft.term}] starts to transfer leadership to {target:x}")
-    # It must be done within an election timeout from now.
+    # The transfer must complete within an election timeout from now.
     raft.election_elapsed = 0
     raft.lead_transferee = target
     if peer.match == raft.log.last_index():
@@ -233,7 +233,7 @@ def _on_transfer_leader(raft: Raft, message: Message, peer: Progress) -> None:
         maybe_send_append(raft, target, peer, send_if_empty=True)
 
 
-# The leader's own clock.
+# The leader's clock.
 
 
 def _on_beat(raft: Raft, _message: Message) -> None:
@@ -251,7 +251,7 @@ def _on_check_quorum(raft: Raft, _message: Message) -> None:
 
 
 def _from_peer(handler: Callable[[Raft, Message, Progress], None]) -> Handler:
-    """Give a handler the progress of the sender; ignore senders without one."""
+    """Wrap a handler so that it gets the sender's progress; ignore senders without progress."""
 
     def with_progress(raft: Raft, message: Message) -> None:
         peer = raft.tracker.progress.get(message.sender)

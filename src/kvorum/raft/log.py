@@ -1,9 +1,9 @@
-"""The whole log: the storage below, the unstable part on top, and four marks in it.
+"""The whole log: the storage below, the unstable part on top, and four indexes in it.
 
 Always applied <= applying <= committed <= last index. `committed` is the greatest index known to be
-on a quorum; entries up to `applying` were handed to the application, and those up to `applied` it
-has acknowledged. The encoded size of what is between those two is bounded, and no more is handed
-out once the bound is reached or a batch was cut short.
+on a quorum. The application has received the entries up to `applying`, and has acknowledged those
+up to `applied`. The encoded size of the entries between these two is bounded; the log hands out no
+more entries once the bound is reached or a batch was cut short.
 
 No operation takes longer on a longer log, except the walk back after a rejection, which ends at the
 first entry of an old enough term.
@@ -25,12 +25,12 @@ from kvorum.raft.messages import Snapshot
 from kvorum.raft.storage import Storage
 from kvorum.raft.unstable import Unstable
 
-# Term and index identify an entry: two logs that share it agree up to it.
+# Term and index identify an entry: two logs that share an entry agree up to it.
 EntryId = tuple[int, int]
 
 
 class RaftLog:
-    """Read by everyone, changed only by the node that owns it."""
+    """The log of one node. Any module may read it; only the owning node changes it."""
 
     __slots__ = (
         "_logger",
@@ -75,7 +75,7 @@ class RaftLog:
         return unstable.offset + len(unstable.entries) - 1
 
     def term(self, index: int) -> int:
-        """Return the term of an entry, or raise StorageError if it is not known."""
+        """Return the term of an entry, or raise StorageError if the term is unknown."""
         unstable = self.unstable
         position = index - unstable.offset
         if position >= 0:
@@ -83,14 +83,14 @@ class RaftLog:
                 return unstable.entries[position].term
             raise UnavailableError
         if unstable.snapshot is not None:
-            # Whatever the storage still holds is about to be replaced.
+            # The snapshot is about to replace the entries that the storage still holds.
             if index == unstable.snapshot.index:
                 return unstable.snapshot.term
             raise CompactedError
         return self.storage.term(index)
 
     def term_or_zero(self, index: int) -> int:
-        """Return the term of an entry, 0 if it is not known."""
+        """Return the term of an entry, or 0 if the term is unknown."""
         try:
             return self.term(index)
         except StorageError:
@@ -105,7 +105,7 @@ class RaftLog:
             self._stop(f"unexpected error when getting the last term at {index}: {error}")
 
     def matches(self, term: int, index: int) -> bool:
-        """Tell whether the entry at the index is known and of this term."""
+        """Return whether this log has an entry of this term at the index."""
         if index > self.last_index():
             return False
         try:
@@ -114,11 +114,11 @@ class RaftLog:
             return False
 
     def is_up_to_date(self, term: int, index: int) -> bool:
-        """Return whether a log that ends at this entry holds at least what this one holds."""
+        """Return whether a log that ends at this entry is at least as up to date as this one."""
         return (term, index) >= self.last_entry_id()
 
     def append(self, entries: Sequence[Entry]) -> int:
-        """Add entries, replacing what conflicts; return the last index."""
+        """Append entries, replacing conflicting ones; return the last index."""
         if entries:
             after = entries[0].index - 1
             if after < self.committed:
@@ -129,13 +129,13 @@ class RaftLog:
     def maybe_append(
         self, previous: EntryId, entries: Sequence[Entry], committed: int
     ) -> int | None:
-        """Append entries after a shared one; return the last new index, None if not shared."""
+        """Append entries after `previous`; return the last new index, None if it does not match."""
         previous_term, previous_index = previous
         if not self.matches(previous_term, previous_index):
             return None
         last_new = previous_index + len(entries)
         if entries and previous_index == self.last_index():
-            # The usual case: nothing is here yet that could conflict.
+            # The usual case: this log holds no entries that could conflict.
             self.append(entries)
         elif conflict := self.find_conflict(entries):
             if conflict <= self.committed:
@@ -152,7 +152,7 @@ class RaftLog:
         return last_new
 
     def find_conflict(self, entries: Sequence[Entry]) -> int:
-        """Return the index of the first entry that is not here, 0 if all are."""
+        """Return the index of the first entry that this log lacks, or 0 if it has all."""
         for entry in entries:
             if not self.matches(entry.term, entry.index):
                 if entry.index <= self.last_index():
@@ -165,9 +165,9 @@ class RaftLog:
         return 0
 
     def find_conflict_by_term(self, index: int, term: int) -> EntryId:
-        """Return the newest entry up to the index whose term is not above the one given.
+        """Return the newest entry up to the index whose term is not above the given term.
 
-        The term is 0 where it is not known. A log that has the given term at the index cannot share
+        An unknown term is returned as 0. A log that has the given term at the index cannot share
         any entry above the returned one.
         """
         while index > 0:
@@ -181,7 +181,7 @@ class RaftLog:
         return 0, 0
 
     def commit_to(self, index: int) -> None:
-        """Move the commit mark forward."""
+        """Advance the commit index."""
         if index > self.committed:
             if index > self.last_index():
                 self._stop(
@@ -191,10 +191,10 @@ class RaftLog:
             self.committed = index
 
     def maybe_commit(self, term: int, index: int) -> bool:
-        """Commit up to an entry if it is of this term; tell whether that moved the mark.
+        """Commit up to an entry if it is of this term; return whether the commit index advanced.
 
-        Being on a quorum does not commit an entry of an older term, because a later leader may
-        still replace it. It is committed with the first newer one above it.
+        A quorum does not commit an entry of an older term, because a later leader may still replace
+        it. Such an entry is committed together with the first entry of the current term above it.
         """
         if term and index > self.committed and self.matches(term, index):
             self.commit_to(index)
@@ -202,23 +202,23 @@ class RaftLog:
         return False
 
     def _applicable_to(self, allow_unstable: bool) -> int:
-        """Return the last index that may be handed out."""
+        """Return the last index that may be handed to the application."""
         if allow_unstable:
             return self.committed
         return min(self.committed, self.unstable.offset - 1)
 
     def has_next_committed(self, allow_unstable: bool) -> bool:
-        """Tell whether there are entries to hand to the application."""
+        """Return whether there are entries to hand to the application."""
         return (
             not self.applying_paused
             and self.applying < self.committed
             and self.applying < self._applicable_to(allow_unstable)
-            # The application takes the snapshot first.
+            # The application must take the snapshot first.
             and self.unstable.snapshot is None
         )
 
     def next_committed(self, allow_unstable: bool) -> list[Entry]:
-        """Return the entries to hand to the application, within the size."""
+        """Return the entries to hand to the application, limited in size."""
         if not self.has_next_committed(allow_unstable):
             return []
         low, high = self.applying + 1, self._applicable_to(allow_unstable) + 1
@@ -234,7 +234,7 @@ class RaftLog:
             self._stop(f"unexpected error when getting unapplied entries ({error})")
 
     def accept_applying(self, index: int, size: int, allow_unstable: bool) -> None:
-        """Note that entries up to the index, of this encoded size, were handed out."""
+        """Record that the application received entries up to the index, of this encoded size."""
         if index > self.committed:
             self._stop(
                 f"applying({index}) is out of range "
@@ -242,14 +242,14 @@ class RaftLog:
             )
         self.applying = index
         self.applying_size += size
-        # A batch that was cut short has reached the limit, though its size may be below it.
+        # A batch that was cut short has reached the limit, though its size may be below the limit.
         self.applying_paused = (
             self.applying_size >= self.applying_size_max
             or index < self._applicable_to(allow_unstable)
         )
 
     def applied_to(self, index: int, size: int) -> None:
-        """Note that the application applied entries up to the index, of this encoded size."""
+        """Record that the application applied entries up to the index, of this encoded size."""
         if not self.applied <= index <= self.committed:
             self._stop(
                 f"applied({index}) is out of range "
@@ -261,7 +261,7 @@ class RaftLog:
         self.applying_paused = self.applying_size >= self.applying_size_max
 
     def slice(self, low: int, high: int, size_max: int) -> list[Entry]:
-        """Return entries low .. high-1, cut at the encoded size but at least one."""
+        """Return entries low .. high-1, limited to an encoded size but at least one entry."""
         first, last = self.first_index(), self.last_index()
         if low > high:
             self._stop(f"invalid slice {low} > {high}")
@@ -287,13 +287,13 @@ class RaftLog:
         if size >= size_max:
             return entries
         rest = self.unstable.slice(offset, high, size_max - size)
-        # A single entry may exceed what is left of the size.
+        # `slice` returns at least one entry, which may exceed the remaining size.
         if len(rest) == 1 and size + rest[0].size > size_max:
             return entries
         return entries + rest
 
     def entries_from(self, index: int, size_max: int) -> list[Entry]:
-        """Return entries from the index on, cut at the encoded size but at least one."""
+        """Return entries from the index on, limited to an encoded size but at least one entry."""
         unstable = self.unstable
         position = index - unstable.offset
         if position >= 0:
@@ -301,7 +301,7 @@ class RaftLog:
         return self.slice(index, self.last_index() + 1, size_max)
 
     def scan(self, low: int, high: int, page_size: int) -> Iterator[list[Entry]]:
-        """Yield entries low .. high-1 in pages of at most this encoded size or one entry."""
+        """Yield entries low .. high-1 in pages of at most this encoded size, or of one entry."""
         while low < high:
             page = self.slice(low, high, page_size)
             if not page:
@@ -310,11 +310,11 @@ class RaftLog:
             low += len(page)
 
     def snapshot(self) -> Snapshot:
-        """Return the newest snapshot; the storage may raise that it is still being made."""
+        """Return the newest snapshot; the storage may raise that it is still being built."""
         return self.unstable.snapshot or self.storage.snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Replace the whole log by a snapshot."""
+        """Replace the whole log with a snapshot."""
         self._logger.info(
             f"log [{self}] starts to restore snapshot "
             f"[index: {snapshot.index}, term: {snapshot.term}]"

@@ -1,4 +1,4 @@
-"""Where the library reports what it does.
+"""The interface through which the library logs.
 
 `logging.Logger` fits as it is. The library also logs a line before it stops for good.
 """
@@ -18,7 +18,7 @@ class Logger(Protocol):
         """Take a line about a change of state."""
 
     def warning(self, msg: str, /) -> None:
-        """Take a line about something refused."""
+        """Take a line about a refused request."""
 
     def error(self, msg: str, /) -> None:
         """Take a line about a mistake of a caller or a peer."""
@@ -31,17 +31,17 @@ AnyLogger = TypeVar("AnyLogger")
 
 
 def placed(logger: AnyLogger, caller: str) -> AnyLogger:
-    """Return the logger for a line of this caller: the same, unless it wants to know (`at`).
+    """Return a logger for lines of this caller: `logger.at(caller)`, or `logger` without `at`.
 
-    Compiled code has no frames that tell a logger who calls it; there, each line is logged by way
-    of this. The sources do not need it.
+    Compiled code has no frames from which a logger could learn its caller, so it logs each line
+    through this function. The Python sources do not need it.
     """
     at = getattr(logger, "at", None)
     return logger if at is None else at(caller)
 
 
 def named(logger: AnyLogger, name: str) -> AnyLogger:
-    """Return the logger for a part that has a name: the same, unless it knows names (`named`)."""
+    """Return a logger for a named part: `logger.named(name)`, or `logger` without `named`."""
     make = getattr(logger, "named", None)
     return logger if make is None else make(name)
 

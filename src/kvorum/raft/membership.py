@@ -1,7 +1,7 @@
-"""Installing a configuration: at the start, by a committed change, with a snapshot.
+"""Install a configuration: at the start, by a committed change, or with a snapshot.
 
-A change takes effect when it is applied, not when it is appended. After it, more entries may be on
-a quorum, and there may be peers that the leader has not contacted.
+A change takes effect when it is applied, not when it is appended. After a change, more entries may
+be on a quorum, and there may be peers that the leader has not contacted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def restore_config(raft: Raft, state: ConfState) -> None:
-    """Replace the configuration by a saved one; nothing is known of any peer."""
+    """Replace the configuration with a saved one, and reset the progress of all peers."""
     tracker = Tracker(raft.config.inflight_messages_max, raft.config.inflight_bytes_max)
     try:
         restore(tracker, raft.log.last_index(), state)
@@ -48,8 +48,8 @@ def restore_config(raft: Raft, state: ConfState) -> None:
 def apply_conf_change(raft: Raft, change: ConfChange | ConfChangeV2) -> ConfState:
     """Apply a committed change; return the members after it.
 
-    A change that was handed out before a snapshot came is in the snapshot, whose configuration is
-    in force already: it changes nothing.
+    A change that was handed out before a pending snapshot arrived has no effect: the snapshot
+    includes it, and its configuration is already in force.
     """
     if raft.log.unstable.snapshot is not None:
         return raft.tracker.config.conf_state()
@@ -66,20 +66,20 @@ def apply_conf_change(raft: Raft, change: ConfChange | ConfChangeV2) -> ConfStat
         else:
             result = changer.simple(change.changes)
     except ConfChangeError as error:
-        # It was committed, so every member of the group finds it at this index.
+        # Every member fails at this index, because the change is committed.
         raft.stop(str(error))
     return _switch(raft, result)
 
 
 def uncommitted_changes(raft: Raft) -> list[int]:
-    """Return the indexes of changes that are not known to be committed."""
+    """Return the indexes of membership changes above the commit index."""
     log = raft.log
     pages = log.scan(log.committed + 1, log.last_index() + 1, raft.config.committed_size_max)
     return [entry.index for page in pages for entry in page if entry.type != EntryType.NORMAL]
 
 
 def _tell_change(raft: Raft) -> None:
-    """Let peers learn that the change applied now is committed, including those it removes."""
+    """Announce the commit of the change being applied, also to the peers that it removes."""
     del raft.untold_changes[0]
     committed = commit_for_peers(raft)
     for node, peer in raft.tracker.progress.items():
@@ -95,7 +95,7 @@ def _switch(raft: Raft, result: Result) -> ConfState:
     own = raft.tracker.progress.get(raft.id)
     raft.is_learner = own is not None and own.is_learner
     if raft.role == Role.LEADER and (own is None or own.is_learner):
-        # It may still lead the group through this, unless configured otherwise.
+        # The node still leads the group through this change, unless configured otherwise.
         drop_all(raft)
         if raft.config.step_down_on_removal:
             raft.become_follower(raft.term, NONE)
@@ -105,11 +105,11 @@ def _switch(raft: Raft, result: Result) -> ConfState:
     if maybe_commit(raft):
         broadcast_append(raft)
     else:
-        # New peers are probed now, not at the next heartbeat.
+        # Probe new peers now, not at the next heartbeat.
         for node, peer in raft.tracker.progress.items():
             if node != raft.id:
                 maybe_send_append(raft, node, peer, send_if_empty=False)
-    # If no other node is left, no answer to a heartbeat will come.
+    # If no other node is left, no heartbeat response will come to release waiting reads.
     answer_confirmed(raft)
     if raft.lead_transferee not in config.incoming | config.outgoing:
         raft.lead_transferee = NONE
@@ -117,7 +117,7 @@ def _switch(raft: Raft, result: Result) -> ConfState:
 
 
 def restore_snapshot(raft: Raft, snapshot: Snapshot) -> bool:
-    """Replace log and configuration by a snapshot; False if it is not needed or not allowed."""
+    """Replace log and configuration with a snapshot; False if it is not needed or not allowed."""
     log, index, term = raft.log, snapshot.index, snapshot.term
     if index <= log.committed:
         return False

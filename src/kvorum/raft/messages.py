@@ -1,8 +1,8 @@
-"""What nodes say to each other and to their own storage threads, as plain data.
+"""The messages between nodes, and between a node and its own storage threads, as plain data.
 
-A message belongs to nobody once it was made: a transport may hand the same object to two nodes, so
-no one changes it or the lists within. Numbers are unsigned 64-bit; node 0 means none, and term 0 a
-message that is not subject to terms.
+A message is immutable once it was made: a transport may hand the same object to two nodes, so no
+code changes the message or the lists in it. Numbers are unsigned 64-bit. Node 0 means none, and
+term 0 means that the message is not subject to terms.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ APPLY_THREAD: Final = (1 << 64) - 2
 class MessageType:
     """The kinds of messages, numbered as on the wire.
 
-    Plain numbers, as for roles and states: reading a member of an enumeration costs ten times as
-    much, and every message needs several.
+    The kinds are plain numbers, as roles and states are: reading a member of an enumeration costs
+    ten times as much, and every message needs several reads.
     """
 
     HUP: Final = 0
@@ -71,7 +71,7 @@ _RESPONSE: Final = {
     MessageType.STORAGE_APPEND_RESP,
     MessageType.STORAGE_APPLY_RESP,
 }
-# Indexed by the type.
+# Indexed by message type.
 IS_LOCAL: Final = tuple(kind in _LOCAL for kind in MESSAGE_TYPES)
 IS_RESPONSE: Final = tuple(kind in _RESPONSE for kind in MESSAGE_TYPES)
 
@@ -101,7 +101,7 @@ NO_MEMBERS: Final = ConfState()
 
 @dataclass(slots=True, frozen=True)
 class Snapshot:
-    """The application's state after an entry, in place of the log up to it."""
+    """The application's state at an index; it replaces the log up to that index."""
 
     index: int
     term: int
@@ -110,7 +110,7 @@ class Snapshot:
 
 
 class HardState(NamedTuple):
-    """What must survive a restart besides the log."""
+    """The state that must survive a restart besides the log."""
 
     term: int = 0
     vote: int = NONE
@@ -122,7 +122,7 @@ NO_HARD_STATE: Final = HardState()
 
 @dataclass(slots=True)
 class Message:
-    """One message; which fields count depends on its type."""
+    """One message. Its type decides which fields have a meaning."""
 
     type: int
     to: int = NONE
@@ -137,5 +137,5 @@ class Message:
     reject: bool = False
     reject_hint: int = 0
     context: bytes = b""
-    # Sent once the storage write that this message asks for is done.
+    # Send these once the storage write that this message asks for is done.
     responses: Sequence["Message"] = ()

@@ -1,4 +1,4 @@
-"""Names of message types as logs and transcripts show them: those of etcd's library."""
+"""Names of message types as logs and transcripts show them: the names of etcd's library."""
 
 MESSAGE_TYPE_NAMES = (
     "MsgHup",

@@ -1,13 +1,13 @@
-"""A RawNode behind queues, for those who want a loop of their own.
+"""A RawNode behind queues, for embedders that run a loop of their own.
 
-Anyone puts things into the queues: ticks, proposals, messages, requests. One loop takes them out:
-it calls `poll`, does what the Ready asks for, and calls `advance`. There is no thread, lock or
-event here. `wake` is called whenever something was put in; the embedder may set an event, write to
-a pipe, or do nothing. Putting in is safe from any thread, because it only appends to a deque;
-everything the loop calls belongs to the loop.
+Any thread may add to the queues: ticks, proposals, messages, requests. One loop empties them: it
+calls `poll`, does the work of the Ready, and calls `advance`. This module has no thread, lock or
+event. A Node calls `wake` after each addition; the embedder may set an event, write to a pipe, or
+do nothing. Additions are safe from any thread, because they only append to a deque; the other
+methods belong to the loop.
 
 Proposals wait while no leader is known, and after this node was removed. Every queue has a limit;
-above it things are refused, and ticks are lost.
+above it the Node refuses requests and drops ticks.
 """
 
 from collections import deque
@@ -47,7 +47,7 @@ Done = Callable[[RaftError | None], None]
 
 
 class Proposal:
-    """A proposal that waits, or is settled."""
+    """A proposal that waits or has an outcome."""
 
     __slots__ = ("_done", "message")
 
@@ -56,19 +56,19 @@ class Proposal:
         self._done = done
 
     def cancel(self) -> bool:
-        """Withdraw the proposal; False if it was settled before."""
+        """Withdraw the proposal; return False if it already has an outcome."""
         withdrawn, self.message = self.message is not None, None
         return withdrawn
 
     def finish(self, error: RaftError | None) -> None:
-        """Tell the proposer the outcome."""
+        """Pass the outcome to the proposer's callback."""
         self.message = None
         if self._done is not None:
             self._done(error)
 
 
 class Node:
-    """One node, its queues, and at most one Ready that was handed out and not advanced."""
+    """One node, its queues, and at most one Ready that was handed out and not yet advanced."""
 
     __slots__ = (
         "_calls",
@@ -95,10 +95,10 @@ class Node:
         self._stopped = False
         self._ready_outstanding = False
 
-    # Put in, from anywhere.
+    # Called from any thread.
 
     def tick(self) -> None:
-        """Let one tick pass."""
+        """Queue one tick."""
         if len(self._ticks) >= TICKS_MAX:
             node = self._node.raft.id
             self._node.raft.logger.warning(f"{node:x} A tick missed to fire. Node blocks too long!")
@@ -107,12 +107,12 @@ class Node:
         self._wake()
 
     def propose(self, data: bytes, done: Done | None = None) -> Proposal:
-        """Propose an entry; `done` is called with None, or with the reason for its refusal."""
+        """Propose an entry; `done` receives None, or the reason for the refusal."""
         entries = [Entry(EntryType.NORMAL, 0, 0, data)]
         return self._propose(Message(MessageType.PROP, entries=entries), done)
 
     def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> Proposal:
-        """Propose a change of the membership."""
+        """Propose a membership change."""
         kind, data = encode_conf_change(change)
         return self._propose(Message(MessageType.PROP, entries=[Entry(kind, 0, 0, data)]), None)
 
@@ -127,9 +127,9 @@ class Node:
         return proposal
 
     def step(self, message: Message) -> None:
-        """Take a message from a peer or a local thread.
+        """Queue a message from a peer or a local thread.
 
-        Types that only a node itself may send are ignored, and so is a response of an unknown peer.
+        The Node ignores types that only a node itself may send, and responses of unknown peers.
         """
         if message.type == MessageType.PROP:
             self._propose(message, None)
@@ -137,19 +137,19 @@ class Node:
             self._call(lambda: self._node.step(message))
 
     def campaign(self) -> None:
-        """Stand for election."""
+        """Start an election."""
         self._call(self._node.campaign)
 
     def transfer_leader(self, node: int) -> None:
-        """Ask the leader to hand over to a peer."""
+        """Ask the leader to transfer leadership to a peer."""
         self._call(lambda: self._node.transfer_leader(node))
 
     def forget_leader(self) -> None:
-        """Stop following the leader."""
+        """Forget the leader."""
         self._call(self._node.forget_leader)
 
     def read_index(self, context: bytes) -> None:
-        """Ask which index a read must wait for; the answer comes as a read state, or never."""
+        """Request the index that a read must wait for. A read state answers, or nothing does."""
         self._call(lambda: self._node.read_index(context))
 
     def report_unreachable(self, node: int) -> None:
@@ -168,10 +168,10 @@ class Node:
         self._calls.append(call)
         self._wake()
 
-    # Take out, in the loop.
+    # Called by the loop.
 
     def poll(self) -> Ready | None:
-        """Serve what was put in; return work if there is any and the last one was advanced."""
+        """Serve the queues; return work if there is any and the last Ready was advanced."""
         if self._stopped:
             return None
         try:
@@ -186,7 +186,7 @@ class Node:
             raise
 
     def _serve(self) -> bool:
-        """Serve one of each kind, so that none waits for all of another; False if none was."""
+        """Serve one item of each queue, so that none delays another; False if all were empty."""
         served = False
         self._note_leader()
         if self._ticks:
@@ -194,7 +194,7 @@ class Node:
             self._node.tick()
             served = True
         if self._calls:
-            with suppress(PeerNotFoundError):  # removed meanwhile, or not yet known
+            with suppress(PeerNotFoundError):  # the peer was removed, or is not yet known
                 self._calls.popleft()()
             served = True
         self._note_leader()
@@ -241,7 +241,7 @@ class Node:
         self._wake()
 
     def apply_conf_change(self, change: ConfChange | ConfChangeV2) -> ConfState:
-        """Apply a committed change; return the members, to be kept with snapshots."""
+        """Apply a committed change; return the members, to be stored with snapshots."""
         progress = self._node.raft.tracker.progress
         was_member = self._node.raft.id in progress
         state = self._node.apply_conf_change(change)
@@ -250,11 +250,11 @@ class Node:
         return state
 
     def status(self) -> Status:
-        """Return a copy of everything worth showing; empty after a stop."""
+        """Return a copy of the whole status; an empty status after a stop."""
         return Status() if self._stopped else self._node.status()
 
     def stop(self) -> None:
-        """Accept nothing more, and fail whatever still waits. May be called again."""
+        """Refuse new requests and fail the waiting proposals. Repeated calls are harmless."""
         self._stopped = True
         while self._proposals:
             proposal = self._proposals.popleft()
@@ -267,7 +267,7 @@ class Node:
 def start_node(
     config: Config, peers: Iterable[tuple[int, bytes]], wake: Callable[[], None]
 ) -> Node:
-    """Make a node of a new group; the peers are its first members, with their contexts."""
+    """Create a node of a new group; the peers are its first members, with their contexts."""
     members = list(peers)
     if not members:
         raise BootstrapError("no peers given; use RestartNode instead")
@@ -280,5 +280,5 @@ def start_node(
 
 
 def restart_node(config: Config, wake: Callable[[], None]) -> Node:
-    """Make a node whose group its storage knows."""
+    """Create a node whose group is in its storage."""
     return Node(RawNode(config), wake)

@@ -1,9 +1,9 @@
-"""What the leader knows of one peer's log, and whether it may send to it.
+"""The leader's view of one peer's log, and whether the leader may send to it.
 
-`match` is the greatest index known to be on the peer, `next` the first one to send; always
-match < next. A peer is probed with one append at a time until its log is found to connect,
-then replicated to optimistically, as far as the window allows. A peer that needs entries
-which were compacted gets a snapshot, and nothing else until it has it.
+`match` is the greatest index known to be on the peer, `next` the first one to send; always match <
+next. The leader probes a peer with one append at a time until the logs connect, then replicates
+optimistically, as far as the window allows. A peer that needs compacted entries gets a snapshot,
+and nothing else until it has the snapshot.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from kvorum.raft.inflights import Inflights
 
 
 class ProgressState:
-    """How the peer is fed."""
+    """How the leader sends entries to the peer."""
 
     PROBE: Final = 0
     REPLICATE: Final = 1
@@ -24,7 +24,7 @@ STATE_NAMES: Final = ("StateProbe", "StateReplicate", "StateSnapshot")
 
 
 class Progress:
-    """One peer's progress. Learners have one as voters do."""
+    """One peer's progress. Learners have one, as voters do."""
 
     __slots__ = (
         "flow_paused",
@@ -42,21 +42,21 @@ class Progress:
     def __init__(self, match: int, next_index: int, inflights: Inflights) -> None:
         self.match = match
         self.next = next_index
-        # The commit index the peer will know of once everything sent has arrived.
+        # The peer's commit index once everything that was sent has arrived.
         self.sent_commit = 0
         self.state: int = ProgressState.PROBE
         self.pending_snapshot = 0
-        # Heard from since the last check of the quorum.
+        # Whether the peer sent a message since the last check of the quorum.
         self.recent_active = False
-        # Lifted by an acknowledgement or a heartbeat's response.
+        # An acknowledgement or a heartbeat response ends the pause.
         self.flow_paused = False
         self.inflights = inflights
-        # The peer acknowledged entries that this leader lacks, which only lost data explains.
+        # The peer acknowledged entries that this leader lacks; only lost data can explain that.
         self.is_ahead = False
         self.is_learner = False
 
     def copy(self) -> "Progress":
-        """Return a progress of its own, equal to this one."""
+        """Return an independent copy of this progress."""
         other = Progress(self.match, self.next, self.inflights.copy())
         other.sent_commit = self.sent_commit
         other.state = self.state
@@ -74,31 +74,31 @@ class Progress:
         self.inflights.reset()
 
     def become_probe(self) -> None:
-        """Probe behind what is known to be there, or behind a snapshot that was delivered."""
+        """Probe from the entry after the match, or after a snapshot that was delivered."""
         snapshot = self.pending_snapshot if self.state == ProgressState.SNAPSHOT else 0
         self._reset_state(ProgressState.PROBE)
         self.next = max(self.match, snapshot) + 1
         self.sent_commit = min(self.sent_commit, self.next - 1)
 
     def become_replicate(self) -> None:
-        """Send optimistically from behind the match."""
+        """Send optimistically from the entry after the match."""
         self._reset_state(ProgressState.REPLICATE)
         self.next = self.match + 1
 
     def become_snapshot(self, index: int) -> None:
-        """Wait for the peer to take the snapshot at this index."""
+        """Pause until the peer has the snapshot at this index."""
         self._reset_state(ProgressState.SNAPSHOT)
         self.pending_snapshot = index
         self.next = index + 1
         self.sent_commit = index
 
     def sent_entries(self, count: int, payload: int) -> None:
-        """Note an append message with so many entries and bytes of data."""
+        """Record an append message with this many entries and payload bytes."""
         if self.state == ProgressState.REPLICATE:
             if count:
                 self.next += count
                 self.inflights.add(self.next - 1, payload)
-            # When the window is full one empty append still went out; the next one waits.
+            # With a full window one empty append still goes out; the next one waits.
             self.flow_paused = self.inflights.full()
         elif self.state == ProgressState.PROBE:
             if count:
@@ -107,11 +107,11 @@ class Progress:
             raise FatalError(f"sending append in unhandled state {STATE_NAMES[self.state]}")
 
     def can_bump_commit(self, commit: int) -> bool:
-        """Tell whether an empty append would teach the peer a newer commit index."""
+        """Return whether an empty append would raise the peer's commit index."""
         return commit > self.sent_commit and self.sent_commit < self.next - 1
 
     def maybe_update(self, index: int) -> bool:
-        """Take an acknowledgement; False if it brings nothing new."""
+        """Process an acknowledgement; return False if it brings nothing new."""
         if index <= self.match:
             return False
         self.match = index
@@ -120,13 +120,13 @@ class Progress:
         return True
 
     def maybe_decrease(self, rejected: int, hint: int) -> bool:
-        """Take a rejection of the entry behind `rejected`; False if it is out of date."""
+        """Process the rejection of an append after index `rejected`; False if it is stale."""
         if self.state == ProgressState.REPLICATE:
             if rejected <= self.match:
                 return False
             self.next = self.match + 1
         else:
-            # A probe is rejected at next - 1, or the rejection belongs to an older one.
+            # A current rejection is for next - 1; any other belongs to an older probe.
             if self.next - 1 != rejected:
                 return False
             self.next = max(min(rejected, hint + 1), self.match + 1)
@@ -135,7 +135,7 @@ class Progress:
         return True
 
     def is_paused(self) -> bool:
-        """Tell whether nothing may be sent."""
+        """Return whether the leader must not send entries."""
         return self.flow_paused or self.state == ProgressState.SNAPSHOT
 
     def __str__(self) -> str:

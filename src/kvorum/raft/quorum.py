@@ -1,7 +1,7 @@
-"""Majorities, and pairs of majorities: what is committed, who is elected.
+"""Majorities and pairs of majorities: the committed index and the result of an election.
 
-Pure arithmetic over one value per voter. An empty majority agrees to everything, which makes
-a pair with an empty half behave as the other half alone.
+The functions are pure arithmetic over one value per voter. An empty majority agrees to everything,
+so a pair with an empty half behaves like the other half alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from kvorum.raft.entries import NO_LIMIT
 
 
 class VoteResult(Enum):
-    """Where an election stands."""
+    """The state of an election."""
 
     PENDING = "VotePending"
     LOST = "VoteLost"
@@ -19,7 +19,7 @@ class VoteResult(Enum):
 
 
 def committed_index(acknowledged: Sequence[int]) -> int:
-    """Return the greatest index that a majority acknowledged, given each voter's, 0 if unknown."""
+    """Return the greatest index that a majority has acknowledged. Unknown indexes count as 0."""
     count = len(acknowledged)
     if not count:
         return NO_LIMIT
@@ -27,7 +27,7 @@ def committed_index(acknowledged: Sequence[int]) -> int:
 
 
 def vote_result(votes: Iterable[bool | None]) -> VoteResult:
-    """Return the result, given each voter's vote, None if it is still missing."""
+    """Return the result of an election. A missing vote is None."""
     cast = list(votes)
     quorum = len(cast) // 2 + 1
     if not cast or cast.count(True) >= quorum:

@@ -1,8 +1,8 @@
-"""The node as an embedder drives it: plain calls in, one Ready at a time out.
+"""The node as an embedder drives it: plain method calls in, one Ready at a time out.
 
-In the synchronous mode every `ready()` is followed by the work it asks for and by `advance()`.
+In the synchronous mode the embedder does the work of every `ready()` and then calls `advance()`.
 With asynchronous storage writes there is no `advance`: the work is in messages to two local
-threads, append and apply, whose responses are stepped in when it is done.
+threads, append and apply. The embedder steps their responses in when the work is done.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ from kvorum.raft.status import BasicStatus, Status, basic_status, status
 from kvorum.raft.wire import encode_conf_change
 
 _LOCAL_THREADS: Final = (APPEND_THREAD, APPLY_THREAD)
-# A node never sends these to itself, nor without a term.
+# A node never sends these types to itself, nor without a term.
 _OF_OTHERS: Final = (
     MessageType.APP,
     MessageType.HEARTBEAT,
@@ -52,20 +52,20 @@ _OF_OTHERS: Final = (
 
 
 class RawNode:
-    """One node. Not safe to call from several threads at once."""
+    """One node. It must not be called from several threads at once."""
 
     __slots__ = ("_async", "_hard_state", "_soft_state", "_steps_on_advance", "raft")
 
     def __init__(self, config: Config) -> None:
         self.raft = Raft(config)
         self._async = config.async_storage_writes
-        # What the last accepted Ready contained, or the storage at the start.
+        # The values in the last accepted Ready, or in the storage at the start.
         self._soft_state = self.raft.soft_state()
         self._hard_state = self.raft.hard_state()
         self._steps_on_advance: list[Message] = []
 
     def bootstrap(self, peers: Iterable[tuple[int, bytes]]) -> None:
-        """Begin a new group: every member starts with the same ids and contexts.
+        """Start a new group. Every member must start with the same ids and contexts.
 
         The log begins with one committed change per peer, in the order given.
         """
@@ -85,45 +85,45 @@ class RawNode:
             ]
         )
         raft.log.committed = len(changes)
-        # Applied again from the first Ready; by then they change nothing. But a node that
-        # does not know its own group could not campaign before.
+        # Apply the changes now, because a node that does not know its group cannot campaign. The
+        # first Ready hands them out again, when they no longer change anything.
         for change in changes:
             membership.apply_conf_change(raft, change)
 
-    # What goes in.
+    # Input.
 
     def tick(self) -> None:
-        """Let one tick pass."""
+        """Advance the node's clock by one tick."""
         self.raft.tick()
 
     def campaign(self) -> None:
-        """Stand for election now."""
+        """Start an election now."""
         self.raft.step(Message(MessageType.HUP))
 
     def propose(self, data: bytes) -> None:
-        """Propose one entry. Raises ProposalDroppedError if it is not accepted."""
+        """Propose one entry. Raise ProposalDroppedError if the node refuses it."""
         self.raft.propose((data,))
 
     def propose_batch(self, payloads: Sequence[bytes]) -> None:
-        """Propose entries that follow each other in the log, all or none of them."""
+        """Propose entries that follow each other in the log: all of them or none."""
         self.raft.propose(payloads)
 
     def propose_conf_change(self, change: ConfChange | ConfChangeV2) -> None:
-        """Propose a change; if it cannot be made now, a leader appends an empty entry instead."""
+        """Propose a change. A leader that cannot make it now appends an empty entry instead."""
         kind, data = encode_conf_change(change)
         self.raft.step(Message(MessageType.PROP, entries=[Entry(kind, 0, 0, data)]))
 
     def apply_conf_change(self, change: ConfChange | ConfChangeV2) -> ConfState:
-        """Apply a committed change; return the members, to be kept with snapshots.
+        """Apply a committed change; return the members, to be stored with snapshots.
 
         To cancel a change, apply it with node 0 in its place.
         """
         return membership.apply_conf_change(self.raft, change)
 
     def step(self, message: Message) -> None:
-        """Take a message from a peer or a local thread.
+        """Process a message from a peer or a local thread.
 
-        Raises LocalMessageError, PeerNotFoundError or ProposalDroppedError; the node goes on.
+        Raise LocalMessageError, PeerNotFoundError or ProposalDroppedError; the node goes on.
         """
         kind, sender = message.type, message.sender
         if IS_LOCAL[kind]:
@@ -145,19 +145,19 @@ class RawNode:
         self._step_quietly(Message(MessageType.UNREACHABLE, sender=node))
 
     def report_snapshot(self, node: int, *, failed: bool) -> None:
-        """Report whether a snapshot message arrived; until then the peer is sent nothing more."""
+        """Report whether a snapshot message arrived; the leader pauses the peer until then."""
         self._step_quietly(Message(MessageType.SNAP_STATUS, sender=node, reject=failed))
 
     def transfer_leader(self, node: int) -> None:
-        """Ask the leader to hand over to a peer."""
+        """Ask the leader to transfer leadership to a peer."""
         self._step_quietly(Message(MessageType.TRANSFER_LEADER, sender=node))
 
     def forget_leader(self) -> None:
-        """Stop following the leader, so that another may be elected before the timeout."""
+        """Forget the leader, so that another node can be elected before the election timeout."""
         self.raft.step(Message(MessageType.FORGET_LEADER))
 
     def read_index(self, context: bytes) -> None:
-        """Ask which index a read must wait for; the answer comes as a read state, or never."""
+        """Request the index that a read must wait for. A read state answers, or nothing does."""
         request = Entry(EntryType.NORMAL, 0, 0, context)
         self._step_quietly(Message(MessageType.READ_INDEX, entries=[request]))
 
@@ -167,18 +167,18 @@ class RawNode:
         except RaftError as error:
             self.raft.logger.debug(f"{self.raft.id:x} {error}")
 
-    # What comes out.
+    # Output.
 
     def status(self) -> Status:
-        """Return a copy of everything worth showing."""
+        """Return a copy of the whole status."""
         return status(self.raft)
 
     def basic_status(self) -> BasicStatus:
-        """Return the part that costs nothing to make."""
+        """Return the status without the parts that must be copied."""
         return basic_status(self.raft)
 
     def has_ready(self) -> bool:
-        """Tell whether `ready` would return any work."""
+        """Return whether `ready` would return any work."""
         raft = self.raft
         if raft.messages or raft.messages_after_append or raft.read_states:
             return True
@@ -200,13 +200,13 @@ class RawNode:
         return None if state == NO_HARD_STATE else state
 
     def ready(self) -> Ready:
-        """Return the work to do now, and rely on it being done."""
+        """Return the work to do now, and assume that the embedder will do it."""
         ready = self.peek_ready()
         self._accept(ready)
         return ready
 
     def peek_ready(self) -> Ready:
-        """Return the work that `ready` would return, without committing to it."""
+        """Return the work that `ready` would return, without accepting it."""
         raft = self.raft
         log = raft.log
         soft_state = (raft.lead, raft.role)
@@ -231,7 +231,7 @@ class RawNode:
         return ready
 
     def _storage_messages(self, ready: Ready) -> list[Message]:
-        """Return the work for the append and apply threads."""
+        """Return the messages that carry the work to the append and apply threads."""
         raft = self.raft
         messages = []
         hard_state = ready.hard_state
@@ -265,11 +265,11 @@ class RawNode:
         return messages
 
     def _append_response(self, snapshot: Snapshot | None) -> Message | None:
-        """Return what is stepped in once everything appended so far is durable.
+        """Return the message to step in once everything appended so far is durable.
 
-        It names the end of the log, not of this batch, and goes with every write while anything is
-        unstable: it is ignored if the term has changed meanwhile, but then the write which that
-        change of term causes brings another one.
+        The message names the end of the log, not of this batch, and accompanies every write while
+        any entry is unstable. A node whose term has changed meanwhile ignores the message, but the
+        change of term causes another write, which brings a new message.
         """
         raft = self.raft
         unstable = raft.log.unstable.entries
@@ -309,7 +309,7 @@ class RawNode:
             self._soft_state = ready.soft_state
         if ready.hard_state is not None:
             self._hard_state = ready.hard_state
-        # New lists: the embedder keeps the ones in the Ready.
+        # Make new lists, because the embedder keeps those in the Ready.
         if raft.read_states:
             raft.read_states = []
         raft.messages = []

@@ -1,14 +1,14 @@
-"""Linearizable reads on the leader: which index must be applied before a read is served.
+"""Linearizable reads on the leader: find the index to apply before serving a read.
 
-A leader knows what is committed only once it has committed an entry of its own term; reads wait for
-that. Then it must know that it still leads: by asking a quorum, or by its lease. A leader that was
-removed, or made a learner, goes on leading so that its peers learn of that, but it may never hear
-of the next leader: from then on it answers no read.
+A leader knows the commit index only once it has committed an entry of its own term, so reads wait
+for that entry. The leader must then confirm that it still leads: by asking a quorum, or by its
+lease. A leader that was removed, or made a learner, goes on leading so that its peers learn of the
+change. It may never learn of the next leader, so it answers no read from then on.
 
-A follower's request carries the follower's term. If that is the leader's, the follower had voted
-for no later leader when it asked, and together they may be a quorum already: no later leader was
-elected before the read began, so it is answered without a round of heartbeats. This holds for that
-one read only, since the request may have travelled for a long time.
+A forwarded request carries the follower's term. If that term is the leader's, the follower had
+voted for no later leader when it sent the request. If leader and follower together are a quorum, no
+later leader was elected before the read began, so the leader answers without a round of heartbeats.
+This holds for that one read only, since the request may have travelled for a long time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def on_read_index(raft: Raft, message: Message) -> None:
-    """Answer a read, or let it wait. A leader without a vote answers none."""
+    """Answer a read, or queue it. A leader that is no voter answers none."""
     if not raft.tracker.is_voter(raft.id):
         raft.logger.debug(f"{raft.id:x} does not vote any more; dropping index reading msg")
     elif not _committed_in_term(raft):
@@ -40,7 +40,7 @@ def on_read_index(raft: Raft, message: Message) -> None:
 
 
 def release_pending(raft: Raft) -> None:
-    """Take up the reads that waited for the first commit of the term."""
+    """Process the reads that waited for the first commit of the term."""
     if raft.pending_read_index_messages and _committed_in_term(raft):
         waiting, raft.pending_read_index_messages = raft.pending_read_index_messages, []
         for message in waiting:
@@ -48,13 +48,13 @@ def release_pending(raft: Raft) -> None:
 
 
 def drop_all(raft: Raft) -> None:
-    """Forget the reads that wait: this leader no longer votes."""
+    """Drop all waiting reads, because this leader is no longer a voter."""
     raft.pending_read_index_messages = []
     raft.read_only = ReadOnly()
 
 
 def on_heartbeat_response(raft: Raft, message: Message) -> None:
-    """Count a peer's echo, and answer the reads that a quorum has confirmed."""
+    """Count a peer's acknowledgement, and answer the reads that a quorum has confirmed."""
     if raft.config.read_only_option is ReadOnlyOption.SAFE and len(message.context) == 8:
         read_only = raft.read_only
         read_only.acknowledge(message.sender, int.from_bytes(message.context, "little"))
@@ -62,7 +62,7 @@ def on_heartbeat_response(raft: Raft, message: Message) -> None:
 
 
 def answer_confirmed(raft: Raft) -> None:
-    """Answer the reads that a quorum has confirmed; another configuration has another quorum."""
+    """Answer the reads that a quorum of the current configuration has confirmed."""
     confirmed = raft.tracker.quorum_index(raft.read_only.acknowledged)
     for request, commit in raft.read_only.confirm_up_to(confirmed):
         _answer(raft, request, commit)
@@ -82,7 +82,7 @@ def _read(raft: Raft, message: Message) -> None:
 
 
 def _confirms_itself(raft: Raft, message: Message) -> bool:
-    """Tell whether the sender and this node are a quorum of this term."""
+    """Return whether the sender and this node alone are a quorum of this term."""
     return (
         message.log_term == raft.term
         and raft.tracker.quorum_index({raft.id: 1, message.sender: 1}) > 0
@@ -90,7 +90,7 @@ def _confirms_itself(raft: Raft, message: Message) -> bool:
 
 
 def _answer(raft: Raft, request: Message, commit: int) -> None:
-    """Answer the node that asked; a request without entries concerns nobody."""
+    """Answer the requesting node; drop a local request without entries, which has no context."""
     if request.sender in (NONE, raft.id):
         if request.entries:
             raft.read_states.append(ReadState(commit, request.entries[0].data))

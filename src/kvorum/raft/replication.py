@@ -1,7 +1,7 @@
-"""What a leader sends to its peers, what it appends, and what it thereby commits.
+"""How a leader appends entries, sends them to its peers, and advances the commit index.
 
-An entry counts for the commit only where it is durable, on this node too: its own acknowledgement
-travels like a follower's.
+An entry counts for the quorum only where it is durable. This holds for the leader, too: its own
+acknowledgement travels like a follower's.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from kvorum.raft.progress import Progress, ProgressState
 if TYPE_CHECKING:
     from kvorum.raft.core import Raft
 
-Payload = tuple[int, bytes]  # the type and the data of an entry to be
+Payload = tuple[int, bytes]  # the type and the data of a future entry
 
 
 def commit_for_peers(raft: Raft) -> int:
-    """Return the commit index that peers may hear of."""
+    """Return the commit index that the leader may announce to its peers."""
     committed = raft.log.committed
     return min(committed, raft.untold_changes[0] - 1) if raft.untold_changes else committed
 
 
 def maybe_send_append(raft: Raft, to: int, peer: Progress, send_if_empty: bool) -> bool:
-    """Send the peer what it needs next, if anything may be sent; return whether it was."""
+    """Send the peer the append or snapshot that it needs next; return whether one was sent."""
     log = raft.log
     if peer.is_paused() or not (send_if_empty or peer.next <= log.last_index()):
         return False
@@ -38,8 +38,8 @@ def maybe_send_append(raft: Raft, to: int, peer: Progress, send_if_empty: bool) 
         return _maybe_send_snapshot(raft, to, peer)
     entries: list[Entry] = []
     compacted = False
-    # With a full window an empty append still goes out: a peer that lost everything in flight
-    # rejects it, and so the leader learns where to resume.
+    # With a full window an empty append still goes out. A peer that lost everything in flight
+    # rejects it, and the rejection shows the leader where to resume.
     if peer.state != ProgressState.REPLICATE or not peer.inflights.full():
         try:
             entries = log.entries_from(peer.next, raft.config.message_size_max)
@@ -90,26 +90,26 @@ def _maybe_send_snapshot(raft: Raft, to: int, peer: Progress) -> bool:
 
 
 def broadcast_append(raft: Raft) -> None:
-    """Send every peer what it needs next, or at least the commit index."""
+    """Send every peer the entries that it needs next, or at least the commit index."""
     for node, peer in raft.tracker.progress.items():
         if node != raft.id:
             maybe_send_append(raft, node, peer, send_if_empty=True)
 
 
 def broadcast_heartbeat(raft: Raft) -> None:
-    """Tell every peer that this node leads, and which read is the newest."""
+    """Send a heartbeat to every peer, with the number of the newest waiting read."""
     context = raft.read_only.context()
     committed = commit_for_peers(raft)
     for node, peer in raft.tracker.progress.items():
         if node != raft.id:
-            # Never above what the peer is known to hold: it may have lost the rest.
+            # Never announce more than the match index: the peer may have lost the entries above it.
             commit = min(peer.match, committed)
             raft.send(Message(MessageType.HEARTBEAT, to=node, commit=commit, context=context))
             peer.sent_commit = commit
 
 
 def append(raft: Raft, payloads: Sequence[Payload]) -> bool:
-    """Append entries of this term; False if there is too much uncommitted already."""
+    """Append entries of this term; return False if too much is uncommitted already."""
     index = raft.log.last_index() + 1
     term = raft.term
     entries = [
@@ -117,7 +117,7 @@ def append(raft: Raft, payloads: Sequence[Payload]) -> bool:
     ]
     size = payload_size(entries)
     limit = raft.config.uncommitted_size_max
-    # With an empty tail anything is accepted, or an entry above the limit could never be proposed.
+    # With nothing uncommitted accept any size, or an entry above the limit could never be proposed.
     if limit and raft.uncommitted_size and size and raft.uncommitted_size + size > limit:
         raft.logger.warning(
             f"{raft.id:x} appending new entries to log would exceed uncommitted entry size "
@@ -131,5 +131,5 @@ def append(raft: Raft, payloads: Sequence[Payload]) -> bool:
 
 
 def maybe_commit(raft: Raft) -> bool:
-    """Commit what is on a quorum; tell whether that moved the mark."""
+    """Commit the entries that a quorum has; return whether the commit index advanced."""
     return raft.log.maybe_commit(raft.term, raft.tracker.committed())

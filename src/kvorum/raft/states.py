@@ -1,11 +1,11 @@
-"""The roles of a node, and what it tells the application about itself."""
+"""The roles of a node, and the volatile state that it reports to the application."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 
 class Role:
-    """What a node is in its term."""
+    """The role of a node in its term."""
 
     FOLLOWER: Final = 0
     CANDIDATE: Final = 1
@@ -17,7 +17,7 @@ ROLE_NAMES = ("StateFollower", "StateCandidate", "StateLeader", "StatePreCandida
 
 
 class SoftState(NamedTuple):
-    """What changes without having to be written: the leader known, and this node's role."""
+    """State that need not be written: the known leader and this node's role."""
 
     lead: int
     role: int
@@ -25,7 +25,7 @@ class SoftState(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class ReadState:
-    """A read may be served once the application has applied up to the index."""
+    """An answered ReadIndex: serve the read once the application has applied up to `index`."""
 
     index: int
     context: bytes

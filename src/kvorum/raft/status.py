@@ -1,4 +1,4 @@
-"""A view of a node for people and for metrics; it shares nothing with the node."""
+"""A copy of a node's state for people and for metrics; it shares nothing with the node."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ _NO_CONFIGURATION = Configuration()
 
 @dataclass(slots=True)
 class BasicStatus:
-    """What every node knows about itself."""
+    """The state that every node has, whatever its role."""
 
     id: int = NONE
     hard_state: HardState = NO_HARD_STATE
@@ -25,7 +25,7 @@ class BasicStatus:
 
 @dataclass(slots=True)
 class Status(BasicStatus):
-    """The same with the configuration and, on a leader, the progress of every peer."""
+    """The basic status, the configuration and, on a leader, the progress of every peer."""
 
     config: Configuration = _NO_CONFIGURATION
     progress: dict[int, Progress] = field(default_factory=dict)
@@ -47,14 +47,14 @@ class Status(BasicStatus):
 
 
 def basic_status(raft: Raft) -> BasicStatus:
-    """Return the part that costs nothing to make."""
+    """Return the status without the parts that must be copied."""
     return BasicStatus(
         raft.id, raft.hard_state(), raft.soft_state(), raft.log.applied, raft.lead_transferee
     )
 
 
 def status(raft: Raft) -> Status:
-    """Return everything, with copies of what changes."""
+    """Return the whole status, with copies of mutable parts."""
     progress = raft.tracker.progress if raft.role == Role.LEADER else {}
     return Status(
         raft.id,

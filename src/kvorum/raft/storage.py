@@ -1,8 +1,8 @@
-"""What the core reads its log from, and the storage that keeps everything in memory.
+"""The interface through which the core reads its log, and an implementation in memory.
 
-The core never writes: the embedder does, as a Ready asks. Entries are shared with the core and
-never changed. A storage raises `StorageError` for what it does not hold; anything else it raises
-stops the node.
+The core never writes: the embedder writes what a Ready asks for. The storage shares entries with
+the core, and nobody changes them. A storage raises `StorageError` for data that it lacks; any other
+exception of a storage stops the node.
 """
 
 from collections.abc import Sequence
@@ -18,36 +18,36 @@ from kvorum.raft.errors import (
 from kvorum.raft.messages import ConfState, HardState, Snapshot
 
 ENTRY_OVERHEAD_BYTES: Final = 160
-"""An entry's cost in memory beside its encoding."""
+"""The estimated memory cost of one entry beside its encoding."""
 
 
 class Storage(Protocol):
-    """The stable part of the log: entries first_index .. last_index, and what came before."""
+    """The stable part of the log: entries first_index .. last_index, and the state before them."""
 
     def initial_state(self) -> tuple[HardState, ConfState]:
-        """Return what was saved, empty values if nothing was."""
+        """Return the saved state, or empty values if nothing was saved."""
 
     def entries(self, low: int, high: int, size_max: int) -> list[Entry]:
-        """Return entries low .. high-1, cut at the encoded size but at least one."""
+        """Return entries low .. high-1, limited to an encoded size but at least one entry."""
 
     def term(self, index: int) -> int:
-        """Return the term of an entry, from first_index - 1 on."""
+        """Return the term of an entry; valid from first_index - 1 on."""
 
     def first_index(self) -> int:
-        """Return the oldest index whose entry is kept."""
+        """Return the index of the oldest entry in the storage."""
 
     def last_index(self) -> int:
-        """Return the newest index."""
+        """Return the index of the newest entry."""
 
     def snapshot(self) -> Snapshot:
         """Return the newest snapshot, or raise SnapshotTemporarilyUnavailableError."""
 
 
 class MemoryStorage:
-    """A storage in memory, for tests and for those who keep their log elsewhere.
+    """A storage in memory, for tests and for embedders that persist their log elsewhere.
 
-    The first element of the list stands for the entry the log was compacted at: only its index and
-    term count. `memory_bytes` estimates the memory of all entries.
+    The first element of the list stands for the entry at which the log was compacted; only its
+    index and term have a meaning. `memory_bytes` estimates the memory of all entries.
     """
 
     __slots__ = ("_entries", "_hard_state", "_snapshot", "memory_bytes")
@@ -59,7 +59,7 @@ class MemoryStorage:
         self.memory_bytes = 0
 
     def initial_state(self) -> tuple[HardState, ConfState]:
-        """Return the hard state and the members as last saved."""
+        """Return the last saved hard state and members."""
         return self._hard_state, self._snapshot.conf_state
 
     def set_hard_state(self, state: HardState) -> None:
@@ -67,11 +67,11 @@ class MemoryStorage:
         self._hard_state = state
 
     def first_index(self) -> int:
-        """Return the oldest index whose entry is kept."""
+        """Return the index of the oldest entry in the storage."""
         return self._entries[0].index + 1
 
     def last_index(self) -> int:
-        """Return the newest index."""
+        """Return the index of the newest entry."""
         return self._entries[0].index + len(self._entries) - 1
 
     def term(self, index: int) -> int:
@@ -84,7 +84,7 @@ class MemoryStorage:
         return self._entries[position].term
 
     def entries(self, low: int, high: int, size_max: int) -> list[Entry]:
-        """Return entries low .. high-1, cut at the size but at least one."""
+        """Return entries low .. high-1, limited to an encoded size but at least one entry."""
         offset = self._entries[0].index
         if low <= offset:
             raise CompactedError
@@ -99,7 +99,7 @@ class MemoryStorage:
         return self._snapshot
 
     def apply_snapshot(self, snapshot: Snapshot) -> None:
-        """Replace everything by a snapshot that came from the leader."""
+        """Replace the whole log with a snapshot that the leader sent."""
         if self._snapshot.index and self._snapshot.index >= snapshot.index:
             raise SnapshotOutOfDateError
         self._snapshot = snapshot
@@ -107,7 +107,7 @@ class MemoryStorage:
         self.memory_bytes = 0
 
     def create_snapshot(self, index: int, conf_state: ConfState | None, data: bytes) -> Snapshot:
-        """Keep the application's state after an entry; the log stays until it is compacted."""
+        """Store the application's state at an index; the log stays until `compact`."""
         if index <= self._snapshot.index:
             raise SnapshotOutOfDateError
         if index > self.last_index():
@@ -130,7 +130,7 @@ class MemoryStorage:
         self._entries[0] = Entry(EntryType.NORMAL, kept.term, kept.index)
 
     def index_within(self, memory_bytes_max: int) -> int:
-        """Return the lowest index such that the entries after it take at most so many bytes."""
+        """Return the lowest index such that the entries after it fit in this many bytes."""
         log = self._entries
         position, excess = 0, self.memory_bytes - memory_bytes_max
         while excess > 0 and position + 1 < len(log):
@@ -139,7 +139,7 @@ class MemoryStorage:
         return log[0].index + position
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Write entries, replacing whatever was there from the first one's index on."""
+        """Write entries; they replace all entries from the first one's index on."""
         if not entries:
             return
         log = self._entries

@@ -21,7 +21,7 @@ def ids_text(ids: Iterable[int]) -> str:
 
 
 class Configuration(NamedTuple):
-    """Who votes and who learns. Joint while `outgoing` is not empty."""
+    """The voters and learners. The configuration is joint while `outgoing` is not empty."""
 
     incoming: frozenset[int] = _NOBODY
     outgoing: frozenset[int] = _NOBODY
@@ -31,7 +31,7 @@ class Configuration(NamedTuple):
     auto_leave: bool = False
 
     def is_joint(self) -> bool:
-        """Tell whether decisions need both majorities."""
+        """Return whether decisions need both majorities."""
         return bool(self.outgoing)
 
     def voters(self) -> list[int]:
@@ -62,7 +62,7 @@ class Configuration(NamedTuple):
 
 
 class Tracker:
-    """Who is in the group, how far each peer is, and who voted for this node."""
+    """The members of the group, the progress of each, and the votes for this node."""
 
     __slots__ = (
         "_incoming",
@@ -81,23 +81,23 @@ class Tracker:
         self.install(Configuration(), {})
 
     def install(self, config: Configuration, progress: dict[int, Progress]) -> None:
-        """Take a configuration and the progress of exactly its members."""
+        """Install a configuration and the progress of exactly its members."""
         self.config = config
         self.progress = {node: progress[node] for node in sorted(progress)}
         self._incoming = tuple(sorted(config.incoming))
         self._outgoing = tuple(sorted(config.outgoing))
 
     def new_progress(self, match: int, next_index: int) -> Progress:
-        """Return the progress of a peer that nothing was sent to."""
+        """Return the progress of a peer to which nothing was sent."""
         window = Inflights(self.inflight_messages_max, self.inflight_bytes_max)
         return Progress(match, next_index, window)
 
     def is_voter(self, node: int) -> bool:
-        """Return whether a node votes; a removed leader does not, though it goes on leading."""
+        """Return whether a node is a voter; a removed leader is none, though it goes on leading."""
         return node in self._incoming or node in self._outgoing
 
     def decides_alone(self, node: int) -> bool:
-        """Tell whether a node is the only voter."""
+        """Return whether a node is the only voter."""
         return len(self._incoming) == 1 and node in self._incoming and not self._outgoing
 
     def committed(self) -> int:
@@ -118,15 +118,15 @@ class Tracker:
         return index
 
     def reset_votes(self) -> None:
-        """Begin an election."""
+        """Discard all votes, for a new election."""
         self.votes = {}
 
     def record_vote(self, node: int, granted: bool) -> None:
-        """Count a vote; a peer's first one stands."""
+        """Record a vote; later votes of the same peer do not count."""
         self.votes.setdefault(node, granted)
 
     def tally_votes(self) -> tuple[int, int, VoteResult]:
-        """Return how many granted and rejected, of those who may vote, and the result."""
+        """Return the number of voters that granted and rejected, and the result."""
         counted = [
             self.votes[node]
             for node, peer in self.progress.items()
@@ -135,7 +135,7 @@ class Tracker:
         return counted.count(True), counted.count(False), self._joint_vote(self.votes)
 
     def quorum_active(self) -> bool:
-        """Return whether a quorum was heard from since the last check."""
+        """Return whether a quorum was active since the last check."""
         active = {
             node: peer.recent_active for node, peer in self.progress.items() if not peer.is_learner
         }

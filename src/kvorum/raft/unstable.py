@@ -1,12 +1,12 @@
 """The part of the log that is not yet known to be written.
 
-`entries[k]` has the index `offset + k`. Entries below `offset_in_progress` were handed out to be
-written and are not handed out again; always offset <= offset_in_progress. A snapshot, if there is
-one, lies directly below `offset` and is written before any entry. Otherwise the storage's last
-entry lies there: nothing is written to the storage but what was handed out here.
+`entries[k]` has the index `offset + k`. Entries below `offset_in_progress` were handed out for
+writing and are not handed out again; always offset <= offset_in_progress. A snapshot, if present,
+lies directly below `offset` and is written before any entry. Without a snapshot, the storage's last
+entry lies there, because the embedder writes only entries that were handed out here.
 
-An acknowledged write moves entries out of here only if it is of the term that is here now: the log
-may have been rewritten during the write.
+An acknowledged write removes entries only if it has the term of the entry at its index, because the
+log may have been rewritten during the write.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from kvorum.raft.messages import Snapshot
 
 
 class Unstable:
-    """Entries and a snapshot on their way to the storage."""
+    """Entries and a snapshot that are not yet known to be in the storage."""
 
     __slots__ = (
         "_logger",
@@ -31,14 +31,14 @@ class Unstable:
     def __init__(self, offset: int, logger: Logger) -> None:
         self.snapshot: Snapshot | None = None
         self.snapshot_in_progress = False
-        # Private to this object: what is handed out is always a copy.
+        # This list is private: callers always get copies.
         self.entries: list[Entry] = []
         self.offset = offset
         self.offset_in_progress = offset
         self._logger = logger
 
     def term(self, index: int) -> int | None:
-        """Return the term of an entry, if it is here or at the snapshot."""
+        """Return the term of an entry, if this part holds it or its snapshot is at the index."""
         position = index - self.offset
         if position < 0:
             snapshot = self.snapshot
@@ -46,7 +46,7 @@ class Unstable:
         return self.entries[position].term if position < len(self.entries) else None
 
     def slice(self, low: int, high: int, size_max: int) -> list[Entry]:
-        """Return entries low .. high-1 from here, cut at the size but at least one."""
+        """Return entries low .. high-1, limited to an encoded size but at least one entry."""
         assert self.offset <= low <= high <= self.offset + len(self.entries), (
             f"unstable.slice[{low},{high}) out of bound "
             f"[{self.offset},{self.offset + len(self.entries)}]"
@@ -54,26 +54,26 @@ class Unstable:
         return take_within(self.entries, low - self.offset, high - self.offset, size_max)
 
     def next_entries(self) -> list[Entry]:
-        """Return the entries to write that were not handed out before."""
+        """Return the entries to write that were not handed out yet."""
         return self.entries[self.offset_in_progress - self.offset :]
 
     def has_next_entries(self) -> bool:
-        """Tell whether there are such entries."""
+        """Return whether there are entries to write that were not handed out yet."""
         return self.offset + len(self.entries) > self.offset_in_progress
 
     def next_snapshot(self) -> Snapshot | None:
-        """Return the snapshot to write, unless it was handed out before."""
+        """Return the snapshot to write, unless it was handed out already."""
         return None if self.snapshot_in_progress else self.snapshot
 
     def accept_in_progress(self) -> None:
-        """Note that everything here was handed out."""
+        """Record that all entries and the snapshot were handed out."""
         if self.entries:
             self.offset_in_progress = self.offset + len(self.entries)
         if self.snapshot is not None:
             self.snapshot_in_progress = True
 
     def stable_to(self, term: int, index: int) -> None:
-        """Forget the entries up to one that was written, if it is still the one here."""
+        """Remove the entries up to a written one, unless another entry has replaced it."""
         ours = self.term(index)
         if ours is None:
             self._logger.info(f"entry at index {index} missing from unstable log; ignoring")
@@ -92,20 +92,20 @@ class Unstable:
         self.offset_in_progress = max(self.offset_in_progress, self.offset)
 
     def stable_snapshot_to(self, index: int) -> None:
-        """Forget the snapshot that was written, if it is still the one here."""
+        """Remove the written snapshot, unless another one has replaced it."""
         if self.snapshot is not None and self.snapshot.index == index:
             self.snapshot = None
             self.snapshot_in_progress = False
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Replace everything by a snapshot."""
+        """Replace everything with a snapshot."""
         self.offset = self.offset_in_progress = snapshot.index + 1
         self.entries = []
         self.snapshot = snapshot
         self.snapshot_in_progress = False
 
     def truncate_and_append(self, entries: Sequence[Entry]) -> None:
-        """Add entries, replacing whatever is here from the first one's index on."""
+        """Append entries; they replace all entries from the first one's index on."""
         first = entries[0].index
         if first == self.offset + len(self.entries):
             self.entries.extend(entries)

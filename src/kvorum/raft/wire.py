@@ -1,9 +1,9 @@
-"""The one module that knows raftpb: messages, entries and states to bytes and back.
+"""Encode and decode raftpb messages, entries and states for all other modules of `raft`.
 
-Writes what etcd 3.7 writes: fields in the order of their numbers, zeros left out, except that the
-three fields of a hard state and the members in a snapshot's metadata are always written. Reads
-everything an etcd of any version writes: explicit zeros, empty snapshots (which are none), packed
-or unpacked repeats, unknown fields. Raises ValueError for anything else.
+The encoder writes the bytes of etcd 3.7: fields in the order of their numbers, zeros left out,
+except that the three fields of a hard state and the members in a snapshot's metadata are always
+written. The decoder accepts the bytes of every etcd version: explicit zeros, empty snapshots (which
+mean none), packed or unpacked repeats, unknown fields. It raises ValueError for anything else.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ def _payload(tag: bytes, value: bytes) -> bytes:
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Return an entry as raftpb.Entry; its `size` is the length of this."""
+    """Return an entry as raftpb.Entry; `Entry.size` is the length of the result."""
     return (
         scalar(b"\x08", entry.type)
         + b"\x10"
@@ -103,9 +103,9 @@ def encode_conf_change(change: ConfChange | ConfChangeV2) -> tuple[int, bytes]:
 
 
 def _short_varint(data: bytes, offset: int) -> tuple[int, int]:
-    """Read a varint, without a loop if it has at most three bytes.
+    """Read a varint; up to three bytes are read without a loop.
 
-    Raises IndexError if the data ends within it.
+    Raise IndexError if the data ends within the varint.
     """
     first = data[offset]
     if first < 0x80:
@@ -120,7 +120,7 @@ def _short_varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the number and value of each field; an int for numbers, bytes for the rest."""
+    """Yield the number and value of each field: an int for numbers, bytes for the rest."""
     offset, end = 0, len(data)
     while offset < end:
         try:
@@ -131,7 +131,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         except IndexError:
             raise ValueError(f"varint cut off at offset {offset}") from None
         if kind == _VARINT:
-            yield tag >> 3, length  # not a length, but the number itself
+            yield tag >> 3, length  # `length` is the number itself
             continue
         if kind in (_FIXED64, _FIXED32):
             length = 8 if kind == _FIXED64 else 4
@@ -157,7 +157,7 @@ def _bytes(value: int | bytes, field: int) -> bytes:
 
 
 def _numbers(value: int | bytes) -> list[int]:
-    """Read one element of a repeated number, or a packed run of them."""
+    """Read one element of a repeated number field, or a packed run of elements."""
     if isinstance(value, int):
         return [value]
     numbers, offset = [], 0
@@ -168,9 +168,10 @@ def _numbers(value: int | bytes) -> list[int]:
 
 
 def _usual_entry(data: bytes) -> Entry | None:
-    """Read an entry in the shape that every member writes; None if it has another.
+    """Read an entry in the shape that every member writes; return None for any other shape.
 
-    A follower reads every entry this way, in a third of the time of the general one.
+    A follower reads every entry with this function, which takes a third of the time of the general
+    decoder.
     """
     try:
         kind, offset = (data[1], 2) if data[0] == 0x08 else (0, 0)
@@ -221,11 +222,11 @@ def _decode_message(data: bytes, *, is_response: bool) -> Message:
         if field == 7:
             entries.append(decode_entry(_bytes(value, field)))
         elif field == 9:
-            snapshot += _bytes(value, field)  # repeats merge, and merging is concatenation
+            snapshot += _bytes(value, field)  # repeats merge, and concatenation merges them
         elif field == 12:
             context = _bytes(value, field)
         elif field == 14:
-            if is_response:  # nobody writes these, and the sender could choose the depth
+            if is_response:  # no sender writes these, and nesting could be arbitrarily deep
                 raise ValueError("a response holds responses")
             responses.append(_decode_message(_bytes(value, field), is_response=True))
         elif 1 <= field <= 13:

@@ -1,8 +1,8 @@
-"""Who calls, and what they are refused before a service sees their call.
+"""Authenticate calls, and refuse some before a service sees them.
 
-Used only while authentication is enabled. A call says who makes it by a token, or else by the
-certificate of its connection; one that says nothing is nobody's. What the table of calls wants to
-be checked first is checked here.
+The services use this module only while authentication is enabled. A token identifies the caller,
+or else the certificate of the connection; without both, the caller is anonymous (`nobody`). The
+permissions that the table of RPCs marks `Checked.FIRST` are checked here.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from kvorum.rpc.table import RPCS, Checked, Permission
 from kvorum.rpc.undecided import Undecided
 
 BEARER: Final = b"Bearer "
-"""May stand before a token, written exactly so."""
+"""An optional prefix of a token, case-sensitive."""
 
 JUDGED_SECONDS = 0.1
-"""How long a token is taken for valid without being judged anew, which also lets it last anew."""
+"""How long a verified token is trusted; verifying it again also renews a simple token's TTL."""
 
 _GUARDS: Final[dict[Permission, Callable[[Member, Caller], Status | None]]] = {
     Permission.IDENTITY: identity_refusal,
@@ -31,7 +31,7 @@ _GUARDS: Final[dict[Permission, Callable[[Member, Caller], Status | None]]] = {
 
 
 class Admission:
-    """Judges the calls that come by one front."""
+    """Authenticates the calls of one front."""
 
     def __init__(
         self,
@@ -42,14 +42,14 @@ class Admission:
         *,
         certificates_count: bool,
     ) -> None:
-        """Judge calls to a member; with `certificates_count`, certificates say who calls."""
+        """Authenticate calls to a member; certificates identify users if `certificates_count`."""
         self._member = member
         self._identities = Identities(member)
         self.nobody = Caller(front, origin=origin, identifying=self._identities)
-        """The caller of calls that do not say who calls."""
+        """The anonymous caller: the call has neither a token nor a certificate that counts."""
         self._identities.nobody = self.nobody
         self._certificates_count = certificates_count
-        # By the number of the method: what is checked first, and whom nobody asks who they are.
+        # By method number: the checks to make first, and the methods that need no identity.
         first = [number for number, rpc in enumerate(RPCS) if rpc.checked is Checked.FIRST]
         self._guards = {
             number: _GUARDS[RPCS[number].permission]
@@ -57,21 +57,21 @@ class Admission:
             if RPCS[number].permission is not Permission.NONE
         }
         self._open_to_all = frozenset(first).difference(self._guards)
-        # Valid tokens that were judged a moment ago, as of one revision: nearly all calls of a busy
-        # client are made with one, and need no more than this look-up.
+        # Tokens verified within `JUDGED_SECONDS` at one auth revision. Nearly all calls of a busy
+        # client use one and need only this lookup.
         self._judged: dict[bytes, Caller] = {}
         self._judged_revision = 0
         self._judged_until = 0.0
-        # Requests, and events of streams, that wait until their token can be judged.
+        # Requests and stream events that wait until this member can verify their token.
         self._undecided = undecided
 
     def admitted(
         self, call: int, method: int, metadata: Metadata | None, *, is_last: bool
     ) -> Caller | Status | None:
-        """Return who calls, or why the call is refused.
+        """Return the caller of a call, or the status that refuses it.
 
-        None if its token cannot be judged yet: the call waits, and what arrives for it is to be
-        added to what is undecided. With `is_last` it has waited.
+        None if this member cannot verify the token yet: the call waits, and the caller of this
+        method adds what arrives for it to `undecided`. With `is_last` the call has waited already.
         """
         if method in self._open_to_all:
             return self.nobody
@@ -100,7 +100,11 @@ class Admission:
         return self._identities.of_certificate(self.nobody.certificate_name(call))
 
     def _judged_now(self, token: bytes) -> Caller:
-        """Return whose token it is; whatever ends one raises the revision, but for its time."""
+        """Return the caller that a token identifies.
+
+        The cached result is safe: everything that invalidates a token raises the auth revision,
+        except its expiry.
+        """
         member = self._member
         revision = member.auth.revision
         if revision != self._judged_revision or member.now >= self._judged_until:

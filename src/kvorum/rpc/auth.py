@@ -1,8 +1,8 @@
-"""The Auth service: users, roles, and tokens for those who know a password.
+"""The Auth service: users, roles, and tokens in exchange for passwords.
 
-Changes are proposed like writes, and judged when they are applied. Questions are linearizable
-reads. Jobs hash passwords, and compare them with hashes, in the order of `PasswordQueue`. Only
-hashes go into the log.
+The service proposes changes like writes, and members check permissions when they apply them.
+Queries are linearizable reads. Jobs hash passwords, and compare them with hashes, in the order of
+`PasswordQueue`. Only hashes go into the log.
 """
 
 import base64
@@ -56,7 +56,7 @@ from kvorum.rpc.interface import Output, canonical
 from kvorum.rpc.password_queue import PasswordQueue
 
 LOOK_SECONDS = 0.5
-"""How often a call that waits looks whether the queue goes on."""
+"""How often a waiting call advances the queue, because the budget grows with time."""
 
 
 class Auth:
@@ -67,15 +67,15 @@ class Auth:
         self._edge = edge
         self._passwords = PasswordQueue()
 
-    # Questions.
+    # Queries.
 
     def status(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Answer whether authentication is enabled, to everybody but those with a bad token."""
+        """Answer whether authentication is enabled; refuse only callers with an invalid token."""
         parse_message(AuthStatusRequest, payload)
         self._member.read(call, caller, _status, None, linearizable=True)
 
     def user_get(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Answer which roles a user has; users may ask about themselves."""
+        """Answer which roles a user has; users may query themselves."""
         request = parse_message(AuthUserGetRequest, payload)
         self._member.read(call, caller, _user, request.name, linearizable=True)
 
@@ -85,7 +85,7 @@ class Auth:
         self._member.read(call, caller, _users, None, linearizable=True)
 
     def role_get(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Answer what a role permits; users may ask about their own."""
+        """Answer what a role permits; users may query their own roles."""
         request = parse_message(AuthRoleGetRequest, payload)
         self._member.read(call, caller, _role, request.role, linearizable=True)
 
@@ -97,11 +97,11 @@ class Auth:
     # Changes.
 
     def enable(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Put users and roles in force."""
+        """Enable authentication."""
         self._propose(call, caller, requests.AUTH_ENABLE, parse_message(AuthEnableRequest, payload))
 
     def disable(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Let everybody do everything."""
+        """Disable authentication."""
         self._propose(
             call, caller, requests.AUTH_DISABLE, parse_message(AuthDisableRequest, payload)
         )
@@ -132,12 +132,12 @@ class Auth:
         )
 
     def role_grant_permission(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Let a role do more."""
+        """Grant a role a permission."""
         request = parse_message(AuthRoleGrantPermissionRequest, payload)
         self._propose(call, caller, requests.ROLE_GRANT_PERMISSION, request)
 
     def role_revoke_permission(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Let a role do less."""
+        """Revoke a permission of a role."""
         request = parse_message(AuthRoleRevokePermissionRequest, payload)
         self._propose(call, caller, requests.ROLE_REVOKE_PERMISSION, request)
 
@@ -147,7 +147,7 @@ class Auth:
     # Passwords.
 
     def user_add(self, call: int, caller: Caller, payload: bytes) -> Result | None:
-        """Add a user; what it says of a password is forgotten if it is to have none."""
+        """Add a user; with `no_password`, ignore the password in the request."""
         request = parse_message(AuthUserAddRequest, payload)
         request.hashedPassword = ""
         if request.options.no_password:
@@ -171,7 +171,7 @@ class Auth:
         kind: int,
         request: AuthUserAddRequest | AuthUserChangePasswordRequest,
     ) -> Result | None:
-        # The only refusal that comes before the caller's: hashing finds it first.
+        # Etcd hashes before it checks the caller, so this one refusal comes first.
         if len(request.password.encode()) > PASSWORD_BYTES_MAX:
             return errors.PASSWORD_TOO_LONG
         member = self._member
@@ -194,9 +194,9 @@ class Auth:
         return answer
 
     def authenticate(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Give a token to whoever knows the password of a user."""
+        """Return a token in exchange for a user's name and password."""
         request = parse_message(AuthenticateRequest, payload)
-        # Who shows another token is nobody, too: the entry names no user.
+        # Ignore a token or certificate of the caller: the entry's header names no user.
         self._edge.mark_waiting(call)
         self._member.start(
             call, NOBODY, self._authenticated(caller.remote(call), request.name, request.password)
@@ -218,14 +218,14 @@ class Auth:
             answer: Result = yield Propose(requests.AUTHENTICATE, canonical(entry), entry)
             if isinstance(answer, Status):
                 return answer
-            # Otherwise the password may be another one by now.
+            # With another revision, the password may have changed: check it again.
             if member.auth.revision == revision:
                 return (yield from self._with_token(answer, name, revision))
             mark("login begun anew")
         return errors.TIMEOUT
 
     def _password_checked(self, client: str, name: str, password: str) -> Part[None]:
-        """Compare a password with its hash; raises StatusError."""
+        """Compare a password with its hash; raise StatusError if the login fails."""
         auth = self._member.auth
         if not auth.is_enabled:
             raise StatusError(errors.AUTH_NOT_ENABLED)
@@ -240,7 +240,7 @@ class Auth:
             raise StatusError(errors.AUTH_FAILED)
 
     def _with_token(self, answer: bytes, name: str, revision: int) -> Steps:
-        """Make the token if that was not done when the entry was applied."""
+        """Return the response, making the token if the applier did not."""
         response = AuthenticateResponse.FromString(answer)
         if not response.token:
             seams = self._member.seams
@@ -249,9 +249,9 @@ class Auth:
         return response.SerializeToString()
 
     def _worked(self, client: str, work: HashPassword | CheckPassword) -> Part[Any]:
-        """Run a job for a password of a client, when it is its turn.
+        """Run a password job of a client when its turn comes, and return the result.
 
-        Raises StatusError if too many wait, or if that takes too long.
+        Raises StatusError if too many passwords wait, or if the turn does not come in time.
         """
         member, queue = self._member, self._passwords
         deadline = member.now + member.config.request_seconds_max
@@ -266,7 +266,7 @@ class Auth:
                 yield Woken(turn.wake_by, min(deadline, member.now + LOOK_SECONDS))
                 if turn.is_refused:
                     raise StatusError(errors.REQUEST_TOO_MANY_REQUESTS)
-                # The budget may have grown.
+                # The budget grows with time, so a process may be available by now.
                 queue.advance(member.now)
             is_begun = True
         finally:

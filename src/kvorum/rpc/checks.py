@@ -1,8 +1,8 @@
-"""Requests that are refused by their content alone, before anything is proposed or read.
+"""Validate requests by their content alone, before the member proposes or reads anything.
 
-Every function returns the status that refuses the request, or None; requests are those of
-`kvorum.api.requests`. The order of the checks is part of the contract: of two mistakes in a
-request, every server reports the same one.
+Every `check_` function takes a request of `kvorum.api.requests` and returns the status that refuses
+it, or None. The order of the checks is part of the contract: of two mistakes in a request, every
+server reports the same one.
 """
 
 from bisect import bisect_left, bisect_right
@@ -39,7 +39,7 @@ def check_range(request: Range) -> Status | None:
 
 
 def check_range_stream(request: Range) -> Status | None:
-    """Check a read that is answered in pieces: in key order, without filters."""
+    """Check a RangeStream request, which allows only key order and no filters."""
     if (status := check_range(request)) is not None:
         return status
     order, target = request.sort_order, request.sort_target
@@ -60,11 +60,11 @@ def check_delete_range(request: DeleteRange) -> Status | None:
 
 
 def check_txn(txn: Txn, operations_max: int) -> Status | None:
-    """Check a transaction and those nested in it, both branches of each."""
+    """Check a transaction and its nested transactions, both branches of each."""
     success = txn.success
     if len(success) == 1 and not txn.failure and len(txn.compares) <= operations_max:
         only = success[0]
-        # Most are of this kind: nothing collides, and no slices are needed.
+        # Most transactions have one put: nothing collides, and the check needs no slices.
         if isinstance(only, Put) and operations_max:
             for compare in txn.compares:
                 if not compare.key:
@@ -133,7 +133,7 @@ class _Deletions:
         self._ends[first:last] = [end]
 
     def add_all(self, other: "_Deletions") -> Slices[None]:
-        """Add the ranges of another, which is not used any more."""
+        """Add the ranges of `other`, which must not be used afterwards."""
         if len(other._starts) > len(self._starts):
             self._starts, other._starts = other._starts, self._starts
             self._ends, other._ends = other._ends, self._ends
@@ -143,7 +143,7 @@ class _Deletions:
                 yield
 
     def holds_any(self, keys: set[bytes]) -> Slices[bool]:
-        """Return whether any of these keys is deleted."""
+        """Return whether a deletion covers any of these keys."""
         if self._starts:
             for number, key in enumerate(keys, 1):
                 if key in self:
@@ -158,12 +158,13 @@ class _Deletions:
 
 
 def _changes(operations: Sequence[Operation]) -> Slices[tuple[set[bytes], _Deletions] | None]:
-    """Collect what a branch puts and deletes; None if a key is put twice, or put and deleted.
+    """Collect a branch's puts and deletions; None if it puts a key twice, or puts and deletes it.
 
-    A branch's own deletions count for all that is nested in it. Those of a nested transaction
-    count for what follows it and for the branch's own puts, but not for what precedes it. The
-    two branches of one transaction never both run, so they do not collide. A range_end of a
-    single zero byte is taken literally here: such a deletion is empty.
+    A branch's own deletions collide with puts in every transaction nested in it. The deletions of
+    a nested transaction collide with later nested transactions and with the branch's own puts, but
+    not with earlier nested transactions. The two branches of one transaction never both run, so
+    they do not collide. A range_end of a single zero byte is taken literally here: such a deletion
+    is empty.
     """
     deletions = _Deletions()
     for request in operations:
@@ -185,7 +186,7 @@ def _changes(operations: Sequence[Operation]) -> Slices[tuple[set[bytes], _Delet
                 yield from nested_deletions.add_all(otherwise[1])
             if not nested.isdisjoint(puts) or (yield from deletions.holds_any(nested)):
                 return None
-            # The shorter into the longer: what is nested deeply is added at every level.
+            # Merge the smaller set into the larger: deeply nested keys are merged at every level.
             if len(nested) > len(puts):
                 puts, nested = nested, puts
             puts |= nested

@@ -1,7 +1,8 @@
-"""The Cluster service: the members, and changes of the membership, proposed like writes.
+"""The Cluster service: lists members, and proposes membership changes like writes.
 
-A change passes the strict checks of this member first, then the log, where every member judges
-it by the same state. It has no deadline but the client's. Answers have no revision in their header.
+A change passes the strict reconfiguration checks of this member first. Then it goes through the
+log, and every member validates it against the same state. It has no deadline but the client's.
+Response headers have no revision.
 """
 
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ class ClusterCalls:
         self._edge = edge
 
     def list(self, call: int, caller: Caller, payload: bytes) -> None:
-        """List the members this one knows; if linearizable, after it has caught up."""
+        """List the members in this member's state; if linearizable, after it has caught up."""
         request = parse_message(MemberListRequest, payload)
         self._member.read(call, caller, _listed, None, linearizable=request.linearizable)
 
@@ -95,7 +96,7 @@ class ClusterCalls:
         urls = tuple(encoded(text.strip()) for text in request.peerURLs)
         updated = documents.Member(request.ID, urls)
         change = ConfChange(ChangeType.UPDATE_NODE, updated.id, documents.encode_member(updated))
-        # An etcd that finds unusable URLs in its log does not start again.
+        # An etcd member with invalid URLs in its log does not start again.
         if self._member.cluster.validate(change) is errors.MEMBER_BAD_URLS:
             return errors.MEMBER_BAD_URLS
         if self._member.cluster.member(updated.id) is not None:
@@ -107,7 +108,7 @@ class ClusterCalls:
         return None
 
     def promote(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Make a learner a voter, if the leader says that it keeps up."""
+        """Make a learner a voter, if the leader finds that it keeps up."""
         request = parse_message(MemberPromoteRequest, payload)
         self._edge.mark_waiting(call)
         self._member.start(call, caller, _promoted(self._member, caller, request.ID))
@@ -156,9 +157,10 @@ def _answer(
     added: documents.Member | None = None,
     members: Sequence[documents.Member] | None = None,
 ) -> bytes:
-    """Encode the members, after the one that was added; all answers have the same fields.
+    """Encode a response: the added member, if any, and the list of members.
 
-    The leader's list, if it is given, may be newer than this member's.
+    All responses of this service have the same fields. `members` is the leader's list, which may be
+    newer than this member's.
     """
     known = [_encoded(each) for each in members or member.cluster.members]
     header = member.header.field(0)

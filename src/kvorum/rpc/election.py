@@ -1,7 +1,7 @@
 """The Election service: the client at the head of the queue under a name is the leader.
 
-A leader's key and the revision of its creation are its proof: what it proclaims counts only while
-that key still exists.
+A leader proves itself by its key and that key's create revision: it can proclaim a value only while
+the key still exists.
 """
 
 from kvorum.api import errors
@@ -43,7 +43,7 @@ class Elections:
         self._edge = edge
 
     def campaign(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Wait to become leader."""
+        """Answer once the caller is the leader."""
         request = parse_message(CampaignRequest, payload)
         self._edge.mark_waiting(call)
         self._member.start(call, caller, answered(_campaign(self._member, caller, request)))
@@ -54,12 +54,12 @@ class Elections:
         self._member.start(call, caller, answered(_proclaim(self._member, caller, request)))
 
     def leader(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Answer who leads."""
+        """Answer with the leader's key and value."""
         request = parse_message(LeaderRequest, payload)
         self._member.start(call, caller, answered(_leader(request)))
 
     def resign(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Give up the leadership."""
+        """Resign from the leadership."""
         request = parse_message(ResignRequest, payload)
         self._member.start(call, caller, answered(_resign(self._member, caller, request)))
 
@@ -112,7 +112,7 @@ def _leader(request: LeaderRequest) -> Part[bytes]:
 def _resumed(
     member: Member, caller: Caller, request: ProclaimRequest | ResignRequest
 ) -> Part[LeaderKey]:
-    """Return the leader named in a request; without a lease it gets one, needed or not."""
+    """Return the leader named in a request; if it has no lease, grant one, needed or not."""
     if not request.HasField("leader"):
         raise StatusError(errors.LEADER_FIELD_MISSING)
     leader = request.leader
@@ -141,13 +141,13 @@ def _resignation(leader: LeaderKey) -> TxnRequest:
 
 
 def _leave(member: Member, caller: Caller, leader: LeaderKey) -> None:
-    """Give up a place in the queue, without waiting until that is applied."""
+    """Propose to leave the queue, without waiting until the entry is applied."""
     request = _resignation(leader)
     member.propose(None, caller, TXN, request.SerializeToString(), txn_of(request))
 
 
 class Observers:
-    """Serves Observe: the leader of a name, all its values, and every leader after it."""
+    """Serves Observe: sends the leader of a name, all its values, and every later leader."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -163,7 +163,7 @@ def _observe(member: Member, name: bytes) -> Steps:
         try:
             found = yield from sessions.read(sessions.first_in(name))
         except StatusError:
-            # The stream ends without a word, as etcd's does: its client asks anew.
+            # End the stream without an error, as etcd does: its client retries.
             return OK
         revision = found.header.revision
         if not found.kvs:
@@ -179,12 +179,12 @@ def _observe(member: Member, name: bytes) -> Steps:
 def _send_changes(member: Member, key: bytes, revision: int) -> Part[int]:
     """Send the puts of a key after a revision; return the revision reached, 0 if the key is gone.
 
-    It counts as gone, too, if a compaction may have removed its deletion.
+    The key also counts as gone if a compaction may have removed its deletion.
     """
     start = (revision + 1) << 32
     row_start = key_field(key)
     while True:
-        # Read anew: a snapshot may have replaced the store while the client was slow.
+        # Look up the store again: a snapshot may have replaced it while the client was slow.
         store = member.store
         if start >> 32 < store.compacted_revision:
             return 0

@@ -1,8 +1,8 @@
-"""The gRPC health service: whether the server as a whole, under the empty name, is serving.
+"""The gRPC health service: reports whether the server serves, under the empty service name.
 
-It is, unless the feature gate StopGRPCServiceOnDefrag is open and the database is being
-defragmented; alarms do not count, as in etcd. Its messages are not part of etcd's contract. A
-request holds a string in field 1, which is what protobuf's own StringValue holds.
+The server serves unless the feature gate StopGRPCServiceOnDefrag is open and the member defragments
+its database; alarms do not count, as in etcd. The messages of this service are not part of etcd's
+contract. Its request has one string in field 1, so that protobuf's StringValue can parse it.
 """
 
 from google.protobuf.wrappers_pb2 import StringValue
@@ -22,7 +22,7 @@ from kvorum.member.waits import Send, Signal, Signalled, Steps
 
 
 class Health:
-    """Answers at once."""
+    """Serves the calls of Health."""
 
     def __init__(self, member: Member, *, stops_for_defragmentation: bool) -> None:
         self._member = member
@@ -33,11 +33,11 @@ class Health:
         return errors.UNKNOWN_HEALTH_SERVICE if _name(payload) else self._state()
 
     def list(self, _call: int, _caller: Caller, _payload: bytes) -> Result:
-        """Answer with the state of every service: of the one with the empty name."""
+        """Answer with the state of every service; the only one has the empty name."""
         return health_list_response("", self._state())
 
     def watch(self, _caller: Caller, payload: bytes) -> Steps:
-        """Send the state of a service, and again whenever it has changed."""
+        """Send the state of a service, and again after each change."""
         return self._watch(is_known=not _name(payload))
 
     def _state(self) -> bytes:

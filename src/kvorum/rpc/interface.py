@@ -1,9 +1,9 @@
-"""What the services have in common: how they answer, and what they need of the edge.
+"""The interfaces between the services and the edge.
 
-A unary call is a function of its number, its caller and its payload. It returns the answer, or None
-if the member answers later; a payload that cannot be decoded raises DecodeError. A stream is an
-object that is told what happens to it. Headers are put in front of an encoded response as they are:
-a message's bytes are its fields' bytes, one after the other.
+A unary handler is a function of the call's number, its caller and its payload. It returns the
+answer, or None if the member answers later; it raises DecodeError if it cannot decode the payload.
+A stream handler is an object that receives the stream's events. Services concatenate an encoded
+header and an encoded response: a message's bytes are its fields' bytes, one after the other.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,16 +18,16 @@ from kvorum.member.callers import Caller
 from kvorum.member.outbox import Result
 
 STREAM_PENDING_BYTES_MAX = Limits().stream_writable_bytes
-"""A stream with so many bytes not yet sent is held back; the edge says when it has fewer."""
+"""Services pause a stream with this many unsent bytes; the edge reports WRITABLE below it."""
 
 OK = Status(Code.OK, "")
-"""What the procedure of a stream returns at its end; None if the stream outlives it."""
+"""The status that ends a stream; its procedure returns None if the stream stays open."""
 
 Unary = Callable[[int, Caller, bytes], Result | None]
 
 
 class Output(Protocol):
-    """The part of the edge that answers go to; see `kvorum.edge.interface.Edge`."""
+    """The part of the edge that takes answers; see `kvorum.edge.interface.Edge`."""
 
     def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
         """End unary calls."""
@@ -39,14 +39,14 @@ class Output(Protocol):
         """End a stream."""
 
     def pending_bytes(self, call: int) -> int:
-        """Return how many bytes of a stream are on their way."""
+        """Return how many bytes of a stream the edge has yet to send."""
 
     def mark_waiting(self, call: int) -> None:
-        """Ask to be told if a unary call ends before its reply."""
+        """Ask the edge to report ENDED if a unary call ends before its reply."""
 
 
 class Connections(Protocol):
-    """The part of the edge that knows its clients."""
+    """The part of the edge that describes client connections."""
 
     def peer(self, call: int) -> str:
         """As `Edge.peer`."""
@@ -56,7 +56,7 @@ class Connections(Protocol):
 
 
 class Clients:
-    """Where the calls of an edge come from: the origin of its callers."""
+    """Looks up the addresses and certificates of an edge's clients; an `Origin` for callers."""
 
     def __init__(self, edge: Connections) -> None:
         self._edge = edge
@@ -78,25 +78,25 @@ class Streams(Protocol):
     """All streams of one method."""
 
     def opened(self, call: int) -> None:
-        """Begin a stream."""
+        """Open a stream."""
 
     def received(self, call: int, caller: Caller, payload: bytes) -> Status | None:
-        """Take a message; a status ends the stream. Raises DecodeError if it cannot be decoded."""
+        """Take a message; a returned status ends the stream. May raise DecodeError."""
 
     def half_closed(self, call: int) -> Status | None:
-        """Note that the client sends nothing more; a status ends the stream."""
+        """Note that the client sends nothing more; a returned status ends the stream."""
 
     def ended(self, call: int) -> None:
-        """Forget a stream: its client is gone, or it was finished. Called once."""
+        """Forget a stream whose client is gone or that was finished; called once per stream."""
 
     def full(self, call: int) -> None:
-        """Send less: the client does not take what was sent."""
+        """Pause a stream whose client reads more slowly than the service sends."""
 
     def writable(self, call: int) -> None:
-        """Go on with a stream that was held back."""
+        """Resume a paused stream."""
 
 
 def canonical(message: Message) -> bytes:
-    """Return the bytes of a message as every member reads them: without unknown fields."""
+    """Encode a message so that every member decodes the same: without unknown fields."""
     message.DiscardUnknownFields()
     return message.SerializeToString(deterministic=True)

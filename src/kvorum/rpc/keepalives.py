@@ -1,7 +1,7 @@
-"""Keep-alive streams: leases are renewed by the leader, at once wherever that is this member.
+"""Keep-alive streams: the leader renews leases, at once if it is this member.
 
-Clients keep a stream open, or open one for each renewal: both have to be cheap. What is answered at
-once is gathered over a batch, and given to the edge together.
+Clients keep a stream open, or open one for each renewal: both have to be cheap. The immediate
+answers to a batch go to the edge together.
 """
 
 from collections import deque
@@ -21,31 +21,31 @@ from kvorum.mvcc.slices import KEYS_PER_SLICE, run_to_end
 from kvorum.rpc.interface import OK, Output
 
 WAITING_MAX: Final = 10_000
-"""Requests of one stream that may wait for an answer."""
+"""How many requests of one stream may wait for an answer."""
 UNTAKEN_BYTES_MAX: Final = 1024 * 1024
-"""Answers that a client may leave untaken while it sends further requests."""
+"""How many bytes of answers a client may leave unread while it sends further requests."""
 
 Renewal = tuple[int, Caller]
-"""A lease that is to be renewed, and for whom."""
+"""A lease to renew, and the caller that asked."""
 
 
 class KeepAlives:
     """All keep-alive streams: every request gets one answer, in the order of the requests.
 
-    A renewal that cannot be answered at once is left to a procedure; requests that arrive meanwhile
+    If this member cannot answer a renewal at once, a procedure does; later requests of the stream
     wait for it.
     """
 
     def __init__(self, member: Member, edge: Output) -> None:
         self._member = member
         self._edge = edge
-        # The requests that wait for a stream's procedure, None if it has no procedure. None among
-        # them stands for their end.
+        # The requests that wait for each stream's procedure, None if it has no procedure. A None
+        # in the queue stands for the client's half-close.
         self._waiting: dict[int, deque[Renewal | None] | None] = {}
         self._outgoing: list[tuple[int, bytes]] = []
 
     def opened(self, call: int) -> None:
-        """Begin a stream."""
+        """Open a stream."""
         self._waiting[call] = None
 
     def received(self, call: int, caller: Caller, payload: bytes) -> Status | None:
@@ -58,7 +58,7 @@ class KeepAlives:
             waiting.append((lease, caller))
             return errors.REQUEST_TOO_MANY_REQUESTS if len(waiting) > WAITING_MAX else None
         member = self._member
-        # Made first: its revision must not be newer than the renewal.
+        # Make the header first: its revision must not be newer than the renewal.
         header = member.header.field(member.store.revision)
         renewed: int | None = None
         if not member.auth.is_enabled:
@@ -91,11 +91,11 @@ class KeepAlives:
             self._member.cancel(call)
 
     def full(self, call: int) -> None:
-        """Let the answers of a procedure wait."""
+        """Suspend the stream's procedure."""
         self._member.hold(call)
 
     def writable(self, call: int) -> None:
-        """Go on with the answers."""
+        """Resume the stream's procedure."""
         self._member.release(call)
 
     def deliver(self) -> None:
@@ -105,7 +105,7 @@ class KeepAlives:
             self._edge.send(outgoing)
 
     def _serve(self, call: int, waiting: "deque[Renewal | None]") -> Steps:
-        """Answer the requests that wait; then leave the stream to `received` again."""
+        """Answer the waiting requests; then let `received` answer the stream again."""
         member = self._member
         while waiting:
             first = waiting.popleft()

@@ -1,7 +1,7 @@
-"""The KV service: reads go to the store as soon as they may, changes are proposed.
+"""The KV service: it reads from the store and proposes changes.
 
-A request in its canonical shape is proposed in the bytes it came in; any other is encoded anew,
-because what is in the log has to mean the same to every member.
+A request in canonical encoding is proposed in the bytes it came in; any other is encoded again,
+because a log entry must mean the same to every member.
 """
 
 from google.protobuf.message import DecodeError
@@ -64,14 +64,14 @@ PIECE_KEYS_FIRST = 10
 
 
 class KeyValues:
-    """Serves the calls of KV, one by one; `Services` has a shorter way for plain requests."""
+    """Serves the calls of KV; `Services` has a fast path for plain requests."""
 
     def __init__(self, member: Member, edge: Output, operations_max: int) -> None:
         self._member = member
         self._edge = edge
         self._operations_max = operations_max
         self.waiting_bytes = 0
-        """Bytes of transactions that are being read and checked."""
+        """Bytes of transactions that are being parsed and checked."""
 
     def range(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Read a range."""
@@ -106,7 +106,7 @@ class KeyValues:
         return None
 
     def txn(self, call: int, caller: Caller, payload: bytes) -> Result | None:
-        """Run a transaction; one that only reads is not proposed."""
+        """Run a transaction: propose it, unless it only reads."""
         if len(payload) > LONG_BYTES:
             self.waiting_bytes += len(payload)
             self._member.start(call, caller, self._long_txn(call, caller, payload))
@@ -124,7 +124,7 @@ class KeyValues:
         return None
 
     def _long_txn(self, call: int, caller: Caller, payload: bytes) -> Steps:
-        """Read and check a transaction in slices, and then run it like any other."""
+        """Parse and check a transaction in slices, and then run it like any other."""
         size = len(payload)
         try:
             message: TxnRequest | None = None
@@ -133,7 +133,7 @@ class KeyValues:
                 message = TxnRequest()
                 for run in field_runs(payload, LONG_BYTES):
                     message.MergeFrom(parse_message(TxnRequest, run))
-                    # With one more than may be there it is refused, however many there are.
+                    # One compare above the limit is enough for the refusal.
                     del message.compare[self._operations_max + 1 :]
                     yield None
                 txn = yield from txn_of_slices(message)
@@ -146,7 +146,7 @@ class KeyValues:
         finally:
             self.waiting_bytes -= size
         if status is None:
-            # Written anew only now: that takes long if there are a million operations.
+            # Encode again only after the checks: a million operations take long.
             payload = payload if message is None else canonical(message)
             self._begin_txn(call, caller, payload, txn, cost)
         return status
@@ -159,10 +159,10 @@ class KeyValues:
             self._member.propose(call, caller, TXN, payload, txn)
 
     def compact(self, call: int, caller: Caller, payload: bytes) -> Result | None:
-        """Forget history; with `physical` the answer waits until it is gone from the disk."""
+        """Compact; with `physical`, answer once the revisions are gone from the disk."""
         message = parse_message(CompactionRequest, payload)
         if message.physical:
-            # Earlier compactions may be ahead of it, for as long as they take.
+            # Earlier compactions run first, for as long as they take.
             self._edge.mark_waiting(call)
             self._member.start(call, caller, _compact_physically(self._member, message))
         else:
@@ -173,7 +173,7 @@ class KeyValues:
 def _compact_physically(member: Member, message: CompactionRequest) -> Steps:
     answer: Result = yield Propose(COMPACTION, canonical(message), message)
     if isinstance(answer, bytes) or answer == errors.COMPACTED:
-        # Not for those that come later: there may always be one.
+        # Wait for this compaction only: later ones might follow without end.
         compacted = member.store.compacted_revision
         while not member.store.compaction.is_done(compacted):
             yield Signalled(Signal.COMPACTED)
@@ -182,7 +182,7 @@ def _compact_physically(member: Member, message: CompactionRequest) -> Steps:
 
 
 class RangeStreams:
-    """Serves RangeStream: a range in pieces, each of which fits a message, at one revision."""
+    """Serves RangeStream: a range at one revision, in pieces that each fit a message."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -202,7 +202,7 @@ def _range_stream(member: Member, caller: Caller, request: Range) -> Steps:
         return refusal
     options = range_options(request)
     if options.limit < 0 or options.sort_target != SortTarget.KEY:
-        # One piece: the first key of a next one is not known before all of them are sorted.
+        # Send one piece: only a sort of all keys shows where a second one begins.
         answer: Result = yield Read(_whole, options)
         if isinstance(answer, Status):
             return answer
@@ -236,7 +236,7 @@ def _range_stream(member: Member, caller: Caller, request: Range) -> Steps:
 
 
 def _end(member: Member, caller: Caller) -> Status:
-    """Return how a stream ends; its client is told if users or roles were changed meanwhile."""
+    """Return the final status: AUTH_OLD_REVISION if users or roles changed meanwhile, else OK."""
     return errors.AUTH_OLD_REVISION if is_outdated(member, caller) else OK
 
 
@@ -256,7 +256,7 @@ def _whole(member: Member, _caller: Caller, options: RangeOptions) -> AnswerSlic
 
 
 def _next_size(size: int, piece_bytes: int, request_bytes_max: int) -> int:
-    """Return how many keys the next piece has, judging by the size of the last one."""
+    """Return how many keys to put into the next piece, given the size of the last one."""
     if piece_bytes < request_bytes_max // 2:
         return size * 2
     return max(1, size // 2) if piece_bytes > request_bytes_max * 2 else size

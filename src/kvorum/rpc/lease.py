@@ -1,7 +1,7 @@
-"""The unary calls of Lease: grants and revokes are proposed, queries go to the leader.
+"""The unary calls of Lease: grant and revoke are proposals, the leader answers time-to-live.
 
 Only the leader knows how much time a lease has left. A member that does not lead asks the leader,
-again and again for as long as a request may take.
+and retries until the request timeout.
 """
 
 from collections.abc import Generator
@@ -47,7 +47,7 @@ class Leases:
         self._member = member
 
     def grant(self, call: int, caller: Caller, payload: bytes) -> Result | None:
-        """Grant a lease, with an id of the client's choice or of ours."""
+        """Grant a lease, with the client's id or a generated one."""
         request = parse_message(LeaseGrantRequest, payload)
         member = self._member
         status = member.check_quota(LEASE_GRANT_BYTES) or identity_refusal(member, caller)
@@ -84,14 +84,17 @@ class Leases:
         return None
 
     def leases(self, call: int, caller: Caller, payload: bytes) -> Result | None:
-        """List the leases this member knows."""
+        """List the leases in this member's state."""
         parse_message(LeaseLeasesRequest, payload)
         self._member.read(call, caller, _listed, None, linearizable=False)
         return None
 
 
 def _listed(member: Member, caller: Caller, _request: object) -> Slices:
-    """List all leases; there may be very many. One whose keys may not be read refuses the call."""
+    """List all leases, in slices because there may be very many.
+
+    A single lease with a key that the caller may not read refuses the whole call.
+    """
     header = member.header.field(member.store.revision)
     known = yield from member.lessor.leases_in_slices()
     if is_asked(member, caller):
@@ -124,7 +127,7 @@ def _leases_refusal(
 
 
 Told = tuple[bytes, list[bytes]]
-"""The encoded answer about a lease, and the lease's keys if they were asked for."""
+"""The encoded answer about a lease, and the lease's keys if the request asks for them."""
 
 
 def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Told:
@@ -140,7 +143,7 @@ def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Told:
 
 
 def _with_keys(_member: Member, _caller: Caller, told: Told) -> Slices:
-    """Append the keys to the answer about a lease; there may be very many."""
+    """Append the keys to the answer about a lease, in slices because there may be very many."""
     head, keys = told
     parts = [head]
     for start in range(0, len(keys), KEYS_PER_SLICE):
@@ -153,7 +156,7 @@ def _with_keys(_member: Member, _caller: Caller, told: Told) -> Slices:
 def _permitted_time_to_live(
     member: Member, caller: Caller, request: LeaseTimeToLiveRequest
 ) -> Steps:
-    """Answer a caller whose rights are checked; only the keys are protected."""
+    """Check the caller's rights, then answer; only the lease's keys need permissions."""
     refusal = identity_refusal(member, caller)
     if refusal is not None or not request.keys:
         return refusal or (yield from _wait_for_time_to_live(member, caller, request))
@@ -167,7 +170,7 @@ def _permitted_time_to_live(
 def _wait_for_time_to_live(
     member: Member, caller: Caller, request: LeaseTimeToLiveRequest
 ) -> Steps:
-    """Answer on the leader when it has applied everything, or ask the leader."""
+    """Answer here once this member leads and has applied everything, or ask the leader."""
     limit = member.now + member.config.request_seconds_max
     while member.now < limit:
         if member.is_leader:
@@ -187,7 +190,7 @@ def _wait_for_time_to_live(
 
 
 def _leader_tells(request: LeaseTimeToLiveRequest) -> Part[LeaseTimeToLiveResponse | None]:
-    """Ask the leader; None if it does not answer, or does not lead."""
+    """Ask the leader; return None if that member does not answer, or does not lead."""
     question = LeaseInternalRequest(LeaseTimeToLiveRequest=request)
     answer: Result | None = yield AskLeader(INTERNAL_PATH, question.SerializeToString())
     if answer == errors.LEASE_NOT_FOUND:

@@ -1,7 +1,7 @@
 """The Lock service: the client at the head of the queue under a lock's name holds it.
 
 A waiting call does not keep its lease alive, and goes on waiting after the lease has expired: only
-at the head of the queue it notices that its own key is gone.
+at the head of the queue does it notice that its own key is gone.
 """
 
 from kvorum.api import errors
@@ -34,7 +34,7 @@ class Locks:
         self._edge = edge
 
     def lock(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Wait for the lock of a name."""
+        """Answer once the caller holds the lock of a name."""
         request = parse_message(LockRequest, payload)
         self._edge.mark_waiting(call)
         self._member.start(call, caller, answered(_lock(self._member, caller, request)))

@@ -1,7 +1,7 @@
-"""The Maintenance service: what operators ask of one member.
+"""The Maintenance service: operations on one member.
 
-All but Alarm and Downgrade concern this member alone, and need no other. Hashes are computed
-off the loop, over what is on the disk and what still waits for it.
+All but Alarm and Downgrade concern this member alone, and need no other. Jobs off the loop compute
+hashes, over the database on the disk and the rows not yet flushed.
 """
 
 from kvorum.api import errors
@@ -90,18 +90,18 @@ class Maintenance:
         if (refusal := refuse(self._member, caller)) is not None:
             return refusal
         if not 0 <= request.action < _ACTIONS:
-            # An etcd that finds such a request in its log ends.
+            # An etcd member that finds such a request in its log stops.
             return errors.UNKNOWN_DOWNGRADE_ACTION
         self._member.propose(call, caller, ALARM, canonical(request), request)
         return None
 
     def defragment(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Write the database of this member anew, without its free pages."""
+        """Rewrite the database of this member without its free pages."""
         parse_message(DefragmentRequest, payload)
         self._member.start(call, caller, _defragment(self._member))
 
     def hash(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Hash all that is on the disk of this member."""
+        """Hash the database of this member, after a flush of all applied entries."""
         parse_message(HashRequest, payload)
         self._edge.mark_waiting(call)
         self._member.start(call, caller, _hash(self._member))
@@ -109,12 +109,12 @@ class Maintenance:
     def hash_kv(self, call: int, caller: Caller, payload: bytes) -> None:
         """Hash the keys at a revision; members with the same history agree on it."""
         request = parse_message(HashKVRequest, payload)
-        # Others' hashes and compactions may be ahead of it, for as long as they take.
+        # Earlier hashes and compactions run first, for as long as they take.
         self._edge.mark_waiting(call)
         self._member.start(call, caller, _hash_kv(self._member, request.revision))
 
     def move_leader(self, call: int, caller: Caller, payload: bytes) -> Result | None:
-        """Let another voter lead; answered when this member sees it lead."""
+        """Transfer the leadership to a voter; answer once this member sees that voter lead."""
         request = parse_message(MoveLeaderRequest, payload)
         member = self._member
         if not member.is_leader:
@@ -127,7 +127,7 @@ class Maintenance:
         return None
 
     def downgrade(self, call: int, caller: Caller, payload: bytes) -> Result | None:
-        """Validate, begin or give up a downgrade of the cluster by one minor version."""
+        """Validate, enable or cancel a downgrade of the cluster by one minor version."""
         request = parse_message(DowngradeRequest, payload)
         if not 0 <= request.action < _ACTIONS:
             return errors.UNKNOWN_DOWNGRADE_ACTION
@@ -156,7 +156,7 @@ def _move_leader(member: Member, target: int) -> Steps:
 
 def _downgrade(member: Member, request: DowngradeRequest) -> Steps:
     if request.action == DowngradeRequest.CANCEL:
-        # Whether or not there was one: etcd answers success.
+        # Etcd answers success whether or not a downgrade was enabled.
         yield _set_downgrade(None)
     else:
         target = _target_of(request.version)
@@ -202,12 +202,15 @@ def _set_downgrade(target: Version | None) -> Propose:
 
 
 def _compacted(member: Member) -> Part[None]:
-    """Wait for a compaction in progress, though not for ever: what it deletes would be copied."""
+    """Wait for a compaction in progress, at most for the request timeout.
+
+    Otherwise the defragmentation copies rows that the compaction is about to delete.
+    """
     end = member.now + member.config.request_seconds_max
     while member.store.compaction.is_pending and member.now < end:
         yield Signalled(Signal.COMPACTED, end)
     for _ in range(2):
-        # The first batch may have been on its way before the last rows were deleted.
+        # The first flush may have started before the compaction deleted its last rows.
         if not member.backend.is_flushed:
             yield FlushedTo(member.applied)
 
@@ -219,7 +222,8 @@ def _defragment(member: Member) -> Steps:
     backend = member.backend
     before = lines.defragmenting(member)
     defragmented = _defragmented(member, backend, backend.defragment(), before)
-    # The rest is the member's own: half of it, if the client left, would be in the way of the next.
+    # The member runs the rest itself, whether or not the client stays: a half-finished
+    # defragmentation would block the next one.
     results: list[Result] = []
     member.start(None, MEMBER, _noted(member, defragmented, results))
     member.procedures.signal(Signal.DEFRAGMENTED)
@@ -229,7 +233,7 @@ def _defragment(member: Member) -> Steps:
 
 
 def _noted(member: Member, defragmented: Part[Result], results: list[Result]) -> Steps:
-    """Defragment to the end, and note the result for the call, if there still is one."""
+    """Run a defragmentation to its end, and store the result for the call that waits for it."""
     results.append((yield from defragmented))
     member.procedures.signal(Signal.DEFRAGMENTED)
     return None
@@ -239,8 +243,8 @@ def _defragmented(
     member: Member, backend: Backend, first: CopyDatabase, before: tuple[float, int, int]
 ) -> Part[Result]:
     job: CopyDatabase | CatchUp | None = first
-    # If a snapshot is installed meanwhile, this ends: its database has no free pages. Even the
-    # first job may come too late: its files would be those of the other database.
+    # Stop when a snapshot is installed: its database has no free pages. Check before the first job,
+    # too, because its files would be those of the new database.
     while job is not None:
         if member.is_installing or member.backend is not backend:
             return b""
@@ -255,7 +259,8 @@ def _defragmented(
         if member.backend is not backend:
             return b""
         job = backend.copied()
-    # The next flush, which is due at once, ends it; another one may have begun when this is woken.
+    # The next flush, which is due at once, completes the defragmentation. Compare the path: another
+    # defragmentation may have started before this procedure wakes up.
     while member.backend is backend and backend.defragmented_path == first.target:
         yield Signalled(Signal.DEFRAGMENTED)
     lines.finished_defragmentation(member, before)

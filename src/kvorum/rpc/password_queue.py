@@ -1,10 +1,9 @@
-"""Which password is hashed next, and by which process.
+"""Decide which password is hashed next, and in which process.
 
-A hash takes tens of milliseconds of a processor, and anybody may ask for one. So there are two
-processes. The prompt one runs at the server's own priority: a login succeeds soon on a host whose
-processors are all busy. A budget limits the processor time that it takes from others. Under a
-flood of logins the budget is used up, and the idle process, which gives way to everything else,
-does what the prompt one does not.
+A hash takes tens of milliseconds of a processor, and any client may ask for one. So there are two
+processes. The prompt process runs at the server's own priority, so that a login succeeds soon even
+if all processors of the host are busy; a budget limits its processor time. A flood of logins uses
+up the budget; then the idle process, which yields to everything else, hashes instead.
 
 Clients take turns: first the addresses, then the connections of an address. If the queue is full,
 a client that has fewer passwords in it takes the place of one that has more, so a flood on one
@@ -18,13 +17,13 @@ from typing import Final
 from kvorum.member.jobs import Place
 
 PASSWORDS_WAITING_MAX: Final = 128
-"""How many passwords may wait for their job, each some 50 ms: as many as are done within the time
-for requests. More calls are refused."""
-# Plain variables, which the simulator makes small.
+"""How many passwords may wait for their job; further calls are refused. A job takes some 50 ms, so
+that this many end within the request timeout."""
+# Not Final, because the simulator makes these small.
 PROMPT_SECONDS_MAX = 0.5
-"""The budget: the processor time that hashes at the server's own priority may take in one burst."""
+"""The largest budget: the processor time of the prompt process in one burst."""
 PROMPT_SHARE = 0.05
-"""How much of a processor the budget grows by: one login a second, at the usual cost."""
+"""The share of a processor by which the budget grows: one login a second, at the usual cost."""
 
 
 class Turn:
@@ -36,42 +35,42 @@ class Turn:
         self.connection = connection
         self.address = connection.rpartition(":")[0]
         self.seconds = seconds
-        """The processor time that its hash takes, roughly."""
+        """The approximate processor time of the hash."""
         self.number = number
         self.place: Place | None = None
-        """Which process is to hash it; None while it waits."""
+        """The process that hashes the password; None while it waits."""
         self.is_refused = False
-        """Whether another client needed its place in the queue."""
+        """Whether another client took its place in the queue."""
         self._wake: Callable[[], None] | None = None
 
     def wake_by(self, wake: Callable[[], None]) -> None:
-        """Set what is called once the turn has come, or was refused."""
+        """Set the function to call once the turn has come, or was refused."""
         self._wake = wake
 
     def ended_waiting(self) -> None:
-        """Wake the call, unless the turn came before it began to wait."""
+        """Wake the call, unless the turn came before the call began to wait."""
         if self._wake is not None:
             self._wake()
 
 
 class PasswordQueue:
-    """The passwords of one member's clients: those that wait, and those that are being hashed."""
+    """The waiting passwords of one member's clients, and the processes that hash."""
 
     def __init__(self) -> None:
         self._waiting: list[Turn] = []
         self._busy: set[Place] = set()
         self._joined = 0
-        # Keys are addresses, and connections: how many of their passwords wait, and how many turns
-        # each has had since one of them began to wait.
+        # For each address and each connection: how many of its passwords wait, and how many turns
+        # it has had since its first waiting password joined.
         self._counts: Counter[str] = Counter()
         self._turns: dict[str, int] = {}
         self._budget = PROMPT_SECONDS_MAX
         self._budget_at = 0.0
 
     def join(self, connection: str, seconds: float, now: float) -> Turn | None:
-        """Add a password of a client; return its turn, which may have come, or None if it may not.
+        """Queue a password of a client; return its turn, which may have come, or None if refused.
 
-        Each turn ends by `leave` or, if a job was begun for it, by `release`.
+        The caller ends each turn with `leave` or, after it started the job, with `release`.
         """
         self._joined += 1
         turn = Turn(connection, seconds, self._joined)
@@ -82,7 +81,7 @@ class PasswordQueue:
             (connection, {each.connection for each in self._of(turn.address)}),
         ):
             if not self._counts[key]:
-                # Neither ahead of those that wait nor behind them.
+                # A newcomer stands neither ahead of the others nor behind them.
                 self._turns[key] = min((self._turns[each] for each in present), default=0)
             self._counts[key] += 1
         self._waiting.append(turn)
@@ -90,7 +89,7 @@ class PasswordQueue:
         return turn
 
     def leave(self, turn: Turn, now: float) -> None:
-        """End a turn for which no job was begun, whether it had come or not."""
+        """End a turn whose job was not started, whether it had come or not."""
         if turn.place is not None:
             self._budget += turn.seconds if turn.place is Place.PASSWORDS else 0.0
             self.release(turn.place, now)
@@ -99,12 +98,12 @@ class PasswordQueue:
             self.advance(now)
 
     def release(self, place: Place, now: float) -> None:
-        """Note that a process is free again."""
+        """Mark a process as free again."""
         self._busy.remove(place)
         self.advance(now)
 
     def advance(self, now: float) -> None:
-        """Give free processes to the clients whose turn it is."""
+        """Assign free processes to the clients whose turn it is."""
         self._budget += PROMPT_SHARE * (now - self._budget_at)
         self._budget, self._budget_at = min(self._budget, PROMPT_SECONDS_MAX), now
         while self._waiting:

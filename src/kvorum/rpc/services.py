@@ -1,17 +1,17 @@
-"""The way of a batch through the services: from the edge to the member, and back.
+"""Dispatch a batch of calls from the edge to the member, and its answers back.
 
-`serve` and `take_event` take what the edge received, `deliver` gives it the answers; between the
-two the member has its turn. A refusal is sent at once, an answer that needs the log or the cluster
-when the member has it. Plain puts and reads, which are most of the calls, take a shorter way: no
-message object, and no function calls but those that do the work.
+`serve` and `take_event` take requests and events from the edge, `deliver` gives the edge the
+answers; between the two the member has its turn. The services send a refusal at once, and an answer
+that needs the log or the cluster when the member has it. Plain puts and reads, which are most of
+the calls, take a fast path: no message object, and few function calls.
 
-Every call passes the same checks before its service sees it: a learner serves little, and a client
-may require that this member knows a leader. While authentication is enabled it has to be admitted;
-otherwise tokens mean nothing.
+Every call passes the same checks before its service sees it: a learner serves few RPCs, and a
+client may require that this member knows a leader. While authentication is enabled, `Admission`
+must admit the call; otherwise the services ignore tokens.
 
 An unforeseen error in parsing or checking a call ends that call with INTERNAL (see
 `kvorum.member.boundary`). A service therefore proposes last: an error after that stops the member,
-because the proposal cannot be taken back.
+because nothing can withdraw the proposal.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,10 +41,10 @@ REQUESTS_PER_LOOK = 64
 
 READS_WAITING_MAX: Final = 10_000
 TXN_BYTES_WAITING_MAX: Final = 32 * 1024 * 1024
-"""Reads, and bytes of long transactions, that may wait here; more wait at the edge."""
+"""How many reads, and bytes of long transactions, may wait here; more wait at the edge."""
 
 LEADERLESS_CHECKS_MAX: Final = 3
-"""A stream that required a leader ends after so many election timeouts without one."""
+"""A stream that requires a leader ends after this many election timeouts without one."""
 
 _OPENED: Final = int(EventKind.OPENED)
 _MESSAGE: Final = int(EventKind.MESSAGE)
@@ -69,9 +69,10 @@ class Services:
         certificates_count: bool,
         stops_for_defragmentation: bool,
     ) -> None:
-        """Serve a member; with `certificates_count`, a client's certificate says who it is.
+        """Serve a member; with `certificates_count`, client certificates identify users.
 
-        With `stops_for_defragmentation` the health service says so meanwhile.
+        With `stops_for_defragmentation` the health service reports NOT_SERVING during a
+        defragmentation.
         """
         self._member = member
         self._clock = member.clock
@@ -84,7 +85,7 @@ class Services:
             stops_for_defragmentation=stops_for_defragmentation,
         )
         self._key_values, self._keep_alives = handlers.kv, handlers.keep_alives
-        # Both by the number of the method.
+        # Both by method number.
         self._unary: dict[int, Unary] = {}
         self._streams: dict[int, Streams] = {}
         for number, rpc in enumerate(RPCS):
@@ -104,22 +105,22 @@ class Services:
         self.caller = self._admission.nobody
         """The caller of all calls over gRPC while authentication is disabled."""
         self.identified: Callable[[int, str], None] | None = None
-        """Is told which user makes a call, once that is known, if somebody wants to know."""
-        # The metadata of streams that may say who calls, and their methods.
+        """Called with each call and its user, after authentication; the access log sets it."""
+        # The method and the metadata of each open stream: every message is authenticated.
         self._opened_with: dict[int, tuple[int, Metadata | None]] = {}
         self._open: dict[int, Streams] = {}
-        # Streams whose client required a leader, and how many checks in a row found none.
+        # Streams whose client requires a leader, and how many checks in a row found none.
         self._requiring: dict[int, None] = {}
         self._leaderless = 0
         self._leader_check_at = 0.0
         self._ends: list[tuple[int, Status]] = []
 
-    # What arrives.
+    # Requests and events from the edge.
 
     def serve(self, requests: Sequence[Request], deadline: float) -> int:
         """Take requests in their order, until the deadline; return how many.
 
-        What can be answered at once is; the rest is handed to the member.
+        Services answer at once where they can, and hand the other requests to the member.
         """
         served = 0
         while served < len(requests):
@@ -149,7 +150,7 @@ class Services:
             self._event_failed(kind, call, detail, error)
 
     def end_batch(self) -> None:
-        """Send the answers to a batch's events that could be given at once, and end streams."""
+        """Send the immediate answers to a batch's events, and end the streams that finished."""
         self._keep_alives.deliver()
         if self._ends:
             ends, self._ends = self._ends, []
@@ -157,7 +158,7 @@ class Services:
                 self._edge.finish(call, status)
 
     def is_undecided(self, call: int) -> bool:
-        """Return whether a call's token cannot be judged yet."""
+        """Return whether a call waits because this member cannot verify its token yet."""
         return call in self._undecided
 
     @property
@@ -167,13 +168,13 @@ class Services:
         return bool(self._undecided) and bool(self._undecided.due(member.applied, member.now))
 
     def serve_decided(self) -> None:
-        """Serve the calls whose tokens can be judged by now, or have to be."""
+        """Serve the waiting calls whose token can be verified now, or that have waited too long."""
         for call in self._undecided.due(self._member.applied, self._member.now):
             self._decide(call)
         self.end_batch()
 
     def _decide(self, call: int) -> None:
-        """Serve what waits of a call, by what its token stands for now."""
+        """Serve the queued items of a call, verifying its token now."""
         self._is_deciding = True
         for item in self._undecided.drop(call):
             if len(item) == 3:
@@ -184,9 +185,9 @@ class Services:
 
     @property
     def room(self) -> tuple[int, int]:
-        """How many calls, and how many bytes of them, should be taken from the edge at most.
+        """How many calls, and how many bytes of them, to take from the edge at most.
 
-        If either is 0 or less, none should be.
+        If either is 0 or less, take none.
         """
         return (
             READS_WAITING_MAX - self._member.reads_waiting,
@@ -194,7 +195,7 @@ class Services:
         )
 
     def _serve_requests(self, requests: Sequence[Request], deadline: float) -> int:
-        """Serve requests, checking the clock after each that is not plain; return how many."""
+        """Serve requests, checking the clock after each off the fast path; return how many."""
         member, unary, clock = self._member, self._unary, self._clock
         propose, read, check_quota = member.propose, member.read, member.check_quota
         is_learner, is_guarded = member.is_learner, member.auth.is_enabled
@@ -229,7 +230,7 @@ class Services:
                         self.identified(call, caller.user)
                 if method == _PUT:
                     put = parse_put(payload)
-                    # A put that keeps the value or the lease has checks of its own.
+                    # `KeyValues.put` checks puts that keep the value or the lease.
                     if put is not None and not (put.ignore_value or put.ignore_lease):
                         status = check_quota(put_cost + len(put.key) + len(put.value))
                         if status is None:
@@ -239,7 +240,7 @@ class Services:
                         continue
                 elif method == _RANGE:
                     request = parse_range(payload)
-                    # Without a sort order there is nothing to check in it.
+                    # `parse_range` rejects an empty key; only a sort order needs another check.
                     if request is not None and not (request.sort_order or request.sort_target):
                         is_linearizable = not request.serializable
                         read(call, caller, range_response, request, linearizable=is_linearizable)
@@ -271,7 +272,7 @@ class Services:
     def _refusal(
         self, metadata: Metadata | None, is_learner: bool, method: int, payload: bytes = b""
     ) -> Status | None:
-        """Return why a call is refused whatever it asks for; None if it is not."""
+        """Return the status that refuses a call whatever its content; None if none does."""
         if is_learner and not _is_for_learners(method, payload):
             return errors.NOT_SUPPORTED_FOR_LEARNER
         if metadata is None:
@@ -336,7 +337,7 @@ class Services:
     def _event_failed(self, kind: int, call: int, detail: object, error: Exception) -> None:
         """End a stream whose service raised an unforeseen error."""
         if kind == _ENDED:
-            # Nothing was parsed: forgetting the stream failed.
+            # Nothing was parsed, so the stream's cleanup failed.
             raise error
         sent = detail if isinstance(detail, bytes) else str(detail)
         what = f"a stream of {self.caller.describe(call)}"
@@ -347,7 +348,7 @@ class Services:
             self._edge.finish(call, errors.INTERNAL)
 
     def _finish(self, call: int, status: Status) -> None:
-        """End a stream, as soon as its batch is over: earlier answers are sent before the end."""
+        """End a stream after the current batch, so that its earlier answers are sent first."""
         self._forget(call)
         self._ends.append((call, status))
 
@@ -358,10 +359,10 @@ class Services:
             self._undecided.drop(call)
         self._open.pop(call).ended(call)
 
-    # What goes out.
+    # Answers to the edge.
 
     def deliver(self, now: float) -> None:
-        """Give the edge the member's answers; called after each of its turns."""
+        """Give the edge the member's answers; called after each of the member's turns."""
         out, edge = self._member.out, self._edge
         sends = out.take_sends()
         if sends:
@@ -382,7 +383,7 @@ class Services:
         self.end_batch()
 
     def _end_streams(self, replies: list[Reply]) -> list[Reply]:
-        """End the streams whose procedures are done; return the replies to unary calls."""
+        """End the streams whose procedures have ended; return the replies to unary calls."""
         streams = self._open
         ends = [reply for reply in replies if reply[0] in streams]
         if not ends:
@@ -394,9 +395,9 @@ class Services:
         return unary
 
     def _check_leader(self, now: float) -> None:
-        """End the streams that required a leader, if there has been none for a while.
+        """End the streams that require a leader, if there has been none for a while.
 
-        Also end those whose clients have taken nothing for so long that others must not wait.
+        Also end the streams that hold a resource and whose clients have read nothing for too long.
         """
         member = self._member
         self._leader_check_at = now + member.config.election_seconds
@@ -409,9 +410,9 @@ class Services:
                 self._finish(call, errors.TIMEOUT)
 
     def stop(self) -> None:
-        """End every stream, because the server stops; unary calls are left to the member.
+        """End every stream, because the server stops; the member answers its unary calls.
 
-        Those whose token cannot be judged yet are cut off.
+        Calls that wait for the verification of their token get no answer.
         """
         for call in list(self._open):
             self._finish(call, errors.STOPPED)
@@ -420,7 +421,7 @@ class Services:
 
 
 def _is_for_learners(method: int, payload: bytes) -> bool:
-    """Return whether a learner serves a call; true if that is unknown, as it cannot be decoded."""
+    """Return whether a learner serves a call; true if the payload cannot be decoded."""
     learner = RPCS[method].learner
     if learner is not Learner.SERVES_STALE:
         return learner is Learner.SERVES

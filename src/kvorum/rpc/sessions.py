@@ -1,9 +1,9 @@
-"""What Lock and Election are made of: a lease, transactions, reads, and waiting in a queue.
+"""The building blocks of Lock and Election: leases, transactions, reads, and queues.
 
-These are the steps a client library would take over the network, taken inside the member: each
-is a part of a procedure, to be used with `yield from`. Failures are raised as StatusError;
-`answered` ends the call with them. Each client in a queue has a key of its own under the queue's
-prefix; the key with the lowest create revision is at the head.
+The member takes the steps that a client library would take over the network. Each is a part of a
+procedure, for use with `yield from`. Parts raise StatusError, and `answered` ends the call with it.
+Each client in a queue has a key of its own under the queue's prefix; the key with the lowest create
+revision is at the head.
 """
 
 from collections.abc import Callable
@@ -36,15 +36,15 @@ from kvorum.member.waits import KeyDeleted, Propose, Read, Steps
 from kvorum.rpc import checks
 
 SESSION_TTL_SECONDS = 60
-"""The TTL of a lease made for a caller without one; nobody renews it."""
+"""The TTL of the lease that a caller without one gets; the server does not renew it."""
 OPERATIONS_MAX = 128
 
-# By these the caller itself ended the call; they keep their code.
+# Errors by which the caller itself ended the call keep their code.
 _CONTEXT = {errors.CONTEXT_CANCELED, errors.CONTEXT_DEADLINE_EXCEEDED}
 
 
 def answered(steps: Part[bytes]) -> Steps:
-    """Run a call of these services; its errors lose their code and keep their text."""
+    """Run a call of Lock or Election; its errors keep their text and become UNKNOWN."""
     try:
         return (yield from steps)
     except StatusError as error:
@@ -58,7 +58,7 @@ def prefix_of(name: bytes) -> tuple[bytes, bytes]:
 
 
 def key_in_queue(name: bytes, lease: int) -> bytes:
-    """Return the key by which the holder of a lease queues."""
+    """Return the key of a lease's holder in a queue."""
     return name + b"/" + f"{lease:x}".encode()
 
 
@@ -75,7 +75,7 @@ def first_in(name: bytes) -> RangeRequest:
 
 
 def created_at(key: bytes, revision: int) -> Compare:
-    """Return the condition that a key was created at a revision; 0: that it does not exist."""
+    """Return the condition that a key was created at a revision, or with 0 does not exist."""
     return Compare(key=key, target=Compare.CREATE, create_revision=revision)
 
 
@@ -106,7 +106,7 @@ def lease_for(member: Member, caller: Caller, lease: int) -> Part[int]:
 
 
 def transact(member: Member, request: TxnRequest) -> Part[TxnResponse]:
-    """Run a transaction that changes something."""
+    """Propose a transaction that writes, and return its response."""
     txn = txn_of(request)
     if cost := put_cost(txn):
         refuse(member.check_quota(cost))
@@ -116,7 +116,7 @@ def transact(member: Member, request: TxnRequest) -> Part[TxnResponse]:
 
 
 def read(request: RangeRequest) -> Part[RangeResponse]:
-    """Read what is committed now."""
+    """Read a range linearizably."""
     found: Result = yield Read(range_response, range_of(request), linearizable=True)
     return RangeResponse.FromString(good(found))
 
@@ -140,7 +140,7 @@ def wait_for_older(name: bytes, own_revision: int) -> Part[None]:
 
 
 def cleaned_up(steps: Part[Value], clean_up: Callable[[], None]) -> Part[Value]:
-    """Run steps; if the caller is gone before their end, or they fail, run the clean-up."""
+    """Run steps; if they fail, or the client goes away before their end, run the clean-up."""
     try:
         return (yield from steps)
     except (GeneratorExit, StatusError):
@@ -149,13 +149,13 @@ def cleaned_up(steps: Part[Value], clean_up: Callable[[], None]) -> Part[Value]:
 
 
 def good(answer: Result) -> bytes:
-    """Return an answer; raises StatusError if it is a refusal."""
+    """Return an answer; raise StatusError if it is a refusal."""
     if isinstance(answer, Status):
         raise StatusError(answer)
     return answer
 
 
 def refuse(status: Status | None) -> None:
-    """Raise StatusError if there is a reason to refuse."""
+    """Raise StatusError unless the status is None."""
     if status is not None:
         raise StatusError(status)

@@ -1,9 +1,9 @@
-"""The Snapshot call: the database of this member in etcd's format, sent while it keeps serving.
+"""The Snapshot call: sends this member's database in etcd's format, while the member keeps serving.
 
-The helper writes the newest commit to a temporary file, which is then sent in blobs, and removed
-however the call ends; what a crash leaves, the next start removes. The last blob is the SHA-256 of
-all others. The loop only passes pieces on: they are read and hashed in the pool, one while the
-client takes the one before.
+The helper process writes the newest commit to a temporary file. The member sends the file in blobs,
+and removes it however the call ends; after a crash, the next start removes it. The last blob is the
+SHA-256 of all others. The loop only passes pieces on: the thread pool reads and hashes each piece
+while the client receives the one before.
 """
 
 from hashlib import sha256
@@ -24,16 +24,16 @@ from kvorum.member.waits import FlushedTo, Send, Signal, Signalled, Steps
 from kvorum.rpc.interface import OK
 
 BLOB_BYTES = 256 * 1024
-"""Larger than etcd's, and well below the 4 MiB that clients take unless told otherwise."""
+"""Larger than etcd's, and well below the 4 MiB that clients accept by default."""
 PIECE_BYTES = 4 * BLOB_BYTES
-"""How much is read at once, and sent before the loop does anything else."""
+"""The size of one read; the loop sends it all before it does anything else."""
 IMAGES_MAX = 2
 """How many images may exist at a time: each takes as much of the disk as the database."""
 WAITING_MAX = 16
-"""How many calls may wait for their turn; more are refused. While one waits, a client that takes
-nothing for `AWAITED_SECONDS_MAX` is ended."""
+"""How many calls may wait for their turn; more are refused. While one waits, a stream whose client
+reads nothing for `AWAITED_SECONDS_MAX` ends."""
 PROGRESS_SECONDS = 5.0
-"""How often the progress of a snapshot is logged."""
+"""The interval of progress lines in the log."""
 
 
 class Snapshots:
@@ -47,7 +47,7 @@ class Snapshots:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a call waits until another snapshot was sent."""
+        """Whether a call waits for another snapshot to end."""
         return self._waiting > 0
 
     def begin(self, _caller: Caller, payload: bytes) -> Steps | Status:
@@ -77,7 +77,7 @@ class Snapshots:
 
 
 class _Piece:
-    """A piece of an image that is being read, whether or not anybody waits for it."""
+    """A piece of an image that the pool reads ahead."""
 
     __slots__ = ("_error", "_member", "_piece")
 
@@ -96,7 +96,7 @@ class _Piece:
         self._member.procedures.signal(Signal.READ)
 
     def read(self) -> Part[bytes]:
-        """Return the piece when it was read; raises StatusError if it cannot be."""
+        """Wait for the piece and return it; raise StatusError if the read failed."""
         while self._piece is None and self._error is None:
             yield Signalled(Signal.READ)
         if self._piece is None:
@@ -142,6 +142,6 @@ def _snapshot(member: Member, path: str) -> Steps:
         return Status(Code.UNKNOWN, f"cannot make a snapshot of the database: {error.status.text}")
     finally:
         member.figures.image_seconds.observe(member.figures.stopwatch() - began)
-        # Removed by the helper, which may still be writing it for a client that is gone. If that
-        # fails, the next start removes it.
+        # The helper removes the file, because it may still be writing it for a client that is gone.
+        # If the removal fails, the next start repeats it.
         member.out.jobs.append(Job(Place.HELPER, RemoveImage(path), on_failure=ignore))

@@ -1,9 +1,9 @@
-"""Streams with one request: a procedure that sends its answers.
+"""Server streams: one request starts a procedure that sends the answers.
 
-The request is the stream's only message. The procedure is held while the client does not take
-what was sent; when it ends, which the member reports like a reply, the stream ends. A stream that
-holds what others need, as a snapshot holds room on the disk, may be held only so long, and for
-seconds only while one of the others waits.
+The member suspends the procedure while the client reads too slowly. The procedure's result ends
+the stream; the member reports it like a reply. A stream that occupies a resource, as a snapshot
+occupies disk space, ends if its client stays too slow: after `held_seconds_max`, or after
+`AWAITED_SECONDS_MAX` while another call waits for the resource.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from kvorum.member.member import Member
 from kvorum.member.waits import Steps
 
 TAKING_SECONDS_MAX = 60.0
-"""Time for a client to take what it was sent, where its stream holds what others need."""
+"""How long a client may leave answers unread while its stream occupies a shared resource."""
 
 AWAITED_SECONDS_MAX = 5.0
-"""The same while another call waits for what such a stream holds."""
+"""The same limit while another call waits for that resource."""
 
 Begin = Callable[[Caller, bytes], Steps | Status]
 """Checks a caller's payload and returns the procedure that serves it; may raise DecodeError."""
@@ -39,7 +39,7 @@ class Answers:
         held_seconds_max: float = inf,
         is_awaited: Callable[[], bool] = _never,
     ) -> None:
-        """Let no stream be held for longer than a time, or a shorter one if others wait for it."""
+        """Limit how long a stream stays suspended; `is_awaited` shortens the limit."""
         self._member = member
         self._begin = begin
         self._begun: dict[int, bool] = {}
@@ -52,7 +52,7 @@ class Answers:
         self._begun[call] = False
 
     def received(self, call: int, caller: Caller, payload: bytes) -> Status | None:
-        """Begin to answer; messages after the request are ignored."""
+        """Start the procedure that answers; ignore messages after the request."""
         if self._begun[call]:
             return None
         self._begun[call] = True
@@ -63,27 +63,27 @@ class Answers:
         return None
 
     def half_closed(self, call: int) -> Status | None:
-        """Refuse a stream without a request."""
+        """End a stream without a request with an error."""
         return None if self._begun[call] else errors.NO_REQUEST
 
     def ended(self, call: int) -> None:
-        """Give up the answer."""
+        """Cancel the procedure."""
         self._held_since.pop(call, None)
         if self._begun.pop(call):
             self._member.cancel(call)
 
     def full(self, call: int) -> None:
-        """Let the answer wait."""
+        """Suspend the procedure."""
         self._held_since.setdefault(call, self._member.now)
         self._member.hold(call)
 
     def writable(self, call: int) -> None:
-        """Go on with the answer."""
+        """Resume the procedure."""
         self._held_since.pop(call, None)
         self._member.release(call)
 
     def overdue(self, now: float) -> list[int]:
-        """Return the streams whose clients have not taken what they were sent in time."""
+        """Return the streams whose clients have left answers unread for too long."""
         seconds = self._held_seconds_max
         if self._held_since and self._is_awaited():
             seconds = min(seconds, AWAITED_SECONDS_MAX)

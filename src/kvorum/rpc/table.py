@@ -1,9 +1,9 @@
-"""The table of calls: one row for each RPC, with all that is known of it before it is called.
+"""The table of RPCs: one row each, with its handler, its permission and its special cases.
 
-The edge is opened with it, the services look handlers up in it, metrics take their labels from it
-and warnings of slow calls their exceptions, and a test compares docs/compatibility.md with it. To
-add an RPC of any kind, add a row here and the function that the row names. Paths over plain HTTP
-are options of the descriptors, and nowhere else.
+The edge takes its methods from this table, services their handlers, metrics their labels and
+slow-call warnings their exceptions; a test compares docs/compatibility.md with it. To add an RPC of
+any kind, add a row here and the function that the row names. Only the protobuf descriptors' options
+define the paths of the JSON gateway.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ _HEALTH: Final = "/grpc.health.v1.Health/"
 
 
 class Kind(Enum):
-    """How many messages each side sends; the values are those of a metric's label."""
+    """How many messages each side sends; the values are metric labels."""
 
     UNARY = "unary"
     SERVER_STREAM = "server_stream"
@@ -48,37 +48,37 @@ class Kind(Enum):
 
 
 class Learner(Enum):
-    """Whether a member that does not vote serves an RPC."""
+    """Whether a learner serves an RPC."""
 
     REFUSES = "no"
     SERVES = "yes"
     SERVES_STALE = "serializable"
-    """Only a Range that does not ask for the newest state."""
+    """Serves a Range only if it is serializable."""
 
 
 class Permission(Enum):
-    """What a caller needs while authentication is enabled."""
+    """The permission that a caller needs while authentication is enabled."""
 
     NONE = "none"
-    """Nothing; only where a handler looks at it, a token that is not valid is refused."""
+    """No permission; an invalid token fails the call only if the handler checks it."""
     IDENTITY = "identity"
-    """To be an authenticated user, any of them."""
+    """Any authenticated user."""
     KEYS = "keys"
     """Rights on the keys that the request names."""
     LEASE_KEYS = "lease keys"
-    """An identity, and rights on the keys of the leases that the request is about."""
+    """An identity, and rights on the keys attached to the request's leases."""
     STEPS = "steps"
-    """What each of the requests that the call is made of needs."""
+    """The permission of each request that the call consists of."""
     ALARMS = "admin to change"
     """An identity to list alarms, the role `root` to raise and to clear them."""
     ADMIN_OR_OWN = "admin or own"
-    """The role `root`, except for users who ask about themselves or their own roles."""
+    """The role `root`; any user may query that user's own entry and roles."""
     ADMIN = "admin"
     """The role `root`."""
 
 
 class Checked(Enum):
-    """Where that is checked. Which of several refusals a caller gets depends on it."""
+    """Where the permission is checked, which decides the error if several would apply."""
 
     FIRST = "before its handler"
     BY_HANDLER = "by its handler, after other checks or for each message"
@@ -86,7 +86,7 @@ class Checked(Enum):
 
 
 class Handlers:
-    """What serves the calls of one member: an object for each service, made once."""
+    """The handlers of one member: an object for each service, made once."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Handlers:
 
 
 class Rpc(NamedTuple):
-    """A row. Made by `_unary`, `_server_stream` or `_both_ways`."""
+    """A row, made by `_unary`, `_server_stream` or `_both_ways`."""
 
     path: str
     kind: Kind
@@ -120,29 +120,29 @@ class Rpc(NamedTuple):
     checked: Checked
     learner: Learner
     waits_for_others: bool = False
-    """Whether a unary call waits by its nature, so that a long one says nothing of the server."""
+    """Whether a unary call waits by its nature, so that a slow one needs no warning."""
     unary: Callable[[Handlers], Unary] | None = None
     streams: Callable[[Handlers, Member], Streams] | None = None
 
     @property
     def is_stream(self) -> bool:
-        """Whether there may be more than one request and one answer."""
+        """Whether a call may have several requests or answers."""
         return self.kind is not Kind.UNARY
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of its metrics."""
+        """The labels of the RPC's metrics."""
         _, service, method = self.path.split("/")
         return {"grpc_method": method, "grpc_service": service, "grpc_type": self.kind.value}
 
     @property
     def is_secret(self) -> bool:
-        """Whether its requests may hold passwords, so that nothing of them is logged."""
+        """Whether requests may hold passwords, so that logs leave out their content."""
         return self.path.startswith(_AUTH)
 
     @property
     def is_shown_unused(self) -> bool:
-        """Whether its metrics exist before it is first called."""
+        """Whether metrics show the RPC before its first call."""
         return self.path.split("/")[1] not in _SHOWN_WHEN_USED
 
 
@@ -175,7 +175,7 @@ def _server_stream(
     held_seconds_max: float = inf,
     is_awaited: Callable[[Handlers], bool] = _never,
 ) -> Rpc:
-    """Make the row of a stream with one request; see `Answers` for how long it may be held."""
+    """Make the row of a stream with one request; `Answers` explains `held_seconds_max`."""
 
     def streams(handlers: Handlers, member: Member) -> Streams:
         return Answers(member, begin(handlers), held_seconds_max, lambda: is_awaited(handlers))
@@ -184,7 +184,7 @@ def _server_stream(
 
 
 def _both_ways(path: str, handler: Callable[[Handlers], Streams], permission: Permission) -> Rpc:
-    """Make the row of a stream whose every message is checked."""
+    """Make the row of a bidirectional stream; its handler checks every message."""
 
     def streams(handlers: Handlers, _member: Member) -> Streams:
         return handler(handlers)
@@ -206,7 +206,7 @@ RPCS: Final[tuple[Rpc, ...]] = (
     _unary(_KV + "DeleteRange", lambda of: of.kv.delete_range, _P.KEYS, _WHEN_APPLIED),
     _unary(_KV + "Txn", lambda of: of.kv.txn, _P.KEYS, _WHEN_APPLIED),
     _unary(_KV + "Compact", lambda of: of.kv.compact, _P.ADMIN, _FIRST),
-    # Limited, because it keeps a revision from being compacted.
+    # Bounded in time: an open stream keeps its revision from being compacted.
     _server_stream(
         _KV + "RangeStream",
         lambda of: of.range_streams.begin,
@@ -238,7 +238,7 @@ RPCS: Final[tuple[Rpc, ...]] = (
     _unary(_MAINTENANCE + "Defragment", lambda of: of.maintenance.defragment, _P.ADMIN, _FIRST),
     _unary(_MAINTENANCE + "Hash", lambda of: of.maintenance.hash, _P.ADMIN, _FIRST),
     _unary(_MAINTENANCE + "HashKV", lambda of: of.maintenance.hash_kv, _P.ADMIN, _FIRST),
-    # Limited, because it keeps a file on the disk.
+    # Bounded in time: an open stream keeps a file on the disk.
     _server_stream(
         _MAINTENANCE + "Snapshot",
         lambda of: of.snapshots.begin,
@@ -312,16 +312,16 @@ RPCS: Final[tuple[Rpc, ...]] = (
     _unary(_HEALTH + "List", lambda of: of.health.list, _P.NONE, _FIRST),
     _server_stream(_HEALTH + "Watch", lambda of: of.health.watch, _P.NONE, _FIRST),
 )
-"""Every RPC that is served; its number, at the edge and everywhere else, is its index here."""
+"""Every RPC; its index here is its method number, at the edge and everywhere else."""
 
 NUMBERS: Final = {rpc.path: number for number, rpc in enumerate(RPCS)}
 
 METHODS: Final = tuple((rpc.path, rpc.is_stream) for rpc in RPCS)
-"""The methods that the edge is opened with."""
+"""The methods to open the edge with."""
 
 GATEWAY_KEY: Final = "grpcgateway-accept"
-"""The mark of calls through a gateway, ours or another: they come over its connection, and not over
-their client's, so that its certificate says nothing of them."""
+"""Marks calls that a JSON gateway forwards, ours or another. The connection is the gateway's, so
+its certificate does not identify the client."""
 
 METADATA_KEYS: Final = (
     "hasleader",
@@ -333,4 +333,4 @@ METADATA_KEYS: Final = (
 """The keys of a call's metadata that the edge passes on."""
 
 TRACE_KEYS: Final = ("traceparent", "tracestate")
-"""Further keys, which it passes on where calls are traced: in which trace a call was made."""
+"""Further keys, passed on if tracing is enabled: they identify the trace of a call."""

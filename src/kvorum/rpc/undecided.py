@@ -1,7 +1,7 @@
-"""Calls whose token cannot be judged yet: this member has not applied what it follows from.
+"""Calls whose token this member cannot verify yet, because it has not applied the token's entry.
 
-What arrives for such a call waits here in its order, until that is applied, or for as long as a
-request may take: the index in a token may be made up.
+The requests and events of such a call wait here in order until the member applies that entry, at
+most for the request timeout: a client may have invented the index in its token.
 """
 
 from typing import Final, Generic, TypeVar
@@ -10,9 +10,9 @@ Item = TypeVar("Item")
 
 CALLS_MAX: Final = 1000
 BYTES_MAX: Final = 32 * 1024 * 1024
-"""What may wait; anything more is judged at once."""
+"""The most that may wait; the tokens of further calls are verified at once."""
 ITEM_BYTES: Final = 256
-"""What something counts as besides its bytes: a stream may send any number of empty messages."""
+"""The overhead counted for each item: a stream may send any number of empty messages."""
 
 
 class _Waiting(Generic[Item]):
@@ -26,7 +26,7 @@ class _Waiting(Generic[Item]):
 
 
 class Undecided(Generic[Item]):
-    """The calls that wait, and what arrived for each of them."""
+    """The waiting calls, and the requests and events that arrived for each."""
 
     __slots__ = ("_bytes", "_calls")
 
@@ -43,14 +43,14 @@ class Undecided(Generic[Item]):
         return bool(self._calls)
 
     def begin(self, call: int, index: int, deadline: float) -> bool:
-        """Let a call wait until an index is applied; False if there is no room for it."""
+        """Let a call wait until an index is applied; return False if there is no room for it."""
         if len(self._calls) >= CALLS_MAX or self._bytes >= BYTES_MAX:
             return False
         self._calls[call] = _Waiting(index, deadline)
         return True
 
     def add(self, call: int, item: Item, size: int) -> bool:
-        """Let something of a call wait, after what waits already; False if there is no room."""
+        """Queue an item of a waiting call; return False if there is no room."""
         waiting = self._calls[call]
         if waiting.items and self._bytes >= BYTES_MAX:
             return False
@@ -60,18 +60,18 @@ class Undecided(Generic[Item]):
         return True
 
     def drop(self, call: int) -> list[Item]:
-        """Forget a call; return what waited for it."""
+        """Forget a call; return its items."""
         waiting = self._calls.pop(call)
         self._bytes -= waiting.size
         return waiting.items
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all calls."""
         self._calls.clear()
         self._bytes = 0
 
     def due(self, applied: int, now: float) -> list[int]:
-        """Return the calls that need wait no longer, in the order in which they began."""
+        """Return the calls whose index is applied or whose deadline has passed, oldest first."""
         return [
             call
             for call, waiting in self._calls.items()

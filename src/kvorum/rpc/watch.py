@@ -1,10 +1,10 @@
-"""The Watch service: the messages of a stream, passed to the hub and back.
+"""The Watch service: passes the requests of a stream to the hub, which sends the responses.
 
-Messages of a stream are sent in the hub's order. A stream whose client does not take what was
-sent is paused; its watchers fall behind, and keep only the revision to go on from.
+The service pauses a stream whose client reads too slowly; the stream's watchers fall behind, and
+keep only the revision to resume from.
 
-Whether a caller may read what it wants to watch is checked when the watcher is created, and never
-again: it goes on as long as its stream.
+The service checks a caller's permission to read a range when it creates the watcher, and never
+again: the watcher lives as long as its stream.
 """
 
 from kvorum.api import errors
@@ -16,13 +16,13 @@ from kvorum.member.permissions import read_refusal
 from kvorum.mvcc.watch.stream import WatchStream
 
 FIRST_KEY = b"\0"
-"""What an empty key stands for."""
+"""An empty key in a request stands for this key."""
 
 FILTERS_MAX = 1_000
-"""How many filters a watch may name; etcd knows two, and takes any number of them."""
+"""How many filters a watch may name; etcd has two kinds, and takes any number of them."""
 
 _TOLD = (errors.INVALID_AUTH_TOKEN, errors.AUTH_OLD_REVISION, errors.USER_EMPTY)
-"""The refusals that a client is told; of any other it only hears that it has no permission."""
+"""Refusals that a client receives as they are; all others become PERMISSION_DENIED."""
 
 
 class Watches:
@@ -33,11 +33,11 @@ class Watches:
         self._streams: dict[int, WatchStream] = {}
 
     def opened(self, call: int) -> None:
-        """Begin a stream, without watchers."""
+        """Open a stream without watchers."""
         self._streams[call] = self._member.hub.open_stream(call)
 
     def received(self, call: int, caller: Caller, payload: bytes) -> None:
-        """Serve one request of a stream; one whose union is unset gets no answer."""
+        """Serve one request of a stream; a request whose union is unset gets no answer."""
         message = parse_message(WatchRequest, payload)
         stream = self._streams[call]
         kind = message.WhichOneof("request_union")
@@ -63,7 +63,10 @@ class Watches:
             stream.request_progress()
 
     def _refusal(self, caller: Caller, create: WatchCreateRequest) -> str | None:
-        """Return why a watcher is refused for who creates it; a bad revision comes before that."""
+        """Return the error if the caller may not read the range.
+
+        None for a negative revision: the hub reports that error instead.
+        """
         if create.start_revision < 0:
             return None
         status = read_refusal(self._member, caller, create.key or FIRST_KEY, create.range_end)
@@ -74,14 +77,14 @@ class Watches:
         return status.wrapped()
 
     def half_closed(self, call: int) -> None:
-        """Go on: watchers outlive their client's last request."""
+        """Do nothing: watchers outlive their client's last request."""
 
     def ended(self, call: int) -> None:
         """Forget a stream and its watchers."""
         self._streams.pop(call).close()
 
     def writable(self, call: int) -> None:
-        """Let a paused stream go on."""
+        """Resume a paused stream."""
         self._streams[call].resume()
 
     def full(self, call: int) -> None:
@@ -90,7 +93,7 @@ class Watches:
 
 
 def _filters_refusal(create: WatchCreateRequest) -> str | None:
-    """Return why a watcher is refused for how many filters it names."""
+    """Return the error if a watch names too many filters."""
     count = len(create.filters)
     if count <= FILTERS_MAX:
         return None

@@ -1,9 +1,9 @@
-"""The clean end of a server: finish calls, hand the leadership over, flush, close the files.
+"""The graceful shutdown of a server: finish calls, transfer the leadership, flush, close the files.
 
-Clients are asked to begin no more calls; calls that still come are served until every client has
-confirmed that, and the last call is answered. A client that does not confirm is waited for as long
-as an election timeout, a second at least. Then the leadership is handed over, streams end, what is
-applied is flushed to the disk, and the files are closed.
+The edge asks clients to open no more calls. The server answers calls that still arrive until every
+client has confirmed, and the last call has its answer. It waits for clients that do not confirm for
+one election timeout, and at least a second. Then it transfers the leadership, ends the streams,
+flushes all applied entries to the disk, and closes the files.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from kvorum.server.server import Server
 
 DRAIN_SECONDS_MAX: Final = 1.0
-"""How long clients have to learn of the end, and then to take their last answers."""
+"""How long clients have at least to confirm the shutdown, and at most to read the last answers."""
 CLOSE_SECONDS_MAX: Final = 10.0
 CLOSE_LOOK_SECONDS: Final = 0.01
 
 
 class Phase(Enum):
-    """How far a server is on its way to its end."""
+    """The phase of a server's life."""
 
     SERVING = "takes calls"
     DRAINING = "finishes the calls in flight"
@@ -34,7 +34,7 @@ class Phase(Enum):
 
 
 class Ending:
-    """Leads a server through its phases, one step a turn."""
+    """Shuts a server down, phase by phase, one step a turn."""
 
     __slots__ = (
         "_drained_by",
@@ -51,14 +51,14 @@ class Ending:
         self._server = server
         self._edge = edge
         self._logger = logger
-        # The last term whose leadership was offered to others.
+        # The last term in which this member, as leader, started a transfer.
         self._handed_over_term = 0
         self._until = self._quiet_by = self._drained_by = 0.0
         self.look_at = 0.0
-        """When to check again, while the files are being closed."""
+        """When to check again, while the member closes its files."""
 
     def begin(self, now: float) -> None:
-        """Begin the end, unless it has begun."""
+        """Start the shutdown, unless it has started."""
         if self._server.phase is Phase.SERVING:
             config = self._server.member.config
             self._quiet_by = now + max(DRAIN_SECONDS_MAX, config.election_seconds)
@@ -77,8 +77,8 @@ class Ending:
     def _drain(self, now: float) -> None:
         server = self._server
         in_flight = len(server.calls.unary) + len(server.front.open) + server.waiting
-        # A client that does not know of the end yet may still call, and a leader that hands over
-        # takes no proposals: so the handover waits a moment for clients and their calls.
+        # A leader takes no proposals during a transfer, and a client that has not confirmed the
+        # shutdown may still call: so give clients and their calls a moment first.
         if (in_flight or not self._edge.is_quiet()) and now < self._quiet_by:
             return
         if not self._hand_over() or (in_flight and now < self._until):
@@ -96,9 +96,10 @@ class Ending:
         server.is_busy = True
 
     def _hand_over(self) -> bool:
-        """Let another member lead before this one ends; return whether that is settled.
+        """Transfer the leadership before this member stops; return whether nothing is left to do.
 
-        A leader that hands over takes no proposals. It may be elected again while calls finish.
+        A leader takes no proposals during a transfer. This member may be elected again while calls
+        finish, and then transfers the leadership once more.
         """
         member = self._server.member
         if member.is_handing_over:
@@ -115,7 +116,7 @@ class Ending:
         server = self._server
         member = server.member
         is_flushing = member.backend.is_flushing or member.out.jobs or server.jobs_under_way
-        # Clients take their last answers meanwhile; a slow one is not waited for long.
+        # Clients read their last answers meanwhile, for at most `DRAIN_SECONDS_MAX`.
         is_draining = not self._edge.is_drained() and now < self._drained_by
         if (is_flushing or is_draining) and now < self._until:
             return
@@ -124,7 +125,7 @@ class Ending:
         member.close()
 
     def _close(self, now: float) -> None:
-        """Wait for the last jobs; one that ends may start another."""
+        """Wait for the last jobs; the end of a job may start another."""
         server = self._server
         if (server.member.out.jobs or server.jobs_under_way) and now < self._until:
             self.look_at = now + CLOSE_LOOK_SECONDS

@@ -1,10 +1,10 @@
-"""The calls in flight, from their arrival to their end; both pass through here.
+"""Track the calls in flight, from their arrival to their end.
 
-This is the edge as the services see it. A clean end waits until nothing is in flight, and slow
-calls are found here; calls are counted for the metrics on their way.
+This object stands between the services and the edge, and counts calls for the metrics. A graceful
+shutdown waits until no call is in flight. This module also finds slow calls.
 
-Nothing is noted per call to find the slow ones: those of a method that came in one turn share one
-`Arrivals`, which knows the moment, and `look` finds those that are about to become slow.
+Slow-call detection keeps no record per call: calls of one method that came in the same turn share
+one `Arrivals` with the time, and `look` finds the calls that are about to become slow.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ OnSlow = Callable[[int, int, float, "bytes | Status | None"], bool]
 
 
 class CallsInFlight:
-    """Every RPC that has begun and not ended, by its number."""
+    """Every RPC in flight, by its call number."""
 
     __slots__ = (
         "_edge",
@@ -47,32 +47,32 @@ class CallsInFlight:
     )
 
     def __init__(self, edge: Output, counts: CallCounts, slow_seconds: float = inf) -> None:
-        """Note calls on their way to an edge, and those that take longer than so many seconds."""
+        """Track calls in front of an edge; calls above `slow_seconds` are slow."""
         self._edge = edge
         self.counts = counts
         self.access: AccessLog | None = None
-        """Is told of every call, too, if there is one."""
+        """Logs every call; None without an access log."""
         self.stats: RequestStats | None = None
-        """Is told of unary calls, while the log is for developers."""
+        """Logs every unary call; set at log level debug."""
         self.tracing: Tracing | None = None
-        """Traces calls, if that is wanted."""
+        """Traces calls; None unless tracing is enabled."""
         self.is_delivering = False
-        """Whether what is replied now is the member's answer; if not, the services refuse a call,
-        or answer it by themselves."""
+        """Whether the current replies are answers of the member; if not, they are the services' own
+        answers and refusals."""
         self.unary: dict[int, Arrivals] = {}
-        """Every unary call in flight, with others of its method that came in the same turn."""
+        """The arrival of every unary call in flight."""
         self.streams: dict[int, Arrivals] = {}
-        """Every open stream."""
+        """The arrival of every open stream."""
         self._slow_seconds = slow_seconds
         self.look_seconds = slow_seconds
-        """The time between two looks, at most what a slow call takes."""
+        """The interval of calls to `look`, at most the threshold of a slow call."""
         self.look_at = 0.0
         self.slow: dict[int, float] = {}
-        """Unary calls that will be slow at the next look if they do not end before, and since when
-        they have been in flight."""
+        """Unary calls that will be slow at the next `look` unless they end before, with the times
+        of their arrival."""
         self.on_slow: OnSlow | None = None
-        """Called when one of them ends: with the call, its method, when it arrived, and its answer,
-        None if its client went away; returns whether it was told of."""
+        """Called when one of them ends, with the call, its method, the time of its arrival, and its
+        answer, None if its client went away; returns whether it logged the call."""
         self._told: set[int] = set()
 
     def methods(self) -> Iterator[int]:
@@ -80,10 +80,10 @@ class CallsInFlight:
         for arrivals in (*self.unary.values(), *self.streams.values()):
             yield arrivals.method
 
-    # What arrives.
+    # Calls and events from the edge.
 
     def receive(self, requests: Sequence[Request], now: float, started: object) -> None:
-        """Note unary calls, which came in the turn of now; by the stopwatch, it began then."""
+        """Record the arrival of unary calls: the turn's time, and its start by the stopwatch."""
         unary = self.unary
         together: dict[int, Arrivals] = {}
         last = Arrivals(-1, now, started)
@@ -104,7 +104,7 @@ class CallsInFlight:
             self.tracing.begin(requests, now)
 
     def note(self, kind: int, call: int, detail: Any, now: float, started: object) -> None:
-        """Note an event of a stream, or a client that went away; times are as in `receive`."""
+        """Record an event of a stream, or the end of a unary call; times are as in `receive`."""
         streams, counts = self.streams, self.counts
         if kind == _MESSAGE:
             if call in streams:
@@ -141,7 +141,7 @@ class CallsInFlight:
             if self.stats is not None:
                 self.stats.forget(call)
 
-    # What is answered.
+    # Answers to the edge.
 
     def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
         """End unary calls."""
@@ -194,15 +194,15 @@ class CallsInFlight:
         return self._edge.pending_bytes(call)
 
     def mark_waiting(self, call: int) -> None:
-        """Ask to be told if a unary call ends before its reply."""
+        """As `Edge.mark_waiting`."""
         self._edge.mark_waiting(call)
 
     # Slow calls.
 
     def look(self, now: float) -> bool:
-        """Find out which calls will be slow at the next look; return whether there are others.
+        """Find the calls that will be slow at the next `look`; return whether any is new.
 
-        To be called when `look_at` has come, before answers are given.
+        Call this once `look_at` has come, before sending answers.
         """
         self.look_at = now + self.look_seconds
         since_before = self.look_at - self._slow_seconds
@@ -215,7 +215,7 @@ class CallsInFlight:
         return not self.slow.keys() <= before.keys()
 
     def overdue(self, now: float) -> list[tuple[int, int]]:
-        """Return the calls, with their methods, that are slow and still in flight, each once."""
+        """Return slow calls that are still in flight, with their methods, each call once."""
         since_before = now - self._slow_seconds
         told = self._told
         self._told = {call for call, since in self.slow.items() if since <= since_before}
@@ -226,5 +226,5 @@ class CallsInFlight:
         if self.on_slow is None or not self.on_slow(call, method, since, result):
             return
         if self.stats is not None:
-            # One line is enough.
+            # The slow call is logged already.
             self.stats.forget(call)

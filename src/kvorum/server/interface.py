@@ -1,4 +1,4 @@
-"""The seams of a server: the edge it answers through, and its way to the other members."""
+"""The seams of a server: the edge, the exchange with other members, and the logger."""
 
 from collections.abc import Container, Iterable
 from typing import Protocol
@@ -31,11 +31,11 @@ class Peers(Protocol):
 
     @property
     def open(self) -> Container[int]:
-        """The calls of the peer port that have not ended."""
+        """The open calls of the peer port."""
 
     @property
     def foreign_cluster(self) -> int:
-        """The other cluster that every other member says it belongs to; 0 if one does not."""
+        """A foreign cluster's id if every other member reports a foreign one; else 0."""
 
     def open_request(
         self, call: int, method: str, target: str, headers: Headers, now: float
@@ -43,26 +43,26 @@ class Peers(Protocol):
         """Take a request from another member."""
 
     def handle(self, kind: int, call: int, detail: object, now: float) -> None:
-        """Take an event of a request that has not ended."""
+        """Take an event of an open request."""
 
     def take_dialed(self, events: Iterable[DialEvent], now: float) -> None:
-        """Take what the dialer reports about requests to other members."""
+        """Take the dialer's events about requests to other members."""
 
     def pass_time(self, now: float) -> float:
-        """Do what is due; return when something will be due next."""
+        """Run the timers that are due; return when the next one is."""
 
     def deliver(self, now: float) -> None:
-        """Send the member's messages; called after each of its turns."""
+        """Send the member's messages; called after each of the member's turns."""
 
     def stop(self) -> None:
-        """End every stream and request; what the member sends afterwards is lost."""
+        """End every stream and request, and discard what the member sends afterwards."""
 
 
 class Logger(Protocol):
     """Takes lines with named fields, as `kvorum.telemetry.logs.Logger` does."""
 
     def info(self, message: str, /, **fields: object) -> None:
-        """Take a line about a change of state."""
+        """Log a change of state."""
 
     def warning(self, message: str, /, **fields: object) -> None:
-        """Take a line about something that needs attention."""
+        """Log a condition that needs attention."""

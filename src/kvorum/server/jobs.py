@@ -1,12 +1,12 @@
-"""The order in which jobs run, whatever hands run them.
+"""The order in which an executor runs jobs.
 
-Jobs of the log, of the flusher and of each helper run one after the other, in the order they were
-given, and so do their ends; those of the pool run at once. The log has three hands: the loop itself
-for one small append when nothing else is being written and the disk is quick, a writer that takes
-several appends, and a thread for everything else; each waits for the others.
+Jobs of the log, of the flusher and of each helper run one after the other, and end in the order
+they were submitted; jobs of the pool run at once. The log has three writers: the loop itself for
+one small append when no other write is in progress and the disk is quick, a native writer that
+queues several appends, and a thread for everything else. Each waits for the others.
 
-After a job of the log has failed, unless its failure is tolerated, none of them begins another:
-what the failed one left on the disk is unknown, and only the next start may judge it.
+After a job of the log has failed, unless it has an `on_failure`, no job of the log starts any more:
+nobody knows what the failed job left on the disk, and only the next start may examine it.
 """
 
 from collections import deque
@@ -17,13 +17,13 @@ from kvorum.member.jobs import Barrier, Job, Place
 from kvorum.wal import AppendLog
 
 Ended = tuple[Job, object, Exception | None]
-"""A job that has ended, its result, and its error if it failed."""
+"""An ended job, its result, and its error if it failed."""
 Outcome = tuple[object, Exception | None]
 """A result and None, or None and an error."""
 
 
 class Hands(Protocol):
-    """What runs jobs. Every job that is begun is reported to `ended` once, after that call."""
+    """The executor. It calls `ended` once for each job, after `append` or `begin` returned."""
 
     ended: Callable[[Job, object, Exception | None], None]
     """Takes the end of a job, on the loop."""
@@ -33,23 +33,26 @@ class Hands(Protocol):
         """Whether the disk is so quick that the loop may wait for an append."""
 
     def append_here(self, job: Job) -> Exception | None:
-        """Append to the log, here and now; return the error, if it failed. It is not reported."""
+        """Append to the log in this call; return the error, if any, without calling `ended`."""
 
     def append(self, job: Job) -> None:
-        """Append to the log, after all appends given before; after a failed one, fail too."""
+        """Queue an append to the log behind all earlier ones; it fails if one of those failed."""
 
     def begin(self, job: Job) -> None:
-        """Begin a job: of the log and each helper one at a time; the flusher keeps the order."""
+        """Start a job: the caller gives the log and each helper one at a time.
+
+        The executor keeps the order of the flusher's jobs.
+        """
 
     def wait_for(self, job: Job) -> Outcome:
-        """Wait for a job of the flusher that was begun, and for all before it; not reported."""
+        """Block until a started job of the flusher ends, without calling `ended` for it."""
 
     def collect(self) -> None:
-        """Report what has ended and was not reported yet."""
+        """Call `ended` for the jobs that have ended since the last time."""
 
 
 class JobOrder:
-    """Gives jobs to the hands; `take_ended` returns those that have ended."""
+    """Gives jobs to the executor in order; `take_ended` returns the ended ones."""
 
     __slots__ = (
         "_appending",
@@ -66,20 +69,24 @@ class JobOrder:
         self._hands: Final = hands
         hands.ended = self._take_end
         self._ended: list[Ended] = []
-        # Jobs of the log that are not begun, appends at the writer, and whether the thread works.
+        # Jobs of the log that have not started, appends at the native writer, and whether the
+        # log's thread is busy.
         self._log_jobs: deque[Job] = deque()
         self._appending: deque[Job] = deque()
         self._is_log_busy = False
         self._has_log_failed = False
-        # Jobs of the flusher and of the helpers that have not ended; of the latter, the first ones
-        # are begun.
+        # Jobs of the flusher and of the helpers that have not ended. Of each helper's jobs, only
+        # the first has started.
         self._flushing: deque[Job] = deque()
         self._helping: dict[Place, deque[Job]] = {
             place: deque() for place in (Place.HELPER, Place.PASSWORDS, Place.PASSWORDS_IDLE)
         }
 
     def submit(self, jobs: Sequence[Job], inline_bytes_max: int = 0) -> None:
-        """Take jobs. An append of at most so many bytes may be written here, if that is quick."""
+        """Take jobs; the loop writes an append of at most `inline_bytes_max` if the disk is quick.
+
+        Wait for the flusher if a job is marked `is_awaited`.
+        """
         for job in jobs:
             if job.place is Place.LOG:
                 self._log_jobs.append(job)
@@ -99,7 +106,7 @@ class JobOrder:
             self._advance_log(inline_bytes_max)
 
     def take_ended(self) -> list[Ended]:
-        """Return the jobs that have ended since the last time, in order for each place."""
+        """Return the jobs that have ended since the last call, in order for each place."""
         self._hands.collect()
         if self._log_jobs:
             self._advance_log(0)
@@ -112,7 +119,7 @@ class JobOrder:
         return bool(self._ended)
 
     def _advance_log(self, inline_bytes_max: int) -> None:
-        """Begin what may run: appends together, other jobs alone, nothing after a failure."""
+        """Start the jobs that may run: appends together, others alone, none after a failure."""
         waiting, hands = self._log_jobs, self._hands
         while waiting and not (self._is_log_busy or self._has_log_failed):
             job = waiting[0]
@@ -136,7 +143,7 @@ class JobOrder:
         self._ended.append((job, result, error))
 
     def _wait(self) -> None:
-        """Wait for the flusher to end everything that it was given."""
+        """Block until the flusher has ended all its jobs."""
         while self._flushing:
             job = self._flushing.popleft()
             result, error = self._hands.wait_for(job)
@@ -162,7 +169,7 @@ class JobOrder:
             self._begin_first(waiting)
 
     def _begin_first(self, waiting: deque[Job]) -> None:
-        """Begin the first job of a helper; a barrier that is first has ended."""
+        """Start the first job of a helper; a barrier at the front ends at once."""
         while waiting and isinstance(waiting[0].work, Barrier):
             self._ended.append((waiting.popleft(), None, None))
         if waiting:

@@ -1,14 +1,14 @@
-"""The server as a plain object: a member, its services, its peers, its HTTP front, its life.
+"""The server as a plain object: a member with its services, its peers and its HTTP front.
 
-It is given the time and what arrived, takes a turn, and says which jobs are to be run and when it
-wants to be woken; its answers and messages go to the edge and the dialer that it was made with. It
-has no clock but the member's, which only decides where long work is interrupted.
+The loop gives the server the time and a batch of input. The server takes a turn, returns the jobs
+to run and its next wake-up time, and sends answers and messages through the edge and the dialer. It
+has no clock but the member's, which only decides where to interrupt long work.
 
-A turn takes what arrived, lets the member work for `turn_seconds`, and sends the answers. Messages
-of other members and the ticks come first, so that long work never silences a leader. Clients are
-served for as long as the member works; what a turn has no time for waits for the next ones in its
-order, and nothing more is taken from the edge meanwhile. Long bodies of the JSON gateway come last,
-in slices: they wait for everything else that arrived, and nothing else waits for them.
+A turn takes the batch, lets the member work for `turn_seconds`, and sends the answers. Messages of
+other members and the ticks come first, so that long work never silences a leader. Clients get
+another `turn_seconds`; the rest of the batch waits for the next turns in order, and meanwhile the
+server takes no more from the edge. Long bodies of the JSON gateway come last, in slices: they wait
+for all other input, and nothing waits for them.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,21 +45,25 @@ NOTHING: Final = (0, 0)
 _HTTP_OPENED: Final = int(EventKind.HTTP_OPENED)
 
 INLINE_CALLS_MAX = 4
-"""With more requests at once, the log is written off the loop, which gathers the next batch."""
+"""With more requests at once, another thread writes the log, and the loop takes the next batch."""
 INLINE_BYTES_MAX_ALONE = 64 * 1024
 INLINE_BYTES_MAX = 4 * 1024
-"""How much the loop writes itself, which saves two wake-ups; less where other members wait."""
+"""The largest append that the loop writes itself, which saves two wake-ups of threads. The limit is
+lower if other members wait for the loop."""
 
 REMOVED_SECONDS: Final = 1.0
-"""How long a removed member goes on, so that others still hear from it that it is removed."""
+"""How long a removed member goes on: other members may need its messages to learn of it."""
 ADVANCE_SECONDS_MAX: Final = 5.0
-"""How long after a start reaching other members still skips most of the election timeout."""
+"""How long after a start a connection to another member skips most of the election timeout."""
 STRANGERS_SECONDS: Final = 5.0
-"""How long a member that never joined is among strangers before it ends; they may be replaced."""
+"""How long a member that never joined stays while all others belong to another cluster.
+
+The operator may replace those others meanwhile.
+"""
 
 
 class Server:
-    """Serves one member until it is told to drain, was removed, or raises what stopped it."""
+    """Serves one member until `drain`, until the member is removed, or until an error stops it."""
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class Server:
         settings: ServerSettings,
         on_tick: Callable[[bool], None] | None = None,
     ) -> None:
-        """Make a server of an opened member; `on_tick` is told whether clients were idle."""
+        """Make a server of an opened member; `on_tick` takes whether clients were idle."""
         self.member = member
         self.peers = peers
         clients = Clients(edge)
@@ -101,31 +105,31 @@ class Server:
         self.gateway.is_undecided = self.services.is_undecided
         self.figures = ServerFigures()
         self.phase = Phase.SERVING
-        """How far it is on its way to its end; `ending` leads it there."""
+        """The phase of this server's life; `ending` advances it."""
         self.ending = Ending(self, edge, logger)
         self.keeps_nothing = settings.keeps_nothing
-        """Whether its end needs no last flush."""
+        """Whether a shutdown skips the last flush."""
         self.peer_listeners: set[int] = set()
         """Numbers of the listeners for other members."""
         self.turn_seconds = TURN_SECONDS
         self.is_busy = True
-        """Whether there is more to do at once, even if nothing arrives."""
+        """Whether the next turn has work even if nothing arrives."""
         self.is_published = False
-        """Whether the cluster knows this member, so that clients may be let in."""
+        """Whether the cluster knows this member's name and URLs, so that it may serve clients."""
         self.inline_bytes_max = 0
-        """How large an append to the log may be to be written on the loop."""
+        """The largest append to the log that the loop may write itself."""
         self.jobs_under_way = 0
-        # What arrived and is not served yet, in its order.
+        # Requests and events not served yet, in the order of their arrival.
         self._requests: Sequence[Request] = ()
         self._events: list[Event] = []
-        # Whether events of other members may be among them.
+        # Whether `_events` may hold events of other members.
         self._has_unseen = False
         self._edge = edge
         self._logger = logger
         self._on_tick = on_tick
         self._clock = member.clock
         self._leader = 0
-        # The entry that takes several turns to apply, and since when.
+        # The entry that takes several turns to apply, and the time of the first.
         self._long_entry: Entry | None = None
         self._long_since = 0.0
         self._slow_apply_seconds = settings.slow_apply_seconds
@@ -141,13 +145,13 @@ class Server:
         if member.cluster.is_removed(member.id):
             member.removed()
 
-    # What it wants of the loop that runs it.
+    # The loop's questions and commands.
 
     @property
     def room(self) -> tuple[int, int]:
-        """How many calls, and how many bytes of them, may be handed to the next turn.
+        """How many calls, and how many bytes of them, the next turn takes at most.
 
-        If either is 0 or less, none may be.
+        If either is 0 or less, it takes none.
         """
         if self._requests or self._events or self.phase in (Phase.CLOSING, Phase.ENDED):
             return NOTHING
@@ -156,24 +160,24 @@ class Server:
 
     @property
     def waiting(self) -> int:
-        """How many requests and events arrived and are not served yet."""
+        """How many requests and events have arrived and are not served yet."""
         return len(self._requests) + len(self._events) + self.gateway.waiting
 
     def forget_waiting(self) -> None:
-        """Forget what arrived and is not served yet: nobody is answered any more."""
+        """Discard the requests and events not served yet, because no client gets an answer now."""
         self._requests, self._events = (), []
 
     def take_jobs(self) -> list[Job]:
-        """Return the jobs that are to be run, in order for each place.
+        """Return the jobs to run, in order for each place.
 
-        The end of each is handed to `turn` or `resume_turn`, in the same order.
+        The loop hands the end of each job to `turn` or `resume_turn`, in the same order.
         """
         jobs = self.member.out.take_jobs()
         self.jobs_under_way += len(jobs)
         return jobs
 
     def wake_at(self, now: float) -> float:
-        """Return when a turn has something to do even if nothing arrives before."""
+        """Return when to take the next turn if nothing arrives before."""
         if self.phase is Phase.CLOSING:
             return self.ending.look_at
         moment = min(self._next_tick, self._peers_at, self.gateway.wake_at)
@@ -182,12 +186,12 @@ class Server:
         return min(moment, self.member.wake_at(now))
 
     def log_access(self, access: AccessLog) -> None:
-        """Write a line about each call from now on."""
+        """Log each call from now on."""
         self.calls.access = access
         self.services.identified = access.identify
 
     def drain(self, now: float) -> None:
-        """Take no new calls, finish those in flight, then end."""
+        """Ask clients to open no more calls, finish those in flight, then shut down."""
         self.ending.begin(now)
 
     # Turns.
@@ -200,10 +204,10 @@ class Server:
         dialed: Sequence[DialEvent],
         ended: Sequence[Ended],
     ) -> None:
-        """Take what arrived, do what there is to do, and send the answers.
+        """Take a batch, let the member work, and send the answers.
 
-        Requests and events are at most as many as `room` allowed. Raises the error that stopped the
-        member.
+        The batch has at most as many requests and events as `room` allowed. Raises the error that
+        stopped the member.
         """
         member, peers = self.member, self.peers
         if self.phase is Phase.CLOSING:
@@ -220,7 +224,7 @@ class Server:
         seen = 0 if self._has_unseen else len(self._events)
         self._events += events
         if self.phase is Phase.FLUSHING:
-            # These come from clients that did not learn of the end in time, or from other members.
+            # Clients that did not confirm the shutdown in time and other members may still send.
             self.forget_waiting()
         if len(self._events) > seen:
             self._serve_peers(now, deadline, seen)
@@ -243,25 +247,25 @@ class Server:
             if self.gateway.has_work:
                 self._work_for_gateway(deadline)
             if self._requests or self._events or self.gateway.has_work:
-                # Clients used up their time; the member has its own.
+                # Clients used up their time; the member gets its own.
                 deadline = self._clock() + self.turn_seconds
         is_busy = member.turn(now, deadline)
         if member.out.jobs:
-            # Other members then write entries at the same time as this one, and no client waits
-            # for a write that its answer does not depend on.
+            # Send first: other members then write entries at the same time as this one, and no
+            # client waits for a write that its answer does not depend on.
             peers.deliver(now)
             self._answer(now)
             self.inline_bytes_max = INLINE_BYTES_MAX_ALONE if member.is_alone else INLINE_BYTES_MAX
             if len(requests) > INLINE_CALLS_MAX:
                 self.inline_bytes_max = 0
         else:
-            # Clients first: messages wake other members, which may take the processor.
+            # Answer clients first: messages wake other members, which may take the processor.
             self._answer(now)
             peers.deliver(now)
         self._end_turn(now, is_busy)
 
     def resume_turn(self, now: float, ended: Sequence[Ended]) -> None:
-        """Go on with the turn after jobs that ended as soon as they were begun."""
+        """Continue the turn after jobs that ended as soon as they started."""
         self._take_ended(ended)
         if self.phase is Phase.CLOSING:
             return
@@ -290,7 +294,7 @@ class Server:
             self.ending.advance(now)
 
     def _answer(self, now: float) -> None:
-        """Send clients their answers, unless serving has ended."""
+        """Send the answers to clients, unless the phase is past draining."""
         if self.phase in (Phase.SERVING, Phase.DRAINING):
             calls, moment = self.calls, self._clock()
             self.milestones.note(self.member, len(self._requests), moment)
@@ -300,7 +304,7 @@ class Server:
             self.services.deliver(now)
             calls.is_delivering = False
             if self.gateway.events:
-                # A line that cannot be written ends its call.
+                # The gateway ends a call whose answer it cannot write as JSON.
                 self._serve_gateway(now)
 
     def _take_ended(self, ended: Sequence[Ended]) -> None:
@@ -313,9 +317,10 @@ class Server:
                 member.failed(job, error)
 
     def _serve_peers(self, now: float, deadline: float, seen: int) -> None:
-        """Serve events of other members, until the deadline; the rest stays in its order.
+        """Serve events of other members, until the deadline; the rest keeps its order.
 
-        The first `seen` events are of clients. They may be many, and wait for many turns.
+        The first `seen` events belong to clients: skip them, because they may be many and wait for
+        many turns.
         """
         peers, listeners, clock = self.peers, self.peer_listeners, self._clock
         open_calls = peers.open
@@ -339,14 +344,14 @@ class Server:
         self._events[seen:] = rest
 
     def _serve_events(self, deadline: float) -> None:
-        """Serve events of clients, until the deadline; the rest stays in its order."""
+        """Serve events of clients, until the deadline; the rest keeps its order."""
         services, front, clock = self.services, self.front, self._clock
         gateway, note = self.gateway, self.calls.note
         peers_open, gateway_open = self.peers.open, gateway.open
         served = 0
         for kind, call, detail in self._events:
             if call in peers_open or (kind == _HTTP_OPENED and detail[0] in self.peer_listeners):
-                # `_serve_peers` had no time for it: it comes first in the next turn.
+                # `_serve_peers` had no time for this event: it comes first in the next turn.
                 break
             served += 1
             if kind == _HTTP_OPENED or call in front.open:
@@ -364,13 +369,13 @@ class Server:
         services.end_batch()
 
     def _serve_gateway(self, deadline: float) -> None:
-        """Serve what the gateway made of what it was sent."""
+        """Serve the calls and events that the JSON gateway made of HTTP requests."""
         gateway, services = self.gateway, self.services
         requests, gateway.requests = gateway.requests, []
         events, gateway.events = gateway.events, []
         if requests:
             self.calls.receive(requests, self.member.now, self.member.started)
-            # One event makes one request at most, so that none is left over.
+            # One event makes one request at most, so that `serve` leaves none over.
             services.serve(requests, deadline)
         for kind, call, detail in events:
             self.calls.note(kind, call, detail, self.member.now, self.member.started)
@@ -378,7 +383,7 @@ class Server:
         services.end_batch()
 
     def _work_for_gateway(self, deadline: float) -> None:
-        """Read bodies that are too long to be read as they arrive, at least one slice."""
+        """Parse bodies that are too long to parse as they arrive, at least one slice."""
         while self.gateway.has_work:
             self.gateway.work()
             self._serve_gateway(deadline)
@@ -391,7 +396,7 @@ class Server:
         late = now - self._next_tick
         if late > self._tick_seconds:
             self.figures.heartbeats_late += 1
-            # Missed ticks are not made up for: the clocks of other members went on.
+            # Do not make up for missed ticks: the clocks of other members went on.
             self._next_tick = now
         self._next_tick += self._tick_seconds
         member = self.member
@@ -411,7 +416,7 @@ class Server:
         self._is_idle = True
 
     def _log_leader(self) -> None:
-        """Log who leads; several changes between two ticks count as one."""
+        """Log and count a change of leader; several changes between two ticks count as one."""
         member, before = self.member, self._leader
         self._leader = member.leader
         self.figures.leader_changes += bool(member.leader)
@@ -422,9 +427,10 @@ class Server:
             self._logger.info("elected leader", leader=f"{member.leader:x}", **fields)
 
     def _advance_ticks(self, now: float) -> None:
-        """Skip most of the first election timeout as soon as other members are reached.
+        """Skip most of the first election timeout once this member has reached another.
 
-        Without them no election can be won; a leader, if there is one, is heard within two ticks.
+        No member wins an election without the others, and a leader, if there is one, sends a
+        heartbeat within the two ticks that remain.
         """
         member = self.member
         if member.leader or member.is_alone or now > self._advance_until:
@@ -435,10 +441,11 @@ class Server:
                 member.tick(now)
 
     def _leave(self, now: float) -> None:
-        """End soon, because this member was removed; raises StartRefused if it never served.
+        """Shut down after `REMOVED_SECONDS`, because this member was removed.
 
-        The last of the others may not know that yet, and need this one's vote to learn it; so a
-        start lasts as long as a member that goes on.
+        Raises StartRefused instead if the member never served. The delay applies to a start, too:
+        the last of the other members may not know of the removal, and need this member's vote to
+        learn of it.
         """
         reason = (
             f"the member has been permanently removed from the cluster: {self.member.id:x} is no "
@@ -455,9 +462,9 @@ class Server:
     def _refuse_strangers(self, now: float) -> None:
         """Raise BootstrapError if this member never joined, and all others are of another cluster.
 
-        A member that has applied more than the first entries of its cluster goes on, and so does
-        one that was restored from a snapshot: they have data, and who answers at their peers'
-        addresses may be strangers.
+        A member that has applied more than the first entries of its cluster goes on, and so does a
+        member restored from a snapshot: they have data, and other clusters may answer at their
+        peers' addresses.
         """
         member = self.member
         foreign = self.peers.foreign_cluster
@@ -470,7 +477,7 @@ class Server:
             raise BootstrapError(mismatch_text(member.cluster.cluster_id, foreign))
 
     def _watch_long_entry(self, now: float) -> None:
-        """Warn of entries that took long to apply; such entries take several turns."""
+        """Warn of an entry that took long to apply, which takes several turns."""
         entry, took = self._long_entry, now - self._long_since
         if entry is not None and took > self._slow_apply_seconds:
             self.figures.slow_applies += 1

@@ -1,4 +1,4 @@
-"""The options of a server that are not its member's, and how they follow from the flags."""
+"""The options of a server besides those of its member, derived from the flags."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,27 +11,26 @@ from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """The options."""
+    """The options of a server."""
 
     operations_max: int
     """How many operations a transaction may have."""
     slow_apply_seconds: float
     slow_request_seconds: float
     advance_ticks: bool
-    """Whether most of the first election timeout is skipped once other members are reached."""
+    """Whether to skip most of the first election timeout once another member is reached."""
     cors: tuple[str, ...]
     host_whitelist: tuple[str, ...]
     serves_json: bool
-    """Whether RPCs are served as JSON below `/v3/`."""
+    """Whether to serve RPCs as JSON below `/v3/`."""
     message_bytes_max: int
-    """The largest message of a call, as it is set for gRPC."""
+    """The largest message of a call; gRPC has the same limit."""
     certificates_count: bool
-    """Whether a client's certificate says who it is, while authentication is enabled."""
+    """Whether client certificates identify users while authentication is enabled."""
     stops_for_defragmentation: bool
-    """Whether gRPC's health service says that nothing is served while the database is
-    defragmented."""
+    """Whether gRPC's health service reports NOT_SERVING during a defragmentation."""
     keeps_nothing: bool = False
-    """Whether nobody will ever read the files that it leaves."""
+    """Whether the member is ephemeral, so that no process reads its files afterwards."""
 
 
 def server_settings(config: Config) -> ServerSettings:
@@ -63,7 +62,7 @@ def edge_limits(config: Config) -> Limits:
 
 
 def peering_settings(config: Config, known: Sequence[Peer]) -> PeeringSettings:
-    """Derive from the flags how other members are talked to; `known` are those to begin with."""
+    """Derive the options of peering from the flags; `known` are the members known at the start."""
     return PeeringSettings(
         peer_urls=tuple(map(str, config.advertise_peer_urls)),
         known=known,

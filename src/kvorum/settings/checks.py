@@ -1,6 +1,6 @@
-"""Makes a checked `Config` from the flags that were given.
+"""Makes a checked `Config` from the given flags.
 
-Checks come in etcd's order with etcd's words where etcd has the check.
+The checks that etcd has come in etcd's order and with etcd's texts.
 """
 
 import socket
@@ -19,40 +19,41 @@ ADVERTISE_FORGOTTEN = (
     "--advertise-client-urls is required when --listen-client-urls is set explicitly"
 )
 PEER_SECONDS_MIN = 5.0
-"""Streams between members are not given up sooner; their heartbeats come every 5/3 seconds."""
+"""Shortest read and write timeout of streams between members; their heartbeats come every 5/3
+seconds."""
 
 SAMPLING_RATE_MAX = 1_000_000
-"""The sampling rate that picks every request."""
+"""The sampling rate at which every request is traced."""
 
 BCRYPT_COST = Config().bcrypt_cost
-"""Used instead of a cost that bcrypt does not have."""
+"""The cost that replaces one outside bcrypt's range."""
 
 
 def is_bcrypt_cost(cost: int) -> bool:
-    """Return whether passwords can be hashed at this cost; if not, the default is used."""
+    """Return whether bcrypt supports this cost."""
     return COST_MIN <= cost <= COST_MAX
 
 
 def make_config(given: Mapping[str, object]) -> Config:
-    """Return the configuration for the flags that were given, by name; raise ConfigError."""
+    """Return the checked configuration for the given flags; raise ConfigError for a mistake."""
     config = settle(given)
     check(config, given)
     return config
 
 
 def settle(given: Mapping[str, object]) -> Config:
-    """Return the configuration that the flags lead to, whether or not they fit together."""
+    """Return the configuration with derived values, without checking it."""
     return _complete(fill(given), given)
 
 
 def check(config: Config, given: Mapping[str, object]) -> None:
-    """Raise ConfigError for the first mistake, in etcd's order; a start finds the later ones."""
+    """Raise ConfigError for the first mistake in etcd's order, except those of `LATER_CHECKS`."""
     for one in CHECKS:
         one(config, given)
 
 
 def mistakes(config: Config, given: Mapping[str, object]) -> Iterator[str]:
-    """Return what is wrong with a configuration: the first mistake of each kind."""
+    """Return the mistakes in a configuration: the first that each check finds."""
     for one in (*CHECKS, *LATER_CHECKS):
         try:
             one(config, given)
@@ -61,7 +62,7 @@ def mistakes(config: Config, given: Mapping[str, object]) -> Iterator[str]:
 
 
 def fill(given: Mapping[str, object]) -> Config:
-    """Return the configuration with the flags that were given, whether or not they fit."""
+    """Return the configuration with only the given flags, without derived values or checks."""
     found: dict[str, Any] = {
         field: flag.meaning(given[flag.name]) for field, flag in ROWS.items() if flag.name in given
     }
@@ -69,7 +70,7 @@ def fill(given: Mapping[str, object]) -> Config:
 
 
 def _complete(config: Config, given: Mapping[str, object]) -> Config:
-    """Fill in what etcd derives from other flags, such as a host for 0.0.0.0."""
+    """Add the values that etcd derives from other flags, such as a host for 0.0.0.0."""
     default = Config()
     peer_urls, client_urls = config.advertise_peer_urls, config.advertise_client_urls
     if peer_urls == default.advertise_peer_urls:
@@ -101,7 +102,7 @@ def _complete(config: Config, given: Mapping[str, object]) -> Config:
 
 
 def _reachable(listened: tuple[Url, ...]) -> tuple[Url, ...]:
-    """Return where others reach a member that listens at 0.0.0.0; nothing if it does not."""
+    """Return the URL that reaches a member listening at 0.0.0.0; empty for other addresses."""
     if not listened or listened[0].hostname != "0.0.0.0":  # noqa: S104
         return ()
     host = default_host()
@@ -279,7 +280,7 @@ def _check_client_security(config: Config, _given: Given) -> None:
 
 
 def _check_retention(config: Config, _given: Given) -> None:
-    # Raises if it cannot be parsed.
+    # The property raises ConfigError if the text cannot be parsed.
     _ = config.compaction_retention
 
 
@@ -301,9 +302,9 @@ CHECKS: tuple[Callable[[Config, Given], None], ...] = (
     _check_ports,
     _check_client_security,
 )
-"""What has to hold, in etcd's order. Each raises ConfigError for the first mistake of its kind."""
+"""The checks in etcd's order. Each raises ConfigError for the first mistake of its kind."""
 LATER_CHECKS = (_check_retention,)
-"""What etcd finds out after it has looked at the addresses and the initial cluster."""
+"""Checks that etcd makes after it has checked the addresses and the initial cluster."""
 
 
 def _checked(security: Security, prefix: str) -> Security:

@@ -1,7 +1,8 @@
 """The configuration: a field for each flag that has an effect, with the flag's row.
 
-Values are in the units of the fields' names, as given or by default; what follows from several
-flags is a property. `checks.make_config` makes one whose flags fit together.
+Values are in the units of the fields' names, as given or by default; properties hold values derived
+from one or several flags. `checks.make_config` makes a configuration and checks that its flags fit
+together.
 """
 
 from collections.abc import Mapping
@@ -42,7 +43,7 @@ from kvorum.settings.rows import (
 from kvorum.settings.tls import SecurityConfig
 
 GRPC_OVERHEAD_BYTES = 512 * 1024
-"""How much larger than the largest request a gRPC message may be."""
+"""Bytes by which a gRPC message may exceed the largest request."""
 _CLIENT_URL = "http://localhost:2379"
 _PEER_URL = "http://localhost:2380"
 
@@ -53,7 +54,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(SecurityConfig):
-    """Everything the process needs to know; never changed after the start."""
+    """All options of the process; immutable after the start."""
 
     name: str = flag(
         "name", STRING, "default", MEMBER, "Name of this member, unique in its cluster."
@@ -612,11 +613,11 @@ class Config(SecurityConfig):
         "or the process ends. Not in etcd.",
     )
 
-    # What follows from several flags, or is needed in another form.
+    # Values derived from several flags, or needed in another form.
 
     @property
     def heartbeat_seconds(self) -> float:
-        """The time between two heartbeats, which is raft's tick."""
+        """The time between two heartbeats, which is Raft's tick."""
         return self.heartbeat_milliseconds / 1000
 
     @property
@@ -626,17 +627,17 @@ class Config(SecurityConfig):
 
     @property
     def uses_discovery(self) -> bool:
-        """Whether a discovery service tells who founds the cluster."""
+        """Whether a discovery service provides the initial members."""
         return any(self.discovery_endpoints)
 
     @property
     def gates(self) -> Mapping[str, bool]:
-        """Which feature gates are open, by name."""
+        """Whether each feature gate is enabled, by name."""
         return {name: gate.default for name, gate in GATES.items()} | dict(self.feature_gates)
 
     @property
     def peer_local_address(self) -> str:
-        """The address from which other members are dialed; empty: the system's choice."""
+        """The local address for connections to other members; empty: the system's choice."""
         if self.gates["SetMemberLocalAddr"]:
             for url in self.advertise_peer_urls:
                 with suppress(ValueError):
@@ -647,9 +648,9 @@ class Config(SecurityConfig):
 
     @property
     def compaction_retention(self) -> int:
-        """How much history auto compaction keeps: nanoseconds or revisions; 0: all of it.
+        """The history that auto compaction keeps, in nanoseconds or revisions; 0: all of it.
 
-        As with etcd, a duration is read as nanoseconds even where revisions are counted.
+        As with etcd, a duration in revision mode counts as its number of nanoseconds.
         """
         text = self.compaction_retention_text or "0"
         if text.isascii() and text.removeprefix("+").isdigit():
@@ -661,12 +662,12 @@ class Config(SecurityConfig):
 
     @property
     def profiling(self) -> bool:
-        """Whether stacks and profiles are served."""
+        """Whether the server serves stacks and profiles."""
         return self.pprof or self.log_level == "debug"
 
     @property
     def extensive_metrics(self) -> bool:
-        """Whether the duration of each RPC is measured."""
+        """Whether the server measures the duration of each RPC."""
         return self.metrics == "extensive"
 
 

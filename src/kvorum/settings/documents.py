@@ -1,7 +1,7 @@
-"""A YAML file as etcd's parser reads it: YAML 1.1 with Go's numbers, and the shape of JSON.
+"""A YAML parser with etcd's results: YAML 1.1 with Go's numbers, converted to JSON values.
 
-Only the first document counts, the last of equal keys wins, and every key is text. What cannot be
-read raises ValueError with the words that etcd has after `error converting YAML to JSON: `.
+Only the first document counts, the last of equal keys wins, and every key becomes text. Malformed
+input raises ValueError with the text that etcd prints after `error converting YAML to JSON: `.
 """
 
 import math
@@ -20,7 +20,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = "!plain"
-"""The tag of scalars without quotes and without a tag of their own."""
+"""The tag that this parser gives to scalars without quotes and without a tag."""
 
 _WORDS: dict[str, bool | float | None] = {
     **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE"), True),
@@ -41,9 +41,9 @@ class Document(NamedTuple):
 
     value: Json
     repeated: list[str]
-    """Keys that come more than once in a mapping, the last of which counts."""
+    """Keys that occur more than once in a mapping; the last occurrence counts."""
     is_followed: bool
-    """Whether there are more documents, or something that cannot be read."""
+    """Whether another document, or malformed YAML, follows."""
 
 
 def parse_yaml(data: bytes) -> Document:
@@ -72,7 +72,7 @@ def _is_followed(loader: Any) -> bool:
 
 
 def number_text(number: float) -> str:
-    """Return a number as Go writes it in JSON."""
+    """Format a number as Go does in JSON."""
     if isinstance(number, int):
         return str(number)
     if not number or 1e-6 <= abs(number) < 1e21:
@@ -82,7 +82,7 @@ def number_text(number: float) -> str:
 
 
 def _scalar(text: str) -> bool | float | str | None:
-    """Return what a scalar without quotes stands for."""
+    """Return the value of a scalar without quotes."""
     if text in _WORDS:
         return _WORDS[text]
     if not text[0].isdigit() and text[0] not in "+-.":
@@ -98,7 +98,7 @@ def _scalar(text: str) -> bool | float | str | None:
 
 
 def _as_json(value: Any) -> Json:
-    """Make every key a text; refuse what JSON has no word for."""
+    """Convert every key to text; raise ValueError for values that JSON cannot express."""
     if isinstance(value, float) and not math.isfinite(value):
         word = "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
         raise ValueError(f"json: unsupported value: {word}")
@@ -121,7 +121,7 @@ def _key(key: object) -> str:
 
 
 class _Loader(_BASE):  # type: ignore[misc]
-    """Resolves scalars by the table above."""
+    """A YAML loader that resolves scalars with `_scalar`."""
 
     yaml_implicit_resolvers: ClassVar[dict[str | None, Any]] = {}
     yaml_constructors: ClassVar[dict[str | None, Any]] = {}
@@ -136,7 +136,7 @@ def _plain(loader: Any, node: Any) -> object:
 
 
 def _tagged(loader: Any, node: Any) -> object:
-    """Construct a scalar whose tag demands a type."""
+    """Construct a scalar with a tag that requires a type."""
     text = loader.construct_scalar(node)
     value = _scalar(text)
     wanted = "!!" + node.tag.removeprefix(_TAG)
@@ -156,9 +156,9 @@ def _binary(loader: Any, node: Any) -> object:
 
 
 def _any(loader: Any, node: Any) -> object:
-    """Construct what has a tag that means nothing here."""
+    """Construct a node without regard to its tag."""
     if isinstance(node, yaml.MappingNode):
-        # Merged keys come first, so that the mapping's own count.
+        # Merged keys come first, so that the mapping's own keys override them.
         loader.flatten_mapping(node)
         return _mapping(loader, node)
     if isinstance(node, yaml.SequenceNode):

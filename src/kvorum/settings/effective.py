@@ -1,6 +1,6 @@
-"""The configuration in effect, as etcd's log shows it when a server starts.
+"""The effective configuration, as etcd logs it when a server starts.
 
-Operators and their scripts read these fields, so names and forms are etcd's.
+Names and formats of the fields are etcd's, because operators and their scripts read them.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _SHOWN = (
     *("discovery-key", "discovery-cacert", "discovery-user", "downgrade-check-time"),
     *("max-learners", "v2-deprecation"),
 )
-"""Flags whose fields follow from their values alone."""
+"""Flags whose log fields depend only on their own values."""
 _ROWS = {flag.name: flag for flag in ALL}
 _FIELDS = {flag.name: field for field, flag in ROWS.items()}
 
@@ -38,7 +38,7 @@ _FIELDS = {flag.name: field for field, flag in ROWS.items()}
 def effective(
     config: Config, member_directory: str, initial_cluster: Mapping[str, tuple[str, ...]]
 ) -> dict[str, Any]:
-    """Return the fields, by etcd's names; the initial cluster is empty if there is a log."""
+    """Return the fields by etcd's names; callers pass no initial cluster if there is a WAL."""
     found = {_RENAMED.get(name, name): _shown(config, _ROWS[name]) for name in _SHOWN}
     election_seconds = config.heartbeat_seconds * config.election_ticks
     retention = duration_text(config.compaction_retention)

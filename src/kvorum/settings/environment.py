@@ -1,8 +1,8 @@
 """Flags from the environment: `KVORUM_<FLAG>` and `ETCD_<FLAG>`.
 
-As with etcd, an empty variable counts as unset, and an option given both on the command line and
-in the environment is an error: one of the two would be silently ignored otherwise. So is an option
-whose two variables disagree.
+As with etcd, an empty variable counts as unset, and an option given both on the command line and in
+the environment is an error, because one of the two would be silently ignored. An option whose two
+variables disagree is an error for the same reason.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ OTHERS = frozenset(
     {"KVORUM_EDGE", "KVORUM_COMPILED", "KVORUM_VERSION"}
     | {"ETCD_UNSUPPORTED_ARCH", "ETCD_VERIFY", "ETCD_CLIENT_DEBUG", "ETCD_VERSION"}
 )
-"""Variables with these prefixes that are not flags; containers set `ETCD_VERSION`."""
+"""Variables with these prefixes that are no flags; container images set `ETCD_VERSION`."""
 
 
 class EnvironmentRefusedError(Exception):
@@ -23,24 +23,24 @@ class EnvironmentRefusedError(Exception):
 
 
 def variables_of(name: str) -> list[str]:
-    """Return the variables of a flag, ours first."""
+    """Return the names of a flag's variables, Kvorum's first."""
     return [prefix + name.upper().replace("-", "_") for prefix in PREFIXES]
 
 
 def file_in_environment(environment: Mapping[str, str]) -> str:
-    """Return the configuration file that the environment names; empty: none."""
+    """Return the path of the configuration file in the environment; empty: none."""
     texts = {name: environment.get(name, "") for name in variables_of("config-file")}
     return _only(texts)[1]
 
 
 def set_in_environment(environment: Mapping[str, str]) -> list[str]:
-    """Return the variables of flags that are set."""
+    """Return the names of the flags' variables that are set."""
     known = {name for flag in FLAGS for name in variables_of(flag.name)}
     return sorted(name for name in known if environment.get(name))
 
 
 def _only(texts: Mapping[str, str]) -> tuple[str, str]:
-    """Return the variable that is set, of those of one flag, and its text."""
+    """Return the name and text of the variable that is set, among those of one flag."""
     texts = {name: text for name, text in texts.items() if text}
     if len(set(texts.values())) > 1:
         pairs = " and ".join(f"{name}={text}" for name, text in texts.items())
@@ -51,7 +51,7 @@ def _only(texts: Mapping[str, str]) -> tuple[str, str]:
 def from_environment(
     environment: Mapping[str, str], given: Mapping[str, object]
 ) -> tuple[dict[str, object], list[tuple[str, dict[str, Any]]]]:
-    """Return the values that the environment adds to the given flags, and warnings of others."""
+    """Return the flags set in the environment, and warnings about unknown variables."""
     found: dict[str, object] = {}
     known: set[str] = set()
     for flag in FLAGS:

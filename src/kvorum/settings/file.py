@@ -1,8 +1,8 @@
-"""The configuration file: YAML whose keys are the flags, each where `places` says.
+"""The configuration file: YAML whose keys are the flags, at the paths that `places` defines.
 
-A file stands for itself: what it does not name has its default. Keys are known in any case, a key
-that is null counts as left out, and unknown ones have no effect, as with etcd. Mistakes are found
-in etcd's order and told in its words, so that the first is the one that it would stop at.
+A file is complete: options that it does not name have their defaults. As with etcd, the case of
+keys does not matter, a null value counts as left out, and unknown keys have no effect. The parser
+reports mistakes in etcd's order and words, so that the first is the one at which etcd would stop.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from kvorum.settings.places import SECTIONS, path_in_etcd, place_of, type_of
 from kvorum.settings.rows import Flag
 
 KEYS: Mapping[str, Flag] = {place: flag for flag in ALL if (place := place_of(flag)) is not None}
-"""The flag of each key, by the key's place."""
+"""The flag of each key, by the key's path in the file."""
 _DEFAULT = Config()
 _KINDS = {flag.name: flag.kind for flag in ALL}
 
@@ -32,37 +32,37 @@ _RANGES = {
     "time.Duration": (-(2**63), 2**63 - 1),
 }
 _UNCHECKED = ("initial-cluster-state", "v2-deprecation")
-"""Flags of a few words, which are not checked while a file is read."""
+"""Flags with a fixed set of words, whose values are not checked while a file is parsed."""
 _DEFAULT_IF_EMPTY = (*_UNCHECKED, "host-whitelist", "self-signed-cert-validity")
 _LATER = (
     *("feature-gates", "peer-transport-security", "listen-peer-urls", "listen-client-urls"),
     *("listen-client-http-urls", "initial-advertise-peer-urls", "advertise-client-urls"),
     *("listen-metrics-urls", "cors"),
 )
-"""Keys whose text is parsed when the whole file has been read, in this order."""
+"""Keys whose text is parsed after the whole file, in this order."""
 
 
 class Problem(NamedTuple):
-    """Why a file cannot be used."""
+    """A mistake in a file, and advice for correcting it."""
 
     text: str
     advice: str = ""
 
 
 class Content(NamedTuple):
-    """What a file says."""
+    """The parsed content of a file."""
 
     given: dict[str, object]
-    """The flags of a command line that means the same, by name."""
+    """The flags of an equivalent command line, by name."""
     problems: list[Problem]
-    """What etcd would say, beginning with the first mistake."""
+    """The mistakes in etcd's words and order."""
     unknown: list[str]
-    """Keys that have no effect because nobody knows them."""
+    """Unknown keys, which have no effect."""
     document: Document
 
 
 class _MistypedError(Exception):
-    """A value of another type than its key has."""
+    """A value whose type differs from its key's."""
 
     def __init__(self, value: Json, expected: str, *, shows_number: bool = False) -> None:
         found = {bool: "bool", str: "string", list: "array", dict: "object"}.get(type(value))
@@ -75,7 +75,7 @@ class _MistypedError(Exception):
         self.expected = expected
 
     def problem(self, place: str) -> Problem:
-        """Return what is wrong with the value of a key; of the whole file, without one."""
+        """Return the mistake for a key's value, or for the whole file if `place` is empty."""
         where = f"struct field {path_in_etcd(place)} of" if place else "value of"
         text = (
             "error unmarshaling JSON: while decoding JSON: "
@@ -104,7 +104,7 @@ class _MistypedError(Exception):
 
 
 def read_file(path: str) -> Content:
-    """Return the content of a configuration file; raises ConfigError if it cannot be read."""
+    """Return the content of a configuration file; raise ConfigError if reading fails."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
@@ -115,7 +115,7 @@ def read_file(path: str) -> Content:
 
 
 def read_content(data: bytes) -> Content:
-    """Return the content of a configuration file that was read; raises ConfigError."""
+    """Parse a configuration file's bytes; raise ConfigError if they are not valid YAML."""
     try:
         document = parse_yaml(data)
     except ValueError as error:
@@ -152,7 +152,7 @@ def _read_section(
 
 
 def _typed(value: Json, expected: str) -> bool | int | str | tuple[str, ...]:
-    """Return a value if it is of the type that its key has."""
+    """Return a value with its key's type; raise _MistypedError if the type differs."""
     if expected == "bool":
         if isinstance(value, bool):
             return value
@@ -176,7 +176,7 @@ def _take(
     content: Content,
     texts: dict[str, str],
 ) -> None:
-    """Note what a key says."""
+    """Store a key's value, or its text for parsing later."""
     if value == () or (not value and flag.name in _DEFAULT_IF_EMPTY):
         content.given.pop(flag.name, None)
     elif isinstance(value, str) and flag.name not in _UNCHECKED:
@@ -208,7 +208,7 @@ def _parse_texts(texts: Mapping[str, str], document: Mapping[str, Json], content
 
 
 def _follow_command_line(given: dict[str, object]) -> None:
-    """Settle what a file leaves out where that means something else on a command line."""
+    """Add defaults where leaving out a key differs in meaning from leaving out its flag."""
     if "listen-client-urls" in given:
         given.setdefault("advertise-client-urls", _DEFAULT.advertise_client_urls)
     initial_cluster = given.setdefault("initial-cluster", _DEFAULT.initial_cluster)
@@ -218,5 +218,5 @@ def _follow_command_line(given: dict[str, object]) -> None:
 
 
 def _urls(text: str) -> tuple[Url, ...]:
-    """Parse URLs separated by commas; unlike on a command line, one may come twice."""
+    """Parse URLs separated by commas; unlike the command line, keep duplicates."""
     return tuple(sorted(map(url, text.split(",")), key=lambda one: one.text))

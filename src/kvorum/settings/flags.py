@@ -1,8 +1,8 @@
-"""Every flag of the server, and Go's way of reading a command line.
+"""Every flag of the server, and a parser with Go's command-line syntax.
 
-A flag that has an effect has its row at the field of `Config` that it fills. Those that fill none
-are here, so that every flag of etcd is known. `parse_arguments` knows neither the environment nor
-whether values fit together; see `environment` and `checks`.
+A flag that has an effect has its row at the field of `Config` that it fills. This module adds the
+flags that fill no field, so that the server accepts every flag of etcd. `parse_arguments` neither
+reads the environment nor checks whether values fit together; see `environment` and `checks`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ _DEPRECATIONS = Kind(
 )
 
 UNUSED: tuple[Flag, ...] = (
-    # LMDB's list of free pages has one shape.
+    # LMDB has only one kind of free-page list.
     Flag(
         "backend-bbolt-freelist-type",
         STRING,
@@ -42,7 +42,7 @@ UNUSED: tuple[Flag, ...] = (
         MEMBER,
         "Accepted for etcd's sake; this server's database has no such list.",
     ),
-    # There is no v2 store.
+    # Kvorum has no v2 store.
     Flag(
         "v2-deprecation",
         _DEPRECATIONS,
@@ -50,7 +50,7 @@ UNUSED: tuple[Flag, ...] = (
         CLUSTERING,
         "Accepted for etcd's sake; there never was a v2 store here. Deprecated.",
     ),
-    # Addresses of clients are never compared with their certificates, unlike those of members.
+    # The server never compares clients' addresses with their certificates, unlike members'.
     Flag(
         "client-skip-client-san-verification",
         BOOL,
@@ -59,7 +59,7 @@ UNUSED: tuple[Flag, ...] = (
         "Accepted for etcd's sake; clients may come from any address.",
         only_in_file=True,
     ),
-    # Read before there is a configuration.
+    # The start reads it before there is a configuration.
     Flag(
         "config-file",
         STRING,
@@ -67,7 +67,7 @@ UNUSED: tuple[Flag, ...] = (
         MEMBER,
         "Take everything from this file; other flags and variables then have no effect.",
     ),
-    # One that is not 'exit' is refused.
+    # Any value but 'exit' is refused.
     Flag(
         "discovery-fallback",
         _FALLBACKS,
@@ -75,15 +75,15 @@ UNUSED: tuple[Flag, ...] = (
         CLUSTERING,
         "What to do if discovery fails; only 'exit'.",
     ),
-    # Answered before there is a configuration.
+    # The start answers it before there is a configuration.
     Flag("version", BOOL, "false", MEMBER, "Show the version and exit."),
 )
-"""Flags that are accepted with any value and fill no field, each with its reason."""
+"""Flags that the server accepts but that fill no field, each with the reason."""
 
 ALL: tuple[Flag, ...] = tuple(
     sorted((*ROWS.values(), *UNUSED), key=lambda flag: SECTIONS.index(flag.section))
 )
-"""The rows of all flags, and of keys that are in files only."""
+"""The rows of all flags, and of the keys that exist only in files."""
 FLAGS: tuple[Flag, ...] = tuple(flag for flag in ALL if not flag.only_in_file)
 BY_NAME: Mapping[str, Flag] = {flag.name: flag for flag in FLAGS}
 
@@ -96,7 +96,7 @@ IGNORED = frozenset(
     | {"max-result-buffer", "max-retry-attempts", "peer-heartbeat-interval", "retry-interval"}
     | {"peer-election-timeout", "snapshot", "v", "vv", "test.coverprofile", "test.outputdir"}
 )
-"""Flags of very old versions: accepted like booleans, without effect."""
+"""Flags of very old versions, accepted like booleans and without effect."""
 
 REMOVED = {
     "discovery": "the v2 discovery was removed from etcd 3.7",
@@ -104,16 +104,16 @@ REMOVED = {
     "enable-v2": "the v2 API was removed from etcd 3.6",
     "proxy": "the v2 proxy was removed from etcd 3.6",
 }
-"""Flags of older versions that scripts still use, and why they are gone."""
+"""Flags of older versions that scripts still use, with the reason of their removal."""
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[dict[str, object], list[str]]:
-    """Return the values of the flags that were given, and the arguments that are not flags.
+    """Return the values of the given flags, and the arguments that are not flags.
 
-    As with Go, nothing after the first such argument is a flag.
+    As with Go, nothing after the first argument without a leading hyphen is a flag.
     """
     given: dict[str, object] = {}
-    # Gates are the only flag that adds to what was given before.
+    # Only the feature gates accumulate when given repeatedly.
     texts: dict[str, str] = {}
     place = 0
     while place < len(arguments):
@@ -149,7 +149,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[dict[str, object], list[s
 
 
 def without_secrets(arguments: Sequence[str]) -> list[str]:
-    """Return a command line as it may be shown to others: without passwords."""
+    """Return a command line with its passwords hidden."""
     shown: list[str] = []
     for argument in arguments:
         name, equals, _ = argument.removeprefix("-").removeprefix("-").partition("=")
@@ -163,7 +163,7 @@ def without_secrets(arguments: Sequence[str]) -> list[str]:
 
 
 def find(name: str) -> Flag:
-    """Return a flag by its name; raises FlagError if there is none."""
+    """Return a flag by its name; raise FlagError, with a suggestion, if there is none."""
     flag = BY_NAME.get(name)
     if flag is not None:
         return flag
@@ -180,7 +180,7 @@ def find(name: str) -> Flag:
 
 
 def parse_value(flag: Flag, text: str) -> object:
-    """Parse a flag's value; raises FlagError with etcd's words."""
+    """Parse a flag's value; raise FlagError in etcd's words if it is invalid."""
     try:
         value = flag.kind.parse(text)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Feature gates: what `--feature-gates=Name=true,Other=false` may name, and what it means.
+"""Feature gates: the names that `--feature-gates=Name=true,Other=false` accepts, and the parser.
 
-`AllAlpha` and `AllBeta` decide for every gate of their stage that the flag does not name. Names
-and stages are etcd's.
+`AllAlpha` and `AllBeta` decide every gate of their stage that the flag does not name. Names and
+stages are etcd's.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from kvorum.settings.values import boolean
 
 
 class Gate(NamedTuple):
-    """A feature that can be switched on or off at the start."""
+    """A feature that can be enabled or disabled at the start."""
 
     stage: str
     default: bool
@@ -50,11 +50,11 @@ GATES = {
         "BETA", True, "Changes nothing here: there is no such buffer."
     ),
 }
-"""Names, stages and defaults are etcd's, but for CompactHashCheck, which is off there."""
+"""Names, stages and defaults are etcd's, except that etcd disables CompactHashCheck by default."""
 
 
 def gates(text: str) -> tuple[tuple[str, bool], ...]:
-    """Parse the flag; return the gates that it decides on and whether they are open, by name."""
+    """Parse the flag; return the gates that it decides, by name, and whether each is enabled."""
     given: dict[str, bool] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = (word.strip() for word in part.partition("="))

@@ -1,4 +1,4 @@
-"""What `--help`, `--version` and a mistyped command line print."""
+"""The output of `--help` and `--version`, and the usage after a mistyped command line."""
 
 import platform
 from textwrap import wrap
@@ -58,7 +58,7 @@ WIDTH = 96
 
 
 def version_text() -> str:
-    """Return what `kvorum --version` prints."""
+    """Return the output of `kvorum --version`."""
     return (
         f"kvorum Version: {kvorum.__version__}\n"
         "etcd API: 3.7\n"

@@ -7,9 +7,9 @@ from kvorum.settings.config import Config
 
 
 def member_config(config: Config, directory: str) -> MemberConfig:
-    """Return the options of the member whose files are in a directory.
+    """Return the options of the member with its files in `directory`.
 
-    Raises BootstrapError if the initial cluster cannot be parsed.
+    Raise BootstrapError if the initial cluster cannot be parsed.
     """
     gates = config.gates
     is_by_age = config.compaction_mode == "periodic"

@@ -1,7 +1,7 @@
-"""Where each flag stands in a configuration file, and of which type it is there.
+"""The key of each flag in a configuration file, and the type of its value there.
 
-A flag's key is its own name at the top of the file unless a table here says otherwise. The types
-and structures have etcd's names for them, because its messages do.
+A flag's key is its own name at the top level unless a table in this module says otherwise. Types
+and structures have etcd's names, because etcd's messages use them.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "discovery-config.client.secure": "clientv3.SecureConfig",
     "discovery-config.client.auth": "clientv3.AuthConfig",
 }
-"""The keys that hold other keys, and the types they have in etcd."""
+"""The keys that contain other keys, with their types in etcd."""
 
 ABSENT: Final = frozenset(
     {"raft-read-timeout", "raft-write-timeout", "discovery-fallback", "config-file", "version"}
@@ -81,7 +81,7 @@ _TYPES: Final[Mapping[str, str]] = {
     "discovery-endpoints": "[]string",
     "v2-deprecation": "config.V2DeprecationEnum",
 }
-"""The types of keys that are not those of their flag's kind."""
+"""The types of keys that differ from the type of their flag's kind."""
 _TYPES_OF_KINDS: Final[Mapping[str, str]] = {
     "bool": "bool",
     "uint": "uint",
@@ -99,11 +99,11 @@ _PARSED_LATER: Final = frozenset(
     | {"initial-advertise-peer-urls", "advertise-client-urls", "feature-gates"}
     | {"client-transport-security", "peer-transport-security"}
 )
-"""The keys at the top that are members of another of etcd's structures."""
+"""Top-level keys that belong to etcd's structure `configJSON` instead of `Config`."""
 
 
 def place_of(flag: Flag) -> str | None:
-    """Return the key of a flag, with dots where it is in a section; None if it has none."""
+    """Return the dotted path of a flag's key; None if the flag has no key."""
     return None if flag.name in ABSENT else _PLACES.get(flag.name, flag.name)
 
 
@@ -113,7 +113,7 @@ def type_of(flag: Flag) -> str:
 
 
 def path_in_etcd(place: str) -> str:
-    """Return what etcd's messages call a key."""
+    """Return a key's path as etcd's messages show it."""
     section, _, _ = place.rpartition(".")
     structure = SECTIONS[section].rpartition(".")[2] if section else "configYAML"
     part = "configJSON" if place.partition(".")[0] in _PARSED_LATER else "Config"

@@ -1,7 +1,7 @@
-"""A flag is one row; here are the row and the kinds of values that rows have.
+"""The row that defines a flag, and the kinds of values that rows have.
 
-A row stands at the field of `Config` that it fills (`flag`), or, for a flag that fills none, in
-`flags`. Nothing else knows a flag's name, its default or its text.
+`flag` attaches a row to the field of `Config` that it fills; `flags` holds the rows of flags that
+fill none. A flag's default and help text are defined only in its row.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ Parsed = TypeVar("Parsed", covariant=True)
 
 
 class Kind(NamedTuple, Generic[Parsed]):
-    """A kind of value: its name in the help, and how its text is parsed."""
+    """A kind of value: its name, and its parser."""
 
     name: str
     parse: Callable[[str], Parsed]
 
 
 class Flag(NamedTuple):
-    """One flag. Values are texts, as on a command line."""
+    """One flag; its default and `zero` are texts, as on a command line."""
 
     name: str
     kind: Kind[object]
@@ -33,19 +33,19 @@ class Flag(NamedTuple):
     section: str
     help: str
     zero: str = ""
-    """The value that 0 stands for; empty: 0 itself."""
+    """The value that 0 stands for; empty: 0 means 0."""
     only_in_file: bool = False
-    """Whether this is a key of the configuration file, and no flag."""
+    """Whether this is only a key of the configuration file."""
 
     def meaning(self, value: object) -> object:
-        """Return what a parsed value stands for."""
+        """Return a parsed value, or the meaning of 0 if the value is 0."""
         return self.kind.parse(self.zero) if self.zero and not value else value
 
 
 METADATA: Final = "flag"
-"""The key of the row in the metadata of a data class' field."""
+"""The key of the row in a dataclass field's metadata."""
 DEFAULT: Final = "default"
-"""As `zero`: 0 stands for the row's default."""
+"""A value of `zero`: 0 stands for the row's default."""
 
 
 def flag(
@@ -58,7 +58,7 @@ def flag(
     zero: str = "",
     only_in_file: bool = False,
 ) -> Value:
-    """Return the field of a data class that a flag fills; a type checker sees its value."""
+    """Return the dataclass field that a flag fills; type checkers see the type of its value."""
     zero = default if zero == DEFAULT else zero
     row = Flag(name, kind, default, section, text, zero=zero, only_in_file=only_in_file)
     value = kind.parse(default)
@@ -108,4 +108,4 @@ SECTIONS = (
     BACKUP,
     UNSAFE,
 )
-"""In the order in which flags are shown."""
+"""The sections in the order in which the help shows them."""

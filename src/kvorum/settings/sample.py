@@ -1,7 +1,7 @@
-"""The sample of a configuration file: every key, its meaning and its default.
+"""The sample configuration file: every key with its meaning and its default.
 
-`kvorum config sample` prints it, and `docs/kvorum.conf.yml` is what it printed; a test fails when
-the two differ.
+`kvorum config sample` prints the sample, and `docs/kvorum.conf.yml` holds its output; a test fails
+if the two differ.
 """
 
 from textwrap import wrap
@@ -35,7 +35,7 @@ def sample() -> str:
 
 
 def _members(section: str) -> str:
-    """Return the keys of a section, and then the sections in it."""
+    """Return the keys of a section, followed by its subsections."""
     text = ""
     for place, flag in KEYS.items():
         if place.rpartition(".")[0] == section:

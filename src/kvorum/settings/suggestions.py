@@ -1,4 +1,4 @@
-"""Warnings about flags that can be used, but may be a mistake."""
+"""Warnings about valid flags that may be a mistake."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -26,7 +26,7 @@ DEPRECATED = {
 
 
 def suggestions(config: Config, given: Mapping[str, object]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the warnings about these flags, as messages and fields."""
+    """Return warnings about the given flags, as messages and fields."""
     found: list[tuple[str, dict[str, Any]]] = []
     found.extend((text, {}) for name, text in DEPRECATED.items() if name in given)
     if not given.get("data-dir"):
@@ -82,9 +82,9 @@ def suggestions(config: Config, given: Mapping[str, object]) -> list[tuple[str, 
 def ignored(
     flags: Mapping[str, object], environment: Mapping[str, str], unknown_keys: Sequence[str]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return warnings of what has no effect, beside a configuration file or in it.
+    """Return warnings about flags and variables beside a configuration file, and its unknown keys.
 
-    Values are left out: they may be secrets.
+    Values are left out, because they may be secrets.
     """
     found: list[tuple[str, dict[str, Any]]] = []
     beside = [f"--{name}" for name in flags if name != "config-file"]

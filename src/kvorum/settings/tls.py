@@ -1,4 +1,4 @@
-"""The part of the configuration that is about TLS, with clients and with other members."""
+"""The TLS options of the configuration, for clients and for other members."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from kvorum.settings.rows import BOOL, SECURITY, STRING, STRINGS, UINT, flag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:
-    """The flags of TLS, each at its field."""
+    """The TLS flags, each at its field."""
 
     cert_file: str = flag(
         "cert-file",
@@ -101,7 +101,7 @@ class SecurityConfig:
 
     @property
     def client_security(self) -> Security:
-        """TLS with clients."""
+        """The TLS options for clients."""
         return Security(
             cert_file=self.cert_file,
             key_file=self.key_file,
@@ -122,7 +122,7 @@ class SecurityConfig:
 
     @property
     def peer_security(self) -> Security:
-        """TLS with other members."""
+        """The TLS options for other members."""
         return Security(
             cert_file=self.peer_cert_file,
             key_file=self.peer_key_file,

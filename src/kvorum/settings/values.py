@@ -1,7 +1,7 @@
-"""How the text of a flag becomes a value: Go's syntax for numbers, booleans and lists.
+"""Parsers of flags' values: Go's syntax for numbers, booleans and lists.
 
-Every parser takes the text as given and returns a value or raises ValueError with the words
-that etcd prints; operators and scripts know those.
+Every parser takes the text as given, and returns a value or raises ValueError with etcd's text,
+because operators and scripts know that text.
 """
 
 import json
@@ -12,7 +12,7 @@ from kvorum.net.urls import Url, url
 
 
 def uint32(text: str) -> int:
-    """Parse a number of 32 bits; the words of its refusal are others in etcd."""
+    """Parse a 32-bit number, for which etcd has other error texts than for 64 bits."""
     try:
         return integer(text, 0, 2**32 - 1)
     except ValueError as error:
@@ -29,26 +29,26 @@ def boolean(text: str) -> bool:
 
 
 def urls(text: str) -> tuple[Url, ...]:
-    """Parse URLs separated by commas: sorted, each once."""
+    """Parse URLs separated by commas; return them sorted without duplicates."""
     if not text:
         return ()
     return tuple(sorted(set(map(url, text.split(","))), key=lambda one: one.text))
 
 
 def urls_or_star(text: str) -> tuple[str, ...]:
-    """Parse origins: `*`, or URLs."""
+    """Parse origins: `*`, or URLs separated by commas."""
     if text == "*":
         return (text,)
     return tuple(sorted({str(url(one)) for one in text.split(",")}))
 
 
 def strings(text: str) -> tuple[str, ...]:
-    """Split at commas: sorted, each once."""
+    """Split a text at commas; return the parts sorted without duplicates."""
     return tuple(sorted(set(text.split(","))))
 
 
 def one_of(*allowed: str) -> Callable[[str], str]:
-    """Return a parser that takes only these words."""
+    """Return a parser that accepts only one of these words."""
 
     def parse(text: str) -> str:
         if text not in allowed:
@@ -59,7 +59,7 @@ def one_of(*allowed: str) -> Callable[[str], str]:
 
 
 def some_of(*allowed: str) -> Callable[[str], str]:
-    """Return a parser that takes these words, separated by commas."""
+    """Return a parser that accepts these words, separated by commas."""
 
     def parse(text: str) -> str:
         for word in text.split(","):

@@ -1,8 +1,8 @@
 """The command line: `python -m kvorum.sim --seeds 100`, or `python -m kvorum.sim --replay 42`.
 
-Prints a progress bar on a terminal, what every failing seed violated with the end of its trace,
-which rare paths were taken, and a summary as its last line. With `--plot`, a picture of every run
-that is shown is written to a file. The exit code is 1 if any guarantee was violated.
+Prints a progress bar on a terminal, the violation and the trace's end of failing seeds, the
+coverage points that runs reached, and a summary as its last line. With `--plot`, also writes a
+picture of every printed run to a file. The exit code is 1 if any guarantee was violated.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from kvorum.sim.trace import Trace
 TRACE_TAIL_LINES = 60
 BAR_WIDTH = 30
 SHOWN_MAX = 5
-"""Failing seeds that are shown with their traces; more are only counted."""
+"""Failing seeds printed with their traces; the summary only lists the others."""
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -58,7 +58,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def commit() -> str:
-    """Return the commit that runs, and whether files were changed since."""
+    """Return the checked-out commit, with `-dirty` if files have changed since."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     told = subprocess.run(  # noqa: S603 (a fixed command)
         command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
@@ -83,7 +83,7 @@ def show_progress(summary: Summary, total: int, started: float) -> None:
 
 
 def write_picture(plan: Plan, trace: Trace, path: str) -> None:
-    """Write the picture of a run to a file, by default one named for its seed, and print which."""
+    """Write the picture of a run to a file, by default `sim-<seed>.html`, and print its name."""
     file = Path(path or f"sim-{plan.seed}.html")
     heading = f"seed {plan.seed} with {plan.members} members at commit {commit()}"
     file.write_text(draw(trace.moments, heading, describe(plan)), encoding="utf-8")
@@ -91,7 +91,7 @@ def write_picture(plan: Plan, trace: Trace, path: str) -> None:
 
 
 def show_failure(outcome: Outcome, tail: int, *, plots: bool) -> None:
-    """Print what was violated, how to see it again, and the end of its trace."""
+    """Replay a failing seed; print its violation, its trace's end and commands to reproduce it."""
     again, trace = replay(outcome.seed, outcome.members)
     print(
         f"\nseed {outcome.seed} with {outcome.members} members at commit {commit()} violates: "
@@ -114,7 +114,7 @@ def show_failure(outcome: Outcome, tail: int, *, plots: bool) -> None:
 
 
 def replay_one(seed: int, members: int, plot: str | None) -> int:
-    """Print the whole trace of a seed, and draw it if asked to; return the exit code."""
+    """Print a seed's whole trace, and draw it unless `plot` is None; return the exit code."""
     outcome, trace = replay(seed, members)
     print(trace.text(), end="")
     if plot is not None:
@@ -124,7 +124,7 @@ def replay_one(seed: int, members: int, plot: str | None) -> int:
 
 
 def shrink_one(seed: int, members: int, plot: str | None) -> int:
-    """Print what is left of a failing seed, and its trace, and draw it; return the exit code."""
+    """Print the smallest failing plan found for a seed, and its trace; return the exit code."""
     shrunk = shrink(draw_plan(seed, members))
     if shrunk is None:
         print(f"seed {seed} with {members} members violates nothing: there is nothing to shrink")

@@ -4,7 +4,7 @@ from kvorum.membership.documents import Member
 
 
 def url_of(number: int) -> str:
-    """Return where the others reach a machine."""
+    """Return the URL at which peers reach a machine."""
     return f"http://m{number}:2380"
 
 
@@ -14,5 +14,5 @@ def number_of(url: str) -> int:
 
 
 def name_of(member: Member) -> str:
-    """Return the name of the machine that was added for a member."""
+    """Return the name of a member's machine, by the member's first peer URL."""
     return f"m{number_of(member.peer_urls[0])}"

@@ -1,8 +1,8 @@
-"""Administrators: they make users and roles, put them in force, and go on to change them.
+"""Administrators: clients that create users and roles, enable authentication, and change both.
 
-What is set up in the beginning, by all of them together, is asked for until it is there. After that
-they ask for this and that by chance, whether or not it can be done: roles and permissions come and
-go, passwords change, users are removed and added again, and authentication is disabled for a while.
+Together they first complete a setup, repeating each request until it succeeds. Afterwards they send
+random requests, possible or not: they create and delete roles and permissions, change passwords,
+remove users and add them again, and disable authentication for a while.
 """
 
 from collections import deque
@@ -39,13 +39,13 @@ FIRST_NUMBER = 4000
 PATIENCE = (0.5, 3.0)
 SHORT_PATIENCE = (0.3, 1.0)
 TRIES_MAX = 10
-"""How often something is given to a user, or by a role, that may be gone for good."""
+"""Answers NO_USER or NO_ROLE after which a request is dropped: the name may be gone for good."""
 KNOWN_CHANCE = 0.8
-"""That administrators take away what is there."""
+"""The chance that a request to revoke names a permission or role that is granted."""
 ROOT_CHANCE = 0.2
-"""That a password which changes is that of `root`."""
+"""The chance that a password change is for `root`."""
 EARLY_CHANCE = 0.7
-"""That users are in force as soon as there is `root`."""
+"""The chance that authentication is enabled as soon as `root` exists, before the rest of setup."""
 AGAIN_SECONDS = 0.02
 DISABLED_SECONDS = (0.05, 0.5)
 ALL = (b"\0", b"\0")
@@ -65,7 +65,7 @@ _RANGES = (
     (b"election/", b"election0"),
     ALL,
 )
-"""What is granted: ranges that overlap, touch and are nested, single keys, ends that are open."""
+"""Ranges to grant: overlapping, adjacent and nested ones, a single key, and open ends."""
 _TYPES = (Permission.READ, Permission.WRITE, Permission.READWRITE)
 _KINDS = (
     ("grant", 5.0),
@@ -80,11 +80,11 @@ _KINDS = (
 )
 
 Wanted = deque[list[Any]]
-"""Requests that have to be done, each list in its order."""
+"""Lists of requests that must succeed; requests of one list are sent in order."""
 
 
 class Administrator:
-    """One administrator, busy until it is told to stop."""
+    """One administrator, which sends requests until `stop`."""
 
     __slots__ = (
         "_asked",
@@ -109,7 +109,8 @@ class Administrator:
         badge = users.badge(self.name, ROOT)
         self._caller = Caller(world, badge, history, FIRST_NUMBER + number, self.name)
         self._caller.roams = 1.0
-        # What all of them have to do, and what this one is at; repeated until it is done.
+        # All administrators share `_wanted`. `_chain` is this one's list: its first request is
+        # repeated until it succeeds.
         self._wanted = wanted
         self._chain: deque[Any] = deque()
         self._tries = 0
@@ -119,21 +120,21 @@ class Administrator:
             self._set_up()
 
     def start(self) -> None:
-        """Begin at once: users are there early in a run."""
+        """Send the first request at once: users exist early in a run."""
         self._world.after(self._random.uniform(0.0, 0.1), self._next)
 
     def stop(self) -> None:
-        """Ask for nothing more, and stop waiting."""
+        """Send no more requests, and stop waiting for an answer."""
         self.is_stopped = True
         self._caller.give_up()
 
-    # What they ask for.
+    # Choosing requests.
 
     def _roles(self) -> list[str]:
         return [f"r{number}" for number in range(1, self._users.realm.roles + 1)]
 
     def _set_up(self) -> None:
-        """Note what has to be there in the beginning."""
+        """Queue the requests that create the first users, roles and permissions."""
         random = self._random
         self._chain += [self._added(ROOT), AuthUserGrantRoleRequest(user=ROOT, role=ROOT)]
         wide = AuthRoleGrantPermissionRequest(
@@ -147,7 +148,7 @@ class Administrator:
         for name in self._users.realm.names:
             given = random.sample(self._roles(), random.randint(1, len(self._roles())))
             chains.append([AuthUserGrantRoleRequest(user=name, role=role) for role in given])
-        # Mostly they are in force before they are complete.
+        # Mostly authentication is enabled before the setup is complete.
         if random.random() < EARLY_CHANCE:
             self._chain.append(AuthEnableRequest())
         else:
@@ -168,12 +169,12 @@ class Administrator:
         return AuthRoleGrantPermissionRequest(name=role, perm=perm)
 
     def _name(self) -> str:
-        """Return a user that something happens to; seldom one who would be missed."""
+        """Return a user to change; seldom `WIDE`, as which most clients act."""
         names = self._users.realm.names
         return self._random.choice([*names, *names, *names, WIDE])
 
     def _drawn(self) -> Any:
-        """Return a request by chance."""
+        """Return a random request."""
         random = self._random
         if random.random() < self._users.realm.disable_chance:
             self._world.after(random.uniform(*DISABLED_SECONDS), self._want, AuthEnableRequest())
@@ -236,7 +237,7 @@ class Administrator:
     def _want(self, request: Any) -> None:
         self._wanted.appendleft([request])
 
-    # One after the other.
+    # Sending requests one after the other.
 
     def _next(self) -> None:
         if self.is_stopped:
@@ -256,7 +257,7 @@ class Administrator:
         self._caller.ask(asked, self._random.uniform(*patience), then)
 
     def _tried(self, record: Record) -> None:
-        """Do what has to be done again, unless it is done, or seems to be impossible."""
+        """Repeat a request of the setup, unless it succeeded, is not needed or seems impossible."""
         text = getattr(record.response, "text", "")
         self._tries += text in (NO_USER, NO_ROLE)
         is_done = record.is_answered or text in (USER_EXISTS, ROLE_EXISTS)

@@ -1,4 +1,4 @@
-"""What clients send to a process, until a turn of its server, or of its proxy, takes it."""
+"""Requests and events from clients, queued until a turn of the process's server or proxy."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from kvorum.sim.edge import Answered, Head, SimulatedEdge
 
 REFUSED = Status(Code.UNAVAILABLE, "connection refused")
-"""The request was not even sent."""
+"""The answer of a process that is down: the request was not even sent."""
 CLIENT_LISTENER = 0
 _OPENINGS = (EventKind.OPENED, EventKind.HTTP_OPENED)
 
 
 class Front(Protocol):
-    """Who answers clients: a machine with its member, or a proxy."""
+    """The process that answers clients: a machine with its member, or a proxy."""
 
     number: int
     is_dead: bool
@@ -28,21 +28,21 @@ class Front(Protocol):
 
     @property
     def member(self) -> object:
-        """Who serves; None if nobody does."""
+        """The member or proxy that serves; None while the process is down."""
 
     @property
     def incarnation(self) -> int:
         """A number that changes with every start and every end of the process."""
 
     def later(self, call: Callable[..., None], *arguments: object) -> bool:
-        """Put something off if the process stands still; return whether it was put off."""
+        """Defer a call while the process is paused; return whether it was deferred."""
 
     def request_turn(self) -> None:
-        """Let a turn be run soon."""
+        """Schedule a turn soon."""
 
 
 class Arrivals:
-    """The requests and events that arrived at one process; they wait while it is full."""
+    """The requests and events that arrived at one process; they wait while its server is full."""
 
     __slots__ = ("_abandoned", "_events", "_machine", "_requests")
 
@@ -50,17 +50,17 @@ class Arrivals:
         self._machine = machine
         self._requests: list[Request] = []
         self._events: list[Event] = []
-        # Calls that were given up before they arrived; also some that have ended.
+        # Calls whose clients hung up before they arrived; also some that have ended.
         self._abandoned: set[int] = set()
 
     def take(self) -> tuple[list[Request], list[Event]]:
-        """Return what arrived."""
+        """Return the queued requests and events, and empty the queues."""
         requests, self._requests = self._requests, []
         events, self._events = self._events, []
         return requests, events
 
     def forget(self) -> None:
-        """Forget what arrived: the process has ended."""
+        """Empty the queues: the process has ended."""
         self._requests, self._events = [], []
 
     def calls(self) -> set[int]:
@@ -119,7 +119,7 @@ class Arrivals:
     ) -> None:
         """Take the head of an HTTP request; a machine that is down refuses the connection.
 
-        So does the system, later, if the process that stood still ends before it has seen it.
+        If the process is paused, and ends before it reads the head, the connection breaks.
         """
         machine = self._machine
         now = machine.incarnation
@@ -137,7 +137,7 @@ class Arrivals:
             self.stream_event(EventKind.HTTP_OPENED, call, detail)
 
     def stream_event(self, kind: EventKind, call: int, detail: object) -> None:
-        """Take what happened to a stream."""
+        """Queue an event of a stream."""
         machine = self._machine
         if machine.is_dead or not machine.edge.is_open(call):
             return
@@ -149,9 +149,9 @@ class Arrivals:
         machine.request_turn()
 
     def hang_up(self, call: int) -> None:
-        """Note that a client is gone: a stream's end is reported, a unary answer is not taken.
+        """Handle a client that hangs up: report the end of a stream or a marked unary call.
 
-        A call that no turn has taken yet is never heard of.
+        The server never sees a call that no turn has taken yet.
         """
         edge = self._machine.edge
         if self._withdraw(call):
@@ -159,11 +159,11 @@ class Arrivals:
         elif edge.reports_end(call):
             self.stream_event(EventKind.ENDED, call, None)
         elif not edge.forget(call):
-            # It may not have arrived yet.
+            # The call may not have arrived yet.
             self._abandoned.add(call)
 
     def _withdraw(self, call: int) -> bool:
-        """Take back a call that waits for a turn; return whether it did."""
+        """Remove a call from the queues; return whether it was there."""
         requests, events = self._requests, self._events
         if any(request[0] == call for request in requests):
             self._requests = [request for request in requests if request[0] != call]
@@ -174,11 +174,11 @@ class Arrivals:
         return True
 
     def ended_before(self, call: int) -> None:
-        """Report the end of a unary call that had ended before anybody asked for the report."""
+        """Report the end of a unary call that ended before the server asked for the report."""
         self._events.append((EventKind.ENDED, call, None))
         self._machine.request_turn()
 
     def unstall(self, call: int) -> None:
-        """Let the client of a stream take what waits for it."""
+        """Let the client of a stream read the data that waits for it."""
         if self._machine.edge.unstall(call):
             self.stream_event(EventKind.WRITABLE, call, None)

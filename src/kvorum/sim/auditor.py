@@ -1,8 +1,8 @@
-"""Looks at members after every turn: whether they did what the ledger says, and nothing else.
+"""Compares members with the ledger after every turn: each applied what was permitted, no more.
 
-A member that has applied an entry is at the revision that the ledger has after it, so every write
-that was permitted is there, and none that was refused. It has the users and roles of the ledger at
-that entry, also after a restart and after a snapshot, and no token that has ended by then.
+A member that has applied an entry is at the ledger's revision for that entry, so it has made every
+permitted write and no refused one. It has the ledger's users and roles at that entry, also after a
+restart and after a snapshot, and no token that has ended by then.
 """
 
 from typing import NamedTuple
@@ -23,14 +23,14 @@ SAME = "members have the same users and roles"
 TOKENS = "tokens end with what they stand for"
 
 RUN_SECONDS_MAX = 200.0
-"""What lasts longer does not end in a run."""
+"""A token with a longer lifetime does not expire within a run."""
 
 Process = tuple[int, int]
-"""A machine's number, and which of its processes."""
+"""A machine's number, and the incarnation of its process."""
 
 
 class Seen(NamedTuple):
-    """A member as it was when it was last looked at."""
+    """A member's state at its last check."""
 
     process: Process
     auth: AuthStore
@@ -46,15 +46,16 @@ class Auditor:
     def __init__(self, history: History, token_seconds: float) -> None:
         self.ledger = Ledger()
         self._history = history
-        # Whether no token runs out in this run.
+        # Whether tokens outlive the run.
         self._keeps_tokens = token_seconds > RUN_SECONDS_MAX
         self._seen: dict[int, Seen] = {}
-        # The entries that a process has not applied by itself, from the first to the last.
+        # Ranges of entries, first to last, whose effects a process did not apply one by one: it
+        # read them from disk or from a snapshot.
         self._skipped: dict[Process, list[tuple[int, int]]] = {}
         self._checked = 1
 
     def committed(self, log: RaftLog, last: int) -> None:
-        """Take what a member knows to be committed."""
+        """Give the ledger the entries that a member knows to be committed."""
         first = self.ledger.last + 1
         if first <= last:
             for entry in log.slice(first, last + 1, NO_LIMIT):
@@ -62,7 +63,7 @@ class Auditor:
                 self.ledger.take(entry.index, entry.data if is_request else b"")
 
     def has_applied(self, process: Process, index: int) -> bool:
-        """Return whether a process has applied an entry by itself, if it has got so far."""
+        """Return whether a process that is past an entry has applied it, and not skipped it."""
         skipped = self._skipped.get(process, [(0, index)])
         return not any(first <= index <= last for first, last in skipped)
 
@@ -74,7 +75,7 @@ class Auditor:
             if seen.applied == applied and seen.auth is member.auth:
                 return
             if seen.auth is not member.auth:
-                # And it may have ended what it knew before.
+                # The snapshot that replaced the users may have ended tokens known before.
                 self._skipped[process].append((0, applied))
         else:
             self._skipped[process] = [(0, applied)]
@@ -90,7 +91,7 @@ class Auditor:
     def _check_effects(self, name: str, member: Member) -> None:
         ledger, history = self.ledger, self._history
         expected, found = ledger.main_at(member.applied), member.store.revision
-        # The effects of an entry that takes several turns come before it counts as applied.
+        # An entry that takes several turns has effects before it counts as applied.
         is_amid = member.apply_queue.slices is not None
         if found != expected and not (is_amid and found == expected + 1):
             raise Violation(
@@ -128,7 +129,7 @@ def index_of(token: str) -> int:
 
 
 def _check_users(name: str, applied: int, auth: AuthStore, state: State) -> None:
-    """Require that a member has the users and roles that the log gives it."""
+    """Require that a member's users and roles are those of the ledger."""
     users, roles = {}, {}
     for each in auth.users:
         user = auth.user(each)

@@ -1,9 +1,9 @@
-"""Answers were permitted, and refusals are explained, judged when a run is over.
+"""Judges after a run whether answers were permitted and refusals are explained.
 
-A call is judged by the states that users were in while it was under way: an answer needs one in
-which its caller may have it, a refusal one that gives it. What goes through the log is judged by
-its own entry. The states are those of the ledger, from what the member had applied when it was
-asked, or from what was committed by then where an answer must be current.
+A call is judged by the states of users that existed while it was under way: an answer needs a state
+that permits it to its caller, a refusal needs one that causes it. A request that goes through the
+log is judged by its own entry. The states are the ledger's, from the entry that the member had
+applied when it got the call, or from the last one committed by then if an answer must be current.
 """
 
 from collections.abc import Callable, Iterable
@@ -59,7 +59,7 @@ _ENTRIES: dict[str, tuple[str, Any]] = {
         etcd.AuthRoleRevokePermissionRequest,
     ),
 }
-"""What is decided when it is applied."""
+"""Requests that a member judges when it applies their entries."""
 
 _FOR_ADMINISTRATORS = frozenset(
     f"/etcdserverpb.{name}"
@@ -91,13 +91,13 @@ _FOR_USERS = frozenset(
         "Auth/RoleGet",
     )
 )
-"""Users may do some of that only if a lease is theirs, or an administrator's; see `_user`."""
+"""Some of these also need a permission on the keys of a lease, or the root role."""
 
 Permits = Callable[[State], bool]
 
 
 class Judge:
-    """Judges what was done with badges."""
+    """Judges the calls that clients made with their badges (their credentials)."""
 
     __slots__ = ("_auditor", "_ledger", "_logins", "_passwords", "_token_seconds")
 
@@ -105,7 +105,7 @@ class Judge:
         self._auditor = auditor
         self._ledger: Ledger = auditor.ledger
         self._token_seconds = users.realm.token_seconds
-        # When the login began that gave a token.
+        # When the login started that gave a token.
         self._logins = {
             etcd.AuthenticateResponse.FromString(visit.result).token: visit.started
             for visit in users.visits
@@ -114,7 +114,7 @@ class Judge:
         self._passwords: dict[tuple[str, bytes], bool] = {}
 
     def judge(self, visit: Visit) -> None:
-        """Raise Violation if nothing explains what was answered."""
+        """Raise Violation if no state explains the answer."""
         if visit.path == LOGIN_PATH:
             is_explained = self._is_login_explained(visit)
         elif visit.path in _ENTRIES and not _is_read(visit):
@@ -143,11 +143,11 @@ class Judge:
             )
 
     def _states(self, visit: Visit, *, is_current: bool = False) -> list[State]:
-        """Return the states that a call may have met; later ones if its answer is current."""
+        """Return the states a call may have met; from its start on if its answer is current."""
         first = visit.since if is_current else min(visit.applied, visit.since)
         return self._ledger.states(first, visit.until)
 
-    # What is decided where it is asked.
+    # Requests that the member judges when it receives them.
 
     def _is_explained(self, visit: Visit, is_current: bool, permits: Permits) -> bool:
         if isinstance(visit.result, Status):
@@ -171,7 +171,7 @@ class Judge:
                 asked.add(etcd.AuthUserGetRequest.FromString(visit.payload).name)
             return any(asked - state.users.keys() for state in states)
         if text == DENIED:
-            # Whether a lease has keys of others is not known here.
+            # This check does not know whether a lease has keys of others.
             is_about_leases = visit.path in _FOR_USERS
             return any(
                 state.is_enabled
@@ -182,9 +182,9 @@ class Judge:
         return True
 
     def _is_token_bad(self, visit: Visit) -> bool:
-        """Return whether a token may be unknown where it was shown."""
+        """Return whether the member that got a token may not know it."""
         if visit.is_proxied:
-            # Which process was asked is not known, and new ones know no tokens.
+            # The check cannot see which process was asked, and a new process knows no tokens.
             return visit.token is not None
         if visit.token is None or visit.machine is None:
             return False
@@ -198,7 +198,7 @@ class Judge:
         waited = visit.finished - visit.started >= visit.machine.config.request_seconds_max
         return has_ended or ran_out or waited or not self._auditor.has_applied(process, made_at)
 
-    # What is decided when it is applied.
+    # Requests that members judge when they apply them.
 
     def _is_entry_explained(self, visit: Visit) -> bool:
         refusal = visit.result.text if isinstance(visit.result, Status) else None
@@ -218,7 +218,7 @@ class Judge:
         )
 
     def _entries(self, kind: str, request: Any) -> Iterable[Entry]:
-        """Return the entries of a request; passwords are hashed before they are in one."""
+        """Return the entries of a request; with a password, by name: entries hold its hash."""
         if not hasattr(request, "hashedPassword"):
             return self._ledger.entries.get((kind, request.SerializeToString()), ())
         return [
@@ -272,16 +272,16 @@ _TOLD = frozenset(
         permissions.NO_ROOT_ROLE,
     )
 )
-"""Refusals that only an entry gives; whatever else is told has nothing to do with users."""
+"""Refusals that only an entry gives; other refusals have nothing to do with users."""
 
 
 def _is_shown(state: State, visit: Visit) -> bool:
-    """Return whether what was shown stands for the user."""
+    """Return whether the token that the caller showed is the user's."""
     return visit.token is not None and state.tokens.get(visit.token) == visit.user
 
 
 def _is_nobody(states: list[State], visit: Visit) -> bool:
-    """Return whether a caller may have counted as nobody: it showed nothing, or nobody looked."""
+    """Return whether a caller may count as nobody: it showed no token, or none was needed."""
     may_be_nobody = visit.token is None or any(not state.is_enabled for state in states)
     return may_be_nobody and any(state.is_enabled for state in states)
 
@@ -302,7 +302,7 @@ def _permits(state: State, user: str, wanted: list[Wanted]) -> bool:
 
 
 def _is_read(visit: Visit) -> bool:
-    """Return whether a transaction only reads, and so is no entry."""
+    """Return whether a transaction only reads, and so needs no entry."""
     if not visit.path.endswith("/Txn"):
         return False
     request = etcd.TxnRequest.FromString(visit.payload)
@@ -310,7 +310,7 @@ def _is_read(visit: Visit) -> bool:
 
 
 def _read_by(visit: Visit) -> tuple[bool, list[Wanted]] | None:
-    """Return whether a read has to be current, and what it reads; None if it is no read."""
+    """Return whether a read must be current, and its ranges; None if it is no read."""
     if visit.path in ("/etcdserverpb.KV/Range", "/etcdserverpb.KV/RangeStream"):
         read = etcd.RangeRequest.FromString(visit.payload)
         return not read.serializable, [(read.key, read.range_end, False)]

@@ -1,10 +1,10 @@
-"""Narrows the moments at which operations can have taken effect, before any order is tried.
+"""Narrows the interval in which each operation took effect, before the search tries orders.
 
 An operation that saw a value came after the one that wrote it, and no other write of that key lies
 between them: the writer of a value and those that saw it form a block. So if any operation of one
-block returned before any of another was invoked, all of the one come before all of the other. That
-moves invocations up and returns down, until nothing moves any more, or an operation would have to
-return before it was invoked.
+block returned before any of another was invoked, all of the first block come before all of the
+second. That moves invocations up and returns down, until nothing moves any more, or an operation
+would have to return before it was invoked.
 """
 
 from bisect import bisect_left, bisect_right
@@ -27,7 +27,7 @@ class _Value:
 
 
 def narrow(prepared: Prepared) -> int | None:
-    """Narrow the moments, and note what precedes what; return an operation that has none left."""
+    """Narrow intervals and record precedence; return an operation without an interval."""
     by_key = _values_by_key(prepared)
     for _ in range(ROUNDS_MAX):
         before = (list(prepared.invoked), list(prepared.returned))
@@ -45,7 +45,7 @@ def narrow(prepared: Prepared) -> int | None:
 
 
 def _values_by_key(prepared: Prepared) -> list[list[_Value]]:
-    """Return for every key its values with a single, certain writer."""
+    """Return for every key the values that one certain operation wrote."""
     found: dict[int, _Value] = {}
     by_key: dict[int, list[_Value]] = {}
     for place, written in enumerate(prepared.written):
@@ -61,7 +61,7 @@ def _values_by_key(prepared: Prepared) -> list[list[_Value]]:
 
 
 def _tie(prepared: Prepared, values: list[_Value]) -> None:
-    """Let writers come before the operations that saw what they wrote."""
+    """Order writers before the operations that saw their values."""
     invoked, returned = prepared.invoked, prepared.returned
     for value in values:
         writer = value.writer
@@ -75,11 +75,11 @@ def _tie(prepared: Prepared, values: list[_Value]) -> None:
 
 
 def _order(prepared: Prepared, values: list[_Value]) -> None:
-    """Let the whole block of an earlier value come before the writer of a later one."""
+    """Order the whole block of an earlier value before the writer of a later one."""
     invoked, returned = prepared.invoked, prepared.returned
     by_return = sorted(values, key=lambda value: value.earliest_return)
     returns = [value.earliest_return for value in by_return]
-    # The two latest invocations of the values up to each place: one may be the value's own.
+    # The two latest invocations of the values up to each place: a value skips its own.
     latest: list[tuple[int, int, _Value]] = []
     first = second = -1
     holder = values[0]
@@ -119,7 +119,7 @@ def _order(prepared: Prepared, values: list[_Value]) -> None:
 
 
 def _note(prepared: Prepared, values: list[_Value]) -> None:
-    """Note for each writer which operations must be done before it."""
+    """Record for each writer the operations that must precede it."""
     by_return = sorted(values, key=lambda value: value.earliest_return)
     returns = [value.earliest_return for value in by_return]
     masks = [0]
@@ -127,7 +127,7 @@ def _note(prepared: Prepared, values: list[_Value]) -> None:
         masks.append(masks[-1] | _mask(value.members))
     for value in values:
         earlier = masks[bisect_left(returns, value.latest_invocation)]
-        # Operations of its own block may be among them.
+        # Operations of the writer's own block may be among them.
         prepared.precede[value.writer] |= earlier & ~_mask(value.members)
 
 

@@ -1,12 +1,13 @@
-"""Members that applied the same have the same in every bucket, and in memory what a start reads.
+"""Members that applied the same entries have equal buckets, and in memory what a start would read.
 
-Read through the backend, with what it has not written yet. The rows of bucket `key` are compared
-with the history, and by HashKV, elsewhere; here it is only required that a compaction which is done
-has left nothing behind. In bucket `meta` some entries are a member's own:
+The backend is read with its pending writes. Other checks compare the rows of bucket `key` with the
+history, and by HashKV; here a finished compaction must have left nothing behind. In bucket `meta`
+some entries are a member's own:
 
-- index and term of the last applied entry are those of the last flush; the newer ones are compared
-- the compaction that is finished is behind the one that is scheduled for as long as it takes
-- the storage version is set by each member when it finds time for it; those that have it agree
+- index and term of the last applied entry are as of the last flush; the check compares the newer
+  ones in memory
+- the finished compaction lags behind the scheduled one while the compaction runs
+- each member sets the storage version in its own time; members that have it agree
 """
 
 from collections.abc import Iterable
@@ -38,7 +39,7 @@ _ROWS_MAX = 1 << 30
 
 
 def check_buckets(machines: Iterable[Machine], history: History) -> None:
-    """Compare members that have all applied the same."""
+    """Compare members that have all applied the same entries."""
     first: tuple[str, dict[str, object]] | None = None
     version: tuple[str, bytes] | None = None
     for machine in machines:
@@ -70,7 +71,7 @@ def check_buckets(machines: Iterable[Machine], history: History) -> None:
 
 
 def _contents(backend: Backend) -> dict[str, object]:
-    """Return what must be the same at all members, by name."""
+    """Return the contents that must be equal at all members, by name."""
     contents: dict[str, object] = {
         bucket.decode(): backend.items(bucket) for bucket in BUCKETS if bucket not in (KEY, META)
     }
@@ -86,7 +87,7 @@ def _conf_state(backend: Backend) -> ConfState | None:
 
 
 def _pairs(member: Member) -> list[tuple[str, object, object]]:
-    """Return what a start would read, and what the member has in memory, by name."""
+    """Return pairs of what a start would read and what the member has in memory, by name."""
     backend, cluster, lessor = member.backend, member.cluster, member.lessor
     alarms = Alarms(backend)
     alarms.restore()
@@ -122,13 +123,13 @@ def _pairs(member: Member) -> list[tuple[str, object, object]]:
 
 
 def _users(auth: AuthStore) -> list[object]:
-    """Return whether users are in force, their revision, and all of them with their roles."""
+    """Return whether authentication is enabled, its revision, and all users and roles."""
     users, roles = map(auth.user, auth.users), map(auth.role, auth.roles)
     return [auth.is_enabled, auth.revision, *map(str, users), *map(str, roles)]
 
 
 def _leased(backend: Backend) -> dict[int, list[bytes]]:
-    """Return the keys of each lease, in order, by what the rows say."""
+    """Return the keys of each lease, in order, according to the rows."""
     newest: dict[bytes, int] = {}
     for revision, kv in backend.scan_rows(0, (1 << 96) - 1, _ROWS_MAX):
         newest[key_of(kv)] = 0 if revision & 1 else lease_of(kv)
@@ -140,7 +141,7 @@ def _leased(backend: Backend) -> dict[int, list[bytes]]:
 
 
 def _check_leftovers(name: str, member: Member, history: History) -> None:
-    """Require that a compaction which is done has left no row that nobody can read."""
+    """Require that a finished compaction has left no row that no read can reach."""
     store = member.store
     if store.compaction.is_pending:
         return

@@ -1,7 +1,7 @@
-"""How callers reach members: one request at a time, recorded with its outcome.
+"""How simulated clients call members: one request at a time, recorded with its outcome.
 
-A caller waits for a limited time. Requests and answers go into the history, which is judged at the
-end. Sooner or later a caller tries another member when one does not answer.
+A caller waits for a limited time. The history keeps requests and answers, and is judged at the end
+of the run. A caller that gets no answer sooner or later tries another member.
 """
 
 from collections.abc import Callable, Sequence
@@ -80,10 +80,10 @@ METHODS: dict[type, tuple[str, Any]] = {
         etcd.AuthRoleRevokePermissionResponse,
     ),
 }
-"""What is asked for, by the request's type: its path, and what it is answered with."""
+"""For each type of request, the path of its RPC and the type of its response."""
 
 STALL_SECONDS = 0.001
-"""When a client stops to read a stream that it has opened: before there is anything to read."""
+"""When a client stops reading a stream that it opened: before there is anything to read."""
 
 # These codes leave open whether a request took effect.
 _UNKNOWN = {
@@ -93,17 +93,17 @@ _UNKNOWN = {
     Code.CANCELLED,
     # A put that exceeds the quota when it is applied takes effect, and gets this error.
     Code.RESOURCE_EXHAUSTED,
-    # What a call is that was reset between a proxy and a member.
+    # A call that was reset between a proxy and a member ends like this.
     Code.INTERNAL,
 }
 
 
 class Calls(Protocol):
-    """What carries requests to members."""
+    """The transport that carries requests to members."""
 
     @property
     def members(self) -> Sequence[int]:
-        """The members that can be asked."""
+        """The members that clients can ask."""
 
     def call(
         self,
@@ -112,7 +112,7 @@ class Calls(Protocol):
         payload: bytes,
         answered: Callable[[bytes | Status | None], None],
     ) -> int:
-        """Send a request; `then` gets the answer later, or None if the connection broke."""
+        """Send a request; `answered` gets the answer, or None if the connection broke."""
 
     def open_stream(
         self,
@@ -121,26 +121,26 @@ class Calls(Protocol):
         answered: Callable[[bytes | Status | None], None],
         message: Callable[[bytes], None],
     ) -> int:
-        """Open a stream; its end is reported, as None if the connection broke."""
+        """Open a stream; `answered` gets its end, or None if the connection broke."""
 
     def send(self, member: int, call: int, payload: bytes) -> None:
         """Send a message on a stream."""
 
     def hang_up(self, member: int, call: int) -> None:
-        """Wait no longer for an answer, or break off a stream."""
+        """Abandon a call, or break off a stream."""
 
     def stall(self, member: int, call: int, seconds: float) -> None:
-        """Read nothing from a stream for a while."""
+        """Stop reading a stream for a while."""
 
     def is_ready(self) -> bool:
-        """Return whether there is nothing to wait for before the next request."""
+        """Return whether the client may send its next request now."""
 
     def stays(self, name: str, member: int) -> bool:
-        """Return whether a client of that name stays with a member because it was removed."""
+        """Return whether a client keeps to its member although that was removed."""
 
 
 class Way(Calls, Protocol):
-    """The same with metadata, which says who calls."""
+    """`Calls` with metadata, which identifies the caller."""
 
     def call(
         self,
@@ -150,7 +150,7 @@ class Way(Calls, Protocol):
         answered: Callable[[bytes | Status | None], None],
         metadata: Metadata | None = None,
     ) -> int:
-        """Send a request; `then` gets the answer later, or None if the connection broke."""
+        """Send a request; `answered` gets the answer, or None if the connection broke."""
 
     def open_stream(
         self,
@@ -160,26 +160,26 @@ class Way(Calls, Protocol):
         message: Callable[[bytes], None],
         metadata: Metadata | None = None,
     ) -> int:
-        """Open a stream; its end is reported, as None if the connection broke."""
+        """Open a stream; `answered` gets its end, or None if the connection broke."""
 
 
 class Asked(NamedTuple):
-    """A request, and what is known about it before it is sent."""
+    """A request, and what its client knows about it before sending it."""
 
     kind: str
     request: Any
     expected: Pairs = ()
-    """The values of keys that it finds, if its compares hold."""
+    """The values of keys that the request finds, if its compares hold."""
     linearizable: bool = True
     """Whether the answer must be current."""
     in_pieces: bool = False
-    """Whether a range is to come as a stream."""
+    """Whether to read a range as a stream."""
     stalled: float = 0.0
-    """For how many seconds nothing of that stream is read."""
+    """For how many seconds the client does not read that stream."""
 
 
 class Caller:
-    """A caller with a name, which waits for each answer before it asks again."""
+    """A named client that waits for each answer before it sends the next request."""
 
     __slots__ = (
         "_calls",
@@ -203,13 +203,13 @@ class Caller:
         self.name = name
         self._random: Random = world.stream(f"caller {name}")
         self.member = self._random.choice(calls.members)
-        # How soon it tries another member when this one does not answer.
+        # The chance to turn to another member after a failure; after an answer, a tenth of it.
         self.roams = self._random.choice([0.05, 1.0])
-        # The call that is waited for, its record, and the callback for its outcome.
+        # The call under way, its record, and the callback for its outcome.
         self._waiting: tuple[int, Record, Callable[[Record], None]] | None = None
 
     def ask(self, asked: Asked, patience: float, then: Callable[[Record], None]) -> Record:
-        """Send a request; `then` gets its record once it was answered or given up."""
+        """Send a request; `then` gets its record once it is answered or abandoned."""
         assert self._waiting is None, f"{self.name} waits for an answer"
         world, history, member = self._world, self._history, self.member
         record = Record(
@@ -246,7 +246,7 @@ class Caller:
         return record
 
     def give_up(self) -> None:
-        """Wait no longer, if there is something to wait for."""
+        """Abandon the call under way, if there is one."""
         if self._waiting is not None:
             self._lose_patience(self._waiting[1])
 

@@ -1,4 +1,4 @@
-"""Many seeds, on all cores. A failing one is run again with a trace, and must fail the same way."""
+"""Runs many seeds on all cores; a replay of a failing seed must give the same violation."""
 
 import itertools
 import os
@@ -13,23 +13,23 @@ from kvorum.sim.trace import Trace
 
 SEEDS_PER_TASK = 5
 SIZES = (3, 1, 3, 5)
-"""How many members the clusters have; the seeds take turns."""
+"""The sizes of clusters, which the seeds take in turn."""
 
 Task = tuple[int, int]
 """A seed and the number of members."""
 
 
 def size_of(seed: int, sizes: Sequence[int] = SIZES) -> int:
-    """Return how many members a seed has."""
+    """Return the number of members in a seed's cluster."""
     return sizes[seed % len(sizes)]
 
 
 def run_seeds(
     first_seed: int, count: int, sizes: Sequence[int] = SIZES, *, proxies: bool = False
 ) -> Iterator[Outcome]:
-    """Run so many seeds in order, on all cores; yield the outcome of each, in order.
+    """Run `count` seeds on all cores; yield their outcomes in order.
 
-    With `proxies`, those that have none are left out, and do not count.
+    With `proxies`, seeds without proxies are left out, and do not count.
     """
     seeds = (
         seed
@@ -50,13 +50,13 @@ def _run(task: Task) -> Outcome:
 
 
 def replay(seed: int, members: int) -> tuple[Outcome, Trace]:
-    """Run a seed with its trace."""
+    """Run a seed, and record its trace."""
     trace = Trace()
     return simulate(seed, members, trace), trace
 
 
 class Summary:
-    """The outcome of many runs."""
+    """The combined outcomes of many runs."""
 
     __slots__ = ("counts", "failed", "faults", "marks", "seconds", "seeds")
 
@@ -69,7 +69,7 @@ class Summary:
         self.marks: Counter[str] = Counter()
 
     def add(self, outcome: Outcome) -> None:
-        """Add a run."""
+        """Add the outcome of a run."""
         self.seeds += 1
         self.seconds += outcome.seconds
         self.counts.update(outcome.counts)
@@ -79,11 +79,11 @@ class Summary:
             self.failed.append(outcome)
 
     def missed(self) -> list[str]:
-        """Return the listed marks that no run has reached."""
+        """Return the listed coverage points that no run has reached."""
         return [name for name in LISTED if not self.marks[name]]
 
     def lines(self, first_seed: int, elapsed: float) -> list[str]:
-        """Return all of it; the last line has what matters."""
+        """Return the report's lines; the last one is the summary."""
         told = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)
         reached = ", ".join(f"{name} {self.marks[name]}" for name in sorted(self.marks))
         faults = ", ".join(f"{count} {name}" for name, count in self.faults.items() if count)

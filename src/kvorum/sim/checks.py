@@ -1,4 +1,4 @@
-"""What must hold for requests for keys, judged when a run is over; each check is named for it."""
+"""Guarantees for requests on keys, judged after a run; each check is named for its guarantee."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ _KV = PutRequest, RangeRequest, DeleteRangeRequest, TxnRequest
 
 
 def check_answers(history: History) -> None:
-    """Compare every answer with what the history gives at the revision it names."""
+    """Compare every answer with the history at the revision in the answer's header."""
     for record in history.records:
         if not isinstance(record.request, _KV) or record.response is None:
             continue
@@ -71,12 +71,12 @@ def _check_answer(history: History, record: Record) -> None:
 
 
 def _check_refusal(history: History, record: Record) -> None:
-    """Require that a read in the past was refused only where its revision is really gone."""
+    """Require that a member refused to read a revision only where it really lacked it."""
     request, status = record.request, record.response
     if not isinstance(request, RangeRequest):
         return
     if status == COMPACTED and not request.revision and record.linearizable:
-        # It began at the newest revision, in pieces.
+        # The read, in pieces, began at the newest revision.
         known = revision_answered_before(history, record.invoked)
         if history.compacted <= known:
             raise Violation(
@@ -104,7 +104,7 @@ def _check_refusal(history: History, record: Record) -> None:
 
 
 def revision_answered_before(history: History, moment: int) -> int:
-    """Return the newest revision that a linearizable answer before a moment had."""
+    """Return the newest revision in the linearizable answers returned before a moment."""
     return max(
         (
             record.response.header.revision
@@ -148,7 +148,7 @@ def check_order(history: History) -> None:
 
 
 def check_linearizable(history: History) -> None:
-    """Require that all operations could have happened one after the other."""
+    """Require that some sequential order explains all operations."""
     contradiction = find_contradiction(reduce_history(history))
     if contradiction is not None:
         raise Violation(
@@ -160,7 +160,7 @@ def check_linearizable(history: History) -> None:
 
 
 def check_once(history: History) -> None:
-    """Require that no write took effect twice, and no refused one at all."""
+    """Require that no write took effect twice, and no refused write took effect at all."""
     refused = {
         put.value: record
         for record in history.records

@@ -1,7 +1,7 @@
-"""Clients that ask one thing after the other, of one of two shapes; they speak request bytes.
+"""Clients that send one request after the other; a client's shape decides which requests.
 
-A client retries a read that failed. It never resends a write whose outcome is unknown, since it may
-have taken effect. Kubernetes' shape reads the object again and continues from there.
+A client retries a read that failed. It never resends a write whose outcome is unknown, since the
+write may have taken effect. A client of Kubernetes' shape reads the object again and continues.
 """
 
 from collections.abc import Callable
@@ -23,13 +23,13 @@ READER_PATIENCE = (0.2, 1.0)
 
 
 class Shape(Protocol):
-    """What a client asks for next, and what it learns from answers."""
+    """Chooses a client's requests, and learns from the answers."""
 
     def next(self) -> Asked:
         """Return the next request."""
 
     def learn(self, record: Record) -> None:
-        """Take an answer, which is neither lost nor a refusal."""
+        """Take an answer that is neither lost nor a refusal."""
 
 
 SHAPES: dict[str, Callable[[Random, History, Workload, int], Shape]] = {
@@ -40,11 +40,11 @@ SHAPES: dict[str, Callable[[Random, History, Workload, int], Shape]] = {
     CACHED: CachedShape,
 }
 CACHED_TIMES = 6
-"""How many times as much clients of that shape ask for, in as much less time each."""
+"""How many times as many requests clients of shape `CACHED` send, with pauses as much shorter."""
 
 
 class Client:
-    """One client, busy until it is told to stop."""
+    """One client, which sends its requests until they are used up or it is stopped."""
 
     __slots__ = (
         "_asked",
@@ -88,7 +88,7 @@ class Client:
         self.is_stopped = False
 
     def start(self) -> None:
-        """Begin soon."""
+        """Send the first request soon."""
         self._world.after(self._random.uniform(0.0, 0.5), self._next)
 
     def _next(self) -> None:
@@ -115,7 +115,7 @@ class Client:
         if not failed:
             self._shape.learn(record)
         pause = 0.0
-        # A client that had to wait has more to do by now.
+        # A client that had to wait has a backlog, and sends its next request at once.
         if world.now - record.started < BACKLOG_SECONDS and random.random() < 0.5:
             pause = random.expovariate(1.0) * self._think
         if failed:

@@ -1,7 +1,7 @@
 """A cluster of machines, the network between them, and how clients reach them.
 
-Members are also checked here, from outside, after every turn, for states that no member may ever be
-in.
+After every turn of a member, the cluster also checks it from outside for states that no member may
+ever be in.
 """
 
 from collections.abc import Callable
@@ -43,17 +43,17 @@ from kvorum.sim.violation import Violation
 from kvorum.sim.world import World
 
 DIFFERS = "found data inconsistency with peers"
-"""What a member logs when it stops because its hash differs from those of others."""
+"""The log message of a member that stops because its hash differs from those of others."""
 TOKEN_SECONDS = 300.0
 ROUNDING_SECONDS = 0.01
 """By how much the clocks of members may fall short of the sum of their intervals."""
 ONE_CONFIGURATION = "one configuration"
 _HANG_UP_SECONDS = (0.0, 0.001, 0.005, 0.03, 0.2)
-"""After how long clients hang up that do so soon, on average."""
+"""Average delays after which impatient clients hang up, in seconds."""
 
 
 class Cluster:
-    """Members, numbered from 1, and their world."""
+    """Members, numbered from 1, with their machines and the faults that hit them."""
 
     __slots__ = (
         "_calls",
@@ -121,23 +121,23 @@ class Cluster:
         # For each committed entry, by index: its term, and the term of the member that first knew
         # of its commit.
         self._committed: dict[int, tuple[int, int]] = {}
-        # By the index of the last applied entry, from the founders' own entries on.
+        # Configurations by the index of the last applied entry, from the founders' own entries on.
         self._configurations: dict[int, ConfState] = {}
-        # How often raft's was compared with the applied one, because either had changed.
+        # How often a change made the check compare raft's configuration with the applied one.
         self.configurations_compared = 0
         self._founders = size
-        # Called after every turn in which a member is about to get another state.
+        # Called after every turn of a member that installs a snapshot.
         self.installing: Callable[[Machine], None] | None = None
-        # Where there are users: who says what each committed entry has to do.
+        # Compares members with the ledger in runs with users; None in other runs.
         self.auditor: Auditor | None = None
         self.token_seconds = TOKEN_SECONDS
-        # Hashes made by machines without damage, by revision, compaction and kind.
+        # Hashes from machines without damage, by revision, compaction and kind.
         self._hashes: dict[tuple[int, int, bool], int] = {}
         self._numbers: dict[int, int] = {}
         self._directory = directory
         self._options = options
         self.machines: dict[int, Machine] = {}
-        # Those between clients and members; their numbers are no machine's.
+        # Proxies between clients and members; no machine has their numbers.
         self.proxies: dict[int, Front] = {}
         initial = {f"m{each}": (f"http://m{each}:2380",) for each in self.members}
         for number in self.members:
@@ -175,14 +175,14 @@ class Cluster:
         return machine
 
     def add_machine(self, number: int, flags: InitialCluster, start: Start) -> Machine:
-        """Set up an empty machine for a member that was added, with the members of a cluster."""
+        """Set up an empty machine for an added member, with `flags` as its initial cluster."""
         machine = self._set_up(number, flags)
         machine.initial_start = start
         machine.is_existing = True
         return machine
 
     def remove_machine(self, machine: Machine) -> None:
-        """Give up a machine for good."""
+        """Abandon a machine for good."""
         if self.links is not None:
             self.links.close(machine.peer_urls[0])
         machine.line("given up", Kind.GIVEN_UP)
@@ -190,7 +190,7 @@ class Cluster:
         del self.machines[machine.number]
 
     def start(self) -> None:
-        """Start all members, and let things go wrong."""
+        """Start all members, and start to inject faults."""
         for machine in list(self.machines.values()):
             machine.start()
         self.nemesis.start()
@@ -198,26 +198,26 @@ class Cluster:
         self.director.start(self.nemesis.peace_at)
 
     def stopped(self, machine: Machine) -> None:
-        """Note that a member stopped itself, and had to: its disk failed or is damaged."""
+        """Report to the nemesis a member that had to stop: its disk failed or is damaged."""
         self.nemesis.stopped(machine)
 
     def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
-        """Check where a process without a log starts; return whether it may."""
+        """Check where a process without a log wants to start; return whether it may."""
         return self.operator.admits(machine, start, entrance)
 
     def refused(self, machine: Machine, error: BootstrapError) -> None:
-        """Note that a process without a log was refused, and ended."""
+        """Report to the operator that a process without a log was refused, and ended."""
         self.operator.refused(machine, error)
 
     def accounts_for(self, error: BaseException) -> bool:
         """Return whether a member had to stop because another one is damaged.
 
-        One that starts compares itself with the others, and cannot tell whose rows have changed.
+        A starting member compares hashes with the others, and cannot tell whose rows have changed.
         """
         return bool(self.nemesis.counts[DATABASE_FLIPS]) and DIFFERS in str(error)
 
     def stop_faults(self) -> None:
-        """Stop all faults, and start every member that is down."""
+        """Stop injecting faults, and start every member that is down."""
         if self._world.trace is not None:
             self._world.trace.line(self._world.now, "---", "faults end", Kind.FAULTS_END)
         self.faults = self.network.faults = without_faults()
@@ -231,15 +231,15 @@ class Cluster:
 
     @property
     def snapshots(self) -> int:
-        """How many messages were sent to other members."""
+        """How many snapshots members have sent to other members."""
         return sum(machine.snapshots_sent for machine in self.machines.values())
 
     def standing(self) -> list[Machine]:
-        """Return the machines of members; those of removed ones may be there as well."""
+        """Return the machines of members; machines of removed members may exist as well."""
         return [self.machines[number] for number in self.members]
 
     def has_committed(self, log: RaftLog) -> bool:
-        """Return whether a log has every entry that any member took for committed, on its disk."""
+        """Return whether a log has, on its disk, every entry that any member knew as committed."""
         first, last = log.first_index(), log.unstable.offset - 1
         return all(
             index <= last and (index < first or log.term(index) == term)
@@ -247,7 +247,7 @@ class Cluster:
         )
 
     def fork(self) -> None:
-        """Forget what was committed and who led: a new cluster is forced that lacks some of it."""
+        """Clear the record of commits and leaders: a new cluster is forced that lacks some."""
         for known in (
             self.leaders,
             self.leader_ids,
@@ -257,7 +257,7 @@ class Cluster:
         ):
             known.clear()
 
-    # What passes between members.
+    # Messages between members.
 
     def _find(self, raft_id: int) -> Machine | None:
         number = self._numbers.get(raft_id)
@@ -269,14 +269,14 @@ class Cluster:
         return None if number is None else self.machines.get(number)
 
     def has_had(self, voters: list[int], learners: list[int]) -> bool:
-        """Return whether these ever were the members; founders come one by one."""
+        """Return whether a configuration ever had these members; founders come one by one."""
         known = ((list(each.voters), list(each.learners)) for each in self._configurations.values())
         return any((sorted(some), sorted(more)) == (voters, learners) for some, more in known) or (
             not learners and self._founder_ids.issuperset(voters)
         )
 
     def said(self, sender: int, message: Message) -> None:
-        """Check a raft message that leaves a member."""
+        """Trace a raft message that leaves a member, and perhaps answer it with a fault."""
         if self.links is not None:
             self.network.sent += 1
             if self._world.trace is not None:
@@ -291,7 +291,7 @@ class Cluster:
             and self._random.random() < self.faults.vote_crash_chance
         ):
             machine = self.machines[sender]
-            # Mostly so soon that the new leader has told it nothing yet.
+            # Mostly before the new leader has sent it anything.
             delay = 0.01 * self._random.random() ** 3
             self._world.after(delay, self.nemesis.crash_voter, machine)
         chance = self.faults.transfer_pause_chance
@@ -302,10 +302,10 @@ class Cluster:
         if to in self.machines:
             receive(self.machines[to], sender, frame, self._world)
 
-    # How clients reach members, and proxies.
+    # Calls of clients to members and proxies.
 
     def front(self, number: int) -> Front | None:
-        """Return who answers clients under a number: a machine, or a proxy."""
+        """Return the process that answers clients under a number: a machine or a proxy."""
         return self.machines.get(number) or self.proxies.get(number)
 
     def call(
@@ -316,7 +316,7 @@ class Cluster:
         answered: Callable[[bytes | Status | None], None],
         metadata: Metadata | None = None,
     ) -> int:
-        """Send a request; `then` gets the answer later, or None if the connection broke."""
+        """Send a request; `answered` gets the answer, or None if the connection broke."""
         call, answered = self.begin(member, answered)
         random, front = self._clients, self.front(member)
         delay = random.uniform(*CLIENT_DELAY)
@@ -337,23 +337,23 @@ class Cluster:
         return call
 
     def begin(self, member: int, answered: Answered) -> tuple[int, Answered]:
-        """Return the number of a new call, and who is to be told of its end."""
+        """Return the number of a new call, and the callback for its end."""
         self._calls += 1
         return self._calls, self._hanging_up(member, answered)
 
     def forget(self, call: int) -> None:
-        """Note that a call has ended, or that its client has said so."""
+        """Note that a call has ended, or that its client hung up."""
         self._fickle.discard(call)
 
     def hang_up(self, member: int, call: int) -> None:
-        """Wait no longer for an answer, or break off a stream."""
+        """Abandon a call, or break off a stream."""
         self.forget(call)
         front = self.front(member)
         if front is not None:
             front.arrivals.hang_up(call)
 
     def _hanging_up(self, member: int, answered: Answered) -> Answered:
-        """Let the client of a new call hang up soon, if the seed says so."""
+        """Return the callback for a new call's end; its client may hang up soon."""
         chance, random = self.faults.hang_up_chance, self._hang_ups
         if not chance or random.random() >= chance:
             return answered
@@ -370,7 +370,8 @@ class Cluster:
                 self.hang_up(member, call)
                 answered(None)
 
-        # Before it arrives, while it waits for a turn, for others, for the disk; or hardly ever.
+        # Before the call arrives, while it waits for a turn, for others, for the disk; or hardly
+        # ever.
         usual = random.choice(_HANG_UP_SECONDS)
         self._world.after(random.expovariate(1 / usual) if usual else 0.0, hang_up)
         return ended
@@ -383,7 +384,7 @@ class Cluster:
         message: Callable[[bytes], None],
         metadata: Metadata | None = None,
     ) -> int:
-        """Open a stream; its end is reported, as None if the connection broke."""
+        """Open a stream; `answered` gets its end, or None if the connection broke."""
         call, answered = self.begin(member, answered)
         front = self.front(member)
         if front is None:
@@ -405,7 +406,7 @@ class Cluster:
         self._tell(member, EventKind.MESSAGE, call, payload)
 
     def half_close(self, member: int, call: int) -> None:
-        """Say that nothing more will be sent on a stream."""
+        """Half-close a stream: its client sends nothing more."""
         self._tell(member, EventKind.HALF_CLOSED, call, None)
 
     def _tell(self, member: int, kind: EventKind, call: int, detail: object) -> None:
@@ -415,24 +416,24 @@ class Cluster:
             self._world.after(CLIENT_DELAY[1], arrive, kind, call, detail)
 
     def stall(self, member: int, call: int, seconds: float) -> None:
-        """Read nothing from a stream for a while."""
+        """Stop reading a stream for a while."""
         front = self.front(member)
         if front is not None:
             front.edge.stall(call)
             self._world.after(seconds, front.arrivals.unstall, call)
 
     def is_ready(self) -> bool:
-        """Return whether there is nothing to wait for before the next request: never."""
+        """Return True: the client may always send its next request."""
         return True
 
     def stays(self, name: str, member: int) -> bool:
-        """Return whether a client of that name stays with a member because it was removed."""
+        """Return whether a client keeps to its member although that was removed."""
         chance = self.faults.stays_chance
         if not chance or member in self.members or member not in self.machines:
             return False
         return self._world.stream(f"stays {name}").random() < chance
 
-    # States that no member may ever be in.
+    # Checks for states that no member may ever be in.
 
     def turned(self, machine: Machine) -> None:
         """Check a member after its turn."""
@@ -486,7 +487,7 @@ class Cluster:
             self._look_at_alarms(machine, member)
         if raft.log.committed > machine.seen_committed:
             self._look_at_log(machine, member)
-        # This runs twice a turn: calls are made only where something has changed.
+        # This runs twice a turn: it calls checks only where something has changed.
         snapshot = raft.log.unstable.snapshot
         index = member.applied if snapshot is None else snapshot.index
         config = raft.tracker.config
@@ -494,7 +495,7 @@ class Cluster:
             self._look_at_configuration(machine, member, index, snapshot)
         if self.installing is not None and member.installation is not None:
             self.installing(machine)
-        # A turn that is looked at half-way may know of a step down that its member does not.
+        # Amid a turn raft may have stepped down while its member does not know that yet.
         if member.is_leader and raft.role == Role.LEADER:
             if term not in self.leaders:
                 self.leader_ids[term] = member.id
@@ -518,7 +519,7 @@ class Cluster:
             raise Violation("members are equal by HashKV", f"{machine.name} is told: {accused}")
 
     def _look_at_compaction(self, machine: Machine, store: Store) -> None:
-        """Require that somebody asked for it, or that members need not keep what it forgets."""
+        """Require that a client asked for the compaction, or that retention allows it."""
         history, config, now = self.history, machine.config, self._world.now
         revision = store.compacted_revision
         history.compacted = revision
@@ -539,7 +540,7 @@ class Cluster:
             )
 
     def hashed(self, machine: Machine, job: HashRows, value: int) -> None:
-        """Require that a hash over a damaged row is not what it would be without the damage."""
+        """Require that a hash over a damaged row differs from the hash without the damage."""
         of = job.revision, job.compact_revision, job.is_compaction
         if not machine.disk.is_damaged:
             self._hashes[of] = value
@@ -555,7 +556,7 @@ class Cluster:
         self.nemesis.counts["damaged rows hashed"] += 1
 
     def _look_at_log(self, machine: Machine, member: Member) -> None:
-        """Compare what a member takes for committed with what others did, entry by entry."""
+        """Compare the entries that a member knows as committed with those of others."""
         log, committed = member.node.raft.log, self._committed
         first = max(machine.seen_committed + 1, log.first_index())
         for index in range(first, member.committed + 1):
@@ -574,9 +575,9 @@ class Cluster:
     def _look_at_configuration(
         self, machine: Machine, member: Member, index: int, snapshot: Snapshot | None
     ) -> None:
-        """Require that raft uses the membership that was applied, and all members the same one.
+        """Require that raft uses the applied membership, and that members agree on it by entry.
 
-        From its receipt until it is installed, raft uses that of a snapshot, as of its entry.
+        Between receiving and installing a snapshot, raft uses the snapshot's membership.
         """
         config = member.node.raft.tracker.config
         if machine.disk.is_damaged or (snapshot is None and member.is_installing):
@@ -601,7 +602,7 @@ class Cluster:
             )
 
     def _look_at_leader(self, machine: Machine, member: Member) -> None:
-        """Require that a new leader has everything that was committed before its term."""
+        """Require that a new leader has every entry committed before its term."""
         log = member.node.raft.log
         first, last = log.first_index(), log.last_index()
         for index, (term, known_in) in self._committed.items():
@@ -615,7 +616,7 @@ class Cluster:
 
 
 def state_of(machine: Machine, member: Member, now: float) -> State:
-    """Return what a picture shows of a member."""
+    """Return the state of a member that pictures show."""
     role = member.node.raft.role
     if role == Role.LEADER and not member.is_leader:
         role = Role.CANDIDATE

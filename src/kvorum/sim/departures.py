@@ -1,10 +1,11 @@
 """Messages leave a member in the order in which its raft made them.
 
 Raft is safe whatever the order, and the network of half the runs keeps none. But a connection does,
-and raft counts on it for speed: an append that overtakes another is refused, and all that follow
-are sent once more. So the order is kept where it can be seen, between raft and the way out. Of two
-messages to one peer the one that was made first leaves first; promises, which wait for the disk,
-keep an order of their own. Some never leave: a later promise stands for those before it.
+and raft counts on it for speed: a follower refuses an append that overtakes another, and the leader
+sends it and all that follow once more. So the order is checked where it can be seen, between raft
+and the transport. Of two messages to one peer the one that raft made first leaves first; promises,
+which wait for the disk, keep an order of their own. Some messages never leave: a later promise
+stands for those before it.
 """
 
 from collections import deque
@@ -16,23 +17,23 @@ from kvorum.sim.violation import Violation
 
 GUARANTEE = "messages leave in the order in which raft made them"
 _OVERTAKEN_MAX = 100
-"""How many messages are remembered that did not leave; a reversed one follows at once."""
+"""How many overtaken messages are remembered; a message out of order follows at once."""
 
 
 class Departures:
-    """What the raft of one process has made, and what of it has left."""
+    """The messages that the raft of one process has made, and that have not left yet."""
 
     __slots__ = ("_made", "_overtaken", "_seen")
 
     def __init__(self) -> None:
-        # By receiver, and whether they are promises; those that have not left.
+        # Messages that have not left, by receiver and by whether they are promises.
         self._made: dict[tuple[int, int], list[Message]] = {}
         self._overtaken: deque[Message] = deque(maxlen=_OVERTAKEN_MAX)
-        # Raft's two lists as they were last seen, and how many messages were in them.
+        # Raft's two lists at the last call, and how many messages were in them.
         self._seen: list[tuple[list[Message], int]] = [([], 0), ([], 0)]
 
     def note(self, raft: Raft) -> None:
-        """Note what raft has made and not handed out yet."""
+        """Record the messages that raft has made and not handed out yet."""
         made, promised = raft.messages, raft.messages_after_append
         seen, count = self._seen[0]
         if made is not seen or len(made) != count:
@@ -44,13 +45,13 @@ class Departures:
     def _add(self, kind: int, made: list[Message], sender: int) -> None:
         seen, count = self._seen[kind]
         for message in made[count if seen is made else 0 :]:
-            # Snapshots have a way of their own, and promises to itself none.
+            # Snapshots take another path, and promises to itself never leave.
             if message.type != MessageType.SNAP and message.to != sender:
                 self._made.setdefault((message.to, kind), []).append(message)
         self._seen[kind] = made, len(made)
 
     def left(self, name: str, message: Message) -> None:
-        """Check a message that leaves."""
+        """Require that a message leaves before those to the same peer that were made later."""
         for kind in range(len(self._seen)):
             made = self._made.get((message.to, kind), [])
             for place, each in enumerate(made):

@@ -1,4 +1,4 @@
-"""Requests and answers of clients in a few words, for the trace."""
+"""Short descriptions of clients' requests and their answers, for the trace."""
 
 from typing import Any
 
@@ -123,7 +123,7 @@ def describe_result(result: bytes | Status | None, response: Any) -> str:
 
 
 def outcome(result: bytes | Status | None) -> str:
-    """Return what became of a request whose answer does not matter."""
+    """Return the outcome of a request whose answer does not matter."""
     if result is None:
         return "is not answered"
     return result.text if isinstance(result, Status) else "is done"

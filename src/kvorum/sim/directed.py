@@ -1,8 +1,8 @@
-"""Directed faults: sequences of steps that lead to places which chance alone seldom finds.
+"""Directed faults: sequences of steps to states that random faults seldom reach.
 
-Each is a generator that yields how many seconds to wait before its next step. When the faults end
-it is closed, and mends what it broke; only a new cluster that is forced is finished in peace. What
-is asked of members goes through the operator, as real requests.
+Each sequence is a generator that yields how many seconds to wait before its next step. When the
+faults end, the director closes it, and it mends what it broke; only a forced new cluster is
+completed after the faults. Requests to members go through the operator, as real requests.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ CHANGE_SECONDS_MAX = 1.5
 """How long a step waits for a change of the membership."""
 ASLEEP_SECONDS = (1.0, 2.5)
 _KEPT_SECONDS = (0.2, 1.0)
-"""How long one sleeps whose appends are kept: most of the time is for what comes then."""
+"""How long a member sleeps whose appends are held: most of the time is for the steps after that."""
 KEPT, PAUSED, CUT_OFF, WITHOUT_POWER = "kept", "paused", "cut off", "without power"
 _WAYS = (KEPT, KEPT, KEPT, KEPT, PAUSED, CUT_OFF, WITHOUT_POWER)
-"""How a member sleeps. Appends are kept for some, and arrive when it has been sent a snapshot."""
+"""How a member sleeps. With `KEPT`, the network holds its appends until it wakes."""
 _CRASH_CHANCE = 0.6
-"""That a member which slept crashes when it gets a snapshot."""
+"""The chance that a member which slept crashes when it gets a snapshot."""
 _COMMIT_STALL_SECONDS, _NEXT_STALL_SECONDS = (0.8, 2.0), (0.05, 0.3)
 _FULL_SECONDS = (0.1, 1.5)
 _ARMED_SECONDS_MAX = 3.0
@@ -49,7 +49,7 @@ MEMBERS_MAX = 5
 
 
 class Director:
-    """Takes the steps of a run's directed faults. `turned` is told of every turn of a member."""
+    """Runs the directed faults of a run. The cluster calls `turned` at every turn of a member."""
 
     __slots__ = (
         "_cluster",
@@ -75,13 +75,13 @@ class Director:
         self._random: Random = world.stream("directed")
         self._running: list[Steps] = []
         self._forced: Steps | None = None
-        # The machine that is slow to note that a change is committed, and the one that was woken
-        # and needs a snapshot.
+        # The machine whose disk stalls when it notes that a change is committed, and the machine
+        # that was woken and needs a snapshot.
         self._slow = self._woken = 0
         self._is_peace = self._is_stalled = False
 
     def start(self, peace_at: float) -> None:
-        """Begin; faults end at a moment."""
+        """Start the sequences; all faults end at `peace_at`."""
         for gap, make in (
             (self.faults.sleeper_gap, self._sleeper),
             (self.faults.growth_full_gap, self._full_at_growth),
@@ -94,7 +94,7 @@ class Director:
             self._run(self._forced)
 
     def stop(self, faults: Faults) -> None:
-        """End what is going on, and mend it."""
+        """Stop the sequences and mend what they broke, except for a forced new cluster."""
         self.faults = faults
         self._is_peace = True
         self._slow = self._woken = 0
@@ -124,7 +124,7 @@ class Director:
             yield from make()
 
     def _until(self, condition: Callable[[], bool], seconds: float) -> Generator[float, None, bool]:
-        """Wait for a condition, at most so long; return whether it holds."""
+        """Wait for a condition, at most `seconds`; return whether it holds."""
         deadline = self._world.now + seconds
         while not condition():
             if self._world.now >= deadline:
@@ -146,14 +146,14 @@ class Director:
         return self._leader() is not None and not self._cluster.operator.is_changing
 
     def turned(self, machine: Machine, member: Member) -> None:
-        """Look at a member in its turn, and after it."""
+        """Check a member, amid and after its turn, for the states that a sequence waits for."""
         if machine.number == self._slow and member.writer.is_keeping_commit:
             self._slow = 0
-            # Long enough for a snapshot to come while the change waits.
+            # Long enough for a snapshot to arrive while the change waits.
             self._is_stalled = True
             seconds = self._random.uniform(*_COMMIT_STALL_SECONDS)
             machine.stall(seconds)
-            # What is written next is slow, too, so that it is not done in the same turn.
+            # The next write is slow, too, so that it does not end in the same turn.
             self._world.after(seconds, self._stall, machine, machine.incarnation)
         if machine.number == self._woken and (
             member.installation is not None or member.node.raft.log.unstable.snapshot is not None
@@ -171,8 +171,8 @@ class Director:
             machine.stall(self._random.uniform(*_NEXT_STALL_SECONDS))
 
     def _crash(self, machine: Machine, incarnation: int) -> None:
-        """Let a member crash that has received a snapshot, here or between two calls."""
-        # In peace nobody would start it again.
+        """Crash a member that has received a snapshot, here or between two calls."""
+        # After the faults nothing would start it again.
         if not self._is_peace and machine.incarnation == incarnation:
             self.counts["crashes with a snapshot"] += 1
             if self._random.random() < 0.3:
@@ -183,7 +183,7 @@ class Director:
     # A member that sleeps through changes.
 
     def _sleeper(self) -> Steps:
-        """Let a member sleep while others change the membership and compact; then wake it."""
+        """Make a member sleep while others change the membership and compact; then wake it."""
         random, cluster, network = self._random, self._cluster, self._cluster.network
         if not (yield from self._until(self._is_calm, 1.0)) or len(cluster.members) < 3:
             return
@@ -200,7 +200,7 @@ class Director:
             committing = 0
             if way == KEPT:
                 committing = yield from self._keep_a_change(machine, leader)
-            # What was sent before may still arrive, and must not be enough to go on from.
+            # Entries sent before may still arrive, so the others must compact beyond them.
             last = _last_index(self._leader() or leader)
             asleep = random.uniform(*(_KEPT_SECONDS if way == KEPT else ASLEEP_SECONDS))
             wakes_at = self._world.now + asleep
@@ -210,7 +210,7 @@ class Director:
                 machine.crash(power_cut=True)
             while self._world.now < wakes_at:
                 if way in (KEPT, CUT_OFF):
-                    # From those that were added meanwhile, too.
+                    # Members that were added meanwhile are cut off from it, too.
                     network.cut_off(machine.number, list(cluster.machines))
                 yield from self._change_once(machine)
                 yield random.uniform(0.0, 0.3)
@@ -223,16 +223,16 @@ class Director:
             _start_if_down(machine)
 
     def _keep_a_change(self, sleeper: Machine, leader: Machine) -> Generator[float, None, int]:
-        """Keep what a member is sent, until that adds a learner, commits it, and goes on.
+        """Hold appends to a member until they add a learner, commit that change, and go on.
 
-        Returns how many of those appends it takes to commit it.
+        Return how many of those appends the member needs to commit the change.
         """
         cluster, network = self._cluster, self._cluster.network
         network.keep_appends(sleeper.number)
-        # A voter would be needed for a quorum before it is there.
+        # A new voter would count for the quorum before it has started.
         added = cluster.operator.add(leader.number, is_learner=True)
         yield from self._until(lambda: added in cluster.machines, CHANGE_SECONDS_MAX)
-        # The entry that adds it is not beyond this.
+        # The index of the entry that adds the learner is not greater than this.
         index = _applied(self._leader() or leader)
 
         def is_committed() -> bool:
@@ -249,7 +249,7 @@ class Director:
         return count
 
     def _change_once(self, sleeper: Machine) -> Steps:
-        """Change the membership, but for the sleeper, and wait until that is done."""
+        """Change the membership, without the sleeper, and wait until the change is done."""
         random, cluster, operator = self._random, self._cluster, self._cluster.operator
         awake = [each for each in cluster.members if each != sleeper.number]
         leader = self._leader()
@@ -267,7 +267,7 @@ class Director:
         yield from self._until(lambda: not operator.is_changing, CHANGE_SECONDS_MAX)
 
     def _forget_the_past(self, sleeper: Machine, last: int) -> Steps:
-        """Let everybody else compact its store, and its log beyond an index."""
+        """Make all other members compact their stores, and their logs beyond an index."""
         cluster, operator = self._cluster, self._cluster.operator
         leader = self._leader()
         if leader is not None and leader.member is not None and self._random.random() < 0.7:
@@ -287,7 +287,7 @@ class Director:
                 return
 
     def _move_leader(self, sleeper: Machine) -> None:
-        """Let another one lead: who has sent a snapshot keeps its log for a while."""
+        """Transfer the leadership: a member that has sent a snapshot keeps its log for a while."""
         cluster, leader = self._cluster, self._leader()
         others = [
             each.member.id
@@ -298,17 +298,18 @@ class Director:
             cluster.operator.move_leader(leader.number, self._random.choice(others))
 
     def _wake(self, machine: Machine, way: str, committing: int) -> Steps:
-        """Let it be back, sometimes with what it was sent before it slept, and crash.
+        """Wake a member, sometimes with the appends held for it, and give it time to crash.
 
-        So many appends commit a change. The rest come once its disk is slow to note that: they are
-        written before a snapshot is installed, and the change may be applied in between.
+        The first `committing` appends commit a change. The rest arrive once its disk is slow to
+        note that: the member writes them before it installs a snapshot, and may apply the change
+        in between.
         """
         random, network = self._random, self._cluster.network
         self._woken, self._is_stalled = machine.number, False
         if way == WITHOUT_POWER:
             _start_if_down(machine)
         elif way == KEPT:
-            # It has to hear of them before it hears of a later term.
+            # The member must get the appends before it learns of a later term.
             if random.random() < 0.9:
                 self._slow = machine.number
             network.release_appends(machine.number, committing)
@@ -321,10 +322,10 @@ class Director:
         yield random.uniform(0.0, 0.3)
 
     def _lose_sight(self, machine: Machine) -> None:
-        """Let the leader know, as from a transport, that a member could not be reached.
+        """Report to the leader, as a transport does, that a member could not be reached.
 
-        It goes back to what that has acknowledged, and does not wait for it to refuse the rest: a
-        refusal would wait for the disk.
+        The leader goes back to the last acknowledged entry, and does not wait for a refusal of
+        the rest, which would wait for the member's disk.
         """
         leader = self._leader()
         if leader is not None and leader.member is not None and machine.member is not None:
@@ -333,7 +334,7 @@ class Director:
     # A disk that is full where a file grows.
 
     def _full_at_growth(self) -> Steps:
-        """Let there be room until the call at which a file of the log, or the database, grows."""
+        """Fill a disk at the call at which a file of the log, or the database, grows."""
         random, machines = self._random, self._cluster.machines
         machine = machines[random.choice(list(machines))]
         kind, is_the_one = random.choice(_growths(machine.config.segment_bytes))
@@ -349,7 +350,7 @@ class Director:
     # A leader that is removed.
 
     def _removed_leader(self) -> Steps:
-        """Remove members until two are left, then the leader; it pauses when it knows of that."""
+        """Remove members until two are left, then the leader, which pauses once it knows that."""
         random, cluster, operator = self._random, self._cluster, self._cluster.operator
         while True:
             if not (yield from self._until(self._is_calm, CHANGE_SECONDS_MAX)):
@@ -375,7 +376,7 @@ class Director:
         yield from self._grow()
 
     def _grow(self) -> Steps:
-        """Add members until there are as many as in the beginning."""
+        """Add members until there are as many as at the start of the run."""
         random, cluster, operator = self._random, self._cluster, self._cluster.operator
         for _ in range(2 * self._size):
             yield from self._until(self._is_calm, 2 * CHANGE_SECONDS_MAX)
@@ -387,7 +388,7 @@ class Director:
     # A quorum that is lost for good.
 
     def _lose_quorum(self, moment: float) -> Steps:
-        """Let all machines but one lose their disks, and make a new cluster of that one."""
+        """Destroy the disks of all machines but one, and force a new cluster from that one."""
         cluster, random = self._cluster, self._random
         yield moment
         while (survivor := self._survivor()) is None:
@@ -396,7 +397,7 @@ class Director:
                 return
         self.counts["quorums lost"] += 1
         self._line(f"all but {survivor.name} are lost")
-        # Whenever it is started from here on, it is the only member.
+        # Whenever it starts from here on, it is the only member.
         survivor.config = replace(survivor.config, force_new_cluster=True)
         starts = survivor.starts
         lost = [each for each in cluster.standing() if each is not survivor]
@@ -428,9 +429,9 @@ class Director:
         yield from self._grow()
 
     def _survivor(self) -> Machine | None:
-        """Return a machine whose log has all that was committed, of the newest term; or None.
+        """Return a machine whose log has every committed entry, at the newest term; or None.
 
-        So nothing that was acknowledged is lost with the others, and no term has two leaders.
+        So no acknowledged write is lost with the others, and no term has two leaders.
         """
         cluster = self._cluster
         if cluster.operator.is_changing or len(cluster.machines) != len(cluster.members):
@@ -442,7 +443,7 @@ class Director:
             if machine.member is not None
             and machine.server is not None
             and machine.server.phase is Phase.SERVING
-            # A term that it only heard of is lost with the others, and would be led again.
+            # A term that is not on its disk yet would be lost, and would be led again.
             and not machine.server.jobs_under_way
             and machine.paused_until <= self._world.now
             and not machine.disk.is_damaged
@@ -456,7 +457,7 @@ class Director:
 
 
 def _growths(segment_bytes: int) -> list[tuple[str, Callable[[Call], bool]]]:
-    """Return the calls at which a disk may be full: a name, and which calls they are."""
+    """Return the calls at which a disk may fill up: names, and predicates for the calls."""
 
     def appends(call: Call) -> bool:
         return (
@@ -510,7 +511,7 @@ def _other(numbers: list[int], number: int) -> int:
 
 
 def _is_removed(machine: Machine, other: Machine) -> bool:
-    """Return whether both know that the first was removed, and it still leads."""
+    """Return whether both members know that the first was removed, while it still leads."""
     member, rest = machine.member, other.member
     return (
         member is not None

@@ -1,9 +1,9 @@
 """The disk of one machine: it outlives processes, loses power, fails, fills up and decays.
 
-Every call that changes it passes here before it takes effect. The process may end at any of them,
-or the call may fail. Durable data may decay: a bit of a file of the log, of a `.snap` file or of an
-entry of the database flips silently. A member that finds it must report it and stop; then the disk
-is restored, that is, the bit flips back, and what was written since stays.
+Every call that changes the disk passes here before it takes effect. The process may end at any of
+these calls, or the call may fail. Durable data may decay: a bit of a file of the log, of a `.snap`
+file or of an entry of the database flips silently. A member that finds the flip must report it and
+stop; then the disk is restored: the bit flips back, and later writes stay.
 """
 
 import errno
@@ -23,7 +23,7 @@ from kvorum.sim.moments import Kind
 from kvorum.snap import SnapError
 from kvorum.wal.errors import CorruptLogError, WalError
 
-# What production says about files that do not hold what was written into them, or hold what was
+# Errors that production raises for files that lack what was written into them, or hold what was
 # never written.
 _DAMAGE = (BackendError, WalError, SnapError, StartRefused, AssertionError)
 _FAILURES = (errno.EIO, errno.ENOSPC)
@@ -32,11 +32,11 @@ _FILE_ENDINGS = {"log": ("wal", ".wal"), "snapshot": ("snap", ".snap")}
 
 
 class ProcessEnd(BaseException):
-    """The process ends here. No production code may catch it."""
+    """Ends the process. No production code may catch it."""
 
 
 class DamagedFile(NamedTuple):
-    """A byte of a file that is not what was written."""
+    """A byte of a file that differs from the byte written."""
 
     path: str
     offset: int
@@ -78,25 +78,25 @@ class Disk:
         self._line = line
         self.member_directory = member_directory
         self._numbers = 0
-        # How many calls until the process ends, or until one fails; None: never.
+        # How many calls are left until the process ends, or until one fails; None: never.
         self._calls_left: int | None = None
         self._errors_left: int | None = None
-        # The room that is left while the disk is full; None: there is enough.
+        # The room that is left while the disk is full; None: enough.
         self._spare_bytes: int | None = None
-        # The call at which it will be full.
+        # Whether the disk fills up at a given call; None: at no call.
         self._fills_at: Callable[[Call], bool] | None = None
         self._damage: list[DamagedFile | DamagedEntry] = []
         # How often bits have flipped, there and back.
         self.damage_count = 0
         self.is_cut_off = False
-        # Whether its member takes copies of databases beside etcd's format.
+        # Whether its member accepts copies of databases, besides images in etcd's format.
         self.takes_copies = True
         self.files: MemoryFiles
         self.environments: SimulatedEnvironments
         self.wipe()
 
     def wipe(self) -> None:
-        """Replace the disk by an empty one; no process uses it."""
+        """Replace the disk with an empty one; no process may use it."""
         self._damage = []
         self.files = MemoryFiles()
         self.files.make_directory("/data")
@@ -117,14 +117,14 @@ class Disk:
     # The process that uses it.
 
     def power_on(self) -> None:
-        """Let a process use it."""
+        """Let a process use the disk."""
         self.is_cut_off = False
         self.files.before = self._before
         if self._spare_bytes is not None:
             self.fill_up(self._spare_bytes)
 
     def power_off(self, *, power_cut: bool) -> None:
-        """End the process that uses it; a power cut takes what was not synced."""
+        """End the process that uses the disk; a power cut may lose unsynced writes."""
         self._calls_left = self._errors_left = None
         self.environments.crash()
         self.files.before = None
@@ -145,13 +145,13 @@ class Disk:
         self.environments.crash()
 
     def _before(self, call: Call) -> None:
-        """Check every call that changes the disk, before it does."""
+        """Count a call before it changes the disk; end the process or fail the call if due."""
         if self.environments.pause is not None:
             self.environments.pause()
         if self._calls_left is not None:
             self._calls_left -= 1
             if self._calls_left < 0:
-                # Nothing that the code does while it is being ended reaches the disk.
+                # Code that runs while the process ends must not reach the disk.
                 if not self.is_cut_off:
                     self.is_cut_off = True
                     self._line(f"cut off before {call.name} of {call.path}", Kind.CUT_OFF)
@@ -169,24 +169,24 @@ class Disk:
         if self._spare_bytes is not None and call.name == "commit" and self._survives():
             raise OSError(errno.ENOSPC, "No space left on device", call.path)
 
-    # What goes wrong with it.
+    # Faults.
 
     def cut_off_after(self, calls: int | None) -> None:
-        """Let the process end after so many further calls; None: let it run."""
+        """End the process after `calls` further calls; None: let it run."""
         self._calls_left = calls
 
     def fail_after(self, calls: int | None) -> None:
-        """Let one call fail after so many further ones; None: let none fail."""
+        """Make one call fail after `calls` further ones; None: let none fail."""
         self._errors_left = calls
 
     def fill_up(self, spare_bytes: int) -> None:
-        """Leave so little room; files cannot grow beyond it."""
+        """Leave `spare_bytes` of room; files cannot grow beyond it."""
         self._fills_at = None
         self._spare_bytes = spare_bytes
         self.files.bytes_max = self.files.used_bytes() + spare_bytes
 
     def fill_at(self, is_the_one: Callable[[Call], bool]) -> None:
-        """Let there be room until this call: it fails, and so does every growth after it."""
+        """Leave enough room until this call: it fails, and so does every growth after it."""
         self._fills_at = is_the_one
 
     @property
@@ -202,11 +202,11 @@ class Disk:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether a bit has flipped that was not restored."""
+        """Whether a flipped bit was not restored."""
         return bool(self._damage)
 
     def damaged_row(self) -> int | None:
-        """Return the row of a key that is damaged on the disk, by its revision."""
+        """Return the revision of a key's row that is damaged on the disk, if there is one."""
         directory = f"{self.member_directory}/backend"
         for each in self._damage:
             if (
@@ -220,7 +220,7 @@ class Disk:
     def flip(self, kind: str) -> bool:
         """Flip a durable bit of the log, a snapshot or the database, if there is one.
 
-        One at a time: no checksum promises to find any two.
+        Bits flip one at a time: no checksum promises to find any two.
         """
         if self._damage:
             return False
@@ -246,7 +246,7 @@ class Disk:
         paths = [path for path in paths if files.is_durable(path)]
         if not paths:
             return None
-        # A start reads the newest one.
+        # A start reads the newest file.
         path = paths[-1] if random.random() < 0.6 else random.choice(paths)
         content = read_file(files, path)
         length = len(content.rstrip(b"\0"))
@@ -258,7 +258,7 @@ class Disk:
         return DamagedFile(path, offset, mask, content[offset] ^ mask)
 
     def restore(self) -> None:
-        """Flip back every bit that was flipped, where it still is; no process uses the disk."""
+        """Flip back every flipped bit that is still there; no process may use the disk."""
         damage, self._damage = self._damage, []
         self.damage_count += 1
         for each in reversed(damage):
@@ -266,7 +266,7 @@ class Disk:
                 self.environments.restore(f"{self.member_directory}/backend", each)
                 continue
             if not self.files.exists(each.path) and self.files.exists(f"{each.path}.broken"):
-                # A start has renamed it.
+                # A start has renamed the damaged file.
                 self.files.rename(f"{each.path}.broken", each.path)
                 self.files.sync_directory(parent(each.path))
             if self.files.exists(each.path):
@@ -279,7 +279,7 @@ class Disk:
     def explains(self, error: BaseException) -> bool:
         """Return whether a fault explains this error of a process that stopped.
 
-        A failed call is somewhere among its causes, or it says that the data is damaged, and it is.
+        A failed call is among the error's causes, or the error reports damage, and there is some.
         """
         if any(isinstance(each, OSError) and each.errno in _FAILURES for each in causes(error)):
             return True
@@ -290,9 +290,9 @@ class Disk:
         )
 
     def _lacks(self, error: CorruptLogError) -> bool:
-        """Return whether a log is refused for one bit, which was all that a lost sector held.
+        """Return whether a log is refused for one bit that was all that a lost sector held.
 
-        Lost or flipped, it is the same; production refuses, and what restores a disk sets the bit.
+        A lost bit looks like a flipped one; production refuses both, and `restore` sets the bit.
         """
         found = _FLIPPED_BIT.search(error.problem)
         if found is None:
@@ -308,7 +308,7 @@ class Disk:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what it was raised from."""
+    """Yield an error and the errors that it was raised from."""
     seen: BaseException | None = error
     while seen is not None:
         yield seen

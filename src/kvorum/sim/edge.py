@@ -1,6 +1,6 @@
-"""A member's network front as the simulator has it: calls of clients, delayed and broken off.
+"""A member's edge in the simulator: calls of clients, delayed and broken off.
 
-It keeps the part of `kvorum.edge.interface.Edge` that a server speaks to. Bytes go in and out; a
+It implements the part of `kvorum.edge.interface.Edge` that a server uses. Bytes go in and out; a
 connection may break before a request arrives or before its answer does, and breaks when the
 member crashes. The client then does not know the outcome of its request. An HTTP request is a
 stream whose client takes the head of its answer before the rest.
@@ -23,10 +23,10 @@ from kvorum.sim.world import World
 CLIENT_DELAY = (0.0001, 0.002)
 STREAM_TAKEN_BYTES = 64 * 1024
 STALLED_FACTOR = 64
-"""Unread bytes count so many times: runs are short, and streams seldom full."""
+"""The factor by which unread bytes count: runs are short, and streams seldom full."""
 
 Lost = None
-"""What a client gets in place of an answer when its connection broke."""
+"""The result that a client gets when its connection broke."""
 
 Answered = Callable[[bytes | Status | None], None]
 
@@ -46,7 +46,7 @@ class Host(Protocol):
     arrivals: Arrivals
 
     def look(self) -> None:
-        """Look at the member, before it says anything."""
+        """Check the member before it sends anything."""
 
     def output(self) -> None:
         """Let one more output leave the process, unless it ends here."""
@@ -91,45 +91,45 @@ class SimulatedEdge:
         self._calls: dict[int, _Call] = {}
         # The unary calls that are open, in order.
         self.unary: dict[int, None] = {}
-        # The HTTP requests that are open, and all that ever were.
+        # The open HTTP requests, and all HTTP requests so far.
         self.http: dict[int, None] = {}
         self.http_ever: set[int] = set()
-        # When the last message of a stream arrives: messages keep their order.
+        # When the last message of each stream arrives: messages keep their order.
         self._last: dict[int, float] = {}
-        # Streams whose client reads nothing for now, and what waits for it.
+        # Streams whose client reads nothing for now, and the data that waits for it.
         self._stalled: dict[int, list[bytes | Head]] = {}
         self.pending: dict[int, int] = {}
         self._broken = 0
-        # Unary calls whose end has to be reported.
+        # Unary calls whose end the server wants to know.
         self._waiting: set[int] = set()
-        # When the last client has heard that no more calls are served; None: they are.
+        # When the last client learns that no more calls are served; None: they are served.
         self._quiet_at: float | None = None
 
     def open(self) -> None:
-        """Take calls: a process serves."""
+        """Start to take calls."""
         self._quiet_at = None
 
     @property
     def is_closed(self) -> bool:
-        """Whether clients know that no more calls are served."""
+        """Whether clients know that the edge takes no more calls."""
         return self._quiet_at is not None and self._quiet_at <= self._world.now
 
     def register(self, call: int, answered: Answered) -> None:
-        """Note a unary call whose request has arrived."""
+        """Register a unary call whose request has arrived."""
         self._calls[call] = _Call(answered, None)
         self.unary[call] = None
 
     def register_stream(
         self, call: int, answered: Answered, message: Callable[[bytes], None]
     ) -> None:
-        """Note a streaming call."""
+        """Register a streaming call."""
         self._calls[call] = _Call(answered, message)
         self.pending[call] = 0
 
     def register_http(
         self, call: int, answered: Answered, piece: Callable[[bytes | Head], None]
     ) -> None:
-        """Note an HTTP request; the end of its answer is told as a status."""
+        """Register an HTTP request; a status ends its answer."""
         self.register_stream(call, answered, piece)
         self.http[call] = None
         self.http_ever.add(call)
@@ -143,7 +143,7 @@ class SimulatedEdge:
         return call in self._calls and self._calls[call].message is not None
 
     def reports_end(self, call: int) -> bool:
-        """Return whether the end of an open call is reported: a stream's, or a marked call's."""
+        """Return whether the server learns of a call's end: a stream's, or a marked call's."""
         return call in self._calls and (self.is_stream(call) or call in self._waiting)
 
     def forget(self, call: int) -> bool:
@@ -169,7 +169,7 @@ class SimulatedEdge:
             self._world.after(self._random.uniform(*CLIENT_DELAY), call.answered, Lost)
 
     def break_one(self) -> int | None:
-        """Let the connection of a call break, whose client is told; return which, if any."""
+        """Break the connection of a random call under its client; return the call, if any."""
         if not self._calls:
             return None
         call = self._random.choice(list(self._calls))
@@ -177,7 +177,7 @@ class SimulatedEdge:
         return call
 
     def stall(self, call: int) -> None:
-        """Let a stream's client read nothing for a while."""
+        """Let a stream's client stop reading."""
         if call in self._calls:
             self._stalled.setdefault(call, [])
 
@@ -186,7 +186,7 @@ class SimulatedEdge:
         return call in self._stalled
 
     def unstall(self, call: int) -> bool:
-        """Let it read what waits; return whether it had counted as full."""
+        """Let a client read the data that waits; return whether its stream counted as full."""
         waiting = self._stalled.pop(call, [])
         was_full = self.pending.get(call, 0) >= STREAM_TAKEN_BYTES
         if call in self._calls:
@@ -195,10 +195,10 @@ class SimulatedEdge:
                 self._carry(call, self._calls[call], data)
         return was_full and call in self._calls
 
-    # What the server calls.
+    # The interface for the server.
 
     def _say(self) -> None:
-        """Let the process say something; after the drain it has nothing to say to clients."""
+        """Check and count an output to clients; there may be none after the drain."""
         host = self._host
         host.look()
         if host.server is not None and host.server.phase not in (Phase.SERVING, Phase.DRAINING):
@@ -236,7 +236,7 @@ class SimulatedEdge:
                 self.pending[call] += self.stalled_factor * len(data)
 
     def _hand(self, call: int, known: _Call, data: bytes | Head) -> None:
-        """Let a client have something, unless it reads nothing for now."""
+        """Send data to a client, or queue it while the client reads nothing."""
         waiting = self._stalled.get(call)
         if waiting is None:
             self._carry(call, known, data)
@@ -253,14 +253,14 @@ class SimulatedEdge:
         world.at(arrival, known.message, data)
 
     def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:  # noqa: ARG002
-        """End a stream after what was sent."""
+        """End a stream after the messages already sent."""
         self._say()
         known = self._calls.get(call)
         if known is not None:
             self._end(call, known, status)
 
     def _end(self, call: int, known: _Call, status: Status | None) -> None:
-        # Whoever reads nothing for now reads on when there is nothing more to come.
+        # A client that reads nothing for now reads on when there is nothing more to come.
         for data in self._stalled.pop(call, ()):
             self._carry(call, known, data)
         world = self._world
@@ -290,14 +290,14 @@ class SimulatedEdge:
         return True
 
     def peer(self, call: int) -> str:
-        """Return who made a call."""
+        """Return the name of an open call's client."""
         return f"call {call}" if call in self._calls else ""
 
     def peer_certificate(self, call: int) -> None:
         """Return no certificate: no client shows one."""
 
     def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
-        """Answer an HTTP request; without a body, pieces of it follow."""
+        """Answer an HTTP request; without a body, pieces of the body follow."""
         self._say()
         known = self._calls.get(call)
         if known is None:
@@ -311,7 +311,7 @@ class SimulatedEdge:
             self._end(call, known, Lost if is_broken else Status(Code.OK, ""))
 
     def drain(self) -> None:
-        """Ask clients for no more calls; some hear it at once, some late or never."""
+        """Ask clients for no more calls; some stop at once, some late or never."""
         random, now = self._random, self._world.now
         if random.random() < self.faults.deaf_chance:
             self._quiet_at = now + random.choice([0.5, 3.0, inf])
@@ -319,9 +319,9 @@ class SimulatedEdge:
             self._quiet_at = now + random.uniform(*CLIENT_DELAY)
 
     def is_quiet(self) -> bool:
-        """Return whether no call comes any more."""
+        """Return whether no more calls come."""
         return self.is_closed
 
     def is_drained(self) -> bool:
-        """Return whether the last call is over, and nobody makes another one."""
+        """Return whether the last call is over, and no more calls come."""
         return self.is_closed and not self._calls

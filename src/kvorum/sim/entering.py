@@ -1,6 +1,6 @@
-"""How a process without a log finds its place: production's questions, over the machine's port.
+"""How a process without a log finds its place: production's requests, over the machine's port.
 
-Nobody listens at the port meanwhile. Questions and answers are lost, delayed and broken off like
+Meanwhile nothing listens at the port. Requests and answers are lost, delayed and broken off like
 everything between machines, and the members that answer may lag behind or have been removed.
 """
 
@@ -15,7 +15,7 @@ from kvorum.sim.links import Port
 
 
 class Entrance:
-    """One process that asks. `ask` is called before every question."""
+    """The search of one process for its place. `ask` is called before every request."""
 
     __slots__ = ("_inquiry", "_port", "heard")
 
@@ -28,11 +28,11 @@ class Entrance:
     ) -> None:
         self._port = port
         self.heard: list[Sequence[Member]] = []
-        """The lists of members that were received, in order."""
+        """The lists of members that answers contained, in order."""
         self._inquiry = Inquiry(self._watched(steps, ask), port.dialer, now)
 
     def advance(self, now: float) -> Start | float:
-        """Take what arrived; return where the process starts, or when to call again.
+        """Take the answers that arrived; return where the process starts, or when to call again.
 
         Raises BootstrapError if it may not start.
         """
@@ -44,7 +44,7 @@ class Entrance:
     def _watched(
         self, steps: Generator[Asking, Answer | None, Start], ask: Callable[[], None]
     ) -> Generator[Asking, Answer | None, Start]:
-        """Run the steps, and record the answers."""
+        """Run the steps, and record the lists of members in the answers."""
         answer: Answer | None = None
         while True:
             try:

@@ -1,9 +1,9 @@
-"""Real LMDB behind the backend's seam, on a machine whose names can be lost with its power.
+"""Real LMDB behind the backend's seam, on a machine that can lose file names with its power.
 
-The content of a database is a real LMDB file in a directory of the memory file system. Its name is
-a file of the machine's simulated disk that says which one, so names are lost or kept in a power cut
-as all names are. A commit is announced before it takes effect; if the machine crashes there, a coin
-decides whether it happened.
+The content of a database is a real LMDB file in a directory of the memory file system. On the
+machine's simulated disk, a file with the database's name holds the number of the real file, so a
+power cut loses or keeps names as it does for all files. A commit is announced before it takes
+effect; if the machine crashes there, a coin decides whether it happened.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ from kvorum.files.interface import Opening, read_file
 from kvorum.files.memory import Call, MemoryFiles, Survives
 
 MAP_BYTES = 64 << 20
-"""Enough for any run; what production reserves would cost page tables."""
+"""Enough for any run; production's size would cost page tables."""
 
 
 class SimulatedWrite(LmdbWrite):
@@ -54,10 +54,10 @@ class SimulatedWrite(LmdbWrite):
         super().delete(bucket, keys)
 
     def _make_way(self, bucket: bytes, keys: Sequence[bytes]) -> None:
-        """Undo the change of an entry's key before its row is written or deleted.
+        """Undo a flip in an entry's key before that entry is written or deleted.
 
-        Otherwise it would come back as it was once its disk is restored, although it was replaced
-        or deleted since; or it would be lost for good under what is written over it.
+        Otherwise restoring the disk would bring the entry back as it was, although it was replaced
+        or deleted since; or a write at the flipped key would destroy the entry for good.
         """
         strayed = self._owner.strayed
         if strayed is None or strayed.bucket != bucket:
@@ -76,10 +76,10 @@ class SimulatedWrite(LmdbWrite):
         try:
             self._owner.ask("commit")
         except OSError as error:
-            # Whether it happened all the same is decided when the process ends, as in a crash.
+            # The end of the process decides whether the commit happened, as in a crash.
             raise BackendError(f"{self._owner.path}: committing failed: {error}") from error
         except BaseException:
-            # The process ends here: decided at once, as the transaction belongs to this thread.
+            # The process ends here: decide at once, as the transaction belongs to this thread.
             self._owner.settle()
             raise
         self._owner.committing = False
@@ -87,17 +87,17 @@ class SimulatedWrite(LmdbWrite):
         super().commit()
 
     def abort(self) -> None:
-        """Forget everything."""
+        """Discard all changes."""
         self._owner.writing = None
         super().abort()
 
     def finish(self) -> None:
-        """Let an interrupted commit happen after all."""
+        """Complete a commit that was interrupted."""
         super().commit()
 
 
 class PausingRead(LmdbRead):
-    """A read transaction of a job that other things happen in the middle of."""
+    """A read transaction of a job that may pause, so that other events happen amid it."""
 
     __slots__ = ("_pause",)
 
@@ -133,17 +133,17 @@ class SimulatedEnvironment:
 
     @property
     def strayed(self) -> "DamagedEntry | None":
-        """The entry of the machine's databases whose key has changed, if there is one."""
+        """The entry of the machine's databases whose key has a flipped bit, if there is one."""
         return self._environments.strayed
 
     def ask(self, name: str) -> None:
-        """Announce a call to whatever decides about crashes."""
+        """Announce a call to the disk, which may fail it or end the process."""
         before = self._environments.files.before
         if before is not None:
             before(Call(name, self.path))
 
     def settle(self) -> None:
-        """Let a write transaction that the end of the process interrupts be lost or committed."""
+        """Lose or commit a write transaction that the end of the process interrupts."""
         writing, self.writing = self.writing, None
         if writing is not None:
             if self.committing and self._environments.survives():
@@ -174,7 +174,7 @@ class SimulatedEnvironment:
         return self.inner.check_readers()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self.inner.users == 1:
             self._environments.forget(self.path)
         self.inner.close()
@@ -183,7 +183,7 @@ class SimulatedEnvironment:
 class SimulatedEnvironments:
     """The databases of one machine. `directory` is a real one; `next_number` never repeats.
 
-    When a process ends amid a commit, `survives` is asked whether that happened.
+    When a process ends amid a commit, `survives` decides whether the commit happened.
     """
 
     __slots__ = (
@@ -208,17 +208,17 @@ class SimulatedEnvironments:
     ) -> None:
         self.files = files
         self.survives = survives
-        # Called by a job that other things happen in the middle of, before it does anything.
+        # Called before every call of a job that may pause there; None: no such job runs.
         self.pause: Callable[[], None] | None = None
         self._directory = directory
         self._next_number = next_number
-        self.native = None  # jobs use Python alone, which they can be stopped in
+        self.native = None  # jobs use Python alone, in which they can be stopped
         # Starts read rows as they do in production, if the compiled functions are there.
         self._lmdb = LmdbEnvironments(native_rows())
         self._open: dict[str, SimulatedEnvironment] = {}
-        # Without it the machine is one of an older version.
+        # False: the machine behaves like one of an older version.
         self.takes_copies = True
-        # The entry whose key has changed, and was not restored.
+        # The entry with a flipped bit in its key that was not restored.
         self.strayed: DamagedEntry | None = None
 
     def crash(self) -> None:
@@ -254,7 +254,7 @@ class SimulatedEnvironments:
         self.files.close(descriptor)
 
     def open_reader(self, path: str, *, checks: bool = False) -> Environment:
-        """Open an existing file to read; if it is open already, share that."""
+        """Open an existing file to read; share its environment if it is open already."""
         if not self.files.exists(path):
             raise BackendError(f"{path}: No such file or directory")
         inner = self._lmdb.open_reader(self._real_path(path), checks=checks)
@@ -281,7 +281,7 @@ class SimulatedEnvironments:
     def export(
         self, source: Environment, view: ReadTransaction, path: str, descriptor: int
     ) -> None:
-        """Write what a view sees to a new, empty file, whose bytes another machine can adopt."""
+        """Write what a view holds to a new, empty file, whose bytes another machine can adopt."""
         assert isinstance(source, SimulatedEnvironment)
         with TemporaryFile(dir=self._directory) as target:
             self._lmdb.export(source.inner, view, path, target.fileno())
@@ -324,7 +324,7 @@ class SimulatedEnvironments:
     def flip(self, directory: str, random: Random) -> "DamagedEntry | None":
         """Flip a bit of one entry of the database in a directory, if there is any.
 
-        Not while a transaction writes: LMDB has room for one.
+        Databases with an open write transaction are left out: LMDB allows only one.
         """
         paths = [path for path in self._paths(directory) if self._is_at_rest(path)]
         if not paths:
@@ -358,7 +358,7 @@ class SimulatedEnvironments:
         return damage
 
     def restore(self, directory: str, damage: "DamagedEntry") -> None:
-        """Put an entry back as it was, wherever it still is."""
+        """Put an entry back as it was, in every database that still has the flip."""
         assert not self._open, "a process uses the databases"
         self.strayed = None
         for path in self._paths(directory):
@@ -392,7 +392,7 @@ class SimulatedEnvironments:
 
     @contextmanager
     def _raw(self, path: str) -> "Iterator[tuple[lmdb.Environment, dict[bytes, lmdb._Database]]]":
-        """Yield the file of a database and its buckets, whether or not it is open."""
+        """Yield the LMDB environment of a database and its buckets, whether or not it is open."""
         known = self._open.get(path)
         if known is not None:
             yield known.inner.lmdb, known.inner.databases
@@ -403,7 +403,7 @@ class SimulatedEnvironments:
         try:
             databases = {}
             for bucket in BUCKETS:
-                # A process that crashed while making the file may have made none of them.
+                # A process that crashed while making the file may have made no buckets.
                 with suppress(lmdb.NotFoundError):
                     databases[bucket] = environment.open_db(bucket, create=False)
             yield environment, databases
@@ -412,7 +412,7 @@ class SimulatedEnvironments:
 
 
 class DamagedEntry(NamedTuple):
-    """An entry of a database that is not what was written: as it was, and as it is now."""
+    """An entry of a database with a flipped bit: as it was written, and as it is now."""
 
     bucket: bytes
     key: bytes

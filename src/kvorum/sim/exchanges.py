@@ -1,8 +1,8 @@
-"""One HTTP request of a client that speaks JSON, and what its answer says.
+"""One HTTP request of a client that speaks JSON, and the reading of its answer.
 
-Requests are written, and answers read, by protobuf's own JSON, so that the gateway's is held
-against it. An answer must have the form that etcd's has, and an error the HTTP status of its code.
-Then it is what gRPC would have said: messages, and a status in the end.
+Protobuf's own JSON writes requests and reads answers, as a reference for the gateway's. An answer
+must have the form that etcd's has, and an error the HTTP status of its code. The exchange then
+reports the answer as gRPC would: messages, and a status at the end.
 """
 
 import json
@@ -47,11 +47,11 @@ HTTP_STATUS = {
     Code.DATA_LOSS: 500,
     Code.UNAUTHENTICATED: 401,
 }
-"""The status of an answer, by the code of the error in it."""
+"""The HTTP status of an answer, by the code of the error in it."""
 
 
 class Route(NamedTuple):
-    """An RPC that can be asked for in JSON."""
+    """An RPC that clients can call in JSON."""
 
     targets: tuple[str, ...]
     request: type[Message]
@@ -59,7 +59,7 @@ class Route(NamedTuple):
     is_both_ways: bool
     """Whether its client may send several messages."""
     is_stream: bool
-    """Whether it may be answered by several."""
+    """Whether its answer may be several messages."""
 
 
 def _routes() -> dict[str, Route]:
@@ -79,7 +79,7 @@ def _routes() -> dict[str, Route]:
 
 
 ROUTES = _routes()
-"""By the path of the RPC."""
+"""Routes by the path of the RPC."""
 
 
 def written(random: Random, route: Route, payload: bytes) -> bytes:
@@ -95,14 +95,14 @@ def written(random: Random, route: Route, payload: bytes) -> bytes:
 
 
 class Exchange:
-    """A request, from the view of its client; what it is answered is told as over gRPC."""
+    """A request from its client's view; the exchange reports the answer as over gRPC."""
 
     __slots__ = ("_answered", "_body", "_head", "_message", "_name", "_status", "lines", "route")
 
     def __init__(
         self, name: str, route: Route, answered: Answered, message: Callable[[bytes], None] | None
     ) -> None:
-        """Begin a request; without `message`, it has one answer."""
+        """Start a request; without `message`, it has one answer."""
         self._name = name
         self.route = route
         self._answered = answered
@@ -128,7 +128,7 @@ class Exchange:
         elif self._head is None:
             self._violate(f"{piece!r} before a head")
         elif self.route.is_stream and piece.endswith(b"\n"):
-            # Clients read line by line, or chunk by chunk: one is the other.
+            # Clients may read by line or by chunk: every chunk must be a line.
             self._take_line(piece)
         else:
             self._body += piece
@@ -149,10 +149,10 @@ class Exchange:
 
     @property
     def _must_answer(self) -> bool:
-        """Whether it may not end without a word; one who observes an election may hear nothing."""
+        """Whether the request may not end without an answer; observing an election may."""
         return self.route.is_both_ways or not self.route.is_stream
 
-    # What it says.
+    # Reading the answer.
 
     def _taken(self, body: bytes) -> bytes | Status:
         """Return the answer to a call, or the error in its place."""
@@ -191,7 +191,7 @@ class Exchange:
         return value
 
     def _read(self, value: Any) -> bytes:
-        """Return the message that stands for a value, which protobuf writes in the same way."""
+        """Return the message for a value; require that protobuf writes it in the same way."""
         try:
             message = json_format.ParseDict(value, self.route.response())
         except json_format.ParseError as error:
@@ -207,7 +207,7 @@ class Exchange:
         return Status(Code(value["code"]), value.get("message", ""))
 
     def _check_status(self, status: Status, *, is_first: bool) -> None:
-        """Require that the head fits what followed it at once; later errors come too late."""
+        """Require that the HTTP status fits the first result; later errors come too late for it."""
         head, expected = self._head, HTTP_STATUS.get(status.code, 200) if is_first else 200
         if head is not None and (
             head.status != expected
@@ -226,7 +226,7 @@ class Exchange:
 
 
 class SocketExchange(Exchange):
-    """The same over a WebSocket, where every line is a frame, and no status is seen."""
+    """An exchange over a WebSocket, where every line is a frame, and clients see no status."""
 
     __slots__ = ("_accepted", "_connection", "is_accepted", "is_left")
 
@@ -238,20 +238,20 @@ class SocketExchange(Exchange):
         message: Callable[[bytes], None] | None,
         accepted: Callable[[], None],
     ) -> None:
-        """Begin a handshake; `accepted` is called when frames may be sent."""
+        """Start a handshake; `accepted` is called when frames may be sent."""
         super().__init__(name, route, answered, message)
         self._accepted = accepted
         self._connection = Connection(ConnectionType.CLIENT)
         self.is_accepted = False
-        # Its client has closed it, and takes nothing more.
+        # The client has closed the WebSocket, and takes nothing more.
         self.is_left = False
 
     def frame(self, text: bytes) -> bytes:
-        """Return a message as it is sent."""
+        """Return the frame for a message."""
         return self._connection.send(TextMessage(text.decode()))
 
     def leave(self) -> bytes:
-        """Return what is sent to close it; nothing more is taken."""
+        """Return the frame that closes the WebSocket; later frames are ignored."""
         self.is_left = True
         return self._connection.send(CloseConnection(CloseReason.NORMAL_CLOSURE))
 

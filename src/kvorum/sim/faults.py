@@ -1,8 +1,8 @@
-"""What may go wrong in a run. Every seed draws its own subset and its own rates.
+"""The faults of a run. Every seed draws its own subset and its own rates.
 
 A run in which everything fails all the time explores little: members never get far enough to
-have something to lose. So each fault is there or not by a coin, and if it is, at a rate of its
-own. Times are in virtual seconds, chances between 0 and 1.
+have something to lose. So a coin decides whether each fault occurs, and each that does has a rate
+of its own. Times are in virtual seconds, chances between 0 and 1.
 """
 
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from random import Random
 from typing import TypedDict
 
 Span = tuple[float, float]
-"""The lowest and the highest."""
+"""The lowest and the highest value."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Faults:
     """The rates of one run."""
 
     frames: bool
-    """Members speak production's peer protocol over connections, and not by plain messages.
+    """Members speak production's peer protocol over connections, instead of plain messages.
 
     Only plain messages are lost one by one, doubled and out of order; only connections break,
     are slow, and fill queues.
@@ -32,7 +32,8 @@ class Faults:
     link_delay: Span
     """How long a message between members takes."""
     delay_chance: float
-    """Chance that a message takes up to ten election timeouts instead, and so is out of order."""
+    """Chance that a plain message takes up to ten seconds instead, and so is out of order; a piece
+    on a connection takes up to one second, in order."""
     drop_chance: float
     """Chance that a message between members is lost."""
     duplicate_chance: float
@@ -50,11 +51,11 @@ class Faults:
     terminate_gap: float
     """About the time between two signals that end a process cleanly; 0: there is none."""
     deaf_chance: float
-    """That a client does not hear at once that a member ends."""
+    """Chance that a client does not learn at once that a member ends."""
     down_time: Span
     """How long a crashed member stays down."""
     power_cut_chance: float
-    """Chance that a crash loses what was not synced; otherwise only the process dies."""
+    """Chance that a crash loses unsynced writes; otherwise only the process dies."""
     amid_chance: float
     """Chance that a crash hits between two calls to the disk or between two outputs of a turn."""
     all_crash_chance: float
@@ -62,39 +63,39 @@ class Faults:
     vote_crash_chance: float
     """Chance that a member loses power right after it voted, and is back at once."""
     rivals_gap: float
-    """Average time between two elections with several candidates; 0: none is made.
+    """Average time between two elections with several candidates; 0: none is forced.
 
-    The leader loses its power and is back at once, and the timers of all others run out at once;
-    messages to and from one of them are late.
+    The leader loses its power and is back at once, and the election timers of all others run out
+    at once; messages to and from one of them are late.
     """
     leader_crash_chance: float
-    """Chance that a new leader loses its power: soon, or when it first commits, before it tells
-    anyone."""
+    """Chance that a new leader loses its power: soon, or when it first commits, before others know
+    of that."""
     fall_gap: float
-    """Average time between two rows of leaders that fall one after another; 0: there is none.
+    """Average time between two series of leaders that fall one after another; 0: there is none.
 
-    One is cut off amid its work. So is the next, as soon as it is elected, and the first is back.
-    The third loses its power when it first commits, before it tells anyone, and the second is
-    back; whoever is elected then lets the third come back.
+    The first is cut off amid its work. The second is cut off as soon as it is elected, and the
+    first is back. The third loses its power when it first commits, before others know of that, and
+    the second is back; the election of a fourth brings the third back.
     """
     leader_chance: float
-    """Chance that a crash, a pause or a partition hits the leader, and not just anyone."""
+    """Chance that a crash, a pause or a partition hits the leader, and not a random member."""
     pause_gap: float
     """Average time between two pauses of a process; 0: there is none."""
     pause_time: Span
-    """How long a process stands still: a moment, or longer than elections take and leases live."""
+    """How long a process is paused: a moment, or longer than elections take and leases live."""
     disk_error_gap: float
     """Average time between two failing calls to a disk, a write or a sync; 0: none fails.
 
-    A failed write is done in part; what a failed sync should have written can be read, but never
-    becomes durable unless it is written again.
+    A failed write is done in part; the data of a failed sync can be read, but never becomes durable
+    unless it is written again.
     """
     disk_full_gap: float
     """Average time between two moments at which a disk fills up; 0: there is room."""
     disk_full_time: Span
     """How long a disk is full."""
     flip_gap: float
-    """Average time between two flips of a bit of what is durable; 0: there is none.
+    """Average time between two flips of a bit of durable data; 0: there is none.
 
     The bit is in a file of the log, in a `.snap` file, or in an entry of the database. The disk is
     restored once the member has found it.
@@ -102,11 +103,11 @@ class Faults:
     flip_crash_chance: float
     """Chance that a machine crashes right after a bit of its disk has flipped."""
     password_error_chance: float = 0.0
-    """Chance that a job about a password fails; `kvorum.sim.users` draws it."""
+    """Chance that a job that hashes or checks a password fails; `kvorum.sim.users` draws it."""
     disk_stall_gap: float
     """Average time between two stalls of a disk; 0: there is none."""
     disk_stall_time: Span
-    """How long anything begun on a stalled disk takes."""
+    """How long a stall lasts; jobs that start meanwhile end after it."""
     log_time: Span
     """How long a write to the log takes, with its sync."""
     flush_time: Span
@@ -114,8 +115,8 @@ class Faults:
     helper_time: Span
     """How long any other job takes."""
     job_error_gap: float
-    """Average time between two jobs that fail, each at a call to the disk and in one of the hands
-    that run jobs; 0: none fails by itself."""
+    """Average time between two jobs that fail, each at a call to the disk and in one of the
+    executors; 0: none fails unless its disk does."""
     helper_death_gap: float
     """Average time between two deaths of a helper amid a job; 0: none dies."""
     helper_hang_gap: float
@@ -123,7 +124,7 @@ class Faults:
     helper_hang_time: Span
     """How long a helper hangs."""
     wake_delay: Span
-    """How long after an event a turn begins; what happens meanwhile is part of it."""
+    """How long after an event a turn begins; events in between are part of it."""
     turn_budget: Span
     """The time a turn may take, by the member's clock."""
     clock_step: float
@@ -133,66 +134,67 @@ class Faults:
     clock_drift: float
     """How much slower than the clients' clock a member's may be, as a fraction."""
     clock_jump_chance: float
-    """Chance that the time of day at a start is off by up to two hours, or is that of the last
-    start."""
+    """Chance that the time of day at a start is off by up to two hours, or repeats the time of the
+    last start."""
     change_gap: float
     """Average time between two changes of the membership; 0: there is none.
 
-    A voter or a learner is added, which joins with an empty disk; learners are promoted; a
-    member is removed, and its machine given up. Answers may be lost as those of any request.
+    A voter or a learner is added, and joins with an empty disk; learners are promoted; a member is
+    removed, and its machine abandoned. Answers may be lost like those to any request.
     """
     replace_gap: float
     """Average time between two replacements of a member that cannot be reached; 0: none.
 
-    It is cut off, removed, and a voter added in its place. Then it is back and knows nothing of
-    that: with some of the others it is cut off from the rest for a while.
+    The member is cut off and removed, and a voter added in its place. Then it is back without
+    knowing of its removal: with some of the others it is cut off from the rest for a while.
     """
     wipe_gap: float
     """Average time between two disks that are lost for good; 0: none is.
 
-    The machine is given an empty one and started under its old name, with flags to found its
-    cluster or to join it. It must be refused; then the member is removed, and a voter added.
+    The machine gets an empty disk and starts under its old name, with flags to found its cluster
+    or to join it. The process must be refused; then the member is removed, and a voter added.
     """
     stale_flags_chance: float
-    """Chance that a joining member is given the members as one that lags behind knows them."""
+    """Chance that a joining member's flags list the members as a lagging member knows them."""
     strict_changes: bool
     """Members refuse changes that endanger the quorum."""
     move_leader_gap: float
-    """Average time between two transfers of the leadership that are asked for; 0: none."""
+    """Average time between two requests to transfer the leadership; 0: none."""
     defragment_gap: float
     """Average time between two defragmentations of a member; 0: there is none."""
     snapshot_gap: float
-    """Average time between two snapshots that are wanted early; 0: there is none."""
+    """Average time between two requests for an early snapshot; 0: there is none."""
     quota_bytes: int
-    """The quota of the members; once the alarm is raised, it is compacted, defragmented and
-    cleared. 0: as by default."""
+    """The quota of the members; once it raises the alarm, the operator compacts, defragments and
+    clears the alarm. 0: production's default."""
     connection_chance: float
     """Chance that a client's connection breaks before its request arrives, or before its answer
     does."""
     hang_up_chance: float
-    """Chance that a client hangs up soon after it called, whatever it called."""
+    """Chance that a client hangs up soon after a call, whatever it called."""
     transfer_pause_chance: float
-    """Chance that a leader pauses as soon as it has told another member to take over."""
+    """Chance that a leader pauses as soon as it has asked another member to take over."""
     sleeper_gap: float
     """Average time between two members that sleep through changes of the membership; 0: none does.
 
-    It pauses, is cut off or without power while members are added, promoted and removed, and all
-    others compact their logs: it needs a snapshot whose configuration is ahead of its own. Appends
-    from before may arrive together with that, and it may crash while it installs it.
+    The sleeper is paused, cut off or without power while members are added, promoted and removed,
+    and all others compact their logs: it needs a snapshot whose configuration is ahead of its own.
+    Appends from before may arrive together with the snapshot, and the sleeper may crash while it
+    installs the snapshot.
     """
     growth_full_gap: float
     """Average time between two disks that are full at the call at which a file grows; 0: none."""
     removed_time: Span
-    """How long a removed member stays, unless it leaves by itself; (0, 0): a few seconds at most.
+    """How long a removed member stays, unless its process ends; (0, 0): a few seconds at most.
 
-    Also beyond the end of the faults, if nobody tells it that it was removed.
+    A member that never learns of its removal may stay beyond the end of the faults.
     """
     stays_chance: float
-    """Chance that a client stays with a removed member for as long as its machine is there."""
+    """Chance that a client keeps to a removed member for as long as its machine exists."""
     leader_removal_gap: float
     """Average time between two leaders that are removed, and then paused; 0: none is.
 
-    Of the last two members: the other one leads next, and hears of nothing that this one does.
+    Two members are left then: the other one leads next, and gets nothing from the removed one.
     """
     learners_at_once: int
     """How many learners there may be; with more than one, two of them are added at once."""
@@ -205,11 +207,11 @@ class Faults:
     proxy_cut_gap: float = 0.0
     """About the time between two moments at which a proxy is cut off from some members."""
     proxy_reset_gap: float = 0.0
-    """About the time between two breaks of connections of proxies, to members or of clients."""
+    """About the time between two breaks of connections of proxies, to members or from clients."""
     quorum_loss: float
     """When, as a part of the time of the faults, a majority loses its disks for good; 0: never.
 
-    One that is left is started as a new cluster by force, and grows to the old size.
+    A new cluster is forced from one machine that is left, and grows to the old size.
     """
 
 
@@ -254,7 +256,7 @@ _UNDIRECTED: _Directed = {
 
 
 def draw(random: Random, members: int) -> Faults:
-    """Return the faults of a run with so many members."""
+    """Return the faults of a run with `members` members."""
 
     def sometimes(chance: float, low: float, high: float) -> float:
         return random.uniform(low, high) if random.random() < chance else 0.0
@@ -327,13 +329,13 @@ def draw(random: Random, members: int) -> Faults:
 
 
 def _left_alone(faults: Faults) -> Faults:
-    """Return the faults without those that interrupt steps which have to follow each other."""
+    """Return the faults without those that would interrupt a sequence of steps."""
     peace = without_faults()
     return replace(faults, **{name: getattr(peace, name) for name in _INTERRUPTING})
 
 
 def draw_more(random: Random, faults: Faults, members: int) -> Faults:
-    """Return the faults with those that have their own source of randomness."""
+    """Return the faults and those that a separate random stream decides."""
 
     def sometimes(chance: float, low: float, high: float) -> float:
         return random.uniform(low, high) if random.random() < chance else 0.0
@@ -353,8 +355,8 @@ def draw_more(random: Random, faults: Faults, members: int) -> Faults:
     if rivals_gap and random.random() < 0.75:
         faults = _left_alone(faults)
     if rivals_gap:
-        # To vote twice, a member must be asked twice, and restart in between; all of it before the
-        # one that is late has heard of the other.
+        # To vote twice, a member must be asked twice and restart in between, before the late
+        # candidate learns of the other.
         faults = replace(
             faults,
             rivals_gap=rivals_gap,
@@ -367,7 +369,7 @@ def draw_more(random: Random, faults: Faults, members: int) -> Faults:
 
 
 def draw_hands(random: Random, faults: Faults) -> Faults:
-    """Return the faults with those of the hands that run jobs."""
+    """Return the faults and those of the executors that run jobs."""
 
     def sometimes(chance: float, low: float, high: float) -> float:
         return random.uniform(low, high) if random.random() < chance else 0.0
@@ -383,7 +385,7 @@ def draw_hands(random: Random, faults: Faults) -> Faults:
 
 
 def draw_sleep(random: Random, faults: Faults) -> Faults:
-    """Return faults of a run in which leaders sleep past elections, and little else happens."""
+    """Return the faults of a run in which leaders pause past elections, and little else happens."""
     return replace(
         _left_alone(faults),
         pause_gap=random.uniform(1.0, 3.0),
@@ -393,10 +395,10 @@ def draw_sleep(random: Random, faults: Faults) -> Faults:
 
 
 def draw_transfers(random: Random, faults: Faults) -> Faults:
-    """Return faults of a run in which leaders sleep as soon as they have handed over."""
+    """Return the faults of a run in which leaders pause as soon as they have handed over."""
     return replace(
         _left_alone(faults),
-        # Leases were granted by then, and outlive the pause.
+        # By then clients hold leases, which outlive the pause.
         move_leader_gap=random.uniform(2.0, 4.0),
         transfer_pause_chance=random.uniform(0.5, 1.0),
         pause_time=(1.3, 1.9),
@@ -409,9 +411,9 @@ def draw_hang_ups(random: Random, faults: Faults) -> Faults:
 
 
 def draw_directed(random: Random, faults: Faults, members: int) -> Faults:
-    """Return the faults with a sequence of steps that leads to one place; mostly with none.
+    """Return the faults with one directed sequence of steps; in most runs with none.
 
-    What would interrupt it is left out, for the most part.
+    Faults that would interrupt the sequence are mostly left out.
     """
     if faults.change_gap and random.random() < 0.5:
         faults = replace(faults, learners_at_once=2)
@@ -420,12 +422,12 @@ def draw_directed(random: Random, faults: Faults, members: int) -> Faults:
     if kind >= 0.35 or (members < 3 and kind >= 0.06):
         return faults
     if kind < 0.06:
-        # One call that fails is no sequence: everything else may happen, too.
+        # One call that fails is no sequence: all other faults may occur, too.
         return replace(faults, growth_full_gap=random.uniform(0.2, 1.0))
     faults = replace(faults, fall_gap=0.0, replace_gap=0.0, rivals_gap=0.0, wipe_gap=0.0)
     if is_alone:
         faults = _left_alone(faults)
-    # Where changes are refused because a member cannot be reached, few are made.
+    # Strict members refuse changes while another cannot be reached, so few would be made.
     faults = replace(faults, strict_changes=False, learners_at_once=random.randint(1, 2))
     if kind < 0.18:
         return replace(
@@ -434,7 +436,7 @@ def draw_directed(random: Random, faults: Faults, members: int) -> Faults:
             drop_chance=0.0,
             delay_chance=0.0,
             sleeper_gap=random.uniform(0.2, 1.0),
-            # Slow disks would take the time for the steps; one is slow where that leads somewhere.
+            # Slow disks would take the time for the steps; the director stalls one where it helps.
             log_time=random.choice([(0.0001, 0.001), (0.001, 0.01)]),
             flush_time=random.choice([(0.0005, 0.005), (0.01, 0.1)]),
             helper_time=(0.001, 0.01),
@@ -452,7 +454,7 @@ def draw_directed(random: Random, faults: Faults, members: int) -> Faults:
 
 
 def without_faults() -> Faults:
-    """Return a world without faults: every run ends with it."""
+    """Return a world without faults, as at the end of every run."""
     return Faults(
         frames=False,
         link_bytes_per_second=0.0,

@@ -1,4 +1,4 @@
-"""What holds of the JSON gateway after every turn: which calls it has, and what it keeps."""
+"""Checks of the JSON gateway after every turn: which calls it has, and which bytes it keeps."""
 
 from kvorum.edge.interface import EventKind
 from kvorum.gateway.calls import Gateway
@@ -15,14 +15,14 @@ GUARANTEE = "every call in JSON is answered or ended"
 def check_gateway(
     name: str, now: float, server: Server, edge: SimulatedEdge, arrivals: Arrivals
 ) -> None:
-    """Require that a serving member has the calls of its clients, and nothing else of them."""
+    """Require that a serving member has its clients' calls, and keeps nothing of others."""
     gateway, calls = server.gateway, server.calls
     if not edge.http_ever and not calls.streams:
         return
     if server.phase not in (Phase.SERVING, Phase.DRAINING):
         return
-    # Clients of other unary calls may be gone, as over gRPC: nothing is to be done about it.
-    # Without a procedure a call waits for its entry alone.
+    # Clients of other unary calls may be gone, as over gRPC: the server need not act on that.
+    # A call without a procedure only waits for its entry.
     procedures = server.member.procedures._calls
     gone = [
         call

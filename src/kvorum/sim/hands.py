@@ -1,10 +1,9 @@
-"""The hands that run a machine's jobs, in place of a process's threads, writers and helper.
+"""The executors of a machine's jobs, in place of a process's threads, writers and helper.
 
-The order is production's, `kvorum.server.jobs.JobOrder`; the work is production's, too. The seed
-decides how long each hand takes, which of them fails at which call to the disk, and where the
-process ends in the middle of what they do. Jobs of the helper run step by step, so that flushes,
-switches and installed snapshots happen in the middle of an image, a copy or a hash; the helper may
-hang there, or die.
+Production's `kvorum.server.jobs.JobOrder` orders the jobs, and the jobs are production's, too. The
+seed decides how long each executor takes, which of them fails at which call to the disk, and where
+the process ends amid their work. Jobs of the helper run step by step, so that flushes, switches and
+installed snapshots happen amid an image, a copy or a hash; the helper may hang there, or die.
 """
 
 import errno
@@ -29,23 +28,23 @@ if TYPE_CHECKING:
     from kvorum.sim.machine import Machine
 
 _INLINE_CHANCE = 0.5
-"""The chance that the loop appends to the log itself, if production might do so."""
+"""The chance that the loop appends to the log itself, where production might do so."""
 _BEGUN_CHANCE = 0.67
-"""The chance that what a hand is to do has at least begun when its process ends."""
+"""The chance that an executor has at least started its job when the process ends."""
 _POOL_THREADS = 2
 _PASSWORD_TIME = (0.0005, 0.02)
 _IDLE_PASSWORD_TIME = (0.01, 0.5)
-"""How long a password takes: it needs no disk, and so is not slowed down by one."""
+"""How long hashing a password takes: it needs no disk, so no disk slows it down."""
 _PAUSE_CHANCES = (0.0, 0.0, 0.0, 0.1, 0.3)
-"""How often a job of the helper pauses at a call to the disk or a read of the database; each job
-draws one of these. Many do not pause at all, because a pause costs two changes of threads."""
+"""The chances that a job of the helper pauses at a call to the disk or a read of the database; each
+job draws one of these. Many do not pause at all, because a pause costs two switches of stacks."""
 _LOST = "the helper process ended with -9 before it answered"
 
 
 class Hand(Enum):
-    """Who runs a job."""
+    """The executor that runs a job."""
 
-    # An enumeration's own is a call of Python, at every look into a dictionary.
+    # Enum's own `__hash__` is a Python call at every dictionary lookup.
     __hash__ = object.__hash__
 
     LOOP = "loop"
@@ -69,15 +68,15 @@ _HANDS = {
 
 _WITHOUT_A_DISK = (Hand.PASSWORDS, Hand.PASSWORDS_IDLE)
 WITH_A_DISK = tuple(hand for hand in Hand if hand not in _WITHOUT_A_DISK)
-"""Those that a disk can fail."""
+"""Executors that a disk can fail."""
 
 
 class HelperEnd(BaseException):
-    """The helper process ends here. No production code may catch it."""
+    """Ends the helper process. No production code may catch it."""
 
 
 class SimulatedHands:
-    """The hands of one process."""
+    """The executors of one process."""
 
     __slots__ = (
         "_damage",
@@ -101,50 +100,50 @@ class SimulatedHands:
         self._world = world
         self._machine = machine
         self._random = random
-        # What each hand has to do, in order; it is busy with the first, the pool with two.
+        # The jobs of each executor, in order; it runs the first one, the pool the first two.
         self._queues: dict[Hand, deque[Job]] = {hand: deque() for hand in Hand}
-        # Appends that the writer has ended, and whether one of them failed.
+        # Appends that the writer has finished but not reported, and whether any append failed.
         self._written: list[tuple[Job, Exception | None]] = []
         self._has_writer_failed = False
-        # The job of the log that failed, by the name of its work.
+        # The name of the log's work that failed, if any.
         self._failed_work = ""
-        # The helper's job while other things happen in the middle of it, and how often the disk had
-        # been damaged when that began.
+        # The helper's job that is paused amid its work, and how often the disk had been damaged
+        # when that job began.
         self._stepped: Stepped | None = None
         self._damage = 0
         self._pause_chance = 0.0
-        # Which hand's next job is to fail, and after how many calls to the disk.
+        # The executor whose next job is to fail, and after how many calls to the disk.
         self._failing: tuple[Hand, int] | None = None
-        # After how many pauses of its jobs the helper is to die; how long it hangs at the next one.
+        # After how many pauses of its jobs the helper dies; how long it hangs at the next one.
         self._kill_pauses: int | None = None
         self._hang_seconds = 0.0
 
-    # What goes wrong.
+    # Faults.
 
     def fail(self, hand: Hand, calls: int) -> None:
-        """Let the next job of a hand fail after so many calls to the disk."""
+        """Make the next job of an executor fail after `calls` calls to the disk."""
         self._failing = (hand, calls)
 
     def kill_helper(self, pauses: int) -> None:
-        """Let the helper die amid a job, after so many pauses."""
+        """Make the helper die amid a job, after `pauses` pauses."""
         self._kill_pauses = pauses
 
     def hang_helper(self, seconds: float) -> None:
-        """Let the helper hang amid a job."""
+        """Make the helper hang amid a job."""
         self._hang_seconds = seconds
 
     def relieve(self) -> None:
-        """Let nothing more go wrong."""
+        """Cancel all planned faults."""
         self._failing = self._kill_pauses = None
         self._hang_seconds = 0.0
 
     def abandon(self) -> None:
-        """End the helper's job with the process, where it is."""
+        """Interrupt the helper's job: the process ends."""
         if self._stepped is not None:
             self._interrupt(self._stepped, ProcessEnd())
 
     def break_off(self) -> None:
-        """End with the process: what the hands do is done, not done, or half done."""
+        """End with the process: the jobs under way are done, not done, or half done."""
         random, disk = self._random, self._machine.disk
         is_helping = self._stepped is not None
         self.abandon()
@@ -152,15 +151,15 @@ class SimulatedHands:
             if not jobs or (hand is Hand.HELPER and is_helping) or self._is_over(hand):
                 continue
             if random.random() < _BEGUN_CHANCE:
-                # Half of these end somewhere on the way, at a call of the seed's choice.
+                # Half of these stop midway, at a call to the disk that the seed chooses.
                 disk.cut_off_after(random.randint(0, 3) if random.random() < 0.5 else None)
                 if not self._finish([jobs[0]]):
                     break
 
     def stop(self) -> None:
-        """End as a process does that stops: threads do what they were given, the helper is killed.
+        """End as in a process that stops: threads finish their jobs, the helper is killed.
 
-        The writer ends what it is doing, and begins nothing more.
+        The writer finishes its current append, and starts no other.
         """
         self.abandon()
         queues = self._queues
@@ -175,7 +174,7 @@ class SimulatedHands:
         return hand is Hand.WRITER and self._has_writer_failed
 
     def _finish(self, jobs: list[Job]) -> bool:
-        """Do jobs whose end nobody will be told; return whether the process got so far."""
+        """Run jobs without reporting their end; return whether the process survived them."""
         disk = self._machine.disk
         for job in jobs:
             self._check(job)
@@ -184,43 +183,43 @@ class SimulatedHands:
             except ProcessEnd:
                 return False
             except (OSError, BackendError):
-                # The disk fails as well; nobody is left to handle it.
+                # The disk fails as well, and nobody is left to handle the error.
                 continue
         return True
 
-    # What the order of jobs asks for.
+    # The interface for `JobOrder`.
 
     @property
     def is_quick(self) -> bool:
-        """Whether the disk is so quick that the loop may wait for an append."""
+        """Whether the disk is so fast that the loop may wait for an append."""
         return self._random.random() < _INLINE_CHANCE
 
     def append_here(self, job: Job) -> Exception | None:
-        """Append to the log, here and now; return the error, if it failed."""
+        """Append to the log at once, in the loop; return the error, if it failed."""
         self._machine.output()
         return self._run(Hand.LOOP, job)[1]
 
     def append(self, job: Job) -> None:
-        """Append to the log, after all appends given before; after a failed one, fail too."""
+        """Append to the log after all earlier appends; once one has failed, this one fails, too."""
         self._give(Hand.WRITER, job)
 
     def begin(self, job: Job) -> None:
-        """Begin a job."""
+        """Queue a job for its executor."""
         self._give(_HANDS[job.place], job)
 
     def wait_for(self, job: Job) -> Outcome:
-        """Let the flusher do its next job, which is this one; it is not reported."""
+        """Run this job, the flusher's next one, at once; return its outcome without a report."""
         first = self._queues[Hand.FLUSHER].popleft()
         assert first is job
         return self._run(Hand.FLUSHER, job)
 
     def collect(self) -> None:
-        """Report the appends that the writer has ended."""
+        """Report the appends that the writer has finished."""
         written, self._written = self._written, []
         for job, error in written:
             self.ended(job, None, error)
 
-    # The work.
+    # Running jobs.
 
     def _give(self, hand: Hand, job: Job) -> None:
         self._machine.output()
@@ -244,7 +243,7 @@ class SimulatedHands:
         return faults.flush_time if hand is Hand.FLUSHER else faults.helper_time
 
     def _come(self, incarnation: int, hand: Hand, job: Job) -> None:
-        """Let a hand do its job, or the next part of it: its time has come."""
+        """Run a job, or the next part of it, when its simulated time has passed."""
         machine = self._machine
         if incarnation != machine.incarnation or job not in self._queues[hand]:
             return  # the process has ended, or the loop has waited for this job
@@ -254,7 +253,7 @@ class SimulatedHands:
     def _do(self, hand: Hand, job: Job) -> None:
         chance = self._machine.faults.password_error_chance
         if hand in _WITHOUT_A_DISK and chance and self._random.random() < chance:
-            # It computes, and touches nothing: all that can fail is to have room for it.
+            # Hashing only computes: the one thing that can fail is getting memory.
             self._end(hand, job, (None, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))))
         elif hand is Hand.WRITER and self._has_writer_failed:
             self._end(hand, job, (None, OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))))
@@ -262,7 +261,7 @@ class SimulatedHands:
             self._end(hand, job, self._run(hand, job))
 
     def _end(self, hand: Hand, job: Job, outcome: Outcome) -> None:
-        """Note the end of a job, and let its hand begin the next."""
+        """Record the end of a job, and start its executor's next one."""
         queue = self._queues[hand]
         queue.remove(job)
         if len(queue) >= _at_once(hand):
@@ -275,7 +274,7 @@ class SimulatedHands:
         self._machine.request_turn()
 
     def _run(self, hand: Hand, job: Job) -> Outcome:
-        """Do a job in one go."""
+        """Run a job without pauses."""
         self._check(job)
         disk, failing = self._machine.disk, self._failing
         if failing is None or failing[0] is not hand:
@@ -288,7 +287,7 @@ class SimulatedHands:
             disk.fail_after(None)
 
     def _check(self, job: Job) -> None:
-        """Require that no hand touches the log after a failure."""
+        """Require that no executor touches the log after a failure."""
         if job.place is Place.LOG and self._failed_work:
             name = type(job.work).__name__
             raise Violation(
@@ -297,7 +296,7 @@ class SimulatedHands:
             )
 
     def _outcome(self, job: Job, work: Callable[[], object], damage: int | None = None) -> Outcome:
-        """Return what work ends with; `damage` is the disk's when it began, if that is not now."""
+        """Return the outcome of work; `damage` is the disk's at its start, by default of now."""
         machine, name = self._machine, type(job.work).__name__
         if damage is None:
             damage = machine.disk.damage_count
@@ -316,7 +315,7 @@ class SimulatedHands:
     # The helper.
 
     def _help(self, hand: Hand, job: Job) -> None:
-        """Let the helper do its job up to the next pause."""
+        """Run the helper's job up to its next pause."""
         disk = self._machine.disk
         stepped = self._stepped
         if stepped is None:
@@ -354,12 +353,12 @@ class SimulatedHands:
         environments.pause = None
 
     def _pause(self) -> None:
-        """Let other things happen amid the helper's job, sometimes."""
+        """Pause the helper's job, sometimes, so that other events happen amid it."""
         assert self._stepped is not None
         self._stepped.pause(is_wanted=self._random.random() < self._pause_chance)
 
     def _interrupt(self, stepped: Stepped, end: BaseException) -> None:
-        """End the helper's job where it is; nothing it does on its way out reaches the disk."""
+        """End the helper's job at its pause; none of its clean-up reaches the disk."""
         self._with_pauses(lambda: stepped.end(end))
         self._stepped = None
 

@@ -1,8 +1,8 @@
-"""The history: what members applied, and what clients saw.
+"""The history: the rows that members applied, and the answers that clients got.
 
-Members are asked after every turn for the rows they added. The first one to apply a revision
-defines its effects, and all others, and all after a restart, must have the same. So there is one
-history of effects, and at the end it explains every answer and every event.
+After every turn the cluster reads the rows that a member added. The first member to apply a
+revision defines its effects, and all others, and all after a restart, must have the same. So there
+is one history of effects, and at the end of a run it explains every answer and every event.
 """
 
 from bisect import bisect_right
@@ -46,24 +46,24 @@ class Record:
         self.invoked = invoked
         self.started = started
         self.linearizable = True
-        # What a transaction finds, given its compares, if they all hold.
+        # The values that a transaction finds if all of its compares hold.
         self.expected: Pairs = ()
-        # None: it is not known whether it took effect. A Status: it did not, unless it may have.
+        # None: whether the request took effect is unknown. A Status: it did not take effect.
         self.response: Any = None
         self.returned: int | None = None
-        # Whether the revision of the answer is its own; known once it was checked.
+        # Whether the request made the revision in its answer; known once the answer was checked.
         self.wrote = False
         # When the answer came, in virtual seconds.
         self.finished = 0.0
 
     @property
     def is_answered(self) -> bool:
-        """Whether there is an answer that is not a refusal."""
+        """Whether the client got an answer that is not a refusal."""
         return self.response is not None and not isinstance(self.response, Status)
 
 
 class History:
-    """The effects of every revision, and every request."""
+    """The effects of every revision, and the records of every request."""
 
     __slots__ = (
         "_moment",
@@ -90,14 +90,14 @@ class History:
         self._versions: dict[bytes, tuple[list[int], list[Row]]] = {}
 
     def moment(self) -> int:
-        """Return the next moment of the one order of all invocations and returns."""
+        """Return the next moment in the one order of all invocations and returns."""
         self._moment += 1
         return self._moment
 
     def observe(
         self, now: float, who: str, first: int, last: int, compacted: int, rows: Sequence[Row]
     ) -> None:
-        """Take the rows with main revisions from first to last that a member has added."""
+        """Take a member's new rows, with main revisions from first to last, and compare them."""
         self.compacted = max(self.compacted, compacted)
         by_main: dict[int, list[Row]] = {}
         for row in rows:
@@ -124,7 +124,8 @@ class History:
     def needed(self, compacted: int) -> list[Row]:
         """Return the rows that a compaction must leave: the newest of every key up to it.
 
-        A tombstone below it is removed, too. Nothing if a revision was never seen.
+        A compaction also removes tombstones below its revision. Return nothing if the history
+        lacks a revision.
         """
         newest: dict[bytes, Row] = {}
         for main in range(2, compacted + 1):
@@ -135,9 +136,9 @@ class History:
         return [row for row in newest.values() if not row[0] & 1 or row[0] >> 32 == compacted]
 
     def fork(self, revision: int) -> "History":
-        """Go on from a revision, as if what came after it had never been; return what there was.
+        """Continue from a revision, as if no later one had been; return the history so far.
 
-        A cluster that is made anew of a member that lacks revisions does that.
+        A new cluster that is forced from a member without later revisions needs this.
         """
         before = History()
         before.effects, before.revision = dict(self.effects), self.revision
@@ -148,10 +149,10 @@ class History:
         self._versions = {}
         return before
 
-    # Replayed, once the run is over.
+    # Queries of keys and ranges, after `replay`.
 
     def replay(self) -> None:
-        """Sort the effects by key; call it again after more were observed."""
+        """Sort the effects by key; call it again after `observe` added more."""
         versions: dict[bytes, tuple[list[int], list[Row]]] = {}
         for main in sorted(self.effects):
             for revision, kv in self.effects[main]:

@@ -1,4 +1,4 @@
-"""A snapshot as a client saves it: blobs that make up a database, and what must be in it."""
+"""A snapshot as a client saves it: blobs that make up a database, and checks of its content."""
 
 from hashlib import sha256
 from typing import NamedTuple
@@ -28,10 +28,10 @@ _PATH = "/snapshot.db"
 
 
 class Content(NamedTuple):
-    """What a snapshot holds."""
+    """The content of a snapshot."""
 
     applied: int
-    """The index of the last entry."""
+    """The index of the last applied entry."""
     revision: int
     compacted: int
     rows: list[tuple[int, bytes]]
@@ -51,7 +51,7 @@ class Blobs:
         raise Violation(GUARANTEE, f"{self._name} {text}")
 
     def take(self, data: bytes) -> None:
-        """Take a blob; those before the last say how many bytes of the database follow."""
+        """Take a blob, and check its count of the database's bytes that follow."""
         response = SnapshotResponse.FromString(data)
         if self._remaining:
             expected = max(0, self._remaining[-1] - len(response.blob))
@@ -61,7 +61,7 @@ class Blobs:
         self._remaining.append(response.remaining_bytes)
 
     def content(self) -> Content:
-        """Return what it holds; it is complete, or a guarantee is broken."""
+        """Return the snapshot's content; raise Violation if it is incomplete or damaged."""
         data = b"".join(self._data)
         if not self._data or self._remaining[-1] or len(self._data[-1]) != DIGEST_BYTES:
             self._violate(f"ends after {len(data)} bytes")
@@ -89,7 +89,7 @@ class Blobs:
                 elif bucket == META:
                     meta = dict(found)
         applied = int.from_bytes(meta.get(CONSISTENT_INDEX, b""), "big")
-        # A member that joins has none before it has applied anything.
+        # A joining member knows no members before it has applied anything.
         if LEASE not in sizes or (applied and not sizes.get(MEMBERS)):
             self._violate(f"has no members, or no leases: {sizes}")
         compacted = -1
@@ -101,7 +101,7 @@ class Blobs:
 
 
 def check_content(history: History, now: float, name: str, content: Content) -> None:
-    """Require that a snapshot has the rows of the history, all that a compaction leaves."""
+    """Require that a snapshot has the rows of the history that its compaction must leave."""
     history.observe(now, name, 2, content.revision, content.compacted, content.rows)
     there = set(content.rows)
     for row in history.needed(content.compacted):

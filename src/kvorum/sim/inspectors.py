@@ -1,7 +1,7 @@
-"""Clients that look after the members: how they are, whether they are equal, what they hold.
+"""Clients that inspect the members: their status, whether they are equal, the data they hold.
 
 They ask for status, hashes, snapshots, members, alarms and leases, and check each answer as far as
-one client can. Hashes are compared with those of the history when the run is over.
+one client can. After the run they compare hashes with those of the history.
 """
 
 from random import Random
@@ -35,7 +35,7 @@ FIRST_NUMBER = 3000
 GAP_SECONDS = 0.15
 PATIENCE = (0.5, 3.0)
 EXTENSION_SECONDS_MAX = 2
-"""A new leader gives every lease an election timeout more, which is counted in whole seconds."""
+"""A new leader extends every lease by an election timeout, which is counted in whole seconds."""
 SNAPSHOT_PATH = "/etcdserverpb.Maintenance/Snapshot"
 STATUS = "status and members are told as they are"
 HASHES = "members are equal by HashKV"
@@ -44,17 +44,17 @@ _WEIGHTS = (4.0, 4.0, 0.5, 1.5, 1.5, 1.0, 1.0, 2.5)
 
 
 class Before(NamedTuple):
-    """A machine as it was when it was asked."""
+    """A machine's state when an inspector asked it."""
 
     machine: Machine
     incarnation: int
     applied: int
     revision: int
-    """What its member had applied: the last entry, and the revision."""
+    """The last entry and the revision that its member had applied."""
     is_damaged: bool
 
     def is_the_same(self) -> bool:
-        """Return whether the process runs on, with a disk that was never damaged."""
+        """Return whether the same process runs, with a disk that was never damaged."""
         machine = self.machine
         is_sound = not (self.is_damaged or machine.disk.is_damaged)
         return is_sound and machine.incarnation == self.incarnation
@@ -90,7 +90,7 @@ class Inspector:
         self.name = f"i{number}"
         self._random: Random = world.stream(f"inspector {number}")
         self._caller = Caller(world, calls, history, FIRST_NUMBER + number, self.name)
-        # For hashes at an installation: the second one has to wait for the first.
+        # Callers for hashes at an installation: the second one has to wait for the first.
         self._hashers = [
             Caller(world, calls, history, FIRST_NUMBER + number, f"{self.name}{letter}")
             for letter in "ab"
@@ -99,19 +99,19 @@ class Inspector:
         self._call: tuple[int, int] | None = None
         # The last status of every process.
         self._statuses: dict[tuple[int, int], StatusResponse] = {}
-        # Installations at which hashes were asked for.
+        # The installation at which hashes were requested last.
         self._installing: tuple[int, int, int] = (0, 0, 0)
         self.hashes: list[Record] = []
         self.snapshots = 0
         self.is_stopped = False
 
     def start(self) -> None:
-        """Begin soon, and look at every member that gets another state."""
+        """Send the first request soon, and ask for hashes at every installation."""
         self._cluster.installing = self.look_at_installation
         self._world.after(self._random.uniform(0.0, 1.0), self._next)
 
     def stop(self) -> None:
-        """Ask for nothing more, and stop waiting."""
+        """Send no more requests, and stop waiting for answers."""
         self.is_stopped = True
         for caller in (self._caller, *self._hashers):
             caller.give_up()
@@ -182,7 +182,7 @@ class Inspector:
         caller.ask(asked, self._random.uniform(*PATIENCE), answered)
 
     def look_at_installation(self, machine: Machine) -> None:
-        """Ask a member for two hashes when it is about to get another state."""
+        """Ask a member for two hashes when it is about to install a snapshot."""
         member = machine.member
         assert member is not None
         of = machine.number, machine.incarnation, member.snapshots.index
@@ -208,7 +208,7 @@ class Inspector:
             if before.is_the_same():
                 self.hashes.append(record)
         elif isinstance(record.request, MemberListRequest):
-            # The configurations of damaged machines are not noted: there may be no others.
+            # The cluster does not record the configurations of damaged machines.
             if before.is_the_same():
                 self._check_members(record)
         elif isinstance(record.request, LeaseTimeToLiveRequest):
@@ -242,7 +242,7 @@ class Inspector:
         )
         if not is_plausible:
             self._violate(STATUS, record, f"told {told!r}")
-        # The term is that of the last applied entry, and the leader may be one of a later term.
+        # The answer has the term of the last applied entry; its leader may be of a later term.
         leaders = self._cluster.leader_ids
         if told.leader and all(
             term < told.raftTerm or leader != told.leader for term, leader in leaders.items()
@@ -310,10 +310,10 @@ class Inspector:
         if self._world.trace is not None:
             self._world.trace.line(self._world.now, self.name, what)
 
-    # Once the run is over.
+    # After the run.
 
     def check_hashes(self) -> None:
-        """Compare hashes with those of the history."""
+        """Compare the hashes in answers with those of the history."""
         for record in self.hashes:
             told, asked = record.response, record.request.revision
             if not told.hash_revision <= told.header.revision or (
@@ -326,9 +326,9 @@ class Inspector:
 
 
 def _hashes(history: History, revision: int, compacted: int) -> list[int]:
-    """Return the hashes that the rows of the history have: of a revision, and of a compaction.
+    """Return the hashes of the history's rows: of a revision, and of a compaction.
 
-    Nothing if a revision was never seen.
+    Return nothing if the history lacks a revision.
     """
     if any(main not in history.effects for main in range(2, revision + 1)):
         return []

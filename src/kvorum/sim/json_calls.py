@@ -1,8 +1,8 @@
 """Clients that speak JSON: their calls are HTTP requests below `/v3/`, some of them WebSockets.
 
 A body comes in one to three pieces, at once or one after the other, and its client may break off in
-the middle of it. A call with streams both ways has a body that stays open. What cannot be asked for
-in JSON goes by gRPC. `kvorum.sim.exchanges` reads the answers.
+the middle of it. A bidirectional stream has a body that stays open. RPCs without a route go over
+gRPC. `kvorum.sim.exchanges` reads the answers.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,18 +20,18 @@ from kvorum.sim.world import World
 
 CHANCE = 0.25
 _CUTS = (0, 0, 1, 2)
-"""In how many places a body, or a frame, is cut."""
+"""In how many places a client cuts a body or a frame."""
 _GAPS = (0.0, 0.0, 0.0, 0.001, 0.05)
-"""How long the next piece of a body is behind."""
+"""Seconds until the next piece of a body."""
 _OLD_CHANCE = 0.05
-"""That the routes' old name is used."""
+"""The chance that a request uses the old name of the routes."""
 _MORE_CHANCE = 0.1
-"""That a body goes on after its value, which nobody reads."""
+"""The chance that a body goes on after its value; no member reads the rest."""
 _MORE = (b"\n", b" {}", b" and more", b'{"key":')
 _CLOSE_CHANCE = 0.2
-"""That a client of streams both ways sends one message, and closes its side."""
+"""The chance that the client of a bidirectional stream closes its side after a message."""
 _SECONDS = (0.05, 0.5, 2.0, 3600.0)
-"""How long calls with a deadline may take."""
+"""Deadlines of calls, in seconds; `_STREAM_SECONDS` has those of streams."""
 _STREAM_SECONDS = (0.5, 2.0, 3600.0)
 
 Event = tuple[EventKind, bytes | None]
@@ -39,20 +39,20 @@ Event = tuple[EventKind, bytes | None]
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Dialects:
-    """How the clients of a run speak to members, where some of them speak JSON."""
+    """How the clients of a run call members, where some clients speak JSON."""
 
     share: float
-    """How many speak JSON."""
+    """The share of clients that speak JSON."""
     socket_share: float
-    """How many of those over WebSockets."""
+    """The share of those clients that use WebSockets."""
     leader_share: float
-    """How many of the others want to be refused where no leader is known."""
+    """The share of the other JSON clients that members without a leader must refuse."""
     deadline_chance: float
-    """That a call has a deadline, while there are faults."""
+    """The chance that a call has a deadline, while there are faults."""
 
 
 def draw_dialects(random: Random) -> Dialects | None:
-    """Return how clients speak; None, as mostly, if all of them speak gRPC."""
+    """Return how clients speak; None, in most runs, if all of them speak gRPC."""
     if random.random() >= CHANCE:
         return None
     return Dialects(
@@ -64,7 +64,7 @@ def draw_dialects(random: Random) -> Dialects | None:
 
 
 class _Sending:
-    """A request that is not answered, and what is sent of it."""
+    """A request without an answer, and the state of its sending."""
 
     __slots__ = ("call", "exchange", "is_closed", "machine", "until", "waiting")
 
@@ -72,15 +72,15 @@ class _Sending:
         self.call = call
         self.machine = machine
         self.exchange: Exchange
-        # When the last of it arrives: pieces keep their order.
+        # When its last piece arrives: pieces keep their order.
         self.until = until
         self.is_closed = False
-        # What is sent when the WebSocket is open.
+        # Messages to send once the WebSocket is open.
         self.waiting: list[bytes] = []
 
 
 class JsonCalls:
-    """What carries the calls of one client that speaks JSON."""
+    """The transport of one client that speaks JSON."""
 
     __slots__ = (
         "_by_grpc",
@@ -104,14 +104,14 @@ class JsonCalls:
         self._has_sockets = self._random.random() < dialects.socket_share
         self._requires_leader = self._random.random() < dialects.leader_share
         self._open: dict[int, _Sending] = {}
-        # Streams that have no route.
+        # Streams of RPCs without a route.
         self._by_grpc: set[int] = set()
-        # How many were made.
+        # How many calls this client has made.
         self.calls = 0
 
     @property
     def members(self) -> Sequence[int]:
-        """The members that can be asked."""
+        """The members that clients can ask."""
         return self._cluster.members
 
     def call(
@@ -122,7 +122,7 @@ class JsonCalls:
         answered: Answered,
         metadata: Metadata | None = None,
     ) -> int:
-        """Send a request; otherwise as `Cluster.call`."""
+        """Send a request, like `Cluster.call`."""
         if path not in ROUTES:
             return self._cluster.call(member, path, payload, answered, metadata)
         call = self._begin(member, ROUTES[path], answered, None, metadata)
@@ -137,7 +137,7 @@ class JsonCalls:
         message: Callable[[bytes], None],
         metadata: Metadata | None = None,
     ) -> int:
-        """Begin a request whose answer comes line by line; otherwise as `Cluster.open_stream`."""
+        """Start a request whose answer comes line by line, like `Cluster.open_stream`."""
         if path not in ROUTES:
             call = self._cluster.open_stream(member, path, answered, message, metadata)
             self._by_grpc.add(call)
@@ -145,7 +145,7 @@ class JsonCalls:
         return self._begin(member, ROUTES[path], answered, message, metadata)
 
     def send(self, member: int, call: int, payload: bytes) -> None:
-        """Send a message: the whole body, or a value of it where streams go both ways."""
+        """Send a message: the whole body, or one value of it where streams go both ways."""
         sending = self._open.get(call)
         if call in self._by_grpc:
             self._cluster.send(member, call, payload)
@@ -165,12 +165,12 @@ class JsonCalls:
             sending.is_closed = True
             events.append((EventKind.HALF_CLOSED, None))
         if is_one and random.random() < self._cluster.faults.connection_chance:
-            # It breaks somewhere on the way.
+            # The connection breaks somewhere on the way.
             events[random.randrange(len(events)) :] = [(EventKind.ENDED, None)]
         self._send(sending, events)
 
     def hang_up(self, member: int, call: int) -> None:
-        """Wait no longer for an answer, or break off a stream; a WebSocket may be closed."""
+        """Abandon a call, or break off a stream; a WebSocket may be closed instead."""
         sending = self._open.pop(call, None)
         exchange = None if sending is None else sending.exchange
         if (
@@ -185,18 +185,18 @@ class JsonCalls:
             self._cluster.hang_up(member, call)
 
     def stall(self, member: int, call: int, seconds: float) -> None:
-        """Read nothing from a stream for a while."""
+        """Stop reading a stream for a while."""
         self._cluster.stall(member, call, seconds)
 
     def is_ready(self) -> bool:
-        """Return whether there is nothing to wait for before the next request: never."""
+        """Return True: the client may always send its next request."""
         return True
 
     def stays(self, name: str, member: int) -> bool:
-        """Return whether a client of that name stays with a member because it was removed."""
+        """Return whether a client keeps to its member although that was removed."""
         return self._cluster.stays(name, member)
 
-    # What is sent.
+    # Sending.
 
     def _begin(
         self,
@@ -275,7 +275,7 @@ class JsonCalls:
                 self._send(sending, [(EventKind.MESSAGE, piece) for piece in pieces])
 
     def _send(self, sending: _Sending, events: list[Event]) -> None:
-        """Let a member have these, one after the other."""
+        """Let events of a request arrive at the member, one after the other."""
         world, random = self._world, self._random
         sending.until = max(sending.until, world.now + random.uniform(*CLIENT_DELAY))
         for kind, detail in events:
@@ -294,7 +294,7 @@ class JsonCalls:
 
 
 def _socket_headers(random: Random, metadata: Metadata | None) -> Headers:
-    """Return the headers of a handshake; a token is shown as browsers can."""
+    """Return the headers of a handshake; browsers can show a token in the same ways."""
     headers = [
         ("connection", "Upgrade"),
         ("upgrade", "websocket"),

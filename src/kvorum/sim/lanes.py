@@ -1,4 +1,4 @@
-"""The moments of a run, put together to spans: processes, roles in terms, pauses, partitions."""
+"""The moments of a run, combined to spans: processes, roles in terms, pauses, partitions."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -14,7 +14,7 @@ _CLIENT_ORDER = "csroiwl"
 
 
 class Span(NamedTuple):
-    """Something that lasted."""
+    """A period of time, and its label."""
 
     begin: float
     end: float
@@ -39,7 +39,7 @@ class Process(NamedTuple):
     states: list[State]
 
     def offices(self) -> Iterator[Office]:
-        """Yield the roles and terms that its member went through."""
+        """Yield the roles and terms of its member, in order."""
         held: list[Office] = []
         for state in self.states:
             office = Office(state.at, self.end, state.role, state.term, state.is_learner)
@@ -51,7 +51,7 @@ class Process(NamedTuple):
         yield from held
 
     def snapshots(self) -> Iterator[tuple[State, bool]]:
-        """Yield states with a new snapshot, and whether it was installed or the member's own."""
+        """Yield states with a new snapshot, and whether the member installed it or made it."""
         for before, state in pairwise(self.states):
             if state.snapshot > before.snapshot:
                 yield state, before.is_installing
@@ -77,7 +77,7 @@ class Member:
                 begin = None
 
     def spans(self, kind: Kind) -> list[Span]:
-        """Return what lasted of one kind; it ends with the process, and one may prolong another."""
+        """Return the spans of one kind; the process's end cuts them, and overlapping ones join."""
         found: list[Span] = []
         for event in self.events:
             if event.kind is kind:
@@ -90,7 +90,7 @@ class Member:
         return found
 
     def reigns(self) -> list[Office]:
-        """Return when it led, and in which terms."""
+        """Return when the member led, and in which terms."""
         return [
             office
             for process in self.processes
@@ -139,10 +139,10 @@ def clients_of(moments: Moments) -> list[str]:
 
 
 def _client_order(name: str) -> tuple[int, int, str]:
-    # Behind its number, a letter for what else a client does at the same time.
+    # A letter behind the number stands for what else a client does at the same time.
     kind_and_number = name.rstrip(ascii_lowercase)
     digits = kind_and_number.lstrip(ascii_lowercase)
     if name[0] not in _CLIENT_ORDER or not digits.isdecimal():
-        # A program of a user's, which is called as it likes.
+        # A user's program, which may have any name.
         return len(_CLIENT_ORDER), 0, name
     return _CLIENT_ORDER.index(name[0]), int(digits), name

@@ -1,8 +1,8 @@
-"""Leases do not end early: a client that was promised some time can rely on it.
+"""Leases do not end early: a client can rely on the time that an answer promised.
 
-An answer promises that the lease lives that long from when the client asked. That it ended shows in
-its keys, which are deleted, in a renewal that finds nothing, and in a put that is refused for lack
-of it. A client may end a lease itself, but not before it asks for that.
+An answer promises that the lease lives for its TTL from when the client asked. The end of a lease
+shows in its keys, which are deleted, in a renewal that finds no lease, and in a put that is refused
+for lack of it. A client may revoke a lease, which must not end before the client asks for that.
 """
 
 from math import inf
@@ -54,7 +54,7 @@ def check_leases(history: History) -> None:
 
 
 def _deletions(history: History) -> list[tuple[int, float, str]]:
-    """Return leases whose keys were deleted by nobody else, and when."""
+    """Return leases whose keys no client has deleted, and when the keys were gone."""
     claimed = {record.response.header.revision for record in history.records if record.wrote}
     lost = [
         deletion
@@ -68,7 +68,7 @@ def _deletions(history: History) -> list[tuple[int, float, str]]:
             key = key_of(kv)
             if not revision & 1 or main in claimed or not is_clients_key(key):
                 continue
-            # A client that never got an answer may have deleted it as well.
+            # A client that never got an answer may have deleted the key as well.
             if any(is_in_range(key, each.key, each.range_end) for each in lost):
                 continue
             before = history.at(key, main - 1)
@@ -95,7 +95,7 @@ def _deletions_of(request: object) -> list[DeleteRangeRequest]:
 
 
 def _refusals(history: History) -> list[tuple[int, float, str]]:
-    """Return leases that were reported not to exist, when that was asked, and the answer."""
+    """Return leases that an answer reported not to exist, and when the answer came."""
     found = []
     for record in history.records:
         request, response = record.request, record.response

@@ -1,7 +1,7 @@
 """Leaseholders: clients that renew a lease until a member keeps them waiting, and then rely on it.
 
-Such a member may have slept, and another may lead by now. Whatever it promises is the last that the
-client asks for: shortly before the promised end it asks others whether the lease still lives.
+Such a member may have been paused, and another may lead by now. The client sends no renewal after
+the late answer: shortly before the promised end it asks others whether the lease still lives.
 """
 
 from random import Random
@@ -16,13 +16,13 @@ from kvorum.sim.history import History, Record
 from kvorum.sim.world import World
 
 TTL_SECONDS = 3
-"""As long as leaders pause where there are leaseholders, so that a lease outlives the pause."""
+"""As long as leaders pause in runs with leaseholders, so that a lease outlives the pause."""
 PATIENCE_SECONDS = 0.3
-"""How long it waits before it asks for a renewal again, which counts from then."""
+"""How long a client waits before it sends a renewal again; the lease counts from then."""
 RENEWAL_SECONDS = 0.2
 RETRY_SECONDS = 0.05
 RELIES_SECONDS = 0.4
-"""How long before the promised end it asks for the lease, again and again."""
+"""How long before the promised end the client asks for the lease, again and again."""
 RENEWALS_MAX = 40
 FIRST_NUMBER = 6000
 """Leaseholders are numbered from here on in the records."""
@@ -48,7 +48,7 @@ class Leaseholder:
         self._world = world
         self._random: Random = world.stream(f"leaseholder {number}")
         self._holder = Caller(world, calls, history, FIRST_NUMBER + number, name)
-        # It stays with a member that is asleep.
+        # The holder keeps to a paused member.
         self._holder.roams = 0.05
         self._relying = Caller(world, calls, history, FIRST_NUMBER + number, f"{name}t")
         self._relying.roams = 1.0
@@ -59,11 +59,11 @@ class Leaseholder:
         self.is_stopped = False
 
     def start(self) -> None:
-        """Begin soon."""
+        """Ask for a lease soon."""
         self._world.after(self._random.uniform(0.0, 1.0), self._grant)
 
     def stop(self) -> None:
-        """Ask for no more time; what was promised still counts."""
+        """Renew no more; the promised time still counts."""
         self.is_stopped = True
         self._holder.give_up()
 

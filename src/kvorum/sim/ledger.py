@@ -1,9 +1,9 @@
-"""The ledger: what every committed entry had to do, by who asked for it and by the state before it.
+"""The ledger: the required effect of every committed entry, by its caller and the state before it.
 
-Entries are taken in the order of the log as soon as any member knows that they are committed. A
-naive store, `kvorum.sim.model` for keys and `kvorum.sim.permissions` for users, runs them: what a
-request writes, or why it is refused. So before any member applies an entry it is known what it must
-do.
+The ledger takes entries in the order of the log as soon as any member knows that they are
+committed. A naive store, `kvorum.sim.model` for keys and `kvorum.sim.permissions` for users, runs
+them, and determines the rows that a request writes, or the reason for its refusal. So the effect of
+an entry is known before any member applies it.
 """
 
 from bisect import bisect_right
@@ -25,7 +25,7 @@ _TOUCHING = (*_KEYS, "compaction", "lease_grant", "lease_revoke")
 
 @dataclass(slots=True, frozen=True)
 class Entry:
-    """A committed request, and what had to become of it."""
+    """A committed request, and its required outcome."""
 
     index: int
     kind: str
@@ -34,11 +34,11 @@ class Entry:
     user: str
     revision: int
     refusal: str | None
-    """Why it was refused; None if it was not."""
+    """Why it must be refused; None if it must take effect."""
 
 
 class Ledger:
-    """All committed entries, the states of users between them, and the rows they had to write."""
+    """All committed entries, the states of users between them, and the rows they must write."""
 
     __slots__ = (
         "_alarms",
@@ -54,11 +54,11 @@ class Ledger:
 
     def __init__(self) -> None:
         self.last = 0
-        """The last entry that was taken."""
+        """The index of the last entry taken."""
         self.entries: dict[tuple[str, bytes], list[Entry]] = {}
-        """By kind, and by the bytes of the request."""
+        """Entries by kind, and by the bytes of the request."""
         self.expected: dict[int, tuple[Row, ...]] = {}
-        """What every revision has to write."""
+        """The rows that every revision must write."""
         self._changed_at = [0]
         self._states = [State()]
         # The revision after each entry.
@@ -67,14 +67,14 @@ class Ledger:
         self._leases: dict[int, set[bytes]] = {}
         self._alarms: set[tuple[int, int]] = set()
 
-    # What others ask.
+    # Queries.
 
     def state_at(self, index: int) -> State:
-        """Return the users as they are after an entry."""
+        """Return the state of the users after an entry."""
         return self._states[bisect_right(self._changed_at, index) - 1]
 
     def states(self, first: int, last: int) -> list[State]:
-        """Return all states after entries from one to another."""
+        """Return all states of the users after the entries from first to last."""
         start = bisect_right(self._changed_at, first) - 1
         return self._states[start : bisect_right(self._changed_at, max(first, last))]
 
@@ -82,10 +82,10 @@ class Ledger:
         """Return the revision of the store after an entry."""
         return self._mains[index]
 
-    # What is committed.
+    # Committed entries.
 
     def take(self, index: int, data: bytes) -> None:
-        """Take the next committed entry; no data for one that is no request."""
+        """Run the next committed entry; `data` is empty if the entry is no request."""
         assert index == self.last + 1, f"entry {index} follows {self.last}"
         self.last = index
         if data:
@@ -98,7 +98,7 @@ class Ledger:
         self._mains.append(self._keys.main)
 
     def _run(self, index: int, kind: str, request: Any, user: str, revision: int) -> str | None:
-        """Run a request; return why it is refused."""
+        """Run a request; return why it is refused, or None."""
         if self._is_alarmed(kind, request):
             return OTHER
         state = self._states[-1]
@@ -138,7 +138,7 @@ class Ledger:
         if not isinstance(wanted, int):
             key, end, is_write = wanted
             return state.keys_refusal(user, revision, key, end, is_write=is_write)
-        # A lease: all of its keys are to be written, unless an administrator asks.
+        # Revoking a lease needs write access to all of its keys, or an administrator.
         if state.admin_refusal(user, revision) is None:
             return None
         refusals = (
@@ -190,7 +190,7 @@ class Ledger:
 
 
 class _Keys:
-    """The keys as they are now, asked as a history is."""
+    """The present keys, with the interface of a history."""
 
     __slots__ = ("kvs", "main")
 
@@ -223,7 +223,7 @@ def _has_put(request: Any) -> bool:
 
 
 def _puts_that_run(transaction: model.Transaction, request: Any) -> Iterator[Any]:
-    """Return the puts of a transaction that its compares choose; nothing for another request."""
+    """Return the puts that a transaction's compares choose; nothing for another request."""
     if not hasattr(request, "compare"):
         return
     branch = request.success if model.holds(transaction, request.compare) else request.failure

@@ -1,8 +1,8 @@
 """Limits of production that a run makes small: entries per look, keys per slice, rows per piece.
 
-A run is short and its store small, so with production's limits nothing would be done in pieces:
-apply would never lag behind commit, no read would take several slices, and what happens between two
-pieces would never be tried.
+A run is short and its store small, so with production's limits no work would be done in pieces:
+apply would never lag behind commit, no read would take several slices, and no run would try what
+happens between two pieces.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,16 +13,16 @@ from types import ModuleType
 from typing import NamedTuple
 
 USUAL_CHANCE = 0.25
-"""How many runs have production's limits throughout."""
+"""The share of runs that keep production's limits."""
 _SMALL_CHANCES = (0.3, 0.6, 0.85)
-"""How many limits are small in the others."""
+"""The share of limits that are small in the other runs; each run draws one of these."""
 
 Limits = Mapping[str, float]
-"""The limits that are not production's, by name."""
+"""Limits that differ from production's, by name."""
 
 
 class Limit(NamedTuple):
-    """A module's variable, what it may be, and which other modules have imported it."""
+    """A module's variable, its small values, and the other modules that have imported it."""
 
     module: str
     variable: str
@@ -35,7 +35,7 @@ class Limit(NamedTuple):
         return f"{self.module}.{self.variable}"
 
     def places(self) -> list[ModuleType]:
-        """Return the modules in which it has to be set."""
+        """Return the modules in which the variable has to be set."""
         return [import_module(f"kvorum.{each}") for each in (self.module, *self.importers)]
 
 
@@ -136,24 +136,24 @@ LIMITS = (
     Limit("rpc.kv", "PIECE_KEYS_FIRST", (1, 2, 3)),
     Limit("rpc.password_queue", "PROMPT_SECONDS_MAX", (0.0, 0.0008, 0.002)),
 )
-"""Everything that is drawn. Tests hold that each is in every module that uses it."""
+"""All limits that runs draw. Tests check that each is set in every module that uses it."""
 
 _BY_NAME = {limit.name: limit for limit in LIMITS}
 
 
 def draw_limits(random: Random) -> dict[str, float]:
-    """Return the limits that are small in a run."""
+    """Return the limits that are small in a run, and their values."""
     if random.random() < USUAL_CHANCE:
         return {}
     chance = random.choice(_SMALL_CHANCES)
-    # Each draws the same number of times, so that one more leaves those before it as they are.
+    # Each limit draws the same number of times, so a new one leaves those before it as they are.
     drawn = [(random.random(), limit.name, random.choice(limit.choices)) for limit in LIMITS]
     return {name: value for place, name, value in drawn if place < chance}
 
 
 @contextmanager
 def limited(limits: Limits) -> Iterator[None]:
-    """Let production have these limits in the block."""
+    """Set these limits in production's modules during the block."""
     before: list[tuple[ModuleType, str, float]] = []
     for name, value in limits.items():
         limit = _BY_NAME[name]

@@ -1,19 +1,19 @@
-"""Whether the operations of clients could have happened one after the other.
+"""Decides whether the operations of clients could have happened one after the other.
 
 A history is linearizable if there is an order of its operations that a single store explains and
 that agrees with real time: if one returned before another was invoked, it comes first. An operation
-is reduced to what it saw of some keys and what it wrote to some. One that was never answered is
-uncertain: it may take effect at any time after its invocation, or never.
+is reduced to the values that it saw and the values that it wrote. An operation that was never
+answered is uncertain: it may take effect at any time after its invocation, or never.
 
-Keys that no operation connects are decided one by one. What remains is searched as Wing and Gong
-do, with Lowe's cache: depth first over what may come next, never twice from the same set of done
-operations and the same state. Three things keep that short:
+Groups of keys that no operation connects are decided one by one. The rest is a search after Wing
+and Gong, with Lowe's cache: depth first over the operations that may come next, never twice from
+the same set of done operations and the same state. Three rules keep the search short:
 
 - A value that only one operation writes ties the operations that saw it to that one
   (`kvorum.sim.bounds`): moments are narrowed before the search begins, which settles nearly
   every wrong history.
-- A value that nobody will see any more is as good as any other, so orders that differ only in such
-  values are equal. An operation that changes nothing else is taken at once.
+- A value that no operation will see any more is as good as any other, so orders that differ only in
+  such values are equal. An operation that changes nothing else is taken at once.
 - A value may not be overwritten while an operation has yet to see it and none will write it again.
 """
 
@@ -23,18 +23,18 @@ from kvorum.sim.bounds import narrow
 from kvorum.sim.operations import NEVER, Operation, Prepared, components, prepare
 
 STATES_MAX = 1_000_000
-"""States that are visited before the search is given up."""
+"""States that are visited before the search is abandoned."""
 _NOBODY_LOOKS = -1
 
 
 class Undecided(Exception):  # noqa: N818 (neither the history nor the checker is wrong)
-    """The search was given up."""
+    """The search was abandoned."""
 
 
 def find_contradiction(operations: Sequence[Operation]) -> Operation | None:
-    """Return an operation that no order explains together with those before it; None if all fit.
+    """Return an operation that no order explains together with the others; None if all fit.
 
-    Raises Undecided where that would take too long.
+    Raise Undecided if the search would take too long.
     """
     for part in components(operations):
         prepared = prepare(part)
@@ -49,12 +49,12 @@ def find_contradiction(operations: Sequence[Operation]) -> Operation | None:
 
 
 def is_linearizable(operations: Sequence[Operation]) -> bool:
-    """Tell whether some order explains all certain operations, and any of the others."""
+    """Return whether some order explains all certain operations, and any of the others."""
     return find_contradiction(operations) is None
 
 
 class _Search:
-    """The order so far, and what may come next.
+    """The order so far, and the operations that may come next.
 
     Operations that are not done form a linked list in the order of invocation, so that taking one
     out and putting it back is cheap.
@@ -114,7 +114,7 @@ class _Search:
         self._before[0] = last
 
     def run(self) -> int | None:
-        """Return None if an order is found, else what the longest one could not place."""
+        """Return None if an order is found, else an operation that the longest one cannot place."""
         path: list[tuple[int, list[int], list[int]]] = []
         fewest, stuck = self._remaining + 1, 0
         candidates, urgent = self._candidates()
@@ -135,7 +135,7 @@ class _Search:
         return None
 
     def _do(self, place: int) -> list[int] | None:
-        """Do an operation; return what it overwrote, or None if that leads to a known state."""
+        """Do an operation; return the values it overwrote, or None if the search must go back."""
         readers, interest, writers, state = (
             self._readers,
             self._interest,
@@ -189,7 +189,7 @@ class _Search:
         self._before[self._after[entry]] = entry
 
     def _candidates(self) -> tuple[list[int], int]:
-        """Return the places worth trying next, the best one last; and an urgent operation."""
+        """Return the places worth trying next, the best one last; and the first to return."""
         invoked, returned, state = self._invoked, self._returned, self._state
         deadline, urgent = NEVER + 1, 0
         possible: list[int] = []
@@ -220,15 +220,15 @@ class _Search:
             if wanted is None:
                 wanted = {pair[1] for each in possible for pair in self._observed[each]}
             if self._is_worth(place, wanted):
-                # Of equal ones, any will do.
+                # Of equal operations, any will do.
                 uncertain.setdefault((self._observed[place], self._written[place]), place)
         certain.sort(key=returned.__getitem__, reverse=True)
         return [*uncertain.values(), *certain], urgent
 
     def _is_worth(self, place: int, wanted: set[int]) -> bool:
-        """Return whether an uncertain operation can help: another sees what it writes.
+        """Return whether an uncertain operation can help: another sees a value that it writes.
 
-        If it touches one key only, it can wait until right before that.
+        If it touches one key only, it can wait until right before the other.
         """
         observed, written = self._observed[place], self._written[place]
         is_simple = len({key for key, _ in (*observed, *written)}) == 1
@@ -238,7 +238,7 @@ class _Search:
         )
 
     def _changes_nothing(self, place: int) -> bool:
-        """Return whether this operation, which fits, may as well come later."""
+        """Return whether no other operation can tell that this one, which fits, comes now."""
         observed = self._observed[place]
         interest = self._interest
         for key, value in self._written[place]:

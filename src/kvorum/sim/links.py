@@ -1,10 +1,10 @@
-"""Connections between members: production's peer protocol as bytes, in order, late, and broken.
+"""Connections between members: the peer protocol's bytes, in order, late, and broken.
 
 Every machine has a port: an edge for the requests of others, and a dialer for its own. A request is
 a connection with two flows of pieces. A flow keeps its order, as TCP does: pieces are late, slow,
-or wait while their direction is cut off or the receiver stands still. What waits is not lost,
+or wait while their direction is cut off or the receiver is paused. Waiting pieces are not lost
 unless the connection breaks: because it is reset, because one end crashes, or because the protocol
-itself gives it up. Both ends learn of that, each after some time.
+itself cancels it. Both ends learn of that, each after some time.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,17 +18,17 @@ from kvorum.sim.faults import Faults
 from kvorum.sim.world import World
 
 FIRST_CALL = 1 << 40
-"""Calls of members are numbered from here on; those of clients stay below."""
+"""Calls of members are numbered from here on; the calls of clients stay below."""
 PEER_LISTENER = 1
 CONNECT_SECONDS_MAX = 1.5
 FULL_BYTES = 1 << 30
-"""How many bytes a queue that counts as full reports."""
+"""A queue that counts as full reports this many bytes more than it holds."""
 _LOOK_SECONDS = 0.05
 _POWER_CUT_SECONDS = (0.2, 4.0)
-"""After this time others notice that a machine without power does not answer."""
+"""How long others take to notice that a machine without power does not answer."""
 
 PeerEvent = tuple[int, int, Any]
-"""Kind, call and detail; that of HTTP_OPENED is listener, method, target and headers."""
+"""Kind, call and detail; the detail of HTTP_OPENED is listener, method, target and headers."""
 
 
 class Host(Protocol):
@@ -38,14 +38,14 @@ class Host(Protocol):
 
     @property
     def paused_until(self) -> float:
-        """When the process goes on, if it stands still."""
+        """When the pause ends, if the process is paused."""
 
     @property
     def member(self) -> object | None:
         """The process that listens at the port; None while there is none."""
 
     def peers_spoke(self) -> None:
-        """Take a turn soon: something arrived."""
+        """Request a turn: something arrived."""
 
 
 class Flow:
@@ -79,11 +79,11 @@ class Flow:
         self.pending = 0
         self.is_paused = False
         self._last = 0.0
-        # What arrived and cannot be delivered yet, in order.
+        # Pieces that arrived and cannot be delivered yet, in order.
         self._held: list[tuple[int, Any, int]] = []
 
     def push(self, kind: int, detail: Any, size: int = 0, *, joined: bool = False) -> None:
-        """Send something after what is on its way already; `joined`: in one piece with it."""
+        """Send a piece after those on their way; `joined`: it arrives with the last one."""
         links = self._links
         world = links.world
         self.pending += size
@@ -114,7 +114,7 @@ class Flow:
         )
 
     def look(self) -> None:
-        """Deliver what is held, once that is possible."""
+        """Deliver the held pieces, once that is possible."""
         if not self._held or self._connection.is_broken:
             return
         if self._is_blocked():
@@ -142,7 +142,7 @@ class Connection:
 
 
 def _take_request_piece(connection: Connection, kind: int, detail: Any, size: int) -> None:
-    """Let a piece of a request arrive."""
+    """Deliver a piece of a request to its server."""
     server, call = connection.server, connection.call
     if server.host.member is None:
         server.links.break_off(connection)
@@ -161,7 +161,7 @@ def _take_request_piece(connection: Connection, kind: int, detail: Any, size: in
 
 
 def _take_answer_piece(connection: Connection, kind: int, detail: Any, _size: int) -> None:
-    """Let a piece of an answer arrive."""
+    """Deliver a piece of an answer to its client."""
     client, number = connection.client, connection.number
     if number not in client.requests:
         return
@@ -172,7 +172,7 @@ def _take_answer_piece(connection: Connection, kind: int, detail: Any, _size: in
 
 
 class Links:
-    """All connections. `is_cut` says whether nothing passes from one machine to another."""
+    """All connections. `is_cut` says whether the link from one machine to another is cut."""
 
     __slots__ = (
         "_numbers",
@@ -192,22 +192,22 @@ class Links:
         self.ports: dict[str, Port] = {}
         self.resets = 0
         self.busy_until = 0.0
-        """When the last of what was sent so far arrives, however slow its link was."""
+        """When the last piece sent so far arrives, however slow its link was."""
         self._random: Random = world.stream("links")
         self._numbers = 0
 
     def port(self, host: Host, url: str) -> "Port":
-        """Return the port of a machine at a URL."""
+        """Open the port of a machine at a URL."""
         port = Port(self, host)
         self.ports[url] = port
         return port
 
     def close(self, url: str) -> None:
-        """Give up a port for good: nobody listens there any more."""
+        """Close a port for good: nothing listens there any more."""
         self.ports.pop(url).crash(self._random, power_cut=False)
 
     def delay(self) -> float:
-        """Return how long the next piece takes."""
+        """Return how long the next piece takes, in seconds."""
         draw, faults = self._random.random, self.faults
         if draw() < faults.delay_chance:
             return draw()
@@ -215,7 +215,7 @@ class Links:
         return least + draw() * (most - least)
 
     def is_joined(self) -> bool:
-        """Return whether what is sent together arrives together."""
+        """Return whether pieces that are sent together arrive together."""
         return self._random.random() < 0.75
 
     def pieces(self, data: bytes) -> Sequence[bytes]:
@@ -232,7 +232,7 @@ class Links:
         head: tuple[str, str, Headers],
         body: bytes | None,
     ) -> int:
-        """Begin a request; return its number."""
+        """Start a request; return its number."""
         self._numbers += 1
         server = self.ports.get(url)
         one, other = client.host.number, 0 if server is None else server.host.number
@@ -259,9 +259,9 @@ class Links:
         return connection.number
 
     def knock(self, client: "Port", number: int) -> int:
-        """Let a machine ask another one whether it is there; return the number of the knock.
+        """Probe the machine that serves a request; return the number of the probe.
 
-        It answers while its process stands still, too.
+        The machine answers while its process is paused, too.
         """
         self._numbers += 1
         asked = client.requests.get(number)
@@ -313,7 +313,7 @@ class Links:
             server.host.peers_spoke()
 
     def connections(self) -> list[Connection]:
-        """Return the open ones, in the order they were opened."""
+        """Return the open connections, in the order in which they were opened."""
         found = {
             each.number: each
             for port in self.ports.values()
@@ -331,7 +331,7 @@ class Links:
 
 
 class Port:
-    """The connections of a machine's process; a new process begins with none."""
+    """The connections of a machine's process; a new process starts with none."""
 
     __slots__ = ("calls", "dialer", "edge", "events", "host", "links", "requests", "told")
 
@@ -346,7 +346,7 @@ class Port:
         self.dialer = SimulatedDialer(links, self)
 
     def crash(self, random: Random, *, power_cut: bool) -> None:
-        """Break all connections; without power, others notice late."""
+        """Break all connections; after a power cut, others notice late."""
         connections = [*self.requests.values(), *self.calls.values()]
         self.requests.clear()
         self.calls.clear()
@@ -357,13 +357,13 @@ class Port:
             self.links.break_off(connection, seconds)
 
     def take_events(self) -> list[PeerEvent]:
-        """Return what arrived for the edge."""
+        """Return the events that arrived for the edge."""
         taken, self.events = self.events, []
         return taken
 
 
 class PeerEdge:
-    """The part of an edge by which requests of other members are answered."""
+    """The part of an edge that answers requests of other members."""
 
     __slots__ = ("_links", "_port")
 
@@ -403,7 +403,7 @@ class PeerEdge:
                 connection.answer.push(DialEventKind.FAILED, status.text)
 
     def pending_bytes(self, call: int) -> int:
-        """Return how many bytes of an answer are on their way."""
+        """Return how many bytes of an answer are on their way; far more if the queue is full."""
         connection = self._port.calls.get(call)
         pending = 0 if connection is None else connection.answer.pending
         is_full = self._links.faults.link_queue_bytes and (
@@ -412,7 +412,7 @@ class PeerEdge:
         return FULL_BYTES + pending if is_full else pending
 
     def peer(self, call: int) -> str:
-        """Return who made a request."""
+        """Return the name of the machine that made a request."""
         connection = self._port.calls.get(call)
         return "" if connection is None else f"m{connection.request.sender.number}"
 
@@ -442,7 +442,7 @@ class SimulatedDialer:
     def request(
         self, url: str, method: str, target: str, headers: Headers, body: bytes | None
     ) -> int:
-        """Begin a request; return its number."""
+        """Start a request; return its number."""
         lower = [(name.lower(), value) for name, value in headers]
         return self._links.open(self._port, url, (method, target, lower), body)
 
@@ -465,16 +465,16 @@ class SimulatedDialer:
         return 0 if connection is None else connection.request.pending
 
     def knock(self, number: int) -> int:
-        """Ask the machine of a request whether it is there."""
+        """Probe the machine that serves a request."""
         return self._links.knock(self._port, number)
 
     def cancel(self, number: int) -> None:
-        """Give up a request."""
+        """Cancel a request."""
         connection = self._port.requests.pop(number, None)
         if connection is not None:
             connection.request.push(EventKind.ENDED, None)
 
     def poll(self) -> list[DialEvent]:
-        """Take the events, in order."""
+        """Return the events that arrived, in order."""
         taken, self._port.told = self._port.told, []
         return taken

@@ -14,7 +14,7 @@ GUARANTEE = "locks and elections are held once"
 
 
 def check_locks(history: History, holds: Sequence[Hold]) -> None:
-    """Require that a session that was told it holds something was the only holder."""
+    """Require that a session that got a lock or an election was its only holder."""
     for record in history.records:
         if record.is_answered:
             _check_head(history, record)
@@ -38,7 +38,7 @@ def check_locks(history: History, holds: Sequence[Hold]) -> None:
 
 
 def _check_head(history: History, record: Record) -> None:
-    """Require that at the revision of the answer its key was the oldest of the queue."""
+    """Require that at the answer's revision its key was the oldest of the queue."""
     request, response = record.request, record.response
     if isinstance(request, LockRequest):
         name, key = request.name, response.key

@@ -1,4 +1,4 @@
-"""What members log, as lines of the trace."""
+"""The members' log messages, as lines of the trace."""
 
 from kvorum.sim.world import World
 
@@ -13,22 +13,22 @@ class CollectedLogs:
         self._name = name
 
     def debug(self, message: str, /, **fields: object) -> None:
-        """Leave it out: it says what the messages in the trace say."""
+        """Leave the message out: the trace has the member's messages, which say the same."""
 
     def info(self, message: str, /, **fields: object) -> None:
-        """Take a message."""
+        """Add a message to the trace."""
         self._line("I", message, fields)
 
     def warning(self, message: str, /, **fields: object) -> None:
-        """Take a message."""
+        """Add a message to the trace."""
         self._line("W", message, fields)
 
     def error(self, message: str, /, **fields: object) -> None:
-        """Take a message."""
+        """Add a message to the trace."""
         self._line("E", message, fields)
 
     def critical(self, message: str, /, **fields: object) -> None:
-        """Take a message."""
+        """Add a message to the trace."""
         self._line("C", message, fields)
 
     def _line(self, level: str, message: str, fields: dict[str, object]) -> None:

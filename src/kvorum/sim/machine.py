@@ -1,10 +1,10 @@
 """One machine of the cluster: its disk, its databases, and the process that runs there.
 
-The production server runs here as in a process: what arrives is handed to its turns, and its
-outputs are carried. The only difference is that the seed decides when. A crash may end the process
+The production server runs here as in a real process: its turns take the arrivals, and the simulator
+carries its outputs. The only difference is that the seed decides when. A crash may end the process
 at any point: before a turn, between two outputs of a turn, before, after or between two calls of a
-job to the disk, or during the start. What is left of the disk depends on whether the process is
-killed or the power fails. A signal lets the process end cleanly, and it ends by itself when its
+job to the disk, or during the start. Whether the process is killed or the power fails decides which
+writes the disk keeps. A signal lets the process end cleanly, and a process ends by itself when its
 member was removed.
 """
 
@@ -55,19 +55,19 @@ CLOCK_JUMP = (-7200.0, 7200.0)
 _AMID_CALLS_MAX = 40
 _AMID_OUTPUTS_MAX = 20
 _SLACK_TICKS = 0.25
-"""By how many ticks a turn may be late, so that one turn may do the work of two."""
+"""The ticks by which a turn may be late, so that one turn may do the work of two."""
 _SLACK_ELECTIONS = 0.05
-"""The same as a part of an election timeout, lest a leader with slow ticks be taken for lost."""
+"""The same in election timeouts, lest followers take a leader with slow ticks for lost."""
 ANSWERED = "every call is answered or ended"
 _NOWHERE = Start(None, ())
-"""For a process with a log, which says where to start."""
+"""The start of a process with a log: the log says where to start."""
 _TURNS_AT_ONCE_MAX = 1000
-"""Turns at one moment; more of them are a loop that gets nowhere."""
+"""Turns at one moment; more of them are a loop without progress."""
 _SETTINGS = server_settings(make_config({}))
 
 
 class Machine:
-    """A disk that stays, and a process that comes and goes."""
+    """A disk that persists, and a process that starts and ends."""
 
     __slots__ = (
         "_alarm_at",
@@ -145,18 +145,18 @@ class Machine:
         self.server: Server | None = None
         self.arrivals = Arrivals(self)
         self.peers: MachinePeers
-        # Where a process without a log starts, and whether it is told that its cluster exists.
+        # Where a process without a log starts, and whether its flags say that its cluster exists.
         self.initial_start = _NOWHERE
         self.is_existing = False
         self.known: Sequence[Peer] = ()
-        # Has lost its disk, and must not come back as the same member.
+        # The machine has lost its disk, and must not come back as the same member.
         self.is_wiped = False
         self.is_dead = True
-        # Given up for good.
+        # Abandoned for good.
         self.is_retired = False
-        # Was told to end cleanly.
+        # The process was asked to end cleanly.
         self.is_ending = False
-        # Its member was removed, and its process ended because of that.
+        # The process ended because its member was removed.
         self.has_left = False
         # Whether its member led when its process last ended cleanly.
         self.led_at_the_end = False
@@ -167,16 +167,16 @@ class Machine:
         self.crashes = 0
         self.starts = 0
         self.stops = 0
-        # How often its helper died.
+        # How often its helper process died.
         self.helpers_lost = 0
         self.snapshots_sent = 0
         self._world = world
         self._cluster = cluster
-        # Asks the others while the process looks for its place in the cluster.
+        # Asks other members where a process without a log belongs; None otherwise.
         self._entrance: Entrance | None = None
         self._random: Random = world.stream(self.name)
         self.disk = Disk(world.stream(f"{self.name}/disk"), directory, config.directory, self.line)
-        # Some clusters are mixed, and images in etcd's format are needed there.
+        # Some clusters are mixed with etcd, and need images in etcd's format.
         self.disk.takes_copies = world.stream(f"{self.name}/copies").random() < 0.7
         self.disk.environments.takes_copies = self.disk.takes_copies
         self._stalled_until = 0.0
@@ -184,12 +184,12 @@ class Machine:
         self._incarnation = 0
         self._jobs: JobOrder
         self.hands: SimulatedHands
-        # Turns that nothing wakes are at this offset in a grid of slacks.
+        # Turns that nothing wakes start at this offset in a grid of slacks.
         self._phase_seconds = 0.0
-        # Whether it is woken, and when that turn begins; None: no turn is planned.
+        # Whether something woke the process, and when that turn begins; None: no turn is planned.
         self._is_woken = False
         self._turn_at: float | None = None
-        # When a turn has something to do although nothing happens, and when to check for that.
+        # When a turn is due although nothing happens, and when the alarm checks for that.
         self._due_at = inf
         self._alarm_at = inf
         self._last_turn = 0.0
@@ -198,25 +198,25 @@ class Machine:
         self._in_turn = False
         self._busy_until = 0.0
         self._started_at = UNIX_SECONDS
-        # By how much the process's clock advances in a second.
+        # How far the process's clock advances in a second.
         self._pace = 1.0
-        # After how many more outputs the process ends; None: it does not.
+        # Outputs that are left until the process ends; None: it does not end.
         self._outputs_left: int | None = None
 
     @property
     def files(self) -> MemoryFiles:
-        """The files on its disk, as they are now."""
+        """The current files on its disk."""
         return self.disk.files
 
     def line(self, what: str, kind: Kind | None = None, seconds: float = 0.0) -> None:
-        """Add a line to the trace, and with a kind to pictures."""
+        """Add a line to the trace; with a kind, pictures show it as well."""
         if self._world.trace is not None:
             self._world.trace.line(self._world.now, self.name, what, kind, seconds)
 
     # The life of a process.
 
     def start(self) -> None:
-        """Start the process on what is on the disk; it may crash at once."""
+        """Start the process with the contents of the disk; the process may crash at once."""
         assert self.is_dead
         self.is_dead = False
         self._incarnation += 1
@@ -233,12 +233,12 @@ class Machine:
             _SLACK_ELECTIONS * self.config.election_seconds,
         )
         self._phase_seconds = self._random.random() * self._slack_seconds
-        # Its clock is never faster than the clients', by which it is judged when leases end.
+        # The clock is never faster than the clients', by which checks judge the ends of leases.
         self._pace = 1.0 - self._random.uniform(0.0, self.faults.clock_drift)
         self.guarded(self._enter)
 
     def _enter(self) -> None:
-        """Continue from the log; without one, find out where to start."""
+        """Continue from the log; without one, find this member's place in the cluster."""
         if log_exists(self.files, f"{self.config.directory}/wal"):
             self._open(_NOWHERE)
             return
@@ -271,7 +271,7 @@ class Machine:
             self._die(power_cut=False)
 
     def _enter_on(self, incarnation: int) -> None:
-        """Continue to look for a place in the cluster: questions may have been answered."""
+        """Continue to look for a place in the cluster: answers may have arrived."""
         if incarnation != self._incarnation or self._entrance is None:
             return
         if not self.later(self._enter_on, incarnation):
@@ -308,10 +308,10 @@ class Machine:
         self._wait_until(self._world.now + self._random.random() * heartbeat_seconds)
 
     def _time_of_day(self) -> float:
-        """Return the time of day at a start; it may have jumped."""
+        """Return the time of day at a start, which may have jumped."""
         random = self._random
         if random.random() < self.faults.clock_jump_chance:
-            # Or it is what it was at the last start: ids made from it must differ all the same.
+            # Or the time of the last start: ids made from it must differ all the same.
             now = UNIX_SECONDS + self._world.now + random.uniform(*CLOCK_JUMP)
             self._started_at = random.choice([now, self._started_at])
         else:
@@ -320,11 +320,11 @@ class Machine:
 
     @property
     def peer_urls(self) -> tuple[str, ...]:
-        """Where others reach it."""
+        """The URLs at which peers reach this machine."""
         return (f"http://{self.name}:2380",)
 
     def crash(self, *, power_cut: bool) -> None:
-        """End the process now; jobs on their way are done, not done, or half done."""
+        """End the process now; jobs under way are done, not done, or half done."""
         if self.is_dead:
             return
         if self._entrance is None:
@@ -332,7 +332,7 @@ class Machine:
         self._die(power_cut=power_cut)
 
     def crash_amid(self) -> None:
-        """Let the process end between two calls to the disk, or two outputs, soon."""
+        """End the process soon, between two calls to the disk or two outputs."""
         if self.is_dead:
             return
         if self._random.random() < 0.6:
@@ -341,11 +341,11 @@ class Machine:
             self._outputs_left = self._random.randint(0, _AMID_OUTPUTS_MAX)
 
     def cut_off_outputs(self) -> None:
-        """Let the process end before its next output."""
+        """End the process before its next output."""
         self._outputs_left = 0
 
     def terminate(self) -> None:
-        """Let the process end cleanly, as a signal does."""
+        """Ask the process to end cleanly, as a signal does."""
         if self.server is not None and not self.is_ending:
             self.is_ending = True
             self._drain(self._incarnation)
@@ -361,7 +361,7 @@ class Machine:
             self.request_turn()
 
     def _exit(self, member: Member) -> None:
-        """Note that the process has ended by itself, or because it was told to."""
+        """Record that the process ended cleanly, on a signal or because its member was removed."""
         self.led_at_the_end = member.is_leader
         self.has_left = member.was_removed
         self.line("ended", Kind.ENDED)
@@ -392,7 +392,7 @@ class Machine:
         return self._random.random() < self.faults.power_cut_chance
 
     def guarded(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Run code of the member; a crash ends the process, anything else is a finding."""
+        """Run code of the member; a crash ends the process, an unexplained error is a violation."""
         try:
             call(*arguments)
         except ProcessEnd:
@@ -415,7 +415,7 @@ class Machine:
                 raise Violation("the member serves", f"{self.name} raised {error!r}") from error
 
     def _is_explained(self, error: Exception) -> bool:
-        """Return whether a fault of its disk, or the death of its helper, explains an error."""
+        """Return whether a disk fault, or the death of its helper, explains an error."""
         return self.disk.explains(error) or (
             self.helpers_lost > 0 and is_caused_by(error, JobLostError)
         )
@@ -429,14 +429,14 @@ class Machine:
         self._cluster.stopped(self)
 
     def wipe(self) -> None:
-        """Let the machine lose its power and its disk, and be given an empty one."""
+        """Cut the machine's power, and replace its disk with an empty one."""
         self.crash(power_cut=True)
         self.line("disk lost", Kind.DISK_LOST)
         self.is_wiped = True
         self.disk.wipe()
 
     def end(self) -> None:
-        """End the process for good, and give its files back."""
+        """End the process for good, and remove its files."""
         if not self.is_dead:
             self.hands.abandon()
         self.is_dead = self.is_retired = True
@@ -458,7 +458,7 @@ class Machine:
             member.store.hash_ended(job)
 
     def disarm(self) -> None:
-        """Cancel all crashes and stalls to come; a pause lasts as long as it was meant to."""
+        """Cancel all planned crashes and stalls; a pause lasts as long as it was meant to."""
         self._outputs_left = None
         self.disk.relieve()
         if not self.is_dead:
@@ -466,26 +466,26 @@ class Machine:
         self._stalled_until = 0.0
 
     def pause(self, seconds: float) -> None:
-        """Let the process stand still for a while."""
+        """Pause the process for a while."""
         if not self.is_dead:
             self.line(f"paused for {seconds:.3f}", Kind.PAUSED, seconds)
             self._standstill.last(seconds)
-            # Peers have closed their connections meanwhile, so clients are heard first.
+            # Peers closed their connections during the pause, so requests of clients come first.
             self.deaf_until = self.paused_until + self._random.uniform(0.0, 0.5)
 
     def stall(self, seconds: float) -> None:
-        """Let the disk do nothing for a while: whatever is begun takes at least that long."""
+        """Stall the disk for a while: jobs that start meanwhile end after the stall."""
         if not self.is_dead:
             self.line(f"disk stalls for {seconds:.3f}", Kind.DISK_STALLED, seconds)
         self._stalled_until = self._world.now + seconds
 
     def later(self, call: Callable[..., None], *arguments: object) -> bool:
-        """Put something off if the process stands still; return whether it was put off."""
+        """Defer a call while the process is paused; return whether it was deferred."""
         return self._standstill.later(call, *arguments)
 
     @property
     def paused_until(self) -> float:
-        """When the process goes on, if it stands still."""
+        """When the pause ends, if the process is paused."""
         return self._standstill.until
 
     # Turns.
@@ -502,7 +502,7 @@ class Machine:
         return self._world.now * self._pace
 
     def request_turn(self) -> None:
-        """Let a turn be run soon, unless one is to come already."""
+        """Schedule a turn soon, unless one is scheduled already."""
         if self._is_woken:
             return
         self._is_woken = True
@@ -512,13 +512,13 @@ class Machine:
         self._world.at(moment, self._turn, self._incarnation, moment)
 
     def _wait_until(self, moment: float) -> None:
-        """Let a turn be run at a moment, if nothing wakes the process before."""
-        # One turn for all that is due at about the same time.
+        """Schedule a turn at a moment, if nothing wakes the process before."""
+        # Everything that is due at about the same time shares one turn.
         slack, phase = self._slack_seconds, self._phase_seconds
-        # Never before it is due, however this is rounded.
+        # The turn is never early, however the moment is rounded.
         moment = max(moment, phase + ceil((moment - phase) / slack) * slack)
         self._due_at = moment = max(moment, self._busy_until, self._world.now)
-        # An earlier alarm is left as it is; when it comes, it is set again.
+        # An earlier alarm stays; when it fires, it is set again.
         if moment < self._alarm_at:
             self._alarm_at = moment
             self._world.at(moment, self._alarm, self._incarnation, moment)
@@ -569,7 +569,7 @@ class Machine:
                 break
             server.resume_turn(now, ended)
         self._in_turn = False
-        # The clock passed during the turn, which took so long.
+        # The clock passed during the turn, which keeps the process busy until then.
         self._busy_until = self._clock_now / self._pace
         self._cluster.turned(self)
         self._check_calls(server)
@@ -580,11 +580,11 @@ class Machine:
             self.request_turn()
         else:
             moment = server.wake_at(now)
-            # By the process's clock, and not before it shows that moment, however it is rounded.
+            # In the world's time, and not before the process's clock shows that moment.
             self._wait_until(moment if self._pace == 1.0 else moment / self._pace + 1e-6)
 
     def _check_calls(self, server: Server) -> None:
-        """Check that no call whose client waits for an answer was forgotten."""
+        """Require that the server knows every unary call whose client waits for an answer."""
         if not self.edge.unary:
             return
         known, waiting = server.calls.unary, self.arrivals.calls()
@@ -593,15 +593,15 @@ class Machine:
                 raise Violation(ANSWERED, f"{self.name} has forgotten call {call}")
 
     def said(self, message: Message) -> None:
-        """Note a raft message that leaves the process."""
+        """Pass a raft message that leaves the process to the cluster's checks."""
         self._cluster.said(self.number, message)
 
     def look(self) -> None:
-        """Let the cluster check the member in its turn, before its outputs leave."""
+        """Check the member amid its turn, before its outputs leave."""
         self._cluster.turned(self)
 
     def output(self) -> None:
-        """Let one more output leave the process, unless it ends here."""
+        """Let one more output leave the process, or end the process instead."""
         if self._outputs_left is not None:
             self._outputs_left -= 1
             if self._outputs_left < 0:
@@ -609,7 +609,7 @@ class Machine:
                 raise ProcessEnd
 
     def run_out_of_patience(self) -> None:
-        """Let the timer for elections run out."""
+        """Make a member campaign as if its election timer had run out, unless it leads."""
         member = self.member
         if member is None or self.paused_until > self._world.now or member.is_leader:
             return
@@ -618,7 +618,7 @@ class Machine:
             self.request_turn()
 
     def peers_spoke(self) -> None:
-        """Take a turn soon: something arrived from another member."""
+        """Request a turn, or continue to look for a place: something arrived from a member."""
         if self._entrance is not None:
             self._enter_on(self._incarnation)
         elif not self.is_dead:
@@ -626,11 +626,11 @@ class Machine:
 
     @property
     def stalled_seconds(self) -> float:
-        """How long the disk does nothing from now on."""
+        """How long the disk's stall still lasts."""
         return max(0.0, self._stalled_until - self._world.now)
 
     def hashed(self, work: HashRows, result: Any) -> None:
-        """Note a hash that was made of the rows."""
+        """Pass a hash that a job made of the rows to the cluster's checks."""
         self._cluster.hashed(self, work, result)
 
     @property

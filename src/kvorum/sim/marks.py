@@ -1,4 +1,4 @@
-"""Which rare paths of the production code a run has taken; `kvorum.api.marks` is their seam."""
+"""Coverage points: rare paths of production code that runs took; `kvorum.api.marks` is the seam."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -46,12 +46,12 @@ RARE = (
     "snapshot installed by a start",
     "snapshot not needed",
 )
-"""These take a large campaign, or are never reached."""
+"""Coverage points that take a large campaign, or that no run reaches."""
 
 
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
-    """Count the marks that are reached in the block, by name."""
+    """Count the coverage points that the block reaches, by name."""
     reached: Counter[str] = Counter()
 
     def listener(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Memory is bounded: nothing a member keeps for others grows beyond its limit, or outlives them."""
+"""Memory is bounded: a member's state for others neither exceeds its limits nor outlives them."""
 
 from collections.abc import Callable, Collection
 
@@ -13,7 +13,7 @@ GUARANTEE = "memory is bounded"
 PROPOSALS = "proposals that wait"
 CALLS = "calls neither answered nor ended"
 
-# A full stream is noticed at the end of a turn, which sends at most this.
+# The server notices a full stream at the end of a turn, which sends at most this.
 TURN_BYTES_MAX = 256 << 10
 # Runs have a few dozen callers, each with one open request; the member adds a few.
 WAITING_MAX = 200
@@ -23,7 +23,7 @@ Counted = Callable[[Collection[Procedure]], int]
 
 
 def check_bounds(machine: Machine) -> None:
-    """Require that a working member keeps no more than it may."""
+    """Require that a running member keeps no more than its limits allow."""
     member = machine.member
     if member is None:
         return
@@ -36,7 +36,7 @@ def check_bounds(machine: Machine) -> None:
 
 
 def kept(machine: Machine, counted: Counted = len) -> dict[str, int]:
-    """Return how much a member keeps for clients and peers, by kind; procedures as `counted`."""
+    """Return how much a member keeps for clients and peers; `counted` counts its procedures."""
     member = machine.member
     assert member is not None
     assert machine.server is not None
@@ -63,12 +63,12 @@ def kept(machine: Machine, counted: Counted = len) -> dict[str, int]:
 
 
 def leftovers(machine: Machine, *, proposals: bool = True) -> dict[str, int]:
-    """Return what a member still keeps; once all clients are gone that must be nothing.
+    """Return how much a member still keeps, by kind; nothing, once all clients are gone.
 
-    Members ask each other, and themselves, as long as they run; what they ask is not counted.
-    Proposals that were lost, and their calls, are kept for seconds; they can be left out. Those of
-    the member itself are, while it knows no leader: one that was removed while it was away tries to
-    tell its name for as long as it runs.
+    Members ask each other, and themselves, as long as they run; these calls do not count. Lost
+    proposals, and their calls, are kept for seconds; `proposals` can leave them out. A member that
+    knows no leader keeps proposals of its own, which do not count: one that was removed while it
+    was away tries to publish its name for as long as it runs.
     """
     member = machine.member
     if member is None:

@@ -1,8 +1,8 @@
-"""What a store answers: requests for keys, run on the history of effects as on a small etcd.
+"""A model of etcd's answers: runs requests for keys on the history of effects.
 
-Everything a request does follows from the state before it, so an answer is checked by running the
-request once more. One that changes something runs on the state before the revision in its answer,
-and must have the effects of that revision; any other runs on the state at that revision.
+All effects of a request follow from the state before it, so a check of its answer runs it once
+more. A request that changes something runs on the state before the revision in its answer, and
+must have the effects of that revision; any other runs on the state at that revision.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ from kvorum.sim.history import Row, is_in_range
 
 
 class States(Protocol):
-    """What requests run on: the history, or any other store that knows its keys."""
+    """The state that requests run on: the history, or any other store of keys."""
 
     def all_keys(self) -> Iterable[bytes]:
         """Return every key that ever was, in order."""
@@ -39,7 +39,7 @@ class States(Protocol):
 
 
 class Transaction:
-    """The state at a revision, and what one request writes on top of it."""
+    """The state at a revision, and the rows that one request writes on top of it."""
 
     __slots__ = ("_before", "_history", "_written", "main", "rows")
 
@@ -125,7 +125,7 @@ def _range(transaction: Transaction, request: RangeRequest) -> RangeResponse:
 
 
 def _chosen(request: RangeRequest, kvs: list[KeyValue]) -> list[KeyValue]:
-    """Return the key-values that a range is about, in the order that it asks for."""
+    """Return the key-values that a range selects, in the order that it asks for."""
     low, high = request.min_create_revision, request.max_create_revision
     kvs = [
         kv for kv in kvs if low <= kv.create_revision and (not high or kv.create_revision <= high)

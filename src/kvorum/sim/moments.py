@@ -1,6 +1,6 @@
-"""What a picture of a run shows, as data: who was what from when on, and what happened to them.
+"""The data of a run's picture: the states of members over time, and the events of the run.
 
-Recorded by the trace, so only where somebody wants to see a run. Nothing here asks the run for
+The trace records the data, so only runs with a trace have it. Nothing here asks the run for
 anything, and nothing in a run depends on it.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What may happen at a moment."""
+    """The kind of an event."""
 
     # The life of a process.
     START = auto()
@@ -40,7 +40,7 @@ class Kind(Enum):
     SNAPSHOT_SENT = auto()
     PARTITIONED = auto()
     HEALED = auto()
-    # People, and the run.
+    # The operator, the run and watches.
     OPERATOR = auto()
     FAULTS_END = auto()
     WATCH_BEGUN = auto()
@@ -49,25 +49,25 @@ class Kind(Enum):
 
 
 class Moment(NamedTuple):
-    """Something happened."""
+    """An event of a run."""
 
     at: float
     who: str
     kind: Kind
     what: str
-    """In words, as in the trace."""
+    """The event in words, as in the trace."""
     until: float
-    """When it is over; the same moment if it does not last."""
+    """When the event is over; the same moment if it does not last."""
     about: tuple[str, ...]
-    """Others that it concerns: members that were cut off."""
+    """Other members that the event concerns: those that were cut off."""
 
 
 class State(NamedTuple):
-    """What a member was from a moment on."""
+    """The state of a member from a moment on."""
 
     at: float
     process: int
-    """Which of the machine's processes, counted from 1."""
+    """The number of the machine's process, counted from 1."""
     role: int
     """A `kvorum.raft.states.Role`."""
     term: int
@@ -81,7 +81,7 @@ class State(NamedTuple):
 
 
 class Moments:
-    """Everything that a picture of a run shows."""
+    """Everything that the picture of a run shows."""
 
     __slots__ = ("asked", "end", "events", "states", "violation")
 
@@ -89,21 +89,21 @@ class Moments:
         self.events: list[Moment] = []
         # The states of each member by its name, where they changed.
         self.states: dict[str, list[State]] = {}
-        # Every request by the name of who made it.
+        # Every request, by the name of its client.
         self.asked: dict[str, list[Record]] = {}
         self.end = 0.0
         self.violation: Violation | None = None
 
     def state(self, who: str, state: State) -> None:
-        """Take what a member is; it is kept if anything but the moment has changed."""
+        """Record a member's state, if anything but the moment has changed."""
         states = self.states.setdefault(who, [])
         if not states or states[-1][1:] != state[1:]:
             states.append(state)
 
     def ask(self, who: str, record: Record) -> None:
-        """Take a request; its outcome will be in its record."""
+        """Record a request; its record will get the outcome."""
         self.asked.setdefault(who, []).append(record)
 
     def of(self, who: str) -> list[Moment]:
-        """Return what happened to one of them, in order."""
+        """Return the events of one member or client, in order."""
         return [each for each in self.events if each.who == who]

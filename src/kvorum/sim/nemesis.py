@@ -1,8 +1,8 @@
-"""What goes wrong, and when: it draws moments and victims, and injects the faults.
+"""The nemesis: draws moments and victims of faults, and injects the faults.
 
 Each kind of fault is a method that schedules itself again, as often as the seed's faults say. When
-the faults end it does nothing more, and what it broke is mended: members that are down are started,
-and a damaged disk is restored.
+the faults end, the nemesis injects no more and mends what it broke: it starts members that are
+down, and restores damaged disks.
 """
 
 from collections import Counter
@@ -62,21 +62,21 @@ class Nemesis:
         self._network = network
         self._links = links
         self.faults = faults
-        # Which member led each term.
+        # The machine that led each term.
         self.leaders = leaders
-        # What leaders had committed when they were elected, and the term of one that is to fall.
+        # The commit index of each leader at its election, and the term of one that is to crash.
         self._elected: dict[int, int] = {}
         self._doomed = 0
-        # Which leader of a row is to fall next, and the last of them while it is down.
+        # Which leader of a series is to fall next, and the last one while it is down.
         self._falling = 0
         self._fallen: Machine | None = None
-        # When faults end; a process does not pause for much longer.
+        # When faults end; no pause lasts much longer.
         self.peace_at = inf
         # How often each kind of fault happened.
         self.counts: Counter[str] = Counter()
 
     def start(self) -> None:
-        """Begin, each kind at a moment of its own."""
+        """Start all kinds of faults, each at a moment of its own."""
         for trouble in (
             self._partition,
             self._reset,
@@ -115,7 +115,7 @@ class Nemesis:
         }[trouble]
 
     def _again(self, trouble: Callable[[], None], after: float = 0.0) -> None:
-        """Let a kind of fault happen once more, if this run has it."""
+        """Schedule a kind of fault once more, if this run has it."""
         gap = self._gap(trouble)
         if gap:
             self._world.after(after + self._random.expovariate(1 / gap), self._happen, trouble)
@@ -125,7 +125,7 @@ class Nemesis:
             trouble()
 
     def _victim(self) -> Machine:
-        """Return the victim: the newest leader, or anyone."""
+        """Return the victim: the newest leader, or a random machine."""
         if self.leaders and self._random.random() < self.faults.leader_chance:
             leader = self._machines.get(self.leaders[max(self.leaders)])
             if leader is not None:
@@ -145,7 +145,7 @@ class Nemesis:
         self._network.partition(list(self._numbers), self._victim().number, random)
         lasts = random.uniform(*self.faults.partition_time)
         if self.faults.moving_chance and random.random() < self.faults.moving_chance:
-            # It turns into the next one, and nothing is healed in between.
+            # The partition turns into the next one, and nothing is healed in between.
             self.counts["partitions moved"] += 1
             self._world.after(lasts, self._happen, self._partition)
         else:
@@ -173,7 +173,7 @@ class Nemesis:
         self._again(self._crash)
 
     def _terminate(self) -> None:
-        """Let a process end cleanly, and be started again."""
+        """Make a process end cleanly, and start it again."""
         self.counts["processes terminated"] += 1
         machine = self._victim()
         machine.terminate()
@@ -181,17 +181,17 @@ class Nemesis:
         self._again(self._terminate)
 
     def crash_voter(self, machine: Machine) -> None:
-        """Let a member lose its power right after it voted, and be back at once."""
+        """Cut the power of a member right after it voted, and start it again at once."""
         self.counts["voters crashed"] += 1
         machine.crash(power_cut=True)
         self._world.after(self._random.uniform(0.0, 0.01), self._restart, machine)
 
     def _call_rivals(self) -> None:
-        """Let the leader be gone for a moment, and all others stand for election.
+        """Take the leader down for a moment, and make all others stand for election.
 
-        They campaign before they hear of each other, so for the same term. Messages of one of them
-        are late, and it hears of no other leader meanwhile: a member that voted for another by then
-        may have lost its power, and is asked once more.
+        They campaign before they hear of each other, so for the same term. Messages of one rival
+        are late, and it hears of no other leader meanwhile: by then, a member that voted for
+        another may have lost its power, and gets a second request for its vote.
         """
         leader = self._machines.get(self.leaders[max(self.leaders)]) if self.leaders else None
         if leader is not None and not leader.is_dead:
@@ -200,7 +200,7 @@ class Nemesis:
             leader.crash(power_cut=True)
             world.after(random.uniform(0.0, 0.01), self._restart, leader)
             rivals = [machine for machine in self._machines.values() if machine is not leader]
-            # It is back by then: it votes for one of them, and is asked by the late one, too.
+            # The leader is back by then: it votes for one rival, and the late one asks it, too.
             stands_at = random.uniform(0.01, 0.03)
             for rival in rivals:
                 delay = stands_at + random.uniform(0.0, 0.001)
@@ -211,7 +211,7 @@ class Nemesis:
         self._again(self._call_rivals)
 
     def leads(self, machine: Machine, term: int, committed: int, appended: int) -> None:
-        """Check a leader after its turn: some are not to lead for long."""
+        """Check a leader after its turn: some must not lead for long."""
         faults, random = self.faults, self._random
         if not faults.leader_crash_chance and not faults.fall_gap:
             return
@@ -238,11 +238,11 @@ class Nemesis:
             self._cut_off_leader(machine)
 
     def _fall(self) -> None:
-        """Let a row of leaders fall; the first, as soon as it has something to replicate."""
+        """Start a series of falling leaders; the first falls once it has entries to replicate."""
         self._falling = 1
 
     def _fall_next(self, machine: Machine, term: int) -> bool:
-        """Check an elected leader; return whether it is the next of a row."""
+        """Check an elected leader; return whether it is the next of the series to fall."""
         if self._fallen is not None and self._fallen.is_dead:
             self._restart(self._fallen)
         self._fallen = None
@@ -274,7 +274,7 @@ class Nemesis:
             self.restart_later(machine)
 
     def restart_later(self, machine: Machine) -> None:
-        """Start a machine again that is down, or will be soon."""
+        """Schedule the start of a machine that is down, or will be soon."""
         self._world.after(self._random.uniform(*self.faults.down_time), self._restart, machine)
 
     def _restart(self, machine: Machine) -> None:
@@ -284,7 +284,7 @@ class Nemesis:
         if machine.is_dead:
             machine.start()
         elif machine.is_ending or faults.crash_gap or faults.leader_crash_chance:
-            # It has not come to the point where it is to crash.
+            # The machine has not reached the point where it is to crash.
             self.restart_later(machine)
 
     def _pause(self) -> None:
@@ -294,9 +294,9 @@ class Nemesis:
         self._again(self._pause)
 
     def pause_soon(self, machine: Machine) -> None:
-        """Let a leader pause that has just told another member to take over.
+        """Pause a leader that has just asked another member to take over.
 
-        Only one at a time: the others go on without it.
+        Only one process is paused at a time: the others go on without it.
         """
         if any(each.paused_until > self._world.now for each in self._machines.values()):
             return
@@ -330,7 +330,7 @@ class Nemesis:
             self.counts["bits flipped"] += 1
             self.counts[DATABASE_FLIPS] += kind == "database"
             if random.random() < self.faults.flip_crash_chance:
-                # Most of what is on a disk is read only by a start.
+                # Only a start reads most of the data on a disk.
                 machine.crash(power_cut=random.random() < self.faults.power_cut_chance)
                 self.restart_later(machine)
         self._again(self._flip_bit)
@@ -340,10 +340,10 @@ class Nemesis:
         self._victim().stall(self._random.uniform(*self.faults.disk_stall_time))
         self._again(self._stall_disk)
 
-    # Hands.
+    # Executors.
 
     def _fail_job(self) -> None:
-        """Let the next job of some hand fail, at some call to the disk."""
+        """Make the next job of some executor fail, at some call to the disk."""
         machine, random = self._victim(), self._random
         if not machine.is_dead:
             self.counts["jobs failed"] += 1
@@ -364,7 +364,7 @@ class Nemesis:
         self._again(self._hang_helper)
 
     def stopped(self, machine: Machine) -> None:
-        """Handle a machine whose member stopped because of its disk."""
+        """Schedule the repair of a machine whose member stopped because of its disk."""
         self.counts["members stopped"] += 1
         self._world.after(self._random.uniform(*self.faults.down_time), self._repair, machine)
 
@@ -376,13 +376,13 @@ class Nemesis:
     # The end.
 
     def stop(self, faults: Faults) -> None:
-        """Stop all faults, and mend what is broken."""
+        """Stop all faults, and mend what they broke."""
         self.faults = faults
         self._network.heal()
         for machine in list(self._machines.values()):
             machine.disarm()
             if machine.is_ending:
-                # Clients and other members may keep it for long.
+                # Clients and other members may delay its end for long.
                 machine.crash(power_cut=False)
             if machine.disk.is_damaged:
                 machine.crash(power_cut=False)

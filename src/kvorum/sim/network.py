@@ -1,4 +1,4 @@
-"""The network between members: frames that are late, lost, doubled and cut off.
+"""The network between members, which delays, loses, doubles and cuts off frames.
 
 Frames are bytes; nothing else passes from one member to another. A cut applies both when a frame is
 sent and when it would arrive.
@@ -22,14 +22,14 @@ Deliver = Callable[[int, int, bytes], None]
 
 
 class Kept(NamedTuple):
-    """An append that is kept for its receiver."""
+    """An append that the network holds for its receiver."""
 
     sender: int
     frame: bytes
     last: int
-    """The index of the last entry that its receiver has with it."""
+    """The index of the last entry that the receiver has after this append."""
     commit: int
-    """Up to where its receiver may commit with it."""
+    """The highest index that the receiver may commit after this append."""
 
 
 class Network:
@@ -54,12 +54,12 @@ class Network:
         self._world = world
         self._random: Random = world.stream("network")
         self._deliver = deliver
-        # (sender, receiver) pairs between which nothing passes.
+        # (sender, receiver) pairs that are cut off.
         self._cut: set[tuple[int, int]] = set()
-        # Until when what a member sends takes longer, and by how much; what it is sent takes twice
-        # that.
+        # Until when, and by how much, the frames that a member sends take longer; frames to that
+        # member take longer by twice as much.
         self._held_back: dict[int, tuple[float, float]] = {}
-        # Appends that are kept for a member until they are released.
+        # Appends to a member that are held until they are released.
         self._kept: dict[int, list[Kept]] = {}
 
     def send(self, sender: int, to: int, message: Message) -> None:
@@ -96,7 +96,7 @@ class Network:
             self._world.after(delay, self._arrive, sender, to, frame)
 
     def _arrive_late(self, sender: int, to: int, frame: bytes) -> None:
-        """Let a message arrive, at once if faults have ended."""
+        """Deliver a late message; drop it if faults have ended."""
         if self.faults.delay_chance:
             self._arrive(sender, to, frame)
         else:
@@ -109,19 +109,19 @@ class Network:
             self._deliver(sender, to, frame)
 
     def hold_back(self, member: int, until: float, longer: float) -> None:
-        """Delay what a member sends until then by so much, and what it is sent by twice that."""
+        """Until a moment, delay frames that a member sends, and frames to it by twice as much."""
         self._held_back[member] = until, longer
 
     def keep_appends(self, member: int) -> None:
-        """Keep the appends that a member is sent until they are released; all else arrives."""
+        """Hold appends to a member until they are released; other messages arrive."""
         self._kept[member] = []
 
     def kept(self, member: int) -> Sequence[Kept]:
-        """Return the appends that are kept for a member, as they were sent."""
+        """Return the held appends to a member, in the order in which they were sent."""
         return self._kept.get(member, ())
 
     def release_appends(self, member: int, count: int) -> None:
-        """Let the first appends that are kept for a member arrive, even if it is cut off."""
+        """Deliver the first held appends to a member, even if it is cut off."""
         kept = self._kept.get(member, [])
         for each in kept[:count]:
             delay = self.faults.link_delay[0]
@@ -129,12 +129,12 @@ class Network:
         del kept[:count]
 
     def end_keeping(self, member: int) -> None:
-        """Release what is kept for a member, and keep no more."""
+        """Release all held appends to a member, and hold no more."""
         self.release_appends(member, len(self.kept(member)))
         self._kept.pop(member, None)
 
     def is_cut(self, sender: int, to: int) -> bool:
-        """Return whether nothing passes from one member to another now."""
+        """Return whether the link from one member to another is cut."""
         return (sender, to) in self._cut
 
     def partition(self, members: list[int], chosen: int, random: Random) -> None:
@@ -155,7 +155,7 @@ class Network:
         self._tell(side, ("<-x-", "-x->", "-x-")[ways])
 
     def divide(self, side: list[int], others: list[int]) -> None:
-        """Cut some members off from others, and let all the rest reach each other again."""
+        """Cut some members off from others, and heal all other links."""
         self._cut = {
             pair for one in side for other in others for pair in ((one, other), (other, one))
         }
@@ -168,11 +168,11 @@ class Network:
             self._world.trace.line(self._world.now, "net", what, Kind.PARTITIONED, about=names)
 
     def cut_off(self, chosen: int, members: Sequence[int]) -> None:
-        """Cut one member off from all others, and no other."""
+        """Cut one member off from all others, and heal all other links."""
         self.divide([chosen], [member for member in members if member != chosen])
 
     def heal(self) -> None:
-        """Let everything pass again."""
+        """Heal all links."""
         if self._cut and self._world.trace is not None:
             self._world.trace.line(self._world.now, "net", "healed", Kind.HEALED)
         self._cut.clear()

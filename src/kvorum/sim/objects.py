@@ -1,8 +1,8 @@
 """Requests as Kubernetes makes them: objects are created, updated and deleted by their revision.
 
 Every write is a transaction that compares the object's modification revision with the one last
-seen; where that fails, the answer has the current object, and the next attempt starts from it.
-Lists come in pages, all of one revision.
+seen; where the compare fails, the answer has the current object, and the next attempt starts from
+it. Lists come in pages, all of one revision.
 """
 
 from random import Random
@@ -80,7 +80,7 @@ class KubernetesShape:
         return Asked(kind, request, ((key, None if known is None else known.value),))
 
     def learn(self, record: Record) -> None:
-        """Remember objects, and that a list has another page."""
+        """Remember objects, and where the next page of a list begins."""
         request, response = record.request, record.response
         if isinstance(request, TxnRequest):
             key, revision = request.compare[0].key, response.header.revision

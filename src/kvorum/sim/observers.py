@@ -1,8 +1,8 @@
-"""Clients that want to know who is elected, at once and for as long as they are told.
+"""Clients that observe an election, and get an answer for every leader.
 
-What an observer is told is compared with the history at the end: each time it is the head of the
-queue at the revision in the answer; one comes after the other; of a leader's values none is left
-out, unless a compaction got in between; and in the end it knows who leads.
+The check at the end compares the answers with the history: each is the head of the queue at its
+revision; answers come in order; none of a leader's values is left out, unless a compaction got in
+between; and in the end the observer knows the leader.
 """
 
 from itertools import pairwise
@@ -26,17 +26,17 @@ QUEUE = (ELECTION_NAME + b"/", ELECTION_NAME + b"0")
 
 
 class Told(NamedTuple):
-    """An answer: who led at a revision, as a key with its value."""
+    """An answer: the leader at a revision, as a key with its value."""
 
     revision: int
     kv: KeyValue
     connection: int
     compacted: int
-    """Where any member was compacted when it came."""
+    """The highest compacted revision of any member when the answer came."""
 
 
 class Observer:
-    """One observer; the same one over all its connections."""
+    """One observer, over all its connections."""
 
     __slots__ = (
         "_asked",
@@ -65,12 +65,12 @@ class Observer:
         self._asked: list[int] = []
         self.told: list[Told] = []
         self.is_stopped = False
-        # Who leads at the newest revision, and that revision.
+        # The leader at the newest revision, and that revision.
         self._leader: KeyValue | None = None
         self._looked_at = 0
 
     def start(self) -> None:
-        """Begin soon."""
+        """Connect soon."""
         self._world.after(self._random.uniform(0.0, 2.0), self._connect)
 
     def _line(self, what: str) -> None:
@@ -104,7 +104,7 @@ class Observer:
         self._world.after(self._random.uniform(0.01, 0.5), self._connect)
 
     def _disturb(self, call: int) -> None:
-        """Hang up, or read nothing for a while."""
+        """Hang up, or stop reading for a while."""
         if self.is_stopped or self._call != call:
             return
         choice = self._random.random()
@@ -128,7 +128,7 @@ class Observer:
         self.told.append(Told(revision, kv, len(self._asked), self._history.compacted))
 
     def is_complete(self) -> bool:
-        """Return whether it knows who leads."""
+        """Return whether the observer knows the newest leader."""
         history = self._history
         if self._looked_at != history.revision:
             self._looked_at = history.revision
@@ -138,14 +138,14 @@ class Observer:
         return bool(self.told) and self.told[-1].kv == self._leader
 
     def describe(self) -> str:
-        """Say what it waits for."""
+        """Return the last answer, and the leader that the observer should know, in words."""
         last = self.told[-1] if self.told else None
         return f"{self.name} was last told {last!r}; {self._leader!r} leads"
 
-    # Once the run is over.
+    # After the run.
 
     def check(self) -> None:
-        """Compare what it was told with the history."""
+        """Compare the answers with the history."""
         history = self._history
         for told in self.told:
             head = leader_at(history, told.revision)
@@ -163,11 +163,11 @@ class Observer:
                 self._check_next(one, other)
 
     def _check_next(self, one: Told, other: Told) -> None:
-        """Require that one answer comes after another, and that nothing is missing in between."""
+        """Require that one answer comes after another, and that none is missing in between."""
         if other.revision <= one.revision:
             self._violate(f"was told {one!r}, then {other!r}")
         if other.compacted > one.revision:
-            # Whether the leader was gone in between is not known there: it is told anew.
+            # The member cannot know whether the leader was gone in between, and sends it again.
             return
         if other.kv == one.kv:
             self._violate(f"was told {one!r} twice, then at {other.revision}")
@@ -185,13 +185,13 @@ class Observer:
 
 
 def leader_at(history: History, revision: int) -> KeyValue | None:
-    """Return the head of the queue at a revision; the history has been replayed."""
+    """Return the head of the queue at a revision, after `History.replay`."""
     queue = (KeyValue.FromString(kv) for kv in history.range_at(*QUEUE, revision))
     return min(queue, key=lambda kv: kv.create_revision, default=None)
 
 
 def _newest_leader(history: History) -> KeyValue | None:
-    """Return the head of the queue, while the history goes on."""
+    """Return the head of the queue at the newest revision, without a replay."""
     queue: dict[bytes, bytes] = {}
     for main in sorted(history.effects):
         for revision, kv in history.effects[main]:

@@ -1,8 +1,8 @@
-"""What clients did to keys, as input of the checker of linearizability.
+"""Operations of clients on keys, the input of the linearizability checker.
 
 `components` divides a history where no operation connects keys; `prepare` gives values numbers, and
-decides about operations whose answer never came: one whose value was seen has taken effect, one
-whose values nobody saw explains nothing and is left out.
+decides about operations that got no answer: if another saw its value, an operation has taken
+effect; if none saw its values, it explains nothing and is left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 NEVER: Final = 1 << 62
-"""The return of an operation whose answer never came."""
+"""The return of an operation that got no answer."""
 
 Value = bytes | None
 """The value of a key; None if it does not exist, as no key does in the beginning."""
@@ -18,7 +18,7 @@ Pairs = tuple[tuple[bytes, Value], ...]
 
 
 class Operation(NamedTuple):
-    """One operation: it needs what it `observed` to be there, and leaves what it has `written`.
+    """One operation: it needs the values in `observed`, and leaves the values in `written`.
 
     Keys that are not named were not read, or not written. `invoked` and `returned` are moments of
     one counter; an operation that is not certain has `returned` NEVER.
@@ -49,7 +49,7 @@ class Prepared:
     sole_writer: dict[int, int]
     """The writer of a value, if there is only one and the value is not an initial one."""
     precede: list[int]
-    """The operations that must be done before one, a bit each; filled by `kvorum.sim.bounds`."""
+    """For each operation, a bit mask of those that must precede it, set by `kvorum.sim.bounds`."""
 
 
 def components(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
@@ -74,7 +74,7 @@ def components(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
 
 
 def prepare(operations: Sequence[Operation]) -> Prepared | Operation:
-    """Return the history in numbers, or an operation that saw what nobody wrote."""
+    """Return the history in numbers, or an operation that saw a value that nobody wrote."""
     writers = _writers(operations)
     kept, happened = _decide(operations, writers)
     keys: dict[bytes, int] = {}

@@ -1,11 +1,11 @@
 """The operator of the cluster: changes its membership, moves leadership, keeps databases small.
 
-All of it is asked for by real requests to some member, whose answers may get lost. So the operator
-goes by the state of the cluster, not by the answers: for a member without a machine, an empty one
-is set up and joins; a removed member leaves, and its machine is given up; a learner is promoted as
-soon as the leader allows it; an alarm is answered by a compaction, by defragmenting everywhere, and
-by clearing it; one about corruption by restoring disks. A machine that is refused when it starts is
-given the members anew and started again; one that lost its disk stays down, and is replaced.
+The operator sends real requests to some member, whose answers may get lost. So it acts on the state
+of the cluster, not on the answers: it sets up an empty machine for a member without one, abandons
+the machine of a removed member, promotes a learner as soon as the leader allows it, answers a
+NOSPACE alarm by a compaction, by defragmenting everywhere, and by clearing the alarm, and a CORRUPT
+alarm by restoring disks. A machine that is refused when it starts gets the current members and
+starts again; one that lost its disk stays down, and is replaced.
 """
 
 from collections import Counter
@@ -42,19 +42,19 @@ from kvorum.sim.world import World
 LOOK_SECONDS = 0.2
 PATIENCE_SECONDS = 3.0
 LEAVE_SECONDS = (0.5, 3.0)
-"""When the machine of a removed member is given up, if it has not left by itself, and if the faults
-do not say that it stays for longer."""
+"""When the operator abandons the machine of a removed member that has not left by itself, unless
+the faults let it stay for longer."""
 PLAIN_LATE_SECONDS_MAX = 0.5
 FRAMED_LATE_SECONDS_MAX = 1.5
 """A change whose answer was lost may still take effect for this long after faults have ended."""
 SETTLE_SECONDS_MAX = 60.0
 ABSENT_LEAVE_SECONDS = (3.0, 6.0)
-"""When the machine of a replaced member is given up: it could not be reached."""
+"""When the operator abandons the machine of a replaced member, which could not be reached."""
 DIVIDED_SECONDS = (1.5, 4.0)
-"""How long a replaced member, and those it reaches, are cut off from the rest."""
+"""How long a replaced member, and the members it reaches, are cut off from the rest."""
 MEMBERS_MAX = 5
 AGAIN_SECONDS = (0.1, 1.0)
-"""When a refused machine is started again."""
+"""When the operator starts a refused machine again."""
 ENTERING = "members come into their cluster, and no other"
 _HAS_RUN = "has already been bootstrapped"
 _REASONS = (
@@ -64,11 +64,11 @@ _REASONS = (
     "no match found for existing member",
     "no member told its version",
 )
-"""Why a machine may be refused although its operator started it correctly."""
+"""Reasons to refuse a machine although its operator started it correctly."""
 
 
 class Cluster(Calls, Protocol):
-    """What the operator deals with."""
+    """The cluster, as the operator uses it."""
 
     history: History
     network: Network
@@ -76,10 +76,10 @@ class Cluster(Calls, Protocol):
     members: list[int]
 
     def add_machine(self, number: int, flags: InitialCluster, start: Start) -> Machine:
-        """Set up an empty machine for a member that was added, with the members of a cluster."""
+        """Set up an empty machine for an added member, with `flags` as its initial cluster."""
 
     def remove_machine(self, machine: Machine) -> None:
-        """Give up a machine for good."""
+        """Abandon a machine for good."""
 
 
 class Operator:
@@ -133,33 +133,33 @@ class Operator:
         self._size = len(ids)
         self._founders = frozenset(ids)
         self._cluster_id = cluster_id(ids)
-        # The member whose machine lost its disk, by its id, and whether it may be replaced.
+        # The id of the member whose machine lost its disk, and whether it may be replaced.
         self._wiped = 0
         self._is_found_out = False
         self._next_number = len(ids) + 1
-        # How many learners there were when it last looked.
+        # How many learners there were at the last look.
         self._learners = 0
-        # Members that were removed and still have a machine, and when it is given up.
+        # Removed members that still have a machine, and when the operator abandons it.
         self._leaving: dict[int, float] = {}
-        # The member that is being replaced, by its id, and whether that is still going on.
+        # The id of the member that is being replaced, and whether the replacement goes on.
         self._absent = 0
         self._is_replacing = False
-        # Requests that are not answered.
+        # Requests without an answer.
         self._open: set[int] = set()
         # After this, all changes that will take effect have done so.
         self._late_until = 0.0
         # The end of the leader's log once all logs were of its term.
         self._last_term = self._last_index = 0
         self._alarmed: Iterator[None] | None = None
-        # The highest index of an entry that was seen applied.
+        # The highest applied index that any member had.
         self._applied = 0
         self._is_looking = False
         self._is_peace = False
-        # The machine that is asked for nothing, because it is known to be asleep.
+        # The machine that gets no requests, because it is known to be asleep.
         self.avoids = 0
 
     def start(self) -> None:
-        """Begin."""
+        """Start the tasks that this run has."""
         faults = self.faults
         if (
             faults.change_gap
@@ -211,7 +211,7 @@ class Operator:
         request: Any,
         then: Callable[[bytes | Status | None], None] | None = None,
     ) -> None:
-        """Send a request to a member, and wait for a while."""
+        """Send a request to a member, and abandon it after a while."""
         world = self._world
         call = 0
 
@@ -279,7 +279,7 @@ class Operator:
         return next(each for each, at in self._ids.items() if at == number)
 
     def _replace(self) -> None:
-        """Replace a member that cannot be reached."""
+        """Cut a member off, remove it, and add a voter in its place."""
         random, cluster = self._random, self._cluster
         if self._is_replacing or self._wiped or len(cluster.members) < 3:
             return
@@ -315,13 +315,13 @@ class Operator:
         self._cluster.network.heal()
 
     def _changed(self, result: bytes | Status | None) -> None:
-        """Take the answer to a change; without one it may still take effect."""
+        """Take the answer to a change; a change without one may still take effect."""
         if not isinstance(result, bytes):
             self._late_until = self._world.now + self._late_seconds
             self._last_term = 0
 
     def _look(self) -> None:
-        """Bring machines and members in line, and answer alarms."""
+        """Bring machines and members in line, and react to alarms."""
         self._world.after(LOOK_SECONDS, self._look)
         member = self._newest()
         if member is None:
@@ -335,7 +335,7 @@ class Operator:
             self._next_step()
 
     def _newest(self) -> Member | None:
-        """Return the member that has applied most, unless another had applied more before."""
+        """Return the member that has applied most; None if another had applied more before."""
         running = [each.member for each in self._cluster.machines.values()]
         newest = max((each for each in running if each is not None), key=_applied, default=None)
         if newest is None or newest.applied < self._applied:
@@ -369,7 +369,7 @@ class Operator:
     # Starts without a log.
 
     def _flags(self, member: Member, number: int) -> InitialCluster:
-        """Return the members to give to a machine: as a member knows them, or one that lags."""
+        """Return the members for a machine's flags, as a member, or a lagging one, knows them."""
         random = self._random
         if self.faults.stale_flags_chance and random.random() < self.faults.stale_flags_chance:
             running = [each.member for each in self._cluster.machines.values()]
@@ -381,8 +381,8 @@ class Operator:
     def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
         """Check where a process without a log starts; return whether it may.
 
-        One that lost its log must be refused if any answer told it that it has run before. If none
-        did, etcd lets it start; its operator must know better, and does here.
+        A machine that lost its log must be refused if any answer says that its member has run
+        before. If none does, etcd lets it start; its operator must know better, and does here.
         """
         config = machine.config
         member_id = self._id_of(machine.number)
@@ -405,7 +405,7 @@ class Operator:
         return not machine.is_wiped
 
     def refused(self, machine: Machine, error: BootstrapError) -> None:
-        """Handle a refused machine: it is given the right members, or replaced."""
+        """Handle a refused machine: give it the current members, or replace its member."""
         reason = next((each for each in _REASONS if each in str(error)), None)
         if reason is None or (reason == _HAS_RUN and not machine.is_wiped):
             raise Violation(ENTERING, f"{machine.name} is refused: {error}")
@@ -427,7 +427,7 @@ class Operator:
         machine.start()
 
     def _wipe(self) -> None:
-        """Let a machine lose its disk, if the others can do without it, and start it."""
+        """Destroy a machine's disk, if the others can do without it, and start the machine."""
         random, cluster, newest = self._random, self._cluster, self._newest()
         if newest is None or len(newest.cluster.voters) < 3:
             return
@@ -448,7 +448,7 @@ class Operator:
 
     @property
     def is_changing(self) -> bool:
-        """Whether members are changing; those that were removed need not have left."""
+        """Whether members are changing; removed members need not have left."""
         newest = self._newest()
         return bool(
             newest is None
@@ -459,11 +459,11 @@ class Operator:
         )
 
     def _standing(self) -> dict[int, int]:
-        """Return the members that were not removed, by their id: the number of their machine."""
+        """Return the ids of members that were not removed, and the numbers of their machines."""
         return {each: at for each, at in self._ids.items() if each not in self._leaving}
 
     def _is_seeing_off(self) -> bool:
-        """Return whether a removed member is to leave; one that nobody informs may stay."""
+        """Return whether a removed member has yet to leave; one that cannot know may stay."""
         return any(
             not self._removed_time[1]
             or not self._is_known(each)
@@ -482,15 +482,14 @@ class Operator:
     def _is_known(self, member_id: int) -> bool:
         """Return whether all voters know of a removal; one that does not may need that vote.
 
-        Of two members, one that removes itself is the only one to know, until the other learns of
-        it.
+        When one of two members removes itself, only that one knows until the other learns of it.
         """
         cluster = self._cluster
         voters = [cluster.machines[number].member for number in cluster.members]
         return all(each is not None and each.cluster.is_removed(member_id) for each in voters)
 
     def _see_off(self, member_id: int) -> None:
-        """Give up the machine of a removed member, when it has left or had the time to."""
+        """Abandon the machine of a removed member, when it has left or had the time to."""
         cluster, now = self._cluster, self._world.now
         machine = cluster.machines[self._ids[member_id]]
         is_absent = member_id == self._absent
@@ -513,7 +512,7 @@ class Operator:
             cluster.remove_machine(machine)
 
     def _has_replacement(self, absent: int) -> bool:
-        """Return whether there are as many members as before, and the newest knows of that."""
+        """Return whether there are as many members as before, and the newest knows the removal."""
         members = self._cluster.members
         newest = self._cluster.machines[members[-1]].member
         return (
@@ -521,7 +520,7 @@ class Operator:
         )
 
     def _must_leave(self, machine: Machine) -> bool:
-        """Return whether a removed member must leave by itself: it knows, or is told in peace."""
+        """Return whether a removed member must leave: it knows, or can learn of it from a peer."""
         member = machine.member
         if member is not None and member.was_removed:
             return True
@@ -543,7 +542,7 @@ class Operator:
             self.move_leader(leader.number, self._random.choice(others))
 
     def move_leader(self, number: int, member_id: int) -> None:
-        """Ask a leader to hand over to a member, which is named by its id."""
+        """Ask a leader to hand over to a member, given by its id."""
         self.counts["leaders moved"] += 1
         request = etcd.MoveLeaderRequest(targetID=member_id)
         self._ask(number, "/etcdserverpb.Maintenance/MoveLeader", request)
@@ -557,14 +556,14 @@ class Operator:
         self.want_snapshot(self._cluster.machines[self._anyone()])
 
     def want_snapshot(self, machine: Machine) -> None:
-        """Let a member make a snapshot early."""
+        """Make a member take a snapshot early."""
         if machine.member is not None:
             self.counts["early snapshots"] += 1
             machine.member.snapshots.is_wanted = True
             machine.member.flush_soon()
 
     def _answer_alarm(self, member: Member) -> Iterator[None]:
-        """Mend the cause of an alarm and clear it; every step is repeated until it is answered."""
+        """Mend the cause of an alarm and clear it; `_look` repeats this while the alarm lasts."""
         if member.alarms.raised(AlarmType.CORRUPT):
             yield from self._restore_disks()
             yield from self._clear(member, AlarmType.CORRUPT)
@@ -583,7 +582,7 @@ class Operator:
     ) -> None:
         """Ask for a compaction."""
         compaction = etcd.CompactionRequest(revision=revision, physical=True)
-        # The check of what watchers got has to know of it.
+        # The checks of watchers and of compactions have to know of the request.
         history, now = self._cluster.history, self._world.now
         history.records.append(Record(0, "compact", 0, compaction, history.moment(), now))
         self._ask(self._anyone(), "/etcdserverpb.KV/Compact", compaction, then)
@@ -599,7 +598,7 @@ class Operator:
             yield
 
     def _restore_disks(self) -> Iterator[None]:
-        """Restore what has decayed; an alarm does not say where that is."""
+        """Restore all damaged disks; an alarm does not say which one it is about."""
         self.counts["corruptions found"] += 1
         for machine in list(self._cluster.machines.values()):
             if machine.disk.is_damaged:
@@ -613,13 +612,13 @@ class Operator:
     def _next_step(self, _result: bytes | Status | None = None) -> None:
         assert self._alarmed is not None
         if next(self._alarmed, self) is self:
-            # Checked again when its effects are there.
+            # `_look` checks for alarms again when the effects are there.
             self._alarmed = None
 
     # The end.
 
     def stop(self, faults: Faults) -> None:
-        """Finish what was begun; raise Violation if that takes too long."""
+        """Finish what has started; raise Violation if that takes too long."""
         self.faults = faults
         self._is_peace = True
         if not self._is_looking:
@@ -660,9 +659,9 @@ class Operator:
     def _is_undecided(self) -> bool:
         """Return whether a change whose answer was lost may still take effect.
 
-        It may be on its way, also to a paused process, or in the log of a member. Once all logs end
-        with an entry of one term they are the leader's, or a part of it; and what it has then is
-        decided when all have applied it.
+        The change may be on its way, also to a paused process, or in the log of a member. Once all
+        logs end with an entry of one term, they are the leader's, or a part of it; and the entries
+        that it has then are decided when all have applied them.
         """
         now = self._world.now
         machines = [self._cluster.machines[number] for number in self._standing().values()]

@@ -1,7 +1,7 @@
-"""How a machine's member talks to the others: by plain messages, or by production's protocol.
+"""How a machine's member exchanges messages with others: plainly, or by production's protocol.
 
 Plain messages fare as badly as raft tolerates: lost, late, doubled, out of order. Snapshots and
-questions go separately, whole or not at all. The protocol is production's `Peering` with its
+requests go separately, whole or not at all. The protocol is production's `Peering` with its
 transport, over connections of `kvorum.sim.links`.
 """
 
@@ -35,17 +35,17 @@ from kvorum.snap import ReceivedDatabase
 
 SNAPSHOT_SECONDS = (0.01, 0.3)
 SNAPSHOT_PIECES = 4
-"""Each of which may be lost, and with it the whole snapshot."""
+"""Each piece may be lost, and with it the whole snapshot."""
 
 FIRST_CALL = 1 << 48
-"""Questions of peers have numbers as calls have; no edge counts so far."""
+"""Requests of peers are numbered like calls, from here on; no edge counts so far."""
 
 Find = Callable[[int], Machine | None]
 """Finds a machine by the id of its member; None if there is none."""
 
 
 class PlainPeers(WithoutPort):
-    """Carries messages, snapshots and questions of one machine through the network."""
+    """Carries messages, snapshots and requests of one machine through the network."""
 
     __slots__ = (
         "_arrived",
@@ -66,7 +66,7 @@ class PlainPeers(WithoutPort):
         self._network = network
         self._find = find
         self._generation = 0
-        # What arrived from others since the last turn, as calls of the member.
+        # Arrivals from others since the last turn, as calls of the member.
         self._arrived: list[Callable[[Member], None]] = []
         self._departures = Departures()
         self._is_stopped = False
@@ -74,7 +74,7 @@ class PlainPeers(WithoutPort):
         self._random: Random = world.stream(f"{machine.name}/peers")
 
     def begin(self, member: Member) -> None:
-        """Note that all peers can be reached; plain messages do not show otherwise."""
+        """Report all peers as connected; plain messages do not show otherwise."""
         self._generation = member.cluster.generation
         member.snapshots.takes_copies = self._takes_copies
         for each in member.cluster.members:
@@ -86,16 +86,16 @@ class PlainPeers(WithoutPort):
         return own and to is not None and to.disk.environments.exports
 
     def enter(self) -> None:
-        """Ask nobody: the machine was set up with its place."""
+        """Return None: the machine was set up with its place."""
 
     def crash(self, *, power_cut: bool) -> None:  # noqa: ARG002 (nothing is noticed late)
-        """Forget what was not taken."""
+        """Drop arrivals that no turn has taken."""
         self._arrived = []
         self._departures = Departures()
         self._is_stopped = False
 
     def hand_in(self, call: Callable[[Member], None]) -> bool:
-        """Let something reach the member in its next turn; return whether it listens."""
+        """Queue a call of the member for its next turn; return whether it takes calls."""
         if self._machine.member is None or self._is_stopped:
             return False
         self._arrived.append(call)
@@ -103,12 +103,12 @@ class PlainPeers(WithoutPort):
         return True
 
     def stop(self) -> None:
-        """As `Peering.stop`: nothing arrives any more, and what the member sends is lost."""
+        """As `Peering.stop`: drop all arrivals, and lose everything that the member sends."""
         self._is_stopped = True
         self._arrived = []
 
     def pass_time(self, _now: float) -> float:
-        """Give the member what arrived from others."""
+        """Give the member the arrivals from others."""
         member = self._machine.member
         assert member is not None
         arrived, self._arrived = self._arrived, []
@@ -118,7 +118,7 @@ class PlainPeers(WithoutPort):
         return inf
 
     def deliver(self, _now: float) -> None:
-        """Send what the member has for its peers."""
+        """Send the member's messages, snapshots and requests to its peers."""
         machine = self._machine
         member = machine.member
         assert member is not None
@@ -167,7 +167,7 @@ class PlainPeers(WithoutPort):
 
         self._world.after(seconds, arrive, machine.incarnation)
 
-    # Questions.
+    # Requests to peers.
 
     def _ask(self, incarnation: int, question: Question) -> None:
         machine, network = self._machine, self._network
@@ -214,7 +214,7 @@ def _answer(member: Member, question: Question, take: Callable[[Answer], None]) 
 def receive(
     machine: Machine, sender: int, frame: bytes, world: World, incarnation: int | None = None
 ) -> None:
-    """Let a machine take a message; one that had to wait is dropped if the process has ended."""
+    """Deliver a message to a machine; drop it if it had to wait and the process has ended."""
     if machine.is_dead or incarnation not in (None, machine.incarnation):
         return
     if machine.deaf_until > world.now:
@@ -230,7 +230,7 @@ def receive(
 def receive_snapshot(
     machine: Machine, sender: int, frame: bytes, image: bytes, *, is_copy: bool
 ) -> bool:
-    """Let a machine take a snapshot and its file; return whether it arrived."""
+    """Deliver a snapshot and its file to a machine; return whether it arrived."""
     if machine.is_dead:
         return False
     message = decode_message(frame)
@@ -249,7 +249,7 @@ def receive_snapshot(
             check_database(machine.files, received, snapshot, None, is_copy=is_copy)
             received.finish()
         except (OSError, CopyError, OtherDatabaseError) as error:
-            # The sender is told; this member goes on with what it has.
+            # The sender learns of the failure; this member keeps its state.
             machine.line(f"cannot keep the snapshot: {error}")
             is_received = False
 
@@ -268,7 +268,7 @@ def _plain(machine: Machine) -> PlainPeers:
 
 
 class FramedPeers:
-    """Lets production's peering carry everything over the machine's port."""
+    """Carries everything over the machine's port, by production's peering."""
 
     __slots__ = ("_departures", "_machine", "_peering", "_port", "_random")
 
@@ -286,7 +286,7 @@ class FramedPeers:
         self._peering = Peering(member, port.edge, port.dialer, settings, machine.logs)
 
     def enter(self) -> Entrance:
-        """Let a process without a log ask the others for its place."""
+        """Return the search of a process without a log for its place, which asks other members."""
         machine, config = self._machine, self._machine.config
         steps = find_start(
             config.initial_cluster,
@@ -305,11 +305,11 @@ class FramedPeers:
         self._port.crash(self._random, power_cut=power_cut)
 
     def poll(self) -> list[DialEvent]:
-        """Return what became of requests to others."""
+        """Return the events of requests to others."""
         return self._port.dialer.poll()
 
     def take_events(self) -> list[Event]:
-        """Return what others asked."""
+        """Return the events of requests from others."""
         return self._port.take_events()
 
     @property
@@ -353,7 +353,7 @@ class FramedPeers:
         self._running.stop()
 
     def deliver(self, now: float) -> None:
-        """Send what the member has for its peers."""
+        """Send the member's messages, snapshots and requests to its peers."""
         machine = self._machine
         assert machine.member is not None
         out = machine.member.out

@@ -1,7 +1,7 @@
 """Users, roles and permissions as a small etcd has them: a state for every entry that changed it.
 
-Written from etcd's rules and not from production's code: grants are scanned one by one whenever
-somebody asks, and nothing is kept between two questions. Refusals are etcd's texts.
+The rules are etcd's and the code is not production's: every call scans the grants one
+by one, and nothing is kept between two calls. Refusals are etcd's texts.
 """
 
 import base64
@@ -29,7 +29,7 @@ NOT_ENABLED: Final = "etcdserver: authentication is not enabled"
 FAILED: Final = "etcdserver: authentication failed, invalid user ID or password"
 
 REFUSALS: Final = (EMPTY, OLD, DENIED, TOKEN, NO_USER)
-"""Why somebody may not do something."""
+"""Refusals because of the caller."""
 
 ROOT: Final = "root"
 _OPEN: Final = b"\0"
@@ -38,7 +38,7 @@ _WRITES: Final = (Permission.WRITE, Permission.READWRITE)
 
 
 class Grant(NamedTuple):
-    """What a role permits: a key, or a range of them."""
+    """A permission of a role: a key, or a range of keys."""
 
     type: int
     key: bytes
@@ -55,16 +55,16 @@ class User(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class State:
-    """Everything about users after some entry; never changed."""
+    """All users, roles and tokens after some entry; immutable."""
 
     is_enabled: bool = False
     revision: int = 1
     users: Mapping[str, User] = field(default_factory=dict)
     roles: Mapping[str, tuple[Grant, ...]] = field(default_factory=dict)
     tokens: Mapping[str, str] = field(default_factory=dict)
-    """The users of tokens that are valid where the entries that made them were applied."""
+    """The users of valid tokens; a member knows a token once it has applied the token's entry."""
 
-    # Who may do what.
+    # Permissions.
 
     def keys_refusal(
         self, user: str, revision: int, key: bytes, end: bytes, *, is_write: bool
@@ -120,14 +120,14 @@ def _end(grant: Grant) -> bytes:
     return grant.end or grant.key + b"\0"
 
 
-# Requests for keys, as pairs of what they read and write.
+# The ranges that requests read and write.
 
 Wanted = tuple[bytes, bytes, bool]
-"""A key, the end of its range, and whether it is to be written."""
+"""A key, the end of its range, and whether the request writes it."""
 
 
 def put_wants(request: Any, leased: Mapping[int, set[bytes]]) -> Iterator[Wanted | int]:
-    """Return what a put needs, in the order in which it is refused; a lease stands for itself."""
+    """Return the ranges that a put needs, in the order of its checks, and the id of a lease."""
     yield request.key, b"", True
     if request.lease and request.lease in leased:
         yield request.lease
@@ -136,14 +136,14 @@ def put_wants(request: Any, leased: Mapping[int, set[bytes]]) -> Iterator[Wanted
 
 
 def delete_wants(request: Any) -> Iterator[Wanted]:
-    """Return what a deletion needs."""
+    """Return the ranges that a deletion needs."""
     yield request.key, request.range_end, True
     if request.prev_kv:
         yield request.key, request.range_end, False
 
 
 def txn_wants(request: Any, leased: Mapping[int, set[bytes]]) -> Iterator[Wanted | int]:
-    """Return what a transaction needs: compares, both branches, and whatever is nested."""
+    """Return the ranges that a transaction needs, in compares, both branches and nested ones."""
     for compare in request.compare:
         yield compare.key, compare.range_end, False
     for operation in (*request.success, *request.failure):
@@ -165,7 +165,7 @@ def txn_wants(request: Any, leased: Mapping[int, set[bytes]]) -> Iterator[Wanted
 
 
 def changed(state: State, kind: str, request: Any, index: int) -> tuple[State, str | None]:
-    """Return the state after an administrator's request, or the same one and why it was refused."""
+    """Return the state after a request, or the same one and why the request was refused."""
     after = _CHANGES[kind](state, request, index)
     return (state, after) if isinstance(after, str) else (after, None)
 
@@ -296,7 +296,7 @@ def _grant(state: State, request: Any, _index: int) -> State | str:
     if request.name not in state.roles:
         return NO_ROLE
     grants = list(state.roles[request.name])
-    # Of those with the same key only the first is looked at.
+    # Of grants with the same key, etcd looks at the first one only.
     same = [place for place, each in enumerate(grants) if each.key == granted.key]
     if same and grants[same[0]].end == granted.end:
         grants[same[0]] = granted

@@ -1,7 +1,7 @@
 """A picture of a run: one page with a lane for each member, the network, the operator, clients.
 
-The page is one file without anything from elsewhere, and it is XML as well as HTML. It depends on
-nothing but the run. How to read it is in docs/simulation.md.
+The page is one self-contained file, and it is XML as well as HTML. It depends on nothing but the
+run. docs/simulation.md explains it.
 """
 
 from collections.abc import Sequence
@@ -32,9 +32,9 @@ LANE_GAP = 12.0
 CLIENT_HEIGHT = 12.0
 CUT_HEIGHT = 3.0
 BAND_HEIGHT = 18.0
-"""Of the line that says how a run ended."""
+"""The height of the line that says how a run ended."""
 
-# What is written at moments of a member, and in which colour.
+# Words and styles for the events of a member.
 _WORDS = {
     Kind.TERMINATED: ("told to end", "fault"),
     Kind.ENDED: ("ended", "calm"),
@@ -173,7 +173,7 @@ class _Picture:
         violation = moments.violation
         self._marked = violation.names if violation is not None else []
         self._records = {each.invoked for each in violation.records} if violation else set()
-        # Where the requests are that the violation is about.
+        # The lanes of the requests that the violation is about.
         self._tops: dict[int, float] = {}
         self._bottom = AXIS_HEIGHT
 
@@ -272,7 +272,7 @@ class _Picture:
         self._indexes(name, process, top + ROLE_HEIGHT + CUT_HEIGHT + STEPS_HEIGHT)
 
     def _indexes(self, name: str, process: Process, floor: float) -> None:
-        """Draw how far it knew of commits, and how far it had applied."""
+        """Draw the commit index and the applied index of a process."""
         states = process.states
         if not states:
             return
@@ -291,7 +291,7 @@ class _Picture:
         applied = [(each.at, height(each.applied)) for each in states]
         canvas.steps(committed, process.end, "committed", title)
         canvas.steps(applied, process.end, "applied", title)
-        # A number now and then, where there is room and something has changed.
+        # A number now and then, where there is room and the applied index has changed.
         free, told = canvas.x(process.begin), -1
         for state in (*states, last._replace(at=process.end)):
             x = canvas.x(state.at)
@@ -369,7 +369,7 @@ class _Picture:
                 canvas.span(span.begin, span.end, top + 3, CLIENT_HEIGHT - 7, "watch", title)
             for event in events:
                 if event.until > event.at:
-                    # A program of a user's stands still, or reaches nobody.
+                    # A user's program is paused, or cut off from all members.
                     title = f"{event.at:.6f} {name} {event.what}"
                     canvas.span(event.at, event.until, top, CLIENT_HEIGHT - 1, "paused", title)
                 elif event.kind is not Kind.WATCH_BEGUN:
@@ -393,10 +393,10 @@ class _Picture:
         height = CLIENT_HEIGHT - 3
         canvas.span(record.started, end, top + 1, height, style, title, 3.0, identity)
 
-    # What the run came to.
+    # The end of the run.
 
     def _highlights(self) -> None:
-        """Draw when the requests happened that the violation is about, and a ring around each."""
+        """Mark the time of each request that the violation is about, and draw a ring around it."""
         canvas, violation = self._canvas, self._moments.violation
         for record in violation.records if violation is not None else ():
             end = record.finished or canvas.seconds
@@ -423,7 +423,7 @@ class _Picture:
 
 
 def _without_repetition(events: list[Moment]) -> list[Moment]:
-    """Return what is written in a lane: an end that follows from another is left out."""
+    """Return the events that a lane shows, without ends that follow from another event."""
     kept: list[Moment] = []
     for event in events:
         if event.kind not in _WORDS:
@@ -435,7 +435,7 @@ def _without_repetition(events: list[Moment]) -> list[Moment]:
 
 
 def style_of(record: Record) -> str:
-    """Return the colour of a request: what it was, or that it failed."""
+    """Return the style of a request: its kind, or that it failed."""
     if record.response is None:
         return "lost"
     if isinstance(record.response, Status):
@@ -449,7 +449,7 @@ def told_of(record: Record) -> str:
     answered = isinstance(record.response, Status) or record.response is None
     result = describe_result(record.response if answered else b"", record.response)
     until = f"{record.finished:.6f}" if record.finished else "the end"
-    # The library does not tell which member it asked.
+    # The library does not report which member it asked.
     member = f"at m{record.member} " if record.member else ""
     return (
         f"{record.kind} #{record.invoked} {member}"
@@ -458,7 +458,7 @@ def told_of(record: Record) -> str:
 
 
 def draw(moments: Moments, heading: str, notes: Sequence[str] = ()) -> str:
-    """Return the page of a run, with what its seed has drawn as notes."""
+    """Return the page of a run; `notes` say what its seed has drawn."""
     picture = _Picture(moments).page()
     violation = moments.violation
     if violation is None:

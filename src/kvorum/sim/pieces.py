@@ -1,8 +1,8 @@
-"""A range that comes in pieces, put together as its client does it.
+"""Puts together a range that comes in pieces, as its client does.
 
 Pieces come in the order of keys, and only the last one has the header and the count. All of them
-together are the answer that a single one would be, and are judged as such; what has to hold for
-each of them is checked when it arrives, since a stream may be broken off.
+together are the answer that a plain range would get, and are judged as such; the rules for single
+pieces are checked when each arrives, since a stream may be broken off.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Pieces:
         self._merged = RangeResponse()
         self._is_complete = False
         self._last = b""
-        # The newest revision that was seen: all pieces are of this one, or of a later one.
+        # The newest revision in any piece: the read is of this revision, or of a later one.
         self._newest = 0
 
     def _violate(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The plan of a run: everything that its seed decides before it begins."""
+"""The plan of a run: everything that its seed decides before the run starts."""
 
 from dataclasses import dataclass, replace
 from random import Random
@@ -24,44 +24,44 @@ from kvorum.sim.users import Realm, draw_realm
 from kvorum.sim.workloads import CACHED, READER, Workload, draw_more_clients, draw_workload
 
 _HEARTBEATS = [(0.1, 2), (0.1, 4), (0.1, 10), (0.2, 2), (0.25, 4), (0.5, 2)]
-"""The length of a heartbeat, and how many of them make an election timeout."""
+"""The seconds of a heartbeat, and how many heartbeats make an election timeout."""
 SLEEPING_CHANCE = 0.25
 SLEEPING_SECONDS = 5.0
 """How long faults last, at least, where leaders pause."""
 TRANSFERS_CHANCE = 0.7
 TRANSFERS_SECONDS = 8.0
-"""As long where leaders pause when they hand over: leases that they renewed then have to end."""
+"""The same where leaders pause when they hand over: leases that they renewed then have to end."""
 LEASEHOLDERS = 6
 LEASES_CHANCE = 0.5
-"""That a run with proxies waits for the end of all leases."""
+"""The chance that a run with proxies waits for the end of all leases."""
 SNAPSHOTS_CHANCE = 0.7
 
 BCRYPT_COST = 4
-"""The least that there is."""
+"""The lowest cost that bcrypt takes."""
 RETENTION_CHANCE = 0.3
 SMALL_CHANCE = 0.3
 SHORT_TURNS_CHANCE = 0.8
 _LONG_STEPS = [0.0001, 0.0003, 0.001]
-"""How long it takes to come to the next look at the clock."""
+"""How much time passes until the next look at the clock, in runs with short turns."""
 REALM_SECONDS = 6.0
-"""How long faults last, at least, where there are users to be made first."""
+"""How long faults last, at least, where users have to be created first."""
 LIBRARY_SECONDS = 6.0
-"""How long faults last, at least, where there are clients of the library."""
+"""How long faults last, at least, with clients of the library."""
 BACKUP_SECONDS = 6.0
-"""How long faults last, at least, where backups are made."""
+"""How long faults last, at least, with backups."""
 PROXY_SECONDS = 5.0
-"""How long faults last, at least, where there are proxies."""
+"""How long faults last, at least, with proxies."""
 NEST_WEIGHT = 1.0
-"""How often clients of etcd's shape nest transactions there."""
+"""The weight of nested transactions for clients of etcd's shape, in runs with users."""
 REALM_REQUESTS = 1.5
-"""How many times as much clients ask for there."""
+"""How many times as many requests clients send in runs with users."""
 DIRECTED_SECONDS, SLEEPER_SECONDS = 6.0, 9.0
-"""How long faults last, at least, where steps have to follow each other."""
+"""How long faults last, at least, with a directed sequence of steps."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Plan:
-    """A run before it begins. A shrinker makes smaller ones of it."""
+    """A run before it starts. The shrinker makes smaller plans of it."""
 
     seed: int
     members: int
@@ -84,11 +84,11 @@ class Plan:
     library: Library | None = None
     """The clients of the library in a run that has some."""
     suspensions: Suspensions | None = None
-    """How those clients are suspended in a run where they are."""
+    """How those clients are suspended, in a run where they are."""
     tier: Tier | None = None
     """The proxies in a run that has some."""
     backups: Backups | None = None
-    """What makes backups in a run in which something does."""
+    """The programs or members that make backups, in a run that has some."""
 
     def lines(self) -> list[str]:
         """Return the plan as the first lines of a trace."""
@@ -123,7 +123,7 @@ def draw_plan(seed: int, members: int) -> Plan:
         options |= draw_small_options(small, options)
     is_free = not (faults.fall_gap or faults.replace_gap or faults.rivals_gap)
     if members > 2 and is_free and more.random() < SLEEPING_CHANCE:
-        # Longer than an election takes, with sessions that renew, forget to, and lose their leases.
+        # Pauses outlast elections, and sessions renew, forget to, and lose their leases.
         faults = draw_sleep(more, faults)
         seconds = max(seconds, SLEEPING_SECONDS)
         workload = _with_leases(workload, 6, (3, 6))
@@ -132,7 +132,7 @@ def draw_plan(seed: int, members: int) -> Plan:
     elif members > 2 and is_free and not faults.partition_gap:
         transfers = Random(f"{seed}/transfers")
         if transfers.random() < TRANSFERS_CHANCE:
-            # As above, and leaders pause only when they have told another member to take over.
+            # As above, and leaders pause only when they have asked another member to take over.
             faults = draw_transfers(transfers, faults)
             seconds = max(seconds, TRANSFERS_SECONDS)
             workload = _with_leases(workload, 12, (3, 5))
@@ -140,21 +140,21 @@ def draw_plan(seed: int, members: int) -> Plan:
             options |= {"heartbeat_seconds": 0.1, "election_ticks": 4}
     faults = draw_directed(Random(f"{seed}/directed"), faults, members)
     if faults.growth_full_gap:
-        # So that the log grows beyond a segment, again and again.
+        # So the log grows beyond a segment, again and again.
         options |= {"segment_bytes": 4096}
         workload = replace(workload, value_bytes_max=max(400, workload.value_bytes_max))
     elif faults.sleeper_gap or faults.leader_removal_gap or faults.quorum_loss:
-        # Clients go on for as long as that lasts.
+        # Clients go on for as long as the sequence lasts.
         least = SLEEPER_SECONDS if faults.sleeper_gap else DIRECTED_SECONDS
         before, seconds = seconds, max(seconds, least)
         workload = replace(workload, think=workload.think * 2 * seconds / before)
     if faults.sleeper_gap:
-        # One that is cut off must not disturb the others, nor ignore what it was sent before.
+        # A member that is cut off must not disturb the others, nor ignore messages from before.
         options |= {"heartbeat_seconds": 0.1, "election_ticks": 4, "pre_vote": True}
         options |= {"snapshot_entries": 5, "catch_up_entries": 1, "inflight_messages_max": 16}
-        # What is kept for it has to hold a change, with all that comes before.
+        # The appends that are held for it must include a change, with all entries before it.
         options.pop("inflight_bytes_max", None)
-        # Compactions that are asked for must end in time, whatever the retention.
+        # Compactions that the director asks for must end in time, whatever the retention.
         options |= {"compaction_pause_seconds": 0.01}
     if faults.leader_removal_gap:
         readers = (READER,) * 3
@@ -164,20 +164,20 @@ def draw_plan(seed: int, members: int) -> Plan:
     faults = draw_hang_ups(calls, faults)
     workload = draw_more_clients(calls, workload)
     if workload.inspectors and calls.random() < SNAPSHOTS_CHANCE:
-        # Members that were away for a moment are sent a snapshot, and their hashes are asked for.
+        # Members that were away for a moment get a snapshot, and inspectors ask for their hashes.
         options |= {"snapshot_entries": 5, "catch_up_entries": 2}
     faults = draw_hands(Random(f"{seed}/hands"), faults)
     if limits and small.random() < SHORT_TURNS_CHANCE:
-        # A turn ends after a few looks at the clock; what is left waits for the next.
+        # A turn ends after a few looks at the clock; the rest of its work waits for the next.
         faults = replace(faults, turn_budget=(0.0, 0.0003), clock_step=small.choice(_LONG_STEPS))
     if faults.sleeper_gap:
-        # Members that join are sent snapshots; whoever sent one must not keep its log for long.
+        # Joining members get snapshots, whose sender must not keep its log for long.
         limits |= {"member.snapshots.HELD_AFTER_SENDING_SECONDS": 0.3}
-    # A flipped bit may change a user, which nothing finds.
+    # A flipped bit may change a user, which no member detects.
     realm = None if faults.flip_gap else draw_realm(Random(f"{seed}/realm"))
     if realm is not None:
         faults = replace(faults, password_error_chance=realm.password_error_chance)
-        # Clients go on for as long as that lasts, and some are refused.
+        # Clients go on for as long as faults last, and members refuse some of their requests.
         before, seconds = seconds, max(seconds, REALM_SECONDS)
         requests = int(workload.requests * REALM_REQUESTS)
         think = workload.think * seconds / before / REALM_REQUESTS
@@ -187,7 +187,7 @@ def draw_plan(seed: int, members: int) -> Plan:
     library = None if realm is not None else draw_library(Random(f"{seed}/library"))
     suspensions: Suspensions | None = None
     if library is not None:
-        # Leases have to end meanwhile.
+        # Faults last long enough for leases to end.
         before, seconds = seconds, max(seconds, LIBRARY_SECONDS)
         workload = replace(workload, think=workload.think * seconds / before)
         if library.is_calm:
@@ -196,7 +196,7 @@ def draw_plan(seed: int, members: int) -> Plan:
         if suspensions is not None:
             seconds = max(seconds, LEAST_SECONDS)
     proxies = Random(f"{seed}/proxies")
-    # Proxies are not told who the members are where that is for users only.
+    # Where only users may list the members, proxies cannot follow changes of the membership.
     tier = None if realm is not None and changes_members(faults) else draw_tier(proxies)
     if tier is not None:
         faults = draw_proxy_faults(proxies, faults)
@@ -205,12 +205,12 @@ def draw_plan(seed: int, members: int) -> Plan:
             workload,
             shapes=workload.shapes + (CACHED,) * tier.readers,
             think=workload.think * seconds / before,
-            # Some watch the same.
+            # Some watch the same range.
             watchers=workload.watchers + tier.watchers,
         )
-        # Nobody renews what nobody asks for.
+        # A proxy must not renew leases for which no client asks.
         waits_for_leases |= proxies.random() < LEASES_CHANCE
-    # Whoever makes backups is root.
+    # Programs that make backups would have to be root.
     backups = None if realm is not None else draw_backups(Random(f"{seed}/backups"))
     retention = draw_retention(Random(f"{seed}/retention"))
     if backups is not None:
@@ -237,7 +237,7 @@ def draw_plan(seed: int, members: int) -> Plan:
 
 
 def _with_leases(workload: Workload, sessions: int, seconds: tuple[int, int]) -> Workload:
-    """Return the workload with so many sessions at least, and with those who rely on leases."""
+    """Return the workload with at least `sessions` sessions, and with leaseholders."""
     sessions = max(sessions, workload.sessions)
     return replace(workload, sessions=sessions, lease_seconds=seconds, leaseholders=LEASEHOLDERS)
 
@@ -289,7 +289,7 @@ def draw_small_options(random: Random, options: dict[str, object]) -> dict[str, 
     small = {name: value for name, value in drawn.items() if random.random() < SMALL_CHANCE}
     log_bytes = random.choice([20_000, 100_000])
     if random.random() < SMALL_CHANCE:
-        # As in production, each has room for what the one before lets a member keep.
+        # As in production, each limit has room for what the one before lets a member keep.
         small |= {
             "uncommitted_bytes_max": log_bytes // 32,
             "catch_up_bytes_max": log_bytes // 8,
@@ -309,7 +309,7 @@ def draw_hash_checks(random: Random, more: Random) -> dict[str, object]:
 
 
 def draw_retention(random: Random) -> dict[str, object]:
-    """Return what history the leader keeps; mostly all of it."""
+    """Return how much history the leader keeps; in most runs all of it."""
     if random.random() >= RETENTION_CHANCE:
         return {}
     if random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Asks members whether they serve."""
+"""Probes, which ask members whether they serve."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ PROBE_GAP_SECONDS = 0.05
 
 
 class Probe:
-    """Asks one member to put and get a key until it does."""
+    """Sends a put and a get of a key to one member until both succeed."""
 
     def __init__(self, world: World, calls: Calls, member: int) -> None:
         self._world = world
@@ -24,7 +24,7 @@ class Probe:
         self._attempt = 0
 
     def start(self) -> None:
-        """Ask for the put."""
+        """Send the put."""
         self._attempt += 1
         key = b"probe/%d" % self.member
         value = b"%d.%.6f" % (self.member, self._world.now)
@@ -52,8 +52,8 @@ class Probe:
             else:
                 self.last = "connection lost" if result is None else result.text
                 self._attempt += 1
-                # Not all at once: where next to nothing may wait for a commit, they would drop each
-                # other's proposals forever.
+                # Not all at once: where next to nothing may be uncommitted, the probes would make
+                # the leader drop each other's proposals forever.
                 seconds = PROBE_SECONDS + PROBE_GAP_SECONDS * (self.member % 10)
                 self._world.after(seconds, self.start)
 

@@ -1,4 +1,4 @@
-"""Requests of clients with many keys, which read them in pieces."""
+"""Requests of clients that write many keys and read them in pieces."""
 
 from random import Random
 
@@ -18,7 +18,7 @@ KEYS = 60
 VALUE_BYTES_MAX = 200
 PUTS_AT_ONCE = (5, 20)
 FIRST_PUTS = 2
-"""How many requests fill the range before anything is read."""
+"""How many requests fill the range before the first read."""
 STALL_CHANCE = 0.25
 STALL_SECONDS = (0.05, 1.0)
 

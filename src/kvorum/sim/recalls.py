@@ -1,8 +1,8 @@
-"""Removed members that are started again, because one that stays waits for their vote.
+"""Starts removed members again when a remaining member waits for their votes.
 
-Of two members the one that was removed may be gone before the other knows: it has the change, but
-not that it is committed, and nobody can lead. etcd has no other way out either, but for a new
-cluster by force. A removed member that is started runs for a second, which is enough.
+Of two members the removed one may be gone before the other knows: the other has the change, but
+not its commit, and nobody can lead. etcd has no other way out either, except for forcing a new
+cluster. A removed member that is started runs for a second, which is enough.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from kvorum.sim.machine import Machine
 
 RECALL_SECONDS = 5.0
-"""How long nobody leads in peace before anyone is called back."""
+"""How long after the faults removed members may be started again, if nobody leads."""
 
 
 def recall(machines: Mapping[int, Machine], ids: Mapping[int, int]) -> int:
-    """Start removed members that others still count on, if nobody leads; return how many.
+    """Start removed members that others still count as voters, if nobody leads; return how many.
 
-    `ids` has the number of the machine of each member.
+    `ids` maps the ids of members to the numbers of their machines.
     """
     running = [each.member for each in machines.values() if each.member is not None]
     if any(member.is_leader for member in running):

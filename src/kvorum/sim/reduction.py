@@ -1,7 +1,7 @@
-"""Requests of clients as operations of the checker of linearizability: what they saw and wrote.
+"""Reduces requests of clients to operations: the values that they saw and wrote.
 
 Values are written once in a run, so a compare of revisions says which value it expects. Deletions
-that no client was told of, by a lease that ended or by a request whose answer was lost, are taken
+that no answer reported, by a lease that ended or by a request whose answer was lost, are taken
 from the history, with the moments between which they must have happened.
 """
 
@@ -57,7 +57,7 @@ def _reduce(history: History, record: Record) -> Operation | None:
 
 
 class _Facts:
-    """What one request saw before it wrote, and what it wrote."""
+    """The values that one request saw before it wrote, and the values that it wrote."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -65,17 +65,17 @@ class _Facts:
         self.written: dict[bytes, Value] = {}
 
     def expect(self, expected: Sequence[tuple[bytes, Value]]) -> None:
-        """Take what the compares found."""
+        """Add the values that the compares found."""
         for key, value in expected:
             self.observed.setdefault(key, value)
 
     def see(self, key: bytes, value: Value) -> None:
-        """Take what an answer shows, except for what the request wrote itself."""
+        """Add a value that an answer shows, unless the request wrote it itself."""
         if key not in self.written:
             self.observed[key] = value
 
     def take(self, request: Any, response: Any) -> None:
-        """Take a request and its answer."""
+        """Add a request and its answer."""
         if isinstance(request, PutRequest):
             if request.prev_kv:
                 has_previous = response.HasField("prev_kv")
@@ -108,7 +108,7 @@ class _Facts:
                 self.see(key, None)
 
     def write(self, request: Any) -> None:
-        """Take what a request writes if it is done; deletions are left to the history."""
+        """Add the values that a request writes if it succeeds; the history has its deletions."""
         if isinstance(request, PutRequest):
             self.written[request.key] = request.value
         elif isinstance(request, TxnRequest):
@@ -126,7 +126,7 @@ def _inner(operation: RequestOp) -> Any:
 
 
 def _unclaimed_deletions(history: History) -> list[Operation]:
-    """Return the deletions that no client was told of."""
+    """Return the deletions that no answer reported to a client."""
     # A revision cannot be older than the invocation of any request that wrote one before it.
     invoked: dict[int, int] = {}
     claimed = set()

@@ -1,7 +1,7 @@
 """Caches as Kubernetes has them: they list objects, and watch from that revision on.
 
 After every response the cache must be the state of some revision, which is checked at the end.
-Where the watch cannot be resumed because of a compaction, it lists again.
+When a compaction prevents resuming the watch, the cache lists again.
 """
 
 from kvorum.api.pb.etcdserverpb import RangeRequest
@@ -32,12 +32,12 @@ class Reflector(Watcher):
         self.is_fragmented = False
         self._caller = Caller(world, calls, history, FIRST_NUMBER + number, self.name)
         self._objects: dict[bytes, bytes] = {}
-        # Revisions, and the cache as it was then.
+        # Revisions, and the contents of the cache at each.
         self.states: list[tuple[int, dict[bytes, bytes]]] = []
         self.first = self.next = 0
 
     def start(self) -> None:
-        """Begin soon."""
+        """List soon."""
         self._world.after(self._random.uniform(0.0, 4.0), self._list)
 
     def _list(self) -> None:
@@ -53,7 +53,7 @@ class Reflector(Watcher):
             return
         revision = record.response.header.revision
         if revision + 1 < self.next:
-            # A member that is behind: known data is newer, so another member is asked.
+            # The member lags behind the data that the cache has seen: list again later.
             self._world.after(0.1, self._list)
             return
         self._objects = {kv.key: kv.SerializeToString() for kv in record.response.kvs}
@@ -71,13 +71,13 @@ class Reflector(Watcher):
         self._world.after(self._random.uniform(0.01, 0.3), self._list)
 
     def leave_removed(self) -> None:
-        """List elsewhere, too, if its member was removed."""
+        """List at another member, too, if this one was removed."""
         super().leave_removed()
         if self._caller.member not in self._streams.members:
             self._caller.member = self._random.choice(self._streams.members)
 
     def take(self, events: tuple[Event, ...]) -> None:
-        """Change the cache as the events say."""
+        """Apply the events to the cache."""
         for event in events:
             if event.type == Event.DELETE:
                 self._objects.pop(event.kv.key, None)

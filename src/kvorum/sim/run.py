@@ -1,8 +1,8 @@
 """One run: a cluster, clients and faults as its plan says; then peace, and the checks.
 
-First everything that the seed has drawn goes wrong, while clients work. Then the faults end, and
-within bounded time every member must serve, have what the others have, and every watcher must have
-everything. Then the power is cut everywhere once more, and all of that must hold again.
+First all faults that the seed has drawn happen, while clients work. Then the faults end, and
+within bounded time every member must serve and have the same state as the others, and every watcher
+must have every event. Then all machines lose power once more, and all of that must hold again.
 """
 
 import gc
@@ -57,31 +57,31 @@ from kvorum.sim.workloads import CACHED
 from kvorum.sim.world import World
 
 SERVE_SECONDS_MAX = 30.0
-"""Once faults have ended, every member serves within this time."""
+"""Every member serves within this time after the faults."""
 WATCH_SECONDS_MAX = 20.0
-"""And every watcher gets everything that was committed within this time."""
+"""Every watcher gets every committed event within this time after the faults."""
 LEASE_SECONDS_MAX = 6.0
-"""And every lease that nobody renews ends within its time plus this, if few end at once."""
+"""Every lease that nobody renews ends within its time plus this, if few end at once."""
 REVOKE_WAVE_SECONDS_MAX = 1.5
-"""Where many end at once, this much later for each wave: looks are half a second apart."""
+"""Extra time for each wave where many leases end at once: members check every half second."""
 LEASE_ROUNDS_MAX = 3
-"""Nothing is on its way for longer than two of these waits."""
+"""Rounds of waiting for leases: no grant is on its way for longer than two of them."""
 LEAVE_SECONDS_MAX = 30.0
-"""And nothing is kept for clients this long after they left."""
+"""Nothing is kept for clients this long after they left."""
 END_SECONDS_MAX = 15.0
-"""And a process that is told to end has ended within this time, and leads no more."""
+"""A process that is asked to end has ended within this time, and leads no more."""
 PEACE_SECONDS = 1.0
-"""How long clients go on when faults have ended."""
+"""How long clients go on after the faults."""
 LOOK_SECONDS = 0.05
 BOUNDS_SECONDS = 0.5
 EVENTS_MAX = 20_000
-"""Above so many messages in that time, repeatedly, members talk without getting anywhere."""
+"""With more events in `BOUNDS_SECONDS`, repeatedly, members exchange messages without progress."""
 STORMS_MAX = 3
-"""In a row; a member that joins may be sent its log as small messages out of order, and each that
-it refuses lets the leader send all that follow once more."""
+"""How often in a row; a joining member may get its log as small messages out of order, and for each
+that it refuses the leader sends all that follow once more."""
 ENDS = "leadership is handed over by whoever ends cleanly"
 COLLECTED_OBJECTS = 50_000
-"""How many objects are made before garbage in cycles is looked for; a run makes little of it."""
+"""Objects that a run makes before it looks for garbage in cycles; a run makes little of it."""
 MEMORY_DIRECTORY = "/dev/shm"  # noqa: S108 (a directory of its own is made in it)
 
 
@@ -99,16 +99,16 @@ class Outcome:
     faults: dict[str, int] = field(default_factory=dict)
     """The faults that happened, by kind."""
     marks: dict[str, int] = field(default_factory=dict)
-    """Rare paths that were taken, by name."""
+    """Coverage points that were reached, by name."""
 
 
 def memory_directory() -> str | None:
-    """Return a directory in which files take no time; None, which also works, if there is none."""
+    """Return a directory in memory; None, for the default directory, if there is none."""
     return MEMORY_DIRECTORY if Path(MEMORY_DIRECTORY).is_dir() else None
 
 
 def simulate(seed: int, members: int, trace: Trace | None = None) -> Outcome:
-    """Run a seed with so many members; return the outcome."""
+    """Run a seed with `members` members; return the outcome."""
     return simulate_plan(draw_plan(seed, members), trace)
 
 
@@ -128,7 +128,7 @@ def simulate_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
 
 @contextmanager
 def stand_ins_installed(run: "Run") -> Iterator[None]:
-    """Let the programs of a run have its clocks, threads and connections in the block."""
+    """Give the programs of a run its clocks, threads and connections during the block."""
     plan = run.plan
     with (
         library_installed(run.world, plan.library),
@@ -140,7 +140,7 @@ def stand_ins_installed(run: "Run") -> Iterator[None]:
 
 @contextmanager
 def collecting_seldom() -> Iterator[None]:
-    """Let the collector of cyclic garbage look rarely in the block: nothing waits for it."""
+    """Make the collector of cyclic garbage run rarely in the block: nothing waits for it."""
     usual = gc.get_threshold()
     gc.set_threshold(COLLECTED_OBJECTS, *usual[1:])
     try:
@@ -164,7 +164,7 @@ class Run:
         self.fronts: Fronts | None = None
         if plan.tier is not None:
             self.fronts = Fronts(world, cluster, plan.tier, plan.faults)
-        # The clients that speak JSON.
+        # The transports of clients that speak JSON.
         self.speakers: list[JsonCalls] = []
         cluster.operator.calls = self._way("op")
         self.administrators: list[Administrator] = []
@@ -213,12 +213,12 @@ class Run:
             self.backups = BackupFleet(world, cluster, plan.backups)
         cluster.nemesis.peace_at = plan.fault_seconds
         self.undecided = 0
-        # The counts when the bounds were last checked, and how often they were exceeded.
+        # The events scheduled at the last check of the bounds, and how often there were too many.
         self.events = 0
         self.storms = 0
 
     def _let_users_in(self, realm: Realm) -> None:
-        """Let clients say who they are, and members be compared with what they may do."""
+        """Give clients their badges, and compare members with the ledger."""
         world, cluster = self.world, self.cluster
         cluster.token_seconds = realm.token_seconds
         cluster.auditor = Auditor(cluster.history, realm.token_seconds)
@@ -231,28 +231,28 @@ class Run:
         ]
 
     def _calls(self, name: str) -> Calls:
-        """Return what carries the calls of a client."""
+        """Return the transport of a client's calls."""
         return self._way(name) if self.users is None else self.users.badge(name)
 
     def _always_proxied(self) -> set[str]:
-        """Return the names of clients that are there because of proxies."""
+        """Return the names of clients that are in the run to use proxies."""
         shapes, tier = enumerate(self.plan.workload.shapes, 1), self.plan.tier
         sharers = 0 if tier is None else tier.sharers
         names = {f"c{number}" for number, shape in shapes if shape == CACHED}
         return names | {name_of_sharer(number) for number in range(1, sharers + 1)}
 
     def _ways(self, name: str) -> Sequence[int]:
-        """Return whom a client of the library asks first."""
+        """Return the members or proxies that a client of the library asks first."""
         return self.cluster.members if self.fronts is None else self.fronts.way(name).members
 
     def _way(self, name: str) -> Way:
-        """Return the way by which a client calls: in JSON, or by gRPC, maybe through a proxy."""
+        """Return a client's transport: JSON, or gRPC, maybe through a proxy."""
         dialects, world = self.plan.dialects, self.world
         if self.fronts is not None and name[0] == "x":
-            # It asks a proxy whether it serves, which has no JSON.
+            # A probe of a proxy, which has no JSON.
             return self.cluster
         if dialects is None or world.stream(f"dialect {name}").random() >= dialects.share:
-            # Operators, probes and inspectors want to know whom they ask.
+            # Operators, probes and inspectors must reach the member that they name.
             if self.fronts is None or name == "op" or name[0] in "pi":
                 return self.cluster
             return self.fronts.way(name, always=name in self._always_proxied())
@@ -263,7 +263,7 @@ class Run:
         return speaker
 
     def outcome(self) -> Outcome:
-        """Run it, and return the outcome."""
+        """Run everything, and return the outcome."""
         outcome = Outcome(self.plan.seed, self.plan.members)
         try:
             self.go()
@@ -362,13 +362,13 @@ class Run:
         if self.fleet is not None:
             self.fleet.stop()
         if self.fronts is not None:
-            # What a proxy owes a watcher must come without the watcher's doing.
+            # A proxy must bring its watchers up to date without a reconnect.
             for watcher in (*self.watchers, *self.reflectors):
                 watcher.is_patient = True
         for administrator in self.administrators:
             administrator.stop()
         if self.users is not None:
-            # Whoever watches to the end has to be let in.
+            # Watchers need permission until they have everything.
             self.users.promote()
 
     def close(self) -> None:
@@ -384,7 +384,7 @@ class Run:
             machine.end()
 
     def _check_bounds(self) -> None:
-        """Check repeatedly what members keep, and how busy they are."""
+        """Check, again and again, how much members keep and how busy they are."""
         for machine in self.cluster.machines.values():
             check_bounds(machine)
         if self.fronts is not None:
@@ -407,7 +407,7 @@ class Run:
     def _expect_service(self, when: str) -> None:
         """Require that a put and a linearizable get at every member are answered in time."""
         world, cluster = self.world, self.cluster
-        # What slow links were given before comes first.
+        # Slow links first deliver what was sent before.
         links = cluster.links
         begin = world.now if links is None else max(world.now, links.busy_until)
         deadline = begin + SERVE_SECONDS_MAX
@@ -427,7 +427,7 @@ class Run:
             )
 
     def _expect_agreement(self) -> None:
-        """Require that all members reach the same state, and that it is that of the history."""
+        """Require that all members reach the same state, and that their rows are the history's."""
         world, cluster = self.world, self.cluster
         machines = cluster.standing()
 
@@ -482,7 +482,7 @@ class Run:
         waiting = list(everybody)
         seconds = WATCH_SECONDS_MAX
         if self.fronts is not None:
-            # Proxies leave their streams for so long with a member that was removed.
+            # Proxies keep their streams at a removed member for this long.
             seconds += LINGER_SECONDS
         deadline = world.now + seconds
 
@@ -507,7 +507,7 @@ class Run:
             observer.hang_up()
 
     def _expect_observers(self, deadline: float) -> None:
-        """Require that every observer knows who leads."""
+        """Require that every observer knows the leader."""
 
         def waiting() -> list[Observer]:
             return [observer for observer in self.observers if not observer.is_complete()]
@@ -516,7 +516,7 @@ class Run:
             raise Violation(OBSERVED, f"after {WATCH_SECONDS_MAX:.0f} s {waiting()[0].describe()}")
 
     def _expect_leases_to_end(self) -> None:
-        """Require that leases that nobody renews are gone in time, and their keys with them."""
+        """Require that leases that nobody renews end in time at every member."""
         seconds = self.plan.workload.lease_seconds[1] + LEASE_SECONDS_MAX
         there = self._leases()
         seconds += REVOKE_WAVE_SECONDS_MAX * len({lease for _, lease in there}) / _revokes_at_once()
@@ -544,7 +544,7 @@ class Run:
         return max(machine.member.term for machine in machines if machine.member is not None)
 
     def _leases(self) -> list[tuple[str, int]]:
-        """Return which members have which leases."""
+        """Return the leases of all members, as pairs of a name and a lease."""
         found = []
         for machine in self.cluster.standing():
             assert machine.member is not None
@@ -552,7 +552,7 @@ class Run:
         return found
 
     def _expect_hand_over(self) -> None:
-        """Require that a leader which is told to end lets another lead, and is back in time."""
+        """Require that a leader, asked to end, hands over, ends in time and serves again."""
         world = self.world
         leader = max(self.cluster.standing(), key=_leads_in)
         term = _leads_in(leader)

@@ -1,8 +1,8 @@
 """Sessions that want a lock or to be elected, through the services of those names.
 
 A session has a lease and renews it until it wants to end. It counts itself as alive for the time of
-its last confirmed renewal, from when it asked for that; it holds a lock while it is alive and has
-not begun to give it back.
+its last confirmed renewal, from when it sent that renewal; it holds a lock while it is alive and
+has not started to release it.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ FIRST_NUMBER = 1000
 
 @dataclass(slots=True)
 class Hold:
-    """What a session believes to have held: a lock or an office, from when to when."""
+    """A session's own view of a lock or an office that it held: from when to when."""
 
     name: bytes
     holder: str
@@ -49,7 +49,7 @@ class Hold:
 
 
 class Session:
-    """One session that wants what only one can have."""
+    """One session, which competes for a lock or an election."""
 
     __slots__ = (
         "_asker",
@@ -82,7 +82,7 @@ class Session:
         self._renewer.roams = 0.05
         self._relying = Caller(world, calls, history, FIRST_NUMBER + number, f"{self.name}t")
         self._relying.roams = 1.0
-        # Some only want their lease.
+        # Some sessions only want their lease.
         self._name = self._random.choice([LOCK_NAME, ELECTION_NAME, b""])
         self._lease = 0
         self._ttl = 0
@@ -95,11 +95,11 @@ class Session:
 
     @property
     def is_live(self) -> bool:
-        """Whether the lease runs on, as far as this session can know."""
+        """Whether the lease lives, as far as this session can know."""
         return bool(self._lease) and self._world.now < self._live_until
 
     def start(self) -> None:
-        """Begin soon."""
+        """Ask for a lease soon."""
         self._world.after(self._random.uniform(0.0, 1.0), self._grant)
 
     def _ask(self, asked: Asked, then: Any, span: tuple[float, float] = PATIENCE) -> None:
@@ -120,7 +120,7 @@ class Session:
             return
         self._lease = record.response.ID
         self._live_until = record.started + record.response.TTL
-        # Some forget to renew after a while.
+        # Some sessions forget to renew after a while.
         forgets_at = self._world.now + self._random.choice([2.0, 1000.0])
         self._renew_later(self._lease, forgets_at)
         self._want()
@@ -161,7 +161,7 @@ class Session:
         if not self._name:
             self._world.after(1.0, self._grant)
 
-    # What it wants.
+    # Locks and elections.
 
     def _want(self) -> None:
         if self.is_stopped:
@@ -185,7 +185,7 @@ class Session:
 
     def _got(self, record: Record) -> None:
         if not record.is_answered:
-            # It may be in the queue all the same: with a new lease it begins anew.
+            # The request may be in the queue all the same: restart with a new lease.
             self._abandon()
             return
         self._leader = record.response.leader if record.kind == "campaign" else None
@@ -196,13 +196,13 @@ class Session:
         self._world.after(self._random.expovariate(1.0), self._use, record)
 
     def _extend(self) -> None:
-        """Note until when it was held: now, or when the session stopped being alive."""
+        """Record until when it was held: now, or when the session stopped being alive."""
         hold = self._hold
         if hold is not None:
             hold.until = max(hold.since, min(self._world.now, self._live_until))
 
     def _use(self, record: Record) -> None:
-        """Ask who leads, say something as the leader, or give it back."""
+        """Ask for the leader, proclaim a value as the leader, or release the lock or office."""
         self._extend()
         if not self.is_live or self.is_stopped:
             self._abandon()
@@ -234,7 +234,7 @@ class Session:
             self._abandon()
 
     def _abandon(self) -> None:
-        """Begin anew with another lease; the old one is revoked, or runs out."""
+        """Restart with another lease; the old one is revoked, or expires."""
         self._extend()
         self._hold = None
         lease, self._lease = self._lease, 0
@@ -247,7 +247,7 @@ class Session:
             self._world.after(self._random.uniform(0.1, 1.0), self._grant)
 
     def stop(self) -> None:
-        """Ask for nothing more, and stop waiting."""
+        """Send no more requests, and stop waiting for answers."""
         self._extend()
         self.is_stopped = True
         self._asker.give_up()

@@ -77,7 +77,7 @@ class EtcdShape:
         return KEY_PREFIX + b"%02d" % self._random.randrange(self._workload.keys)
 
     def _value(self) -> bytes:
-        """Return a value that nobody else writes."""
+        """Return a value that no other request writes."""
         self._values += 1
         value = b"%d.%d" % (self._number, self._values)
         length = self._random.randint(0, self._workload.value_bytes_max)
@@ -163,7 +163,7 @@ class EtcdShape:
         if random.random() < 0.5:
             operations[-1] = RequestOp(request_delete_range=DeleteRangeRequest(key=keys[-1]))
         reads = [RequestOp(request_range=RangeRequest(key=key)) for key in keys]
-        # The key that is known least is compared last.
+        # Keys that this client has not seen are compared last.
         compares = [self._compare(key) for key in sorted(keys, key=lambda key: key in self._seen)]
         compares.reverse()
         if random.random() < 0.5:
@@ -173,7 +173,7 @@ class EtcdShape:
         return Asked("move", request, self._expected(keys))
 
     def _nest(self) -> Asked:
-        """Write a key, and others two levels deep, whatever they are."""
+        """Write a key, and others one or two levels deep, without compares."""
         random, keys = self._random, self._workload.keys
         chosen = random.sample(range(keys), min(keys, random.randint(1, 3)))
         puts = [
@@ -275,7 +275,7 @@ class ReaderShape:
         return Asked("get", RangeRequest(key=key))
 
     def learn(self, record: Record) -> None:
-        """Ignore it: reads are judged in the end."""
+        """Ignore the answer: checks judge reads after the run."""
 
 
 class CachedShape(EtcdShape):
@@ -285,7 +285,7 @@ class CachedShape(EtcdShape):
 
     def __init__(self, random: Random, history: History, workload: Workload, number: int) -> None:
         super().__init__(random, history, workload, number)
-        # What it reads now, and how often it will do so.
+        # The read that it repeats, and how often it will do so.
         self._asked = self._get()
         self._times = 0
 

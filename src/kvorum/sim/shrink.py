@@ -1,7 +1,8 @@
-"""Cuts from a failing run what it does not need: faults, options, clients, requests.
+"""Cuts from a failing plan what the failure does not need: faults, options, clients, requests.
 
 Each cut is a smaller plan that is run as a whole; it is kept if the same guarantee is violated. A
-cut changes everything that comes after it: what is left is another history, but a shorter one.
+cut changes everything that comes after it: the remaining plan has another history, but a shorter
+one.
 """
 
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ RUNS_MAX = 300
 
 @dataclass(slots=True)
 class Shrunk:
-    """What is left, and how many runs it took."""
+    """The remaining plan, and how many runs it took to find."""
 
     plan: Plan
     guarantee: str
@@ -97,7 +98,7 @@ def _cuts(plan: Plan) -> Iterator[_Cut]:
 
 
 def requests_of(workload: Workload) -> list[tuple[int, int]]:
-    """Return the requests that are made, as client and number."""
+    """Return the requests that a workload makes, as client and number."""
     return [
         (client, number)
         for client in range(1, len(workload.shapes) + 1)
@@ -128,7 +129,7 @@ def _leave_out(shrunk: Shrunk, requests: list[tuple[int, int]], runs_max: int) -
 
 
 def describe(plan: Plan) -> list[str]:
-    """Return what is left in a plan, one line each."""
+    """Return the contents of a plan, one line each."""
     peace = without_faults()
     faults = [
         f"{field.name}={getattr(plan.faults, field.name)}"

@@ -1,4 +1,4 @@
-"""A process that stands still: what happens to it meanwhile waits, and keeps its order."""
+"""The pause of a process: calls to it wait meanwhile, and keep their order."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from kvorum.sim.world import World
 
 
 class Standstill:
-    """Until when a process stands still, and what waits for it to go on."""
+    """Until when a process is paused, and the calls that wait for the end of its pause."""
 
     __slots__ = ("_waiting", "_world", "until")
 
@@ -15,14 +15,14 @@ class Standstill:
         self._world = world
         self._waiting: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
         self.until = 0.0
-        """Not in the future: it goes on."""
+        """The end of the pause; if it is not in the future, the process runs."""
 
     def last(self, seconds: float) -> None:
-        """Let it stand still for so long from now on, or for as long as it does already."""
+        """Pause the process for `seconds` from now on, or until the end of a longer pause."""
         self.until = max(self.until, self._world.now + seconds)
 
     def later(self, call: Callable[..., None], *arguments: object) -> bool:
-        """Put something off if the process stands still; return whether it was put off."""
+        """Defer a call while the process is paused; return whether it was deferred."""
         if self.until <= self._world.now:
             return False
         self._waiting.append((call, arguments))
@@ -31,7 +31,7 @@ class Standstill:
         return True
 
     def _go_on(self) -> None:
-        """Let everything happen that waits, unless it is to stand still for longer."""
+        """Run all deferred calls, unless the process is to be paused for longer."""
         waiting = self._waiting
         while waiting and self.until <= self._world.now:
             call, arguments = waiting.popleft()

@@ -1,7 +1,7 @@
-"""A call that runs step by step, so that other things happen in the middle of it.
+"""A call that runs step by step, so that other events happen amid it.
 
-It has a stack of its own in the thread of its caller, and works only while `advance` waits for it:
-a run stays what its seed makes of it.
+The call has a stack of its own in the thread of its caller, and works only while `advance` waits
+for it, so a run depends on nothing but its seed.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from greenlet import getcurrent, greenlet
 
 
 class Stepped:
-    """One call: not begun, at a pause, or ended."""
+    """One call: not started, at a pause, or ended."""
 
     __slots__ = ("_call", "_caller", "_error", "_interruption", "_result", "_stack", "has_ended")
 
@@ -24,7 +24,7 @@ class Stepped:
         self.has_ended = False
 
     def advance(self) -> None:
-        """Go on to the next pause, or to the end."""
+        """Continue to the next pause, or to the end."""
         assert not self.has_ended
         self._caller = getcurrent()
         if self._stack is None:
@@ -39,14 +39,14 @@ class Stepped:
         return self._result
 
     def end(self, interruption: BaseException) -> None:
-        """Raise an error at the pause where the call is, and at those on its way out."""
+        """Raise an error at the call's present pause, and at all pauses on its way out."""
         self._interruption = interruption
         if self._stack is not None and not self.has_ended:
             self.advance()
         assert self._stack is None or self.has_ended, "it went on after its end"
 
     def pause(self, *, is_wanted: bool = True) -> None:
-        """Let other things happen, if that is wanted; for the call itself alone."""
+        """Pause the call, if wanted, so that other events happen; only the call may do this."""
         if self._interruption is None and is_wanted:
             assert self._caller is not None
             self._caller.switch()

@@ -1,4 +1,4 @@
-"""What a machine finds around it: its way to the others, and those who look at it."""
+"""The interfaces that a machine needs: the transport to its peers, and the cluster around it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 
 class MachinePeers(Peers, Protocol):
-    """How the server of a machine speaks to the others."""
+    """How the server of a machine exchanges messages with its peers."""
 
     def enter(self) -> Entrance | None:
-        """Let a process without a log ask others for its place; None if it need not."""
+        """Return the search of a process without a log for its place; None if that is known."""
 
     def begin(self, member: Member) -> None:
         """Connect a process that has started."""
 
     def crash(self, *, power_cut: bool) -> None:
-        """Note that the process has ended."""
+        """Break the connections of a process that has ended."""
 
     def poll(self) -> list[DialEvent]:
-        """Take what became of requests to others."""
+        """Return the events of requests to others."""
 
     def take_events(self) -> list[Event]:
-        """Take what others asked."""
+        """Return the events of requests from others."""
 
 
 class WithoutPort:
-    """The part of `MachinePeers` that concerns a port, for members that have none."""
+    """Stubs for the part of `MachinePeers` that concerns a port, for members without one."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ class WithoutPort:
 
     @property
     def foreign_cluster(self) -> int:
-        """Know no strangers."""
+        """Report no member of another cluster."""
         return 0
 
     def open_request(
@@ -78,7 +78,7 @@ class WithoutPort:
 
 
 class Cluster(Protocol):
-    """What a machine asks of the world around it."""
+    """The cluster, as a machine uses it."""
 
     token_seconds: float
     """How long tokens last."""
@@ -90,7 +90,7 @@ class Cluster(Protocol):
         """Check a member after its turn."""
 
     def stopped(self, machine: Machine) -> None:
-        """Note that a member stopped itself, and had to: its disk failed or is damaged."""
+        """Note that a member had to stop: its disk failed or is damaged."""
 
     def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
         """Check where a process without a log starts; return whether it may."""

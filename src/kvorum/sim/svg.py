@@ -32,7 +32,7 @@ def number(value: float) -> str:
 
 
 class Canvas:
-    """A drawing in which times are places from left to right."""
+    """A drawing with time from left to right."""
 
     __slots__ = ("pieces", "scale", "seconds")
 
@@ -44,16 +44,16 @@ class Canvas:
         self.pieces: list[str] = []
 
     def x(self, moment: float) -> float:
-        """Return the place of a moment."""
+        """Return the x coordinate of a moment."""
         return moment * self.scale
 
     @property
     def width(self) -> float:
-        """How wide all of it is, with room for what is written at the end."""
+        """The width of the drawing, with room for words at its end."""
         return self.x(self.seconds) + 120.0
 
     def add(self, piece: str, title: str = "") -> None:
-        """Add an element, given without its end; a title is shown to a pointer that is on it."""
+        """Add an element, given without its end; hovering over it shows the title."""
         if title:
             name = piece[1:].split(maxsplit=1)[0]
             self.pieces.append(f"{piece}><title>{safe(title)}</title></{name}>")
@@ -92,7 +92,7 @@ class Canvas:
         )
 
     def text(self, left: float, bottom: float, text: str, style: str, title: str = "") -> None:
-        """Add words; they begin at a place, not at a moment."""
+        """Add words at an x coordinate."""
         within = f"<title>{safe(title)}</title>" if title else ""
         self.pieces.append(
             f'<text class="{style}" x="{number(left)}" y="{number(bottom)}">'
@@ -120,7 +120,7 @@ class Canvas:
 class Tags:
     """Words at moments, in as many rows of a lane as they need.
 
-    Where the most rows are taken, a stroke is left of the words; a pointer on it shows them.
+    If all rows are taken, a stroke stands for the words; hovering over it shows the title.
     """
 
     __slots__ = ("_canvas", "_tags")
@@ -130,13 +130,13 @@ class Tags:
         self._tags: list[tuple[float, str, str, str]] = []
 
     def add(self, moment: float, words: str, style: str, title: str) -> None:
-        """Add words, and what a pointer on them shows."""
+        """Add words, and the title that hovering over them shows."""
         self._tags.append((moment, words, style, title))
 
     def draw(self, top: float, rows_max: int) -> float:
-        """Draw all of them; return the height they take."""
+        """Draw all tags; return the height they take."""
         canvas = self._canvas
-        # Up to where each row is taken.
+        # The x coordinate up to which each row is taken.
         ends: list[float] = []
         strokes = []
         for tag in sorted(self._tags, key=lambda tag: tag[0]):

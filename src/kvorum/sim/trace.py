@@ -1,4 +1,4 @@
-"""What happened, one dense line per event. The legend is in docs/simulation.md.
+"""The trace of a run, one dense line per event. docs/simulation.md has the legend.
 
 A line depends on nothing but the run: no address, no path, no order of a set. So the traces of
 one seed are equal byte for byte, whatever the hash seed of the interpreter.
@@ -12,7 +12,7 @@ _KEY_LENGTH_MAX = 24
 
 
 class Trace:
-    """The lines of one run, in order, and what a picture of it shows."""
+    """The lines of one run, in order, and the data of its picture."""
 
     __slots__ = ("lines", "moments")
 
@@ -29,7 +29,7 @@ class Trace:
         seconds: float = 0.0,
         about: tuple[str, ...] = (),
     ) -> None:
-        """Add a line: when, who, and what happened to them; one with a kind is in a picture."""
+        """Add a line: time, name, event; with a kind, the event is in pictures, too."""
         self.lines.append(f"{now:11.6f} {who:<3} {what}")
         if kind is not None:
             self.moments.events.append(Moment(now, who, kind, what, now + seconds, about))
@@ -40,7 +40,7 @@ class Trace:
 
 
 def describe(message: Message) -> str:
-    """Return a raft message in a few words: kind, term, place in the log, what it carries."""
+    """Return a raft message in a few words: kind, term, place in the log, contents."""
     kind = MESSAGE_TYPE_NAMES[message.type].removeprefix("Msg")
     parts = [f"{kind} t{message.term}"]
     if message.index or message.log_term:
@@ -57,7 +57,7 @@ def describe(message: Message) -> str:
 
 
 def shown(data: bytes | None) -> str:
-    """Return a key or value so that it fits on a line."""
+    """Return a key or value, shortened to fit on a line."""
     if data is None:
         return "-"
     text = data[:_KEY_LENGTH_MAX].decode("ascii", "backslashreplace")

@@ -1,9 +1,9 @@
-"""Who the clients of a run are: users with passwords and tokens, some without either.
+"""The users as which clients call: with passwords and tokens, some without either.
 
-Every call of every client passes a badge, which shows the token it has. Where a member does not
-know that token, or wants one, the badge logs in through some member, and shows the new one from
-then on; the call that was refused is its client's to repeat. What was shown, asked and answered is
-noted, to be judged by the ledger when the run is over.
+Every call of every client passes the client's badge, which shows the token it has. Where a member
+does not know that token, or wants one, the badge logs in through some member, and shows the new one
+from then on; the client may repeat the call that was refused. Badges record the token, the request
+and the answer of every call, and the judge compares them with the ledger after the run.
 """
 
 from collections import deque
@@ -29,17 +29,17 @@ CHANCE = 0.25
 LOGIN_PATH = "/etcdserverpb.Auth/Authenticate"
 WATCH_PATH = "/etcdserverpb.Watch/Watch"
 LOGIN_SECONDS = 3.0
-"""How long a login is waited for."""
+"""How long a badge waits for a login."""
 NOBODY = ""
-"""Who shows nothing, whatever happens."""
+"""The user of clients that never show a token."""
 WIDE = "wide"
-"""A user who mostly may do everything with keys."""
+"""A user that may read and write all keys most of the time."""
 GHOST = "ghost"
-"""A name that is no user's."""
+"""A name that no user has."""
 
 UNKNOWN = -1
 _SHARES = (0.1, 0.3, 0.55, 0.02, 0.03)
-"""How many clients are `root`, `wide`, one of the others, a ghost, and nobody."""
+"""The shares of clients that are `root`, `wide`, one of the others, a ghost, and nobody."""
 _WORDS = (("token", ""), ("token", "Bearer "), ("authorization", ""), ("authorization", "Bearer "))
 
 Answered = Callable[[bytes | Status | None], None]
@@ -56,20 +56,20 @@ class Realm:
     change_gap: float
     """Average time between two requests of an administrator."""
     disable_chance: float
-    """That a request of an administrator is to disable authentication, for a while."""
+    """The chance that an administrator's request disables authentication, for a while."""
     token_seconds: float
     """How long tokens last after their last use."""
     password_error_chance: float
-    """That a job about a password fails."""
+    """The chance that a job that hashes or checks a password fails."""
 
     @property
     def names(self) -> list[str]:
-        """The users that come and go."""
+        """The users that administrators remove and add again."""
         return [f"u{number}" for number in range(1, self.users + 1)]
 
 
 def draw_realm(random: Random) -> Realm | None:
-    """Return the users of a run; None, as mostly, if there are none."""
+    """Return the users of a run; None, in most runs, if there are none."""
     if random.random() >= CHANCE:
         return None
     return Realm(
@@ -84,7 +84,7 @@ def draw_realm(random: Random) -> Realm | None:
 
 
 class Visit:
-    """A call by somebody: what was shown and asked, and what came of it."""
+    """A call with a badge: its token, its request and its answer."""
 
     __slots__ = (
         "applied",
@@ -110,7 +110,7 @@ class Visit:
         self.token = badge.token
         self.path = path
         self.payload = payload
-        # What is known to be committed when it is asked, and when it is answered.
+        # The last entry known to be committed at the request, and at the answer.
         self.since = users.ledger.last
         self.until = 0
         self.machine = users.cluster.machines.get(member)
@@ -127,24 +127,24 @@ class Visit:
         self.result: bytes | Status | None = None
 
     def end(self, users: "Users", result: bytes | Status) -> None:
-        """Take the answer."""
+        """Record the answer."""
         self.result, self.until, self.finished = result, users.ledger.last, users.world.now
         is_other = self.machine is not None and self.machine.incarnation != self.incarnation
         if is_other or (self.is_proxied and users.least.incarnations != self.incarnation):
-            # It is not known which process has answered, nor how far that was.
+            # Any process may have answered, with any applied index.
             self.applied, self.incarnation = 0, UNKNOWN
         users.visits.append(self)
 
 
 class Least:
-    """How far every member was whose answer a proxy may still give."""
+    """The least applied index of the members whose answers a proxy may still give."""
 
     __slots__ = ("_cluster", "_known", "_world")
 
     def __init__(self, world: World, cluster: "Cluster") -> None:
         self._world = world
         self._cluster = cluster
-        # When it was looked at, how far the last of all members was, and which processes ran.
+        # Samples: the time, the least applied index of all members, and which processes ran.
         self._known: deque[tuple[float, int, int]] = deque()
 
     @property
@@ -153,7 +153,7 @@ class Least:
         return sum(machine.incarnation for machine in self._cluster.machines.values())
 
     def applied(self) -> int:
-        """Return what all members had applied; 0 if one of them was down, or is another process."""
+        """Return the least applied index of late; 0 if a member was down, or a process changed."""
         now, known = self._world.now, self._known
         there = [machine.member for machine in self._cluster.machines.values()]
         least = min(0 if member is None else member.applied for member in there)
@@ -166,7 +166,7 @@ class Least:
 
 
 class Users:
-    """All badges, what was done with them, and the passwords that users may have."""
+    """All badges, the calls made with them, and the passwords that users may have."""
 
     __slots__ = (
         "_random",
@@ -189,7 +189,7 @@ class Users:
         ledger: Ledger,
         way: Callable[[str], Way],
     ) -> None:
-        """Let clients call by the way that is theirs, by their names."""
+        """Set up badges; `way` returns the transport of a client, by the client's name."""
         self.world = world
         self.cluster = cluster
         self.way = way
@@ -197,13 +197,13 @@ class Users:
         self.realm = realm
         self.ledger = ledger
         self._random: Random = world.stream("users")
-        # A change of a password may be lost, or take effect late: all that were ever given.
+        # All passwords that each user ever got: a change may be lost, or take effect late.
         self.passwords: dict[str, list[str]] = {}
         self.badges: dict[str, Badge] = {}
         self.visits: list[Visit] = []
 
     def badge(self, name: str, user: str | None = None) -> "Badge":
-        """Return the badge of a client: of the user that is given, or of one by chance."""
+        """Return the badge of a client: for the given user, or for a random one."""
         random = self._random
         if user is None:
             other = random.choice(self.realm.names)
@@ -212,7 +212,7 @@ class Users:
         return badge
 
     def promote(self) -> None:
-        """Let every client be `root` from now on."""
+        """Make every client `root` from now on."""
         for badge in self.badges.values():
             badge.become(ROOT)
 
@@ -228,20 +228,20 @@ class Users:
         }
 
     def new_password(self, user: str) -> str:
-        """Return a password that nobody had before."""
+        """Return a password that the user never had before."""
         known = self.passwords.setdefault(user, [])
         known.insert(0, f"{user}-{len(known)}")
         return known[0]
 
     def note_password(self, login: AuthenticateRequest) -> None:
-        """Note that a password was right, to be tried first next time."""
+        """Record that a password was right, so that the next login tries it first."""
         known = self.passwords[login.name]
         known.remove(login.password)
         known.insert(0, login.password)
 
 
 class Badge:
-    """How one client shows who it is; what carries its calls."""
+    """The credentials of one client, and the transport of its calls."""
 
     __slots__ = (
         "_attempts",
@@ -263,27 +263,27 @@ class Badge:
         self.user = user
         self.token: str | None = None
         self._random: Random = users.world.stream(f"badge {name}")
-        # Under which key a token is shown, and what stands before it.
+        # The key of the metadata that shows the token, and the prefix of its value.
         self._word = self._random.choice(_WORDS)
         self._streams: dict[int, Visit] = {}
-        # The login that is waited for, and how many there were.
+        # The login under way, and how many attempts have failed.
         self._login: int | None = None
         self._attempts = 0
 
     def become(self, user: str) -> None:
-        """Belong to another user from now on."""
+        """Act as another user from now on."""
         if user != self.user:
             self.user, self.token = user, None
 
-    # What clients ask of it.
+    # The interface for clients.
 
     @property
     def members(self) -> Sequence[int]:
-        """The members, or proxies, that can be asked."""
+        """The members, or proxies, that clients can ask."""
         return self._way.members
 
     def call(self, member: int, path: str, payload: bytes, answered: Answered) -> int:
-        """Send a request under the name of a user; otherwise as `Cluster.call`."""
+        """Send a request with the user's token, like `Cluster.call`."""
         visit = Visit(self, member, path, payload)
 
         def ended(result: bytes | Status | None) -> None:
@@ -295,7 +295,7 @@ class Badge:
     def open_stream(
         self, member: int, path: str, answered: Answered, message: Callable[[bytes], None]
     ) -> int:
-        """Open a stream under the name of a user; otherwise as `Cluster.open_stream`."""
+        """Open a stream with the user's token, like `Cluster.open_stream`."""
         visit = Visit(self, member, path, b"")
 
         def ended(result: bytes | Status | None) -> None:
@@ -311,26 +311,26 @@ class Badge:
         return call
 
     def send(self, member: int, call: int, payload: bytes) -> None:
-        """Send a message on a stream; the first one says what it is about."""
+        """Send a message on a stream; the first one is recorded as the request."""
         visit = self._streams.pop(call, None)
         if visit is not None:
             visit.payload = payload
         self._way.send(member, call, payload)
 
     def hang_up(self, member: int, call: int) -> None:
-        """Wait no longer for an answer, or break off a stream."""
+        """Abandon a call, or break off a stream."""
         self._way.hang_up(member, call)
 
     def stall(self, member: int, call: int, seconds: float) -> None:
-        """Read nothing from a stream for a while."""
+        """Stop reading a stream for a while."""
         self._way.stall(member, call, seconds)
 
     def is_ready(self) -> bool:
-        """Return whether there is nothing to wait for before the next request: no login."""
+        """Return whether no login is under way."""
         return self._login is None
 
     def stays(self, name: str, member: int) -> bool:
-        """Return whether a client of that name stays with a member because it was removed."""
+        """Return whether a client keeps to its member although that was removed."""
         return self.users.cluster.stays(name, member)
 
     def _metadata(self) -> Metadata | None:
@@ -340,7 +340,7 @@ class Badge:
         return {key: f"{before}{self.token}".encode()}
 
     def _note(self, visit: Visit, result: bytes | Status | None) -> None:
-        """Take the first answer to a call; log in where there is nothing to show, or it is bad."""
+        """Record the first answer to a call; log in where a token was missing or refused."""
         if result is None or result is REFUSED or visit.result is not None:
             return
         visit.end(self.users, result)
@@ -355,7 +355,7 @@ class Badge:
         if self._login is not None:
             return
         users, user = self.users, self.user
-        # The newest password first; a change of it may not have happened, or only later.
+        # The newest password first; its change may be lost, or take effect only later.
         known = users.passwords.get(user) or [f"{user}-0"]
         password = known[self._attempts % len(known)]
         request = AuthenticateRequest(name=user, password=password)
@@ -386,7 +386,7 @@ class Badge:
             token = AuthenticateResponse.FromString(result).token
             self._line(f"is {visit.user} by {token}")
             for badge in users.badges.values():
-                # Clients of one user share what they need.
+                # Clients of one user share its token.
                 if badge.user == visit.user and (badge is self or badge.token is None):
                     badge.token = token
             return
@@ -401,7 +401,7 @@ class Badge:
 
 
 def _meaning(path: str, data: bytes) -> bytes | Status | None:
-    """Return what a message of a stream says of its caller: a watch may be refused by one."""
+    """Return a stream's message as an answer to its caller; a refused watch gives a status."""
     if path != WATCH_PATH:
         return data
     response = WatchResponse.FromString(data)

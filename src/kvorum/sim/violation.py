@@ -1,4 +1,4 @@
-"""What a run ends with when a guarantee does not hold."""
+"""The exception that ends a run when a guarantee does not hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Violation(Exception):  # noqa: N818 (it is a finding, not an error of the simulator)
-    """A guarantee, how it was broken, and what that is about: requests, and names of members."""
+    """A guarantee, how it was broken, and the requests and members that this concerns."""
 
     def __init__(self, guarantee: str, text: str, *about: Record | str) -> None:
         super().__init__(f"{guarantee}: {text}")
@@ -19,11 +19,11 @@ class Violation(Exception):  # noqa: N818 (it is a finding, not an error of the 
 
     @property
     def records(self) -> list[Record]:
-        """The requests that it is about."""
+        """The requests that it concerns."""
         return [each for each in self.about if not isinstance(each, str)]
 
     @property
     def names(self) -> list[str]:
-        """Who it is about, or otherwise the first word of the text, which mostly names them."""
+        """The members that it concerns, or the first word of the text, which mostly names one."""
         names = [each for each in self.about if isinstance(each, str)]
         return names if self.about else self.text.split(maxsplit=1)[:1]

@@ -1,16 +1,16 @@
 """The nine promises of a watch, each by its name, against the history.
 
-| promise | what it says |
+| promise | what it means |
 | --- | --- |
-| filter | only events of its range, of the kinds it wants, from its first revision on |
+| filter | only events of the range, of the wanted kinds, from the watcher's first revision on |
 | ordered | revisions never go back |
 | unique | no event comes twice |
 | atomic | the events of a revision come in one response |
-| bookmarkable | once a revision was told to be complete, nothing of it or before it follows |
+| bookmarkable | after a bookmark for a revision, nothing of it or before it follows |
 | reliable | there is no gap |
-| resumable | nor where a connection ended and the next one went on |
-| prev_kv | the value before is that of the history |
-| is-create | an event says whether the key is new, as it is |
+| resumable | nor where a connection ended and the next one continued |
+| prev_kv | the previous value is the history's |
+| is-create | an event says correctly whether its key is new |
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from kvorum.sim.watchers import Got, Watcher
 
 
 def check_watcher(watcher: Watcher, history: History) -> None:
-    """Compare what a watcher got with the history."""
+    """Compare the responses that a watcher got with the history."""
     _check_filter(watcher)
     _check_order(watcher)
     _check_bookmarks(watcher)
@@ -92,7 +92,7 @@ def _check_complete(watcher: Watcher, history: History) -> None:
         for row in history.changes(watcher.first, watcher.next - 1, watcher.key, watcher.end)
         if watcher.wants(row) and not is_skipped(row[0] >> 32)
     ]
-    # Of what was compacted while it was away, it may have got the first part.
+    # The watcher may have got the first part of what was compacted while it was away.
     got = [
         (event, response)
         for response in watcher.got
@@ -111,7 +111,7 @@ def _missed(watcher: Watcher, row: Row, rest: Sequence[tuple[Event, Got]]) -> No
     following = rest[0][0] if rest else None
     if following is not None and following.kv.mod_revision == main and following.kv.key == key:
         watcher.violate("reliable", f"got {following!r}, where the history has {row!r}")
-    # What was wanted first on a connection and did not come was lost between two connections.
+    # If the first event that a connection wanted did not come, it was lost between connections.
     resumed = {got.wanted for place, got in enumerate(watcher.got) if _is_first(watcher, place)}
     promise = "resumable" if main in resumed and watcher.connections > 1 else "reliable"
     watcher.violate(promise, f"missed {key!r} of revision {main}; next it got {following!r}")

@@ -1,8 +1,8 @@
-"""Clients that watch a range of keys and never want to miss, repeat or mix up an event.
+"""Clients that watch a range of keys and must not miss, repeat or mix up an event.
 
-A watcher that lost its connection continues after the last revision it got, at another member,
-which may not be that far. Sometimes it reads nothing for a while, so that the member must hold it
-back. What it got is compared with the history in `kvorum.sim.watch_checks`.
+A watcher that lost its connection continues after its last revision, at another member, which may
+lag behind that revision. Sometimes it stops reading for a while, so that the member must hold
+events back. `kvorum.sim.watch_checks` compares its responses with the history.
 """
 
 from random import Random
@@ -43,13 +43,13 @@ class Got(NamedTuple):
     revision: int
     events: tuple[Event, ...]
     wanted: int
-    """The first revision that was wanted at that time."""
+    """The first revision that the watcher wanted at that time."""
     connection: int
-    """Which of the watcher's connections it came by."""
+    """The number of the watcher's connection that brought the response."""
 
 
 class Watcher:
-    """One watcher; the same one over all its connections."""
+    """One watcher, over all its connections."""
 
     __slots__ = (
         "_call",
@@ -93,7 +93,7 @@ class Watcher:
         self.key, self.end = random.choice(ranges)
         self.has_prev_kv = random.random() < 0.5
         self.is_fragmented = random.random() < 0.3
-        # Kinds of events that are not wanted.
+        # Kinds of events that the watcher does not want.
         self.filters: list[int] = random.choice([[], [], [], [Event.PUT], [Event.DELETE]])
         # The lowest revision of the next event; 0 until it is known.
         self.next = random.choice([0, 1, 1, 5, 30])
@@ -104,14 +104,14 @@ class Watcher:
         self.connections = 0
         self.is_created = False
         self.is_stopped = False
-        # Whether it stays with a stream for as long as that lasts.
+        # Whether it keeps a stream for as long as the stream lasts.
         self.is_patient = False
         self._member = 0
         self._call: int | None = None
         self._fragments: list[Event] = []
 
     def start(self) -> None:
-        """Begin soon."""
+        """Connect soon."""
         self._world.after(self._random.uniform(0.0, 4.0), self.connect)
 
     def connect(self) -> None:
@@ -156,7 +156,7 @@ class Watcher:
             self._world.trace.line(self._world.now, self.name, what, kind)
 
     def _disturb(self, call: int) -> None:
-        """Do what clients do now and then."""
+        """Hang up, ask for progress, or stop reading for a while."""
         if self.is_stopped or self._call != call:
             return
         choice = self._random.random()
@@ -179,7 +179,7 @@ class Watcher:
             self._streams.hang_up(self._member, call)
 
     def leave_removed(self) -> None:
-        """Continue at a member, if this one was removed: it may never learn of anything more."""
+        """Continue at a current member if this one was removed: it may get no more events."""
         if self._call is not None and self._member not in self._streams.members:
             self.line("leaves a removed member", Kind.WATCH_ENDED)
             self.hang_up()
@@ -212,7 +212,7 @@ class Watcher:
             self._take(response, revision)
 
     def _refused(self, reason: str) -> None:
-        """Try again later, if it is for who asks; whether that is right is judged elsewhere."""
+        """Reconnect if the refusal is about the caller; other checks judge whether it is right."""
         if not any(each in reason for each in REFUSALS):
             self.violate("reliable", f"was refused: {reason}")
         self.line(f"refused: {reason}", Kind.WATCH_ENDED)
@@ -261,10 +261,10 @@ class Watcher:
         self.next = max(self.next, mains[-1] + 1)
 
     def take(self, events: tuple[Event, ...]) -> None:
-        """Take events; for subclasses that do more than collect them."""
+        """Take events; subclasses that do more than collect them override this."""
 
     def is_complete(self) -> bool:
-        """Return whether everything up to the last revision has arrived."""
+        """Return whether every event up to the last revision has arrived."""
         history = self._history
         wanted = any(
             self.wants(row)

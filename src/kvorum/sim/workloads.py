@@ -1,4 +1,4 @@
-"""What the clients of a run do, drawn from its seed."""
+"""The work of the clients of a run, drawn from its seed."""
 
 from dataclasses import dataclass, replace
 from random import Random
@@ -12,7 +12,7 @@ READER = "reader"
 STREAMER = "streamer"
 """Writes many keys, and reads all of them in pieces."""
 CACHED = "cached"
-"""Reads the same few keys from wherever that is fastest, again and again, and writes them."""
+"""Reads the same few keys again and again, mostly serializably, and writes them."""
 
 KEY_PREFIX = b"k/"
 KEY_PREFIX_END = b"k0"
@@ -26,19 +26,19 @@ ELECTION_NAME = b"election"
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Workload:
-    """What the clients of a run do."""
+    """The work of the clients of a run."""
 
     shapes: tuple[str, ...]
-    """What each client's requests are like."""
+    """The shape of each client's requests."""
     keys: int
     requests: int
-    """How many requests each client makes at most."""
+    """How many requests each client makes at most; clients of shape `CACHED` make more."""
     think: float
     """Average time between an answer and the next request; half of the time there is none."""
     patience: tuple[float, float]
     value_bytes_max: int
     weights: tuple[tuple[str, float], ...]
-    """How often clients of etcd's shape make which request."""
+    """The weights of the requests that clients of etcd's shape make."""
     watchers: int
     reflectors: int
     """Clients that list objects and watch them from there, as caches of Kubernetes do."""
@@ -46,17 +46,17 @@ class Workload:
     """Clients that want a lock, or to be elected."""
     lease_seconds: tuple[int, int]
     leaseholders: int = 0
-    """Clients that renew a lease until they have to wait for it, and rely on it then."""
+    """Clients that renew a lease until an answer is late, and then rely on the lease."""
     observers: int = 0
-    """Clients that want to know who is elected."""
+    """Clients that observe an election."""
     inspectors: int = 0
-    """Clients that ask members how they are, for hashes and for snapshots."""
+    """Clients that ask members for status, hashes and snapshots."""
     left_out: frozenset[tuple[int, int]] = frozenset()
-    """Requests that are left out, as client and number; for the shrinker."""
+    """Requests to leave out, as client and number; the shrinker sets them."""
 
 
 def draw_workload(random: Random, seconds: float) -> Workload:
-    """Return what the clients of a run do, so that it lasts about so long."""
+    """Return the work of the clients of a run, which takes about `seconds`."""
     clients = random.randint(2, 8)
     requests = max(8, random.randint(40, 260) // clients)
     of_kubernetes = random.choice([0.0, 0.0, 0.5, 1.0])
@@ -94,14 +94,14 @@ def draw_workload(random: Random, seconds: float) -> Workload:
 
 
 def draw_more_clients(random: Random, workload: Workload) -> Workload:
-    """Return what clients do, with some in about a third of the runs that make rarer calls."""
+    """Return the workload with clients of rarer calls, each kind in about a third of the runs."""
     streamers = random.choice([0, 0, 0, 1, 2])
     observers = random.choice([0, 0, 0, 1, 2])
     return replace(
         workload,
         shapes=(*workload.shapes, *[STREAMER] * streamers),
         observers=observers,
-        # Somebody has to stand for election.
+        # Some sessions have to stand for election.
         sessions=max(workload.sessions, 3) if observers else workload.sessions,
         inspectors=random.choice([0, 0, 1]),
     )

@@ -1,8 +1,8 @@
-"""Virtual time and the queue of what happens next.
+"""Virtual time and the queue of events.
 
 Nothing in the simulator waits: time jumps to the next event. Events of the same moment happen
-in the order they were asked for. All chance comes from one seed, through streams that are named
-for what they decide, so that a new use of one leaves the others as they were.
+in the order in which they were scheduled. All randomness comes from one seed, through streams that
+are named for their purpose, so that a new use of one leaves the others as they were.
 """
 
 import heapq
@@ -16,36 +16,36 @@ _Event = tuple[float, int, Callable[..., None], tuple[Any, ...]]
 
 
 class World:
-    """The clock, the queue, the sources of chance and the trace of one run."""
+    """The clock, the event queue, the random streams and the trace of one run."""
 
     __slots__ = ("_count", "_queue", "now", "seed", "trace")
 
     def __init__(self, seed: int, trace: Trace | None = None) -> None:
         self.seed = seed
         self.now = 0.0
-        # None: nobody reads it, and making the lines is half of a run's work.
+        # None: nobody reads the trace, and making its lines is half of a run's work.
         self.trace = trace
         self._queue: list[_Event] = []
         self._count = 0
 
     def stream(self, name: str) -> random.Random:
-        """Return the source of chance for one purpose."""
+        """Return the random stream for one purpose."""
         return random.Random(f"{self.seed}/{name}")
 
     def after(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Let a call happen that much later."""
+        """Schedule a call after `seconds`."""
         assert seconds >= 0.0, f"{seconds} seconds have passed"
         self._count = count = self._count + 1
         heapq.heappush(self._queue, (self.now + seconds, count, call, arguments))
 
     def at(self, moment: float, call: Callable[..., None], *arguments: Any) -> None:
-        """Let a call happen at a moment, after those already scheduled for it."""
+        """Schedule a call at a moment, after those already scheduled for it."""
         assert moment >= self.now, f"{moment} has passed"
         self._count = count = self._count + 1
         heapq.heappush(self._queue, (moment, count, call, arguments))
 
     def run_until(self, moment: float) -> None:
-        """Let everything happen up to a moment; `now` is that moment afterwards."""
+        """Run all events up to a moment; `now` is that moment afterwards."""
         queue, pop = self._queue, heapq.heappop
         while queue and queue[0][0] <= moment:
             self.now, _, call, arguments = pop(queue)
@@ -53,9 +53,9 @@ class World:
         self.now = moment
 
     def run_while(self, condition: Callable[[], bool], moment: float) -> bool:
-        """Let things happen while a condition holds, at most up to a moment.
+        """Run events while a condition holds, at most up to a moment.
 
-        Returns whether the condition ended; it is checked between events.
+        Return whether the condition ended; it is checked between events.
         """
         queue = self._queue
         while condition():
@@ -67,7 +67,7 @@ class World:
         return True
 
     def look_while(self, condition: Callable[[], bool], moment: float, seconds: float) -> bool:
-        """As `run_while`, but check the condition only once in so many seconds."""
+        """Run events like `run_while`, but check the condition only every `seconds`."""
         while condition():
             if self.now >= moment:
                 return False

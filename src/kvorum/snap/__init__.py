@@ -1,8 +1,8 @@
-"""Snapshot files: they stand for the log up to an index, so that it may be shortened.
+"""Snapshot files, which replace the log up to an index, so that the log may be shortened.
 
-A `.snap` is small and says which members there were at an index; the key-value state is in the
-backend. A `.snap.db` is a whole database that came from a leader. A snapshot counts when its
-record is in the log, and that is written when its file is durable: file first, record second.
+A `.snap` file is small and has the members at an index; the backend has the key-value state. A
+`.snap.db` file is a whole database from a leader. A snapshot is valid once its record is in the
+log, and the member writes the record only after the snapshot's file is durable.
 """
 
 from kvorum.snap.database import ReceivedDatabase, ReleaseDatabases, database_index, database_path

@@ -1,11 +1,11 @@
-"""Databases received from a leader: written piece by piece, and named when they are durable.
+"""Stores databases received from a leader: writes piece by piece, and renames when durable.
 
-The file is named by the index of the snapshot it came with. It takes the place of the member's
-database before that snapshot is applied; those older than a new snapshot are useless.
+The name of a file has the index of its snapshot. The file replaces the member's database before the
+member applies that snapshot; files older than a new snapshot are useless.
 
-A file that has its name is never replaced by another of that index. Both hold the same keys, but
-not the same rows: a compaction may have got further at one sender than at the other. Whoever
-installs the file opens it twice, and must find the same rows both times.
+Another database of the same index never replaces a finished file. Both have the same keys, but not
+the same rows: a compaction may have progressed further at one sender than at the other. The
+installation opens the file twice, and must find the same rows both times.
 """
 
 import re
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kvorum.files import Files, Opening
 
 SYNC_BYTES = 8 << 20
-"""How much of a file is written before the disk is asked to start writing it."""
+"""Bytes between two calls of `start_sync`."""
 
 _NAME = re.compile(r"([0-9a-f]{16})\.snap\.db")
 
@@ -25,16 +25,16 @@ def database_path(directory: str, index: int) -> str:
 
 
 def database_index(name: str) -> int | None:
-    """Return the index in the name of such a database; None if it is another file's."""
+    """Return the index in the name of a received database; None for any other name."""
     match = _NAME.fullmatch(name)
     return None if match is None else int(match[1], 16)
 
 
 class ReceivedDatabase:
-    """One database on its way in. Every method blocks: call them from jobs, in order.
+    """A database that is being received. Every method blocks: call them from jobs, in order.
 
-    Until `finish` has returned there is no file of the final name, unless one came before; what a
-    power cut leaves, `RemoveLeftovers` removes.
+    The final name exists only after `finish`, unless an earlier database of this index has it.
+    `RemoveLeftovers` removes unfinished files that a power cut left.
     """
 
     __slots__ = (
@@ -55,32 +55,35 @@ class ReceivedDatabase:
         self._temporary = "/".join((directory, f"tmp.{index:016x}.snap.db"))
         if files.exists(self._temporary):
             files.unlink(self._temporary)
-        # None when it is closed, so that a failed `finish` can be followed by `abandon`.
+        # None once closed, so that `abandon` works after a failed `finish`.
         self._descriptor: int | None = files.open(self._temporary, Opening.CREATE)
 
     @property
     def path(self) -> str:
-        """Where the file is until it is finished."""
+        """The temporary path of the unfinished file."""
         return self._temporary
 
     @property
     def descriptor(self) -> int:
-        """The file that is being written."""
+        """The descriptor of the unfinished file."""
         assert self._descriptor is not None, "the file was closed"
         return self._descriptor
 
     def write(self, data: bytes) -> None:
-        """Add the next bytes."""
+        """Append the next bytes."""
         assert self._descriptor is not None, "the file was closed"
         self._files.pwrite(self._descriptor, self._length, data)
         self._length += len(data)
         if self._length - self._started >= SYNC_BYTES:
-            # The disk writes while more arrives, and `finish` waits for the rest alone.
+            # The disk writes while more data arrives, so that `finish` waits only for the rest.
             self._started = self._length
             self._files.start_sync(self._descriptor)
 
     def finish(self) -> int:
-        """Make the file durable under its name, or keep the one that has it; return its length."""
+        """Make the file durable under its final name; return the number of bytes received.
+
+        If a file already has the final name, keep that one instead.
+        """
         assert self._descriptor is not None, "the file was closed"
         path = database_path(self._directory, self._index)
         if self._files.exists(path):
@@ -90,12 +93,12 @@ class ReceivedDatabase:
             descriptor, self._descriptor = self._descriptor, None
             self._files.close(descriptor)
             self._files.rename(self._temporary, path)
-        # The one that was there may not be durable under its name yet.
+        # The name of a file that already existed may not be durable yet.
         self._files.sync_directory(self._directory)
         return self._length
 
     def abandon(self) -> None:
-        """Discard what arrived so far; a file that has its final name is complete, and stays."""
+        """Discard the received bytes; keep a file that already has its final name."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             self._files.close(descriptor)
@@ -105,17 +108,17 @@ class ReceivedDatabase:
 
 @dataclass(slots=True, frozen=True)
 class ReleaseDatabases:
-    """A job: remove received databases that are older than what is durable without them.
+    """A job that removes received databases older than the state that is durable without them.
 
-    That is a snapshot whose record is durable, or the backend's own index. Without an index all
-    are removed.
+    `snapshot_index` is the index of a snapshot with a durable record, or the backend's durable
+    index. None removes all received databases.
     """
 
     directory: str
     snapshot_index: int | None
 
     def run(self, files: Files) -> list[str]:
-        """Return the names that were removed."""
+        """Return the removed names."""
         removed: list[str] = []
         for name in files.list(self.directory):
             match = _NAME.fullmatch(name)

@@ -1,4 +1,4 @@
-"""The `.snap` files of a member: writing one, and finding the one to start from."""
+"""Writes the `.snap` files of a member, and finds the one to start from."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from kvorum.snap.format import SnapError, decode, encode, file_name, parse_name
 
 @dataclass(slots=True, frozen=True)
 class WriteSnap:
-    """A job: make a snapshot durable. Its record goes into the log after this is done."""
+    """A job that makes a snapshot durable; only then may the log get its record."""
 
     directory: str
     snapshot: Snapshot
 
     def run(self, files: Files) -> None:
-        """Write the file under its name, whole or not at all."""
+        """Write the file atomically."""
         name = file_name(self.snapshot.term, self.snapshot.index)
         write_file(files, f"{self.directory}/{name}", encode(self.snapshot))
 
 
 @dataclass(slots=True, frozen=True)
 class Broken:
-    """A file that could not be read and was renamed."""
+    """A damaged file that was renamed."""
 
     path: str
     problem: str
@@ -33,10 +33,10 @@ class Broken:
 def load_newest(
     files: Files, directory: str, valid: Collection[tuple[int, int]]
 ) -> tuple[Snapshot | None, list[Broken]]:
-    """Return the newest snapshot that is whole and valid, and the files that were not whole.
+    """Return the newest snapshot that is whole and valid, and the damaged files.
 
-    `valid` holds index and term of the snapshots that the log has a record of. A bad file that
-    is newer than the one returned is renamed to end in `.broken`.
+    `valid` has index and term of the snapshots with a record in the log. Damaged files newer than
+    the returned snapshot are renamed to end in `.broken`.
     """
     broken: list[Broken] = []
     for path, snapshot in _newest_first(files, directory):
@@ -49,13 +49,13 @@ def load_newest(
 
 
 def newest_whole(files: Files, directory: str) -> Snapshot | None:
-    """Return the newest snapshot that is whole, whether or not it counts; nothing is changed."""
+    """Return the newest whole snapshot, valid or not, without changing any file."""
     found = (snapshot for _, snapshot in _newest_first(files, directory))
     return next((each for each in found if not isinstance(each, SnapError)), None)
 
 
 def _newest_first(files: Files, directory: str) -> Iterator[tuple[str, Snapshot | SnapError]]:
-    """Yield the path of each snapshot, and what is in it, or why that cannot be read."""
+    """Yield the path of each snapshot file with its content, or with the error of reading it."""
     for name in reversed(files.list(directory)):
         parsed = parse_name(name)
         if parsed is None:
@@ -78,12 +78,12 @@ def leftovers(files: Files, directory: str) -> list[str]:
 
 @dataclass(slots=True, frozen=True)
 class RemoveLeftovers:
-    """A job for the start: remove unfinished files that a power cut left."""
+    """A job that removes unfinished files of a power cut; run it at the start."""
 
     directory: str
 
     def run(self, files: Files) -> list[str]:
-        """Return the names that were removed."""
+        """Return the removed names."""
         names = leftovers(files, self.directory)
         for name in names:
             files.unlink(f"{self.directory}/{name}")

@@ -1,6 +1,6 @@
 """The content and the name of a `.snap` file: snappb.snapshot around raftpb.Snapshot.
 
-The checksum is CRC-32C of the encoded raftpb.Snapshot alone. The name is the term and then the
+The checksum is the CRC-32C of the encoded raftpb.Snapshot alone. The name is the term and then the
 index, so that names sort by age.
 """
 
@@ -16,7 +16,7 @@ _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.snap")
 
 
 class SnapError(Exception):
-    """A snapshot file that cannot be read."""
+    """Raised for a snapshot file that cannot be read."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
@@ -26,25 +26,25 @@ class SnapError(Exception):
 
 
 def file_name(term: int, index: int) -> str:
-    """Return the name of the file of a snapshot."""
+    """Return the file name of a snapshot."""
     return f"{term:016x}-{index:016x}.snap"
 
 
 def parse_name(name: str) -> tuple[int, int] | None:
-    """Return term and index; None for a file that is no snapshot."""
+    """Return the term and index in a file name; None if the file is not a snapshot."""
     match = _NAME.fullmatch(name)
     return (int(match[1], 16), int(match[2], 16)) if match else None
 
 
 def encode(snapshot: Snapshot) -> bytes:
-    """Return the content of the file."""
+    """Encode a snapshot as the content of its file."""
     assert snapshot.index and snapshot.conf_state.voters, f"{snapshot.index} is no snapshot"
     data = encode_snapshot(snapshot)
     return b"\x08%b%b" % (varint(crc32c(data)), length_delimited(b"\x12", data))
 
 
 def decode(path: str, content: bytes) -> Snapshot:
-    """Return the snapshot in a file; raise SnapError for anything else."""
+    """Decode the content of a file; raise SnapError if it is not a snapshot."""
     if not content:
         raise SnapError(path, "empty")
     crc, data, offset = 0, b"", 0

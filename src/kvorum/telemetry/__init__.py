@@ -1,1 +1,1 @@
-"""What an operator sees: logs, metrics, and what they count."""
+"""Observability for operators: logs, metrics, traces and their counters."""

@@ -1,10 +1,10 @@
-"""The access log: who called what, when, from where, with what result; one line of JSON each.
+"""The access log: one line of JSON per call with its user, method, key, time, client and result.
 
-A unary call is a line when it is answered. A stream is one when its first message has come, and one
-when it ends. Keys are cut and escaped; values and passwords are never looked at. Calls that are not
-sampled, or whose key is not under the prefix that is asked for, cost a look and no more.
+A unary call gets a line when it is answered. A stream gets one after its first message, and one
+when it ends. Keys are truncated and escaped; the log never reads values or passwords. Calls that
+are not sampled, or whose key is outside the configured prefix, cost only that check.
 
-Lines are handed to a writer in batches, a few milliseconds after the first of them.
+The log passes lines to a writer in batches, a few milliseconds after the first line of a batch.
 """
 
 import json
@@ -20,12 +20,12 @@ from kvorum.rpc.table import GATEWAY_KEY, RPCS
 from kvorum.telemetry.logs import escaped, time_text
 
 KEY_BYTES_MAX: Final = 128
-"""How much of a key is shown."""
+"""Length at which a line truncates a key."""
 WAIT_SECONDS: Final = 0.02
 LINES_MAX: Final = 2000
-"""How long, and how many, lines are gathered."""
+"""Age and number of lines at which a batch is passed to the writer."""
 CONNECTIONS_MAX: Final = 4096
-"""How many connections are remembered before all are looked up anew."""
+"""Connections whose address and certificate are cached; a full cache is cleared."""
 
 _AUTH: Final = "/etcdserverpb.Auth/"
 _KV: Final = "/etcdserverpb.KV/"
@@ -47,13 +47,14 @@ _WAYS: Final[dict[str, tuple[tuple[int, ...], ...]]] = {
     _ELECTION + "Observe": ((1,),),
     _ELECTION + "Resign": ((1, 1),),
 }
-"""By which fields a request's first key is reached; the second way if the first leads nowhere."""
+"""Paths of field numbers to a request's first key; a later path applies if the earlier find
+none."""
 _RANGES: Final = frozenset({_KV + "Range", _KV + "RangeStream", _KV + "DeleteRange"})
 """Requests whose second field ends a range."""
 
 
 def _ways(path: str) -> tuple[tuple[int, ...], ...]:
-    # In requests about users and roles, the first field is a name, and passwords are others.
+    # In requests about users and roles, field 1 is a name, and passwords are in other fields.
     return ((1,),) if path.startswith(_AUTH) else _WAYS.get(path, ())
 
 
@@ -66,14 +67,14 @@ _IS_STREAM: Final = [rpc.is_stream for rpc in RPCS]
 _METHODS: Final = [f',"method":{json.dumps(rpc.path)}' for rpc in RPCS]
 _NAMES: Final = [',"name":' if rpc.is_secret else ',"key":' for rpc in RPCS]
 
-# A sequence of steps by the golden ratio falls into any interval as often as the interval is long,
+# Steps by the golden ratio hit any interval in proportion to its length, so that sampling is even
 # whatever period calls have.
 _STEP: Final = 0x9E3779B9
 _CYCLE: Final = 0xFFFFFFFF
 
 
 class Clients(Protocol):
-    """What is known of the connection of a call."""
+    """Looks up the client of a call's connection."""
 
     def remote(self, call: int) -> str:
         """Return the address of the client; empty if the connection is gone."""
@@ -83,10 +84,10 @@ class Clients(Protocol):
 
 
 class Lines(Protocol):
-    """Where lines go."""
+    """The writer of lines."""
 
     def put(self, data: bytes, count: int) -> None:
-        """Take lines; never waits."""
+        """Accept `count` lines without blocking."""
 
 
 class _Call:
@@ -101,11 +102,11 @@ class _Call:
         self.via = via
         self.user = ""
         self.has_begun = True
-        """Whether its first message has come; others do not begin a stream."""
+        """Whether the stream's first message has come; always true for unary calls."""
 
 
 class AccessLog:
-    """Sees every call of a server begin and end."""
+    """Receives the beginning and end of every call of a server, and makes the lines."""
 
     __slots__ = (
         "_calls",
@@ -137,9 +138,9 @@ class AccessLog:
         one_in: int,
         prefix: bytes,
     ) -> None:
-        """Write one in so many calls; with a prefix, only those that concern keys under it.
+        """Log one in `one_in` calls; with a prefix, only calls that concern keys under it.
 
-        `identity` are the numbers of cluster and member, which answers begin with.
+        `identity` holds the ids of cluster and member, with which answers begin.
         """
         self._clients = clients
         self._to = to
@@ -158,12 +159,12 @@ class AccessLog:
         self._stamp_of = -1.0
         self._stamp = ""
         self.wake_at = inf
-        """When `flush` has something to write."""
+        """The time at which `flush` is due."""
 
-    # What arrives.
+    # Arrivals.
 
     def receive(self, requests: Sequence[Request]) -> None:
-        """Note unary calls."""
+        """Record unary calls to log."""
         now = self._clock()
         calls, share, phase, prefix = self._calls, self._share, self._phase, self._prefix
         for call, method, payload, metadata in requests:
@@ -177,7 +178,7 @@ class AccessLog:
         self._phase = phase
 
     def note(self, kind: int, call: int, detail: Any) -> None:
-        """Note an event of a stream."""
+        """Record a stream's beginning, and its key with the first message."""
         if kind == EventKind.OPENED:
             self._phase = (self._phase + _STEP) & _CYCLE
             if self._phase <= self._share:
@@ -197,13 +198,13 @@ class AccessLog:
                 self._wake_soon(found.arrived)
 
     def identify(self, call: int, user: str) -> None:
-        """Note who makes a call."""
+        """Record the user of a call."""
         found = self._calls.get(call)
         if found is not None:
             found.user = user
 
     def _concerns(self, method: int, payload: bytes, key: bytes) -> bool:
-        """Return whether a request is about keys under the prefix."""
+        """Return whether a request concerns keys under the prefix."""
         if not key or _IS_SECRET[method]:
             return False
         if key.startswith(self._prefix):
@@ -213,7 +214,7 @@ class AccessLog:
         range_end = _field(payload, 2)
         return range_end == b"\0" or (range_end or b"") > self._prefix
 
-    # What is answered.
+    # Answers.
 
     def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
         """Write the lines of unary calls."""
@@ -232,7 +233,7 @@ class AccessLog:
             if not isinstance(result, bytes):
                 self._write(call, found, now, result.code.name)
                 continue
-            # Calls that were taken from a connection at once begin and end alike.
+            # Calls of one method from one connection and turn have the same head and tail.
             if found.arrived != arrived or call >> 32 != connection or found.method != method:
                 arrived, connection, method = found.arrived, call >> 32, found.method
                 self._note_time(arrived)
@@ -253,10 +254,10 @@ class AccessLog:
             self._wake_soon(now)
 
     def end(self, call: int, code: Code) -> None:
-        """Write the line of a stream that ends, or of a call whose client went away."""
+        """Write the line of a stream that ends, or of a call whose client left."""
         self._open_streams()
         found = self._calls.pop(call, None)
-        # What has not begun has no key, and so none under a prefix.
+        # A stream without a first message has no key, hence none under a prefix.
         if found is not None and (found.has_begun or not self._prefix):
             self._write(call, found, self._clock(), code.name)
 
@@ -283,14 +284,14 @@ class AccessLog:
         return f"{self._stamp}{client}{_METHODS[found.method]}{_subject(found)}"
 
     def _note_time(self, arrived: float) -> None:
-        """Have `_stamp` be the beginning of the lines of calls that arrived then."""
+        """Set `_stamp` to the beginning of the lines of calls that arrived then."""
         if arrived != self._stamp_of:
             self._stamp_of = arrived
             moment = self._wall_clock() - (self._clock() - arrived)
             self._stamp = f'{{"ts":"{time_text(moment)}"'
 
     def _look_up(self, call: int) -> str:
-        """Return what is known of the client of a call."""
+        """Return the fields with the address and certificate name of a call's client."""
         remote, name = self._clients.remote(call), self._clients.certificate_name(call)
         client = f',"remote":{_quoted(remote)}' if remote else ""
         if name:
@@ -310,7 +311,7 @@ class AccessLog:
             self.wake_at = now + WAIT_SECONDS
 
     def flush(self) -> None:
-        """Hand over the lines that were gathered."""
+        """Pass the gathered lines to the writer."""
         self.wake_at = inf
         if self._opening:
             self._open_streams()
@@ -322,7 +323,7 @@ class AccessLog:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as JSON, without anything that a terminal would obey."""
+    """Return a text as JSON with terminal control characters escaped."""
     return escaped(json.dumps(text))
 
 
@@ -331,11 +332,11 @@ def _microseconds(seconds: float) -> int:
 
 
 def _subject(found: _Call) -> str:
-    """Return who calls, by which way, and about what."""
+    """Return the fields with the user of a call, its key or name, and the gateway."""
     key = found.key
     if not key or (len(key) <= KEY_BYTES_MAX and key.isascii()):
         text = key.decode("ascii")
-        # What stands for itself in JSON, and does nothing to a terminal.
+        # JSON and a terminal take such a text without escapes.
         if text.isprintable() and '"' not in text and "\\" not in text:
             text = f'{_NAMES[found.method]}"{text}"' if key else ""
         else:
@@ -362,7 +363,7 @@ def _varint(data: bytes, place: int) -> int:
 
 
 def _key_of(method: int, payload: bytes) -> bytes:
-    """Return the first key that a request names; nothing if it names none."""
+    """Return the first key in a request; empty if it has none."""
     if _IS_DIRECT[method] and len(payload) > 2 and payload[0] == 0x0A:
         length = payload[1]
         if length < 0x80:
@@ -377,7 +378,7 @@ def _key_of(method: int, payload: bytes) -> bytes:
 
 
 def _field(message: bytes, number: int) -> bytes | None:
-    """Return the content of the first field of this number; None if there is none."""
+    """Return the content of the first length-delimited field with this number, or None."""
     place, length = 0, len(message)
     try:
         while place < length:

@@ -1,6 +1,6 @@
-"""Counting RPCs by method and outcome, as they begin and end.
+"""Counters of RPCs by method and outcome.
 
-`kvorum.server.inflight` reports calls here; totals are added up only when metrics are asked for.
+`kvorum.server.inflight` reports the calls; totals are computed only when metrics are scraped.
 """
 
 from collections import Counter
@@ -35,12 +35,12 @@ HANDLING_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 OTHER_VERSION = "other"
 VERSIONS_MAX = 100
 VERSION_CHARACTERS_MAX = 32
-"""How many client versions are counted, and how long they may be: a client could invent any number
-of any length. All others count as one."""
+"""Number and length of the client versions that are counted separately, because clients could
+invent any number of any length. All other versions count as `OTHER_VERSION`."""
 
 
 class CallCounts:
-    """How many calls of each method ended how, and how many messages their streams had."""
+    """Counts calls by method and outcome, and the messages of streams."""
 
     __slots__ = (
         "failed",
@@ -60,9 +60,9 @@ class CallCounts:
         self.messages_sent = [0] * methods
         self.proposals_failed = 0
         self.versions: Counter[tuple[str, str]] = Counter()
-        """Calls whose client gave its version, by their type and that version."""
+        """Calls whose client sent its version, by call type and version."""
         self.seconds: CallSeconds | None = None
-        """How long calls took, if that is measured."""
+        """The durations of calls, if they are measured."""
 
     def count_version(self, kind: str, metadata: Metadata) -> None:
         """Count a call, `unary` or `stream`, by its client's version."""
@@ -82,13 +82,13 @@ class CallCounts:
         self.proposals_failed += status in PROPOSAL_FAILURES
 
     def count_end(self, method: int, code: Code) -> None:
-        """Count the end of a stream, or of a call whose client went away."""
+        """Count the end of a stream, or of a call whose client left."""
         if code is Code.OK:
             self.ok[method] += 1
         else:
             self.failed[method, code] += 1
 
-    # What metrics show.
+    # Read by metrics.
 
     def handled(self) -> Counter[tuple[int, Code]]:
         """Return how many calls of each method ended with each code."""
@@ -107,7 +107,7 @@ class CallCounts:
 
 
 class CallSeconds:
-    """How long calls took, by method; for `--metrics=extensive`."""
+    """The durations of calls by method, for `--metrics=extensive`."""
 
     __slots__ = ("histograms", "stopwatch")
 
@@ -116,7 +116,7 @@ class CallSeconds:
         self.histograms = [Histogram(HANDLING_BOUNDS) for _ in range(methods)]
 
     def end(self, arrivals: "Iterable[Arrivals]") -> None:
-        """Note that calls have ended, all now."""
+        """Observe the durations of calls that have ended, all now."""
         now = self.stopwatch()
         for each in arrivals:
             self.histograms[each.method].observe(now - cast("float", each.started), each.ended)
@@ -124,15 +124,15 @@ class CallSeconds:
 
 
 class Arrivals:
-    """The calls of one method that came in one turn, however many: they have one start."""
+    """The calls of one method that arrived in one turn; one object holds their common start."""
 
     __slots__ = ("arrived", "ended", "method", "started")
 
     def __init__(self, method: int, arrived: float, started: object) -> None:
         self.method = method
         self.arrived = arrived
-        """The moment of that turn."""
+        """The turn's time by the server's clock."""
         self.started = started
-        """When that turn began, by the stopwatch: a float."""
+        """The turn's start by the stopwatch: a float."""
         self.ended = 0
-        """How many of them have ended and were not counted by `CallSeconds` yet."""
+        """How many of the calls have ended that `CallSeconds` has not observed yet."""

@@ -1,7 +1,7 @@
-"""Metrics as Prometheus reads them: the text format, and what a client asks for in it.
+"""Prometheus' text format for metrics, and the negotiation of its type and encoding.
 
-The text is written here rather than by `prometheus_client`, which renames counters that do not
-end in `_total`; etcd has several of those, and dashboards know them by name.
+This module does not use `prometheus_client`, because that renames counters that do not end in
+`_total`; etcd has several of those, and dashboards know them by name.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,16 +13,16 @@ from kvorum.api.histograms import Histogram
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8; escaping="
 ESCAPINGS: Final = ("allow-utf-8", "dots", "underscores", "values")
-"""How a client may want names written that have unusual characters; none here has any."""
+"""Escapings of names with unusual characters that a client may request; no name here has any."""
 ESCAPING: Final = "underscores"
 VERSIONS: Final = ("", "0.0.4")
 
 LABELS_KEPT = 4096
-"""How many sets of labels are cached: four times as many as a server has."""
+"""Sets of labels that are cached: four times as many as a server has."""
 
 
 class Sample(NamedTuple):
-    """One line of a metric: the suffix of the metric's name, the labels, the value."""
+    """One line of a metric: its value, its labels, and the suffix of the metric's name."""
 
     value: float
     labels: Mapping[str, str] = {}
@@ -52,7 +52,7 @@ def histogram_samples(
 
 
 def number_text(value: float) -> str:
-    """Write a number as Go does: in `le="8.388608e+06"` it is part of a label."""
+    """Format a number as Go does, because labels such as `le="8.388608e+06"` contain numbers."""
     if value == float("inf"):
         return "+Inf"
     if abs(value) < 1e6:
@@ -82,7 +82,7 @@ def text(families: Iterable[Family]) -> bytes:
 
 @lru_cache(LABELS_KEPT)
 def _braces(labels: tuple[tuple[str, str], ...]) -> str:
-    """Write labels; cached, because nearly all are the same every time."""
+    """Format labels; cached, because nearly all are the same at every scrape."""
     pairs = ",".join(f'{name}="{_escape(label)}"' for name, label in labels)
     return f"{{{pairs}}}"
 
@@ -91,13 +91,13 @@ def _escape(label: str) -> str:
     return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-# What a client asks for.
+# Content negotiation.
 
 
 def content_type(accept: str) -> str:
-    """Return the type of the answer to an Accept header, as Go's library chooses it.
+    """Return the content type for an Accept header, as Go's library chooses it.
 
-    There is one format; but a client may say how names are to be escaped.
+    There is only one format, but a client may choose the escaping of names.
     """
     escaping = ESCAPING
     for kind, parameters in _preferred(accept):
@@ -110,7 +110,7 @@ def content_type(accept: str) -> str:
 
 
 def takes_gzip(accept_encoding: str) -> bool:
-    """Return whether gzip is wanted by an Accept-Encoding header, as Go's library decides."""
+    """Return whether to answer an Accept-Encoding header with gzip, as Go's library decides."""
     best, chosen = -1.0, ""
     for offer in ("identity", "gzip"):
         for name, parameters in _preferred(accept_encoding):
@@ -121,7 +121,7 @@ def takes_gzip(accept_encoding: str) -> bool:
 
 
 def _preferred(header: str) -> list[tuple[str, dict[str, str]]]:
-    """Return the items of an Accept header with their parameters, the most wanted first."""
+    """Return the items of an Accept header with their parameters, by falling quality."""
     items: list[tuple[str, dict[str, str]]] = []
     for item in filter(None, map(str.strip, header.split(","))):
         name, *rest = item.split(";")

@@ -1,7 +1,7 @@
-"""Every metric there is: its name, type, labels, buckets and meaning, in one table.
+"""The table of all metrics: name, type, labels, buckets and meaning.
 
-Names, types, labels and buckets of those without `kvorum_` are etcd's. What is shown is looked up
-here, and docs/metrics.md is made from it.
+Metrics without the prefix `kvorum_` have etcd's names, types, labels and buckets. `metrics` looks
+up every metric it shows in this table, and docs/metrics.md is generated from it.
 """
 
 from typing import Final, NamedTuple
@@ -22,7 +22,7 @@ class Metric(NamedTuple):
 
     @property
     def is_etcds(self) -> bool:
-        """Whether an etcd has it, too."""
+        """Whether etcd has this metric, too."""
         return not self.name.startswith(OURS)
 
 
@@ -325,7 +325,7 @@ UNUSED: Final = (
     _counter("etcd_debugging_store_watch_requests_total", "Of the store of API v2; always 0."),
     _gauge("etcd_debugging_store_watchers", "Of the store of API v2; always 0."),
 )
-"""What is 0 in every etcd that serves."""
+"""Metrics that are 0 in every etcd server."""
 
 _OWN: Final = (
     _histogram(

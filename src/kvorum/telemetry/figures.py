@@ -1,4 +1,4 @@
-"""What the server, its loop and its jobs count for the metrics: plain numbers."""
+"""Counters and histograms of the server, its loop and its jobs, from which metrics are made."""
 
 from typing import Any, Final
 
@@ -19,11 +19,11 @@ TIMED: Final = (
     FinishDatabase,
     WriteSnap,
 )
-"""The kinds of work that `JobFigures.observe` counts."""
+"""The types of jobs that `JobFigures.observe` counts."""
 
 
 class ServerFigures:
-    """What a server counted about its own pace and its cluster."""
+    """A server's counters of late heartbeats, leader changes, slow applies and turns."""
 
     __slots__ = ("heartbeats_late", "leader_changes", "slow_applies", "turns")
 
@@ -32,26 +32,26 @@ class ServerFigures:
         self.leader_changes = 0
         self.slow_applies = 0
         self.turns = Histogram(QUICK)
-        """How long turns took."""
+        """The durations of turns."""
 
 
 class BackupFigures:
-    """What a member's own backups have done."""
+    """A member's counters of its own backups."""
 
     __slots__ = ("failures", "revision", "snapshot_seconds", "snapshots", "written_bytes")
 
     def __init__(self) -> None:
         self.failures = 0
         self.revision = 0
-        """The newest revision that is in the archive."""
+        """The newest revision in the archive."""
         self.snapshot_seconds = 0.0
-        """When the newest snapshot was taken, by the wall clock."""
+        """When the member took its newest snapshot, in Unix time."""
         self.snapshots = 0
         self.written_bytes = 0
 
 
 class JobFigures:
-    """How long jobs took, by the kind of their work, and how much was written."""
+    """The durations of jobs by type, and the bytes written to the log."""
 
     __slots__ = (
         "_staged_seconds",
@@ -91,13 +91,13 @@ class JobFigures:
         self._staged_seconds = 0.0
 
     def appended(self, write_seconds: float, sync_seconds: float) -> None:
-        """Note an append to the log."""
+        """Observe an append to the log."""
         self.appends.observe(write_seconds)
         self.syncs.observe(sync_seconds)
         self.syncs_finely.observe(sync_seconds)
 
     def observe(self, work: Any, seconds: float, sync_seconds: float) -> None:
-        """Note that work of a kind in `TIMED` was done, and how long the syncs in it took."""
+        """Observe a finished job of a type in `TIMED`, and the duration of its syncs."""
         if isinstance(work, StageFlush):
             self._staged_seconds = seconds
             self.stagings.observe(seconds)

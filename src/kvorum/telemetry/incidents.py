@@ -1,7 +1,7 @@
-"""Logs clients that the edge refused or held back: once per burst, however many they are.
+"""Logs the clients that the edge refused or held back, once per burst of incidents.
 
-A burst is logged when it begins, and again while it lasts and when it is over: what happened, how
-often since the last line, and from where.
+A line is written when a burst begins, every `BURST_SECONDS` while it lasts, and after its end. The
+line says what happened, how often since the last line, and which hosts caused it.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ LOOK_SECONDS = 1.0
 BURST_SECONDS = 10.0
 """Incidents of one name within this time belong to the same burst."""
 FLOOD_TIMES = 100
-"""So many incidents between two lines are warned of, even if each alone is harmless."""
+"""This many incidents between two lines are a warning, even if each alone is harmless."""
 HOSTS_MAX = 8
-"""How many origins a line names; the edge itself reports one a second."""
+"""How many hosts a line names; the edge itself reports one a second."""
 
 REJECTED = "rejected connection on client endpoint"
 REJECTED_PEER = "rejected connection on peer endpoint"
@@ -65,7 +65,7 @@ class IncidentLog:
         self._bursts: dict[str, _Burst] = {}
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Read them now, and then every second until the edge is closed."""
+        """Read the incidents now, and then every second until the edge is closed."""
         try:
             taken = self._edge.incidents()
         except ValueError:
@@ -74,7 +74,7 @@ class IncidentLog:
         loop.call_later(LOOK_SECONDS, self.start, loop)
 
     def log(self, taken: list[tuple[str, int, str, str, int]], now: float) -> None:
-        """Write a line for each name that was not logged for a while."""
+        """Write a line for each incident name that was not logged within `BURST_SECONDS`."""
         for incident in map(Incident._make, taken):
             self._bursts.setdefault(incident.name, _Burst()).add(incident)
         for name, burst in self._bursts.items():

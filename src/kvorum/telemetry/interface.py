@@ -1,4 +1,4 @@
-"""What traces calls, as far as the server knows it."""
+"""The interface through which the server reports calls to tracing."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,22 +8,22 @@ from kvorum.edge.interface import Metadata, Request
 
 
 class Tracing(Protocol):
-    """Is told of every call's beginning and end; most calls are not traced."""
+    """Receives the beginning and end of every call; most calls are not traced."""
 
     def begin(self, requests: Sequence[Request], now: float) -> None:
-        """Take unary calls that arrived."""
+        """Report unary calls that arrived."""
 
     def replied(self, batch: Sequence[tuple[int, bytes | Status]], is_delivered: bool) -> None:
-        """Take answers to unary calls; `is_delivered` says that the member made them."""
+        """Report answers to unary calls; `is_delivered`: the member made the answers."""
 
     def opened(self, call: int, method: int, metadata: Metadata | None) -> None:
-        """Take a stream that begins."""
+        """Report a stream that begins."""
 
     def received(self, call: int, message: bytes) -> None:
-        """Take a message of a stream's client."""
+        """Report a message from a stream's client."""
 
     def sent(self, batch: Sequence[tuple[int, bytes]]) -> None:
-        """Take messages to streams' clients."""
+        """Report messages to streams' clients."""
 
     def ended(self, call: int, code: Code, text: str) -> None:
-        """Take the end of a stream, or of a unary call whose client went away."""
+        """Report the end of a stream, or of a unary call whose client left."""

@@ -1,7 +1,7 @@
-"""Lines to systemd's journal, by its native protocol: one datagram per line.
+"""Sends log lines to systemd's journal by its native protocol: one datagram per line.
 
-A line that is too long for a datagram goes in a sealed memory file, whose descriptor is sent
-instead. Sending never waits: a line that the journal does not take is written to stderr.
+A line that is too long for a datagram goes into a sealed memory file, whose descriptor is sent
+instead. Sending never blocks: a line that the journal does not accept is written to stderr.
 """
 
 import errno
@@ -16,13 +16,13 @@ from kvorum.settings.config import ConfigError
 
 SOCKET = "/run/systemd/journal/socket"
 PRIORITIES = {"debug": 7, "info": 6, "warn": 4, "error": 3, "dpanic": 2, "panic": 2, "fatal": 2}
-"""Syslog's priorities, by our levels."""
+"""Syslog's priorities, by Kvorum's levels."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _TOO_LONG = (errno.EMSGSIZE, errno.ENOBUFS)
 
 
 def entry(fields: dict[str, str]) -> bytes:
-    """Return an entry in the journal's format; values with line breaks are preceded by lengths."""
+    """Return an entry in the journal's format; a length precedes a value with line breaks."""
     parts: list[bytes] = []
     for name, value in fields.items():
         data = value.encode(errors="backslashreplace")
@@ -34,10 +34,10 @@ def entry(fields: dict[str, str]) -> bytes:
 
 
 class Journal:
-    """The way to the journal of this machine."""
+    """A socket to the journal of this machine."""
 
     def __init__(self, path: str = SOCKET) -> None:
-        """Find the journal; raises ConfigError in etcd's words if it cannot be reached."""
+        """Check that the journal is reachable; raise ConfigError in etcd's words if it is not."""
         self._path = path
         self._identifier = Path(sys.argv[0]).name or "kvorum"
         try:
@@ -48,15 +48,15 @@ class Journal:
             raise ConfigError(
                 f"can't find journal (dial unixgram {self._path}: connect: {text})"
             ) from None
-        # Not connected: the journal may be restarted.
+        # The socket stays unconnected, because the journal may be restarted.
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
     def close(self) -> None:
-        """Send no more."""
+        """Close the socket."""
         self._socket.close()
 
     def send(self, level: str, caller: str, text: str) -> None:
-        """Send a line of this level and caller."""
+        """Send a line with its level and caller."""
         data = entry(
             {
                 "PRIORITY": str(PRIORITIES[level]),

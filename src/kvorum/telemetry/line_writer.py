@@ -1,7 +1,7 @@
-"""Writes lines in a thread, so that nobody waits for a slow disk or reader.
+"""A thread that writes log lines, so that a slow disk or reader does not delay the loop.
 
-What waits to be written is bounded: more is dropped, and counted. So are lines that could not be
-written, because the disk is full for example.
+The queue is bounded in bytes. Lines that do not fit, and lines whose write fails, for example on a
+full disk, are dropped and counted.
 """
 
 import os
@@ -17,20 +17,20 @@ from kvorum.telemetry.rotation_rules import rotation_rules
 
 WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
 TELL_SECONDS: Final = 10.0
-"""How often dropped lines are told of."""
+"""Shortest interval between warnings about dropped lines."""
 STOP_SECONDS_MAX: Final = 1.0
-"""How long the end of a process waits for what is not written yet."""
+"""How long the end of the process waits for unwritten lines."""
 
 
 class Logger(Protocol):
-    """Takes a line about something that needs attention."""
+    """Logs warnings."""
 
     def warning(self, message: str, /, **fields: object) -> None:
-        """Take it."""
+        """Log a warning."""
 
 
 def write_to(descriptor: int) -> Callable[[bytes], bool]:
-    """Return what writes to a descriptor, and tells whether that succeeded."""
+    """Return a function that writes to a descriptor and returns whether that succeeded."""
 
     def write(data: bytes) -> bool:
         try:
@@ -44,12 +44,12 @@ def write_to(descriptor: int) -> Callable[[bytes], bool]:
 
 
 class LineWriter:
-    """A thread that writes what it is given, in order."""
+    """A thread that writes lines in order."""
 
     def __init__(self, write: Callable[[bytes], bool]) -> None:
         self._write = write
         self._queue: SimpleQueue[tuple[bytes, int] | None] = SimpleQueue()
-        # Each is changed by one side only: what was taken, and what of it is done with.
+        # The caller's thread changes only the first, and the writing thread only the second.
         self._taken_bytes = self._done_bytes = 0
         self._refused = self._failed = 0
         self._told = 0
@@ -58,7 +58,7 @@ class LineWriter:
         self._thread.start()
 
     def put(self, data: bytes, count: int) -> None:
-        """Take lines; never waits."""
+        """Queue `count` lines without blocking; drop them if the queue is full."""
         if self._taken_bytes - self._done_bytes + len(data) > WAITING_BYTES_MAX:
             self._refused += count
             return
@@ -66,7 +66,7 @@ class LineWriter:
         self._queue.put((data, count))
 
     def tell(self, logger: Logger, now: float) -> None:
-        """Log how many lines were dropped since that was last told, unless it just was."""
+        """Log how many lines were dropped since the last warning, at most every `TELL_SECONDS`."""
         dropped = self._refused + self._failed
         if dropped > self._told and now >= self._tell_at:
             logger.warning(
@@ -78,7 +78,7 @@ class LineWriter:
             self._tell_at = now + TELL_SECONDS
 
     def stop(self) -> None:
-        """Write what waits, for a moment at most, and end."""
+        """Write queued lines for at most `STOP_SECONDS_MAX`, then return."""
         self._queue.put(None)
         self._thread.join(STOP_SECONDS_MAX)
 
@@ -91,9 +91,9 @@ class LineWriter:
 
 
 def open_access_log(config: Config) -> LineWriter | None:
-    """Open what `--access-log` names; raises ConfigError if it cannot be opened.
+    """Open the output that `--access-log` names; raise ConfigError if that fails.
 
-    A file is rotated, by the same rules as the log.
+    A file is rotated by the same rules as the log.
     """
     output = config.access_log
     if not output:

@@ -1,11 +1,11 @@
-"""Structured logs in the shape of etcd's: one JSON object a line, or tab-separated text.
+"""Structured logs in etcd's formats: one JSON object per line, or tab-separated text.
 
-A line has a level, a time, its caller, a message and named fields. A message that comes more
-than `SAMPLED_FIRST` times within a second is written every `SAMPLED_THEN`-th time only. Writing a
-line never raises: a log that cannot be written must not stop a member.
+A line has a level, a time, its caller, a message and named fields. A message that is logged more
+than `SAMPLED_FIRST` times within a second is then written only every `SAMPLED_THEN`-th time.
+Writing a line never raises: a log that cannot be written must not stop a member.
 
-Much of what is logged was sent by others. It stays within its line, and cannot change how the rest
-is shown: characters that a reader or a terminal would obey are escaped.
+Much of the logged text comes from clients and peers. The log escapes control characters, so that
+such text cannot start a new line or change how a terminal shows the rest.
 """
 
 import json
@@ -32,7 +32,7 @@ JOURNAL = "systemd/journal"
 _APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
-# Controls, line and paragraph separators, marks of text direction, and surrogates.
+# Control characters, line and paragraph separators, direction marks, and surrogates.
 _OBEYED = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
@@ -42,7 +42,7 @@ Opened = TypeVar("Opened")
 
 
 class Line(NamedTuple):
-    """One entry of the log, before it is text."""
+    """One log entry before formatting."""
 
     level: str
     moment: datetime
@@ -60,12 +60,12 @@ def _timestamp(moment: datetime) -> str:
 
 
 def time_text(unix_seconds: float) -> str:
-    """Write a time of day as the times of lines are written."""
+    """Format a Unix time like the timestamps of lines."""
     return _timestamp(datetime.fromtimestamp(unix_seconds, UTC))
 
 
 def as_json(line: Line) -> str:
-    """Write a line as etcd does by default."""
+    """Format a line as etcd does by default."""
     entry: Fields = {"level": line.level, "ts": _timestamp(line.moment)}
     if line.logger:
         entry["logger"] = line.logger
@@ -74,12 +74,12 @@ def as_json(line: Line) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text with the characters escaped that a terminal would obey; JSON stays JSON."""
+    """Escape the control characters in a text; JSON stays valid JSON."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def as_console(line: Line) -> str:
-    """Write a line as etcd's console format does: separated by tabs."""
+    """Format a line as etcd's console format does: separated by tabs."""
     parts = [_timestamp(line.moment), line.level]
     parts += [line.logger] if line.logger else []
     parts += [line.caller, line.message]
@@ -88,7 +88,7 @@ def as_console(line: Line) -> str:
 
 
 def for_terminal(line: Line) -> str:
-    """Write a line for a person to read."""
+    """Format a line for a person to read."""
     text = f"{line.moment:%H:%M:%S}.{line.moment.microsecond // 1000:03} {line.level:5} "
     text += line.message
     text += "".join(f"  {name}={_plain(value)}" for name, value in line.fields.items())
@@ -103,20 +103,20 @@ def _plain(value: object) -> str:
 
 
 class Output(Protocol):
-    """Something that lines go to."""
+    """A destination of lines."""
 
     def write(self, line: Line) -> None:
-        """Write a line; never raises."""
+        """Write a line without ever raising."""
 
 
 class Sink(NamedTuple):
-    """A descriptor that lines go to, and the form they take there."""
+    """A descriptor, and the format of its lines."""
 
     descriptor: int
     format: Format
 
     def write(self, line: Line) -> None:
-        """Write a line, if it can be written."""
+        """Write a line; ignore a failure."""
         data = _encoded(self.format(line))
         try:
             while data:
@@ -126,18 +126,18 @@ class Sink(NamedTuple):
 
 
 class RotatedSink(NamedTuple):
-    """A file that is rotated, and the form of its lines."""
+    """A rotated file, and the format of its lines."""
 
     file: RotatingFile
     format: Format
 
     def write(self, line: Line) -> None:
-        """Write a line, if it can be written."""
+        """Write a line; ignore a failure."""
         self.file.write(_encoded(self.format(line)))
 
 
 class JournalSink(NamedTuple):
-    """The journal, and the form of its lines."""
+    """The journal, and the format of its lines."""
 
     journal: Journal
     format: Format
@@ -152,7 +152,7 @@ def _encoded(text: str) -> bytes:
 
 
 class Logger:
-    """Writes lines at or above a level. `named` returns a logger for a part of the server."""
+    """Writes lines at or above a level to all its sinks."""
 
     __slots__ = ("_counts", "_level", "_name", "_second", "_sinks")
 
@@ -170,7 +170,7 @@ class Logger:
         return other
 
     def debug(self, message: str, /, **fields: object) -> None:
-        """Write a line that only a developer wants."""
+        """Write a line for developers."""
         if self._level == 0:
             self.write("debug", message, fields)
 
@@ -179,7 +179,7 @@ class Logger:
         self.write("info", message, fields)
 
     def warning(self, message: str, /, **fields: object) -> None:
-        """Write a line about something that needs attention."""
+        """Write a line about a condition that needs attention."""
         self.write("warn", message, fields)
 
     def error(self, message: str, /, **fields: object) -> None:
@@ -191,7 +191,7 @@ class Logger:
         self.write("fatal", message, fields)
 
     def at(self, caller: str) -> "PlacedLogger":
-        """Return what logs lines of this caller; see `kvorum.raft.logger.placed`."""
+        """Return a logger with a fixed caller; see `kvorum.raft.logger.placed`."""
         return PlacedLogger(self, caller)
 
     def write(
@@ -218,7 +218,7 @@ class Logger:
 
 
 class PlacedLogger:
-    """A logger for a line whose caller is known: compiled code has no frame that tells it."""
+    """A logger with a fixed caller, because compiled code has no frame that names the caller."""
 
     __slots__ = ("_caller", "_logger")
 
@@ -248,12 +248,12 @@ class PlacedLogger:
 
 
 def plain_logger() -> Logger:
-    """Return the logger that is used before the flags are parsed."""
+    """Return the logger for the time before the flags are parsed."""
     return Logger([Sink(2, _format_for("", 2))])
 
 
 def rules_for(outputs: Sequence[str], rotation: str) -> RotationRules:
-    """Return the rules by which the file among the outputs is rotated; raises ConfigError."""
+    """Return the rotation rules of the one file among the outputs; raise ConfigError."""
     files = [output for output in outputs if output not in STREAMS]
     if len(files) > 1 or (len(outputs) == 1 and not files):
         raise ConfigError(
@@ -270,9 +270,9 @@ def open_logger(
     rotation: str | None = None,
     open_journal: Callable[[], Journal] = Journal,
 ) -> Logger:
-    """Open the outputs that the flags name; raises ConfigError or FlagError in etcd's words.
+    """Open the outputs that the flags name; raise ConfigError or FlagError in etcd's words.
 
-    With `rotation`, the JSON of its rules, the file among them is rotated.
+    With `rotation`, the JSON text of the rules, the one file among the outputs is rotated.
     """
     if logger == "capnslog":
         raise ConfigError("--logger=capnslog is removed in v3.5")
@@ -308,7 +308,7 @@ def open_logger(
 
 
 def opened(path: str, open_file: Callable[[str], Opened]) -> Opened:
-    """Open a file by its path; raises ConfigError in etcd's words."""
+    """Open a file by its path; raise ConfigError in etcd's words if that fails."""
     try:
         return open_file(path)
     except OSError as error:

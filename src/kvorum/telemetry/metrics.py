@@ -1,8 +1,8 @@
-"""What `/metrics` shows: the metrics of `families`, with numbers that the rooms keep anyway.
+"""The content of `/metrics`: the metrics in `families`, with values from the server's counters.
 
-Nothing here runs while requests are served. When metrics are asked for, every sample is made from
-plain counters and histograms of the member, the edge and the jobs. A number that is not kept is not
-shown, rather than shown as 0; the exceptions are names that are 0 in every etcd.
+This module does no work while requests are served. A scrape makes every sample from plain counters
+and histograms of the member, the edge and the jobs. A metric without a counter is left out rather
+than shown as 0; the exceptions are names that are 0 in every etcd server.
 """
 
 import platform
@@ -32,11 +32,11 @@ STREAMS = {
     "watch": NUMBERS["/etcdserverpb.Watch/Watch"],
     "lease-keepalive": NUMBERS["/etcdserverpb.Lease/LeaseKeepAlive"],
 }
-"""The streams whose failures etcd counts, by the name it gives them."""
+"""The streams whose failures etcd counts, by etcd's name."""
 
 
 class Scrapes:
-    """How often metrics were asked for, by the status of the answer."""
+    """Counts scrapes by the status of the answer."""
 
     __slots__ = ("by_status", "in_flight")
 
@@ -46,15 +46,15 @@ class Scrapes:
 
 
 class Sources(NamedTuple):
-    """Where the numbers are."""
+    """The objects from which samples are made."""
 
     member: Member
     edge: Edge
     counts: CallCounts
     in_flight: Callable[[], Iterable[int]]
-    """The methods of the calls in flight."""
+    """Returns the methods of the calls in flight."""
     waiting: Callable[[], int]
-    """How many requests and events arrived and are not served yet."""
+    """Returns how many requests and events have arrived and are not served yet."""
     jobs_under_way: Callable[[], int]
     jobs: JobFigures
     health: Health
@@ -63,16 +63,16 @@ class Sources(NamedTuple):
     peers: PeerMetrics
     scrapes: Scrapes
     backups: BackupFigures | None = None
-    """None if no backups are made."""
+    """None if the server makes no backups."""
 
 
 def metrics_text(sources: Sources) -> bytes:
-    """Return everything in Prometheus' text format."""
+    """Return all metrics in Prometheus' text format."""
     return exposition.text(families(sources))
 
 
 def families(sources: Sources) -> Iterator[Family]:
-    """Return everything that there is to show, in any order."""
+    """Return all metrics in any order."""
     for part in (_server, _health, _durations, _disk, _mvcc, _watches, _leases, _network, _calls):
         for name, samples in part(sources):
             yield _family(name, samples)
@@ -177,7 +177,7 @@ def _health(sources: Sources) -> Iterator[Shown]:
 
 
 def _kind_name(kind: int) -> str:
-    """Return what etcd calls a kind of request: its field, in the words' initials."""
+    """Return etcd's name for a kind of request: its field's name in CamelCase."""
     if kind == READ_TXN:
         return "ReadonlyTxn"
     name = InternalRaftRequest.DESCRIPTOR.fields_by_number[kind].name
@@ -213,7 +213,7 @@ def _durations(sources: Sources) -> Iterator[Shown]:
 def _outcomes(
     found: Outcomes, before: Mapping[str, str], behind: Mapping[str, str]
 ) -> Iterator[Sample]:
-    """Return the samples of both outcomes, as far as there were any."""
+    """Return the samples of each outcome that occurred."""
     for success, histogram in (("true", found.succeeded), ("false", found.failed)):
         if histogram.count:
             yield from histogram_samples(histogram, {**before, "success": success, **behind})
@@ -335,7 +335,7 @@ def _backups(figures: BackupFigures | None) -> Iterator[Shown]:
 
 
 def _load(sources: Sources) -> Iterator[Shown]:
-    """Return what waits, and what memory it takes."""
+    """Return the loop's turn durations, the lengths of queues, and the memory in use."""
     member, counters = sources.member, sources.edge.counters()
     yield _histogram("kvorum_loop_turn_duration_seconds", sources.server.turns)
     lengths = {
@@ -365,12 +365,12 @@ def _calls(sources: Sources) -> Iterator[Shown]:
     counts = sources.counts
     labels = [rpc.labels for rpc in RPCS]
     started, handled = counts.started(sources.in_flight()), counts.handled()
-    # A refusal counts as a message, as in the library with which etcd 3.7 counts.
+    # A refusal counts as a sent message, as in etcd 3.7's metrics library.
     ended = [0] * len(RPCS)
     for (number, _), count in handled.items():
         ended[number] += count
     shown = [number for number, rpc in enumerate(RPCS) if started[number] or rpc.is_shown_unused]
-    # So does the end of a stream in both directions.
+    # The end of a bidirectional stream counts as a received message there, too.
     received = [
         number + ended[method] * (RPCS[method].kind is Kind.BOTH_WAYS)
         for method, number in enumerate(counts.messages_received)
@@ -423,12 +423,12 @@ def _scrapes(scrapes: Scrapes) -> Iterator[Shown]:
 
 
 def _messages(unary: list[int], streams: list[int]) -> list[int]:
-    """Return messages by method: one for every unary call, and those of streams as counted."""
+    """Return messages by method: one per unary call, and the counted ones of streams."""
     return [streams[number] if rpc.is_stream else unary[number] for number, rpc in enumerate(RPCS)]
 
 
 def code_name(code: Code) -> str:
-    """Return a code's name as Go's metrics have it."""
+    """Return Go's name for a code, as metrics use it."""
     if code is Code.OK:
         return "OK"
     return "Canceled" if code is Code.CANCELLED else code.name.title().replace("_", "")

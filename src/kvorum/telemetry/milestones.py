@@ -1,14 +1,15 @@
-"""How far a member has come, turn by turn: the way of any request can be told from it afterwards.
+"""A member's progress by turn, from which the steps of any request can be computed afterwards.
 
-Nothing is noted per request. Each turn that moved something leaves one row; a request is then found
-in the rows by the time it was served, because its entry gets one of the next indexes, and its read
-the next round. Rows tell turns apart, and no more: requests of one turn have the same way.
+Milestones cost nothing per request. Each turn that changed an index or a count leaves one row. A
+request is located in the rows by the time it was served: its entry gets one of the next indexes,
+and its read the next ReadIndex round. All requests of one turn have the same steps.
 
-The steps of a write are `queue` (until it is served), `propose` (until its entry is in the log, at
-a follower by way of the leader), `durable` (until this member has written it), `commit`, `apply`
-and `reply`. Where a quorum of others is faster than the own disk, there is no `durable`. A
-linearizable read has `queue`, `wait` (for an earlier question to the leader), `confirm` (for its
-own), `read` and `reply`; any other call `queue`, `serve` and `reply`.
+The steps of a write are `queue` (until it is served), `propose` (until its entry is in the log; a
+follower's proposal goes through the leader), `durable` (until this member has synced the entry),
+`commit`, `apply` and `reply`. If a quorum of other members is faster than this member's disk, there
+is no `durable`. The steps of a linearizable read are `queue`, `wait` (for an earlier ReadIndex
+round), `confirm` (for its own round), `read` and `reply`; those of any other call are `queue`,
+`serve` and `reply`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 
 ROWS_MAX: Final = 8192
 MERGED_SECONDS: Final = 0.001
-"""Rows that are closer to each other are merged unless exact ones are wanted: so all rows together
-cover some seconds at least."""
+"""Rows closer than this are merged, unless the milestones are exact, so that all rows together
+cover at least some seconds."""
 
 Row = tuple[float, int, int, int, int, int, int, int]
-"""When, last index, durable index, committed index, applied index, rounds of reads that began,
-rounds that ended, requests that arrived and are not served."""
+"""Time, last index, durable index, commit index, applied index, ReadIndex rounds started, rounds
+ended, requests that have arrived and are not served."""
 TIME: Final = 0
 PROPOSED: Final = 1
 DURABLE: Final = 2
@@ -41,12 +42,12 @@ CONFIRMED: Final = 6
 UNSERVED: Final = 7
 
 Step = tuple[str, float, float]
-"""A step of a request, when it began and when it ended. Names are joined by `+` where the rows do
-not go back far enough to tell steps apart."""
+"""The name of a request's step, its start and its end. `+` joins the names of steps that cannot be
+told apart because the rows do not go back far enough."""
 
 
 class Way(Enum):
-    """Which steps a request takes."""
+    """The kinds of requests, by their steps."""
 
     WRITE = "a proposal"
     READ = "a linearizable read"
@@ -66,18 +67,18 @@ class Milestones:
 
     def __init__(self, *, are_exact: bool = False) -> None:
         self.merged_seconds = 0.0 if are_exact else MERGED_SECONDS
-        # All rows but the last one, which is below: it is kept once there is one after it that is
-        # far enough from those before.
+        # All rows but the newest, whose columns are the attributes below. The newest is appended
+        # here once a later one exists, if it is not too close to the row before.
         self._rows: deque[Row] = deque(maxlen=ROWS_MAX)
         self._kept_at = -inf
         self._time = -inf
         self._proposed = self._durable = self._committed = self._applied = -1
         self._asked = self._confirmed = self._unserved = -1
         self._noted = -inf
-        """When the last turn was noted, whether or not anything had moved."""
+        """When the last turn was noted, with or without a change."""
 
     def note(self, member: Member, unserved: int, now: float) -> None:
-        """Leave a row if anything moved; called in each turn before its answers are sent."""
+        """Record a row if anything changed; called in each turn before its answers are sent."""
         self._noted = now
         log, reads = member.node.raft.log, member.reads
         proposed, durable = log.last_index(), log.unstable.offset - 1
@@ -113,21 +114,21 @@ class Milestones:
         )
 
     def rows(self) -> list[Row]:
-        """Return what there is, oldest first."""
+        """Return all rows, oldest first."""
         return [*self._rows, self._last()] if self._applied >= 0 else []
 
     def steps(self, way: Way, arrived: float, ended: float, *, is_done: bool = True) -> list[Step]:
-        """Return the steps of a request that has just ended, in their order and without gaps.
+        """Return the steps of a request that has just ended, in order and without gaps.
 
-        Unless it `is_done`, it failed, and the last step is the one in which it did. Must be called
-        before another turn is noted.
+        Without `is_done` the request failed, and the last step is the one in which it failed. The
+        caller must call this before another turn is noted.
         """
         rows = self.rows()
         first = next((at for at, row in enumerate(rows) if row[TIME] >= arrived), len(rows))
         is_queued = False
         while first < len(rows) and rows[first][UNSERVED]:
             first, is_queued = first + 1, True
-        # In the turn in which it arrived, it waited for nothing.
+        # A request that was served in the turn in which it arrived did not wait.
         is_served = first < len(rows)
         began = min(rows[first][TIME], ended) if is_queued and is_served else arrived
         steps: list[Step] = [("queue", arrived, began)]
@@ -138,13 +139,13 @@ class Milestones:
             for name, column in _STEPS[way]:
                 moment = _reached(rows, column, wanted, first)
                 if column == DURABLE and committed < moment:
-                    # It went on without: a quorum of others had the entry first.
+                    # A quorum of other members had the entry before this member's sync.
                     continue
                 names = f"{names}+{name}" if names else name
                 if moment == inf:
                     return [*steps, (names, began, ended)]
                 if way is Way.READ and moment == rows[first][TIME]:
-                    # Nothing was waited for, either: the turn took its time to read.
+                    # The read did not wait for a round; its turn spent the time on reading.
                     moment = began
                 if moment >= arrived:
                     moment = min(max(moment, began), ended)
@@ -160,23 +161,23 @@ class Milestones:
 
 
 def _wanted(way: Way, rows: Sequence[Row], first: int, is_done: bool) -> int:
-    """Return what a request that was served by the row `first` waited for: an index, or a round."""
+    """Return the log index, or the ReadIndex round, of a request that row `first` served."""
     before = rows[first - 1] if first else None
     if way is Way.READ:
         return 0 if before is None else before[ASKED] + 1
-    # Its entry is one of those that came since then.
+    # The request's entry is one of those appended since the row before.
     index = 0 if before is None else before[PROPOSED] + 1
     if not is_done:
-        # It was not applied, so the last of them tells how far it came.
+        # The entry was not applied, so take the last of them to find how far it came.
         return max(index, rows[first][PROPOSED])
     if len(rows) > 1 and rows[-1][APPLIED] > rows[-2][APPLIED]:
-        # And it was applied in the last turn.
+        # The entry was applied in the last turn.
         index = max(index, rows[-2][APPLIED] + 1)
     return index
 
 
 def _reached(rows: Sequence[Row], column: int, value: int, first: int) -> float:
-    """Return when a column reached a value: `-inf` if before all rows, `inf` if it has not."""
+    """Return when a column reached a value: `-inf` if before all rows, `inf` if not yet."""
     if not first and rows[0][column] >= value:
         return -inf
     for row in rows[first:]:

@@ -1,7 +1,6 @@
-"""What a call does, as traces name it: etcd's spans inside the span of a call, their attributes.
+"""The operations of calls in traces: etcd's spans inside the span of a call, with attributes.
 
-Keys that are not UTF-8 are escaped, and long ones are cut: a collector refuses the one, and nobody
-reads the other.
+Keys that are not UTF-8 are escaped, because collectors refuse them; long keys are truncated.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +17,7 @@ Attributes = Mapping[str, str | int | bool]
 
 
 class Operation(NamedTuple):
-    """A span inside that of a call."""
+    """A span inside the span of a call."""
 
     name: str
     attributes: Attributes
@@ -26,7 +25,7 @@ class Operation(NamedTuple):
 
 
 def text(key: bytes) -> str:
-    """Return a key as the value of an attribute."""
+    """Return a key as an attribute's value."""
     shown = key[:KEY_BYTES_MAX].decode("utf-8", "backslashreplace")
     return shown if len(key) <= KEY_BYTES_MAX else f"{shown}…"
 
@@ -85,7 +84,7 @@ def _txn(payload: bytes) -> Operation:
 
 
 def _key(operation: pb.RequestOp) -> bytes:
-    """Return the key that an operation of a transaction begins with; empty if it has none."""
+    """Return the first key of a transaction's operation; empty if it has none."""
     kind = operation.WhichOneof("request")
     if kind == "request_put":
         return operation.request_put.key
@@ -122,7 +121,7 @@ def lease_renew(payload: bytes) -> Operation:
 
 def watch(request: pb.WatchCreateRequest) -> Operation:
     """Return the span of a watcher."""
-    # All keys from the first one on.
+    # A range end of "\0" means all keys from `key` on.
     range_end = b"" if request.range_end == b"\0" else request.range_end
     attributes: Attributes = {
         "key": text(request.key or b"\0"),
@@ -148,7 +147,7 @@ _OPERATIONS: Final[dict[str, Callable[[bytes], Operation]]] = {
 
 
 def operation(path: str, payload: bytes) -> Operation | None:
-    """Return what a call with one request does; None if traces have no name for it."""
+    """Return the operation of a call with one request; None if etcd traces none for it."""
     make = _OPERATIONS.get(path)
     try:
         return None if make is None else make(payload)

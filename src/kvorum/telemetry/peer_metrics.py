@@ -1,4 +1,4 @@
-"""What `/metrics` shows about other members: bytes, failures, round trips, which are reached."""
+"""The metrics about other members: bytes, failures, round trips and connectivity."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -29,11 +29,11 @@ _NUMBERS: Final[dict[str, tuple[str, Callable[[Figures], int]]]] = {
     "etcd_network_snapshot_receive_failures": ("From", lambda peer: peer.snapshots_not_received),
     "kvorum_network_peer_dropped_messages_total": ("To", lambda peer: peer.dropped_messages),
 }
-"""The label of each metric that is a number for each member, and the number."""
+"""The label and the value of each metric that has one number per peer."""
 
 
 class PeerMetrics:
-    """Reads the transport's figures; round trips are gathered as they come."""
+    """Makes samples from the transport's counters, and collects round trips as they occur."""
 
     def __init__(self, member: Member, peering: Peering) -> None:
         self._member = member
@@ -41,7 +41,7 @@ class PeerMetrics:
         self._round_trips: dict[int, tuple[int, Histogram]] = {}
 
     def observe(self) -> None:
-        """Note the round trips since the last time; called more often than there are probes."""
+        """Record new round trips of probes; called more often than probes are sent."""
         for peer, known in self._peering.transport.peers.items():
             figures = known.figures
             seen, histogram = self._round_trips.get(peer) or (0, Histogram(ROUND_TRIPS))
@@ -50,7 +50,7 @@ class PeerMetrics:
                 self._round_trips[peer] = figures.round_trips, histogram
 
     def shown(self) -> Iterator[Shown]:
-        """Return the metrics."""
+        """Return the metrics about peers."""
         peers = self._peering.transport.peers
         figures = {f"{peer:x}": known.figures for peer, known in peers.items()}
         for name, (label, number) in _NUMBERS.items():

@@ -1,6 +1,7 @@
-"""A line of debugging about each unary call: `request stats`, in etcd's words and fields.
+"""A debug line about each unary call: `request stats`, with etcd's text and fields.
 
-Used at `--log-level debug` alone: it keeps each request until its answer. Values are left out.
+Enabled only at `--log-level debug`, because it keeps each request until its answer. Values are left
+out.
 """
 
 import time
@@ -33,11 +34,11 @@ _RANGE, _PUT, _DELETE, _TXN = (
 NOBODY = "No remote client info."
 
 Stats = tuple[int, int, int, int, str]
-"""Number and size of what was asked, and of what was answered; the request as text."""
+"""Number and bytes of what the request contains, the same for the answer, the request as text."""
 
 
 class RequestStats:
-    """Sees unary calls begin and end."""
+    """Receives the beginning and end of unary calls, and logs each."""
 
     def __init__(self, clients: Clients, logger: Logger, clock: Callable[[], float]) -> None:
         self._clients = clients
@@ -46,17 +47,17 @@ class RequestStats:
         self._calls: dict[int, tuple[int, bytes, float, float]] = {}
 
     def receive(self, requests: Sequence[Request]) -> None:
-        """Note calls."""
+        """Record calls that arrived."""
         began, now = time.time(), self._clock()
         for call, method, payload, _ in requests:
             self._calls[call] = (method, payload, began, now)
 
     def forget(self, call: int) -> None:
-        """Forget a call whose client went away."""
+        """Forget a call whose client left."""
         self._calls.pop(call, None)
 
     def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
-        """Write a line about each answer."""
+        """Log a line for each answer."""
         for call, result in batch:
             found = self._calls.pop(call, None)
             if found is None:
@@ -78,7 +79,10 @@ class RequestStats:
 
 
 def stats_of(method: int, payload: bytes, answer: bytes | None) -> Stats:
-    """Return what etcd tells of a call; all but its size is unknown unless it concerns keys."""
+    """Return etcd's statistics of a call on keys.
+
+    Other calls, failed transactions and malformed requests get -1 and no text.
+    """
     size = 0 if answer is None else len(answer)
     try:
         if method == _RANGE:

@@ -1,11 +1,11 @@
-"""A log file that is rotated by its size, with lumberjack's names and rules.
+"""A log file that rotates by size, with the names and rules of the Go library lumberjack.
 
-Before a write that would make it larger than it may be, the file is renamed to
-`<stem>-<time><extension>` and begun anew. Old files are compressed and deleted by a thread.
+Before a write that would exceed the size limit, the file is renamed to `<stem>-<time><extension>`
+and a new one is created. A thread compresses and deletes old files.
 
-Nothing that was written is lost, whenever the process ends: a file keeps its content under its new
-name, a time that is taken is never used again, and an old file is removed only when its compressed
-copy is on the disk. While a new file cannot be made, lines go to the one before.
+No written line is lost, whenever the process ends: a renamed file keeps its content, no two old
+files get the same name, and an old file is removed only once its compressed copy is synced. While
+no new file can be created, lines go to the current one.
 """
 
 import gzip
@@ -23,24 +23,24 @@ from kvorum.telemetry.rotation_rules import RotationRules
 
 COMPRESSED = ".gz"
 UNFINISHED = ".part"
-"""Ends the name of a compressed copy while it is written; the next attempt begins it anew."""
+"""Suffix of an incomplete compressed copy; the next attempt overwrites it."""
 MODE_NEW = 0o600
 _APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}", re.ASCII)
 
 
 def current_time() -> datetime:
-    """Return the time."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 class RotatingFile:
-    """A file that only grows so far. Writing never raises."""
+    """A file with a size limit. Writing never raises."""
 
     def __init__(
         self, path: str, rules: RotationRules, now: Callable[[], datetime] = current_time
     ) -> None:
-        """Open or create the file, and its directories; raises OSError."""
+        """Open or create the file and its directories; raise OSError on failure."""
         self._path = Path(path)
         self._rules = rules
         self._now = now
@@ -48,7 +48,7 @@ class RotatingFile:
         self.descriptor = os.open(path, _APPENDED, MODE_NEW)
         found = os.fstat(self.descriptor)
         self._size = found.st_size
-        # As in lumberjack, a file that was there may only grow to less than the limit at first.
+        # As in lumberjack, an existing file must at first stay below the limit, not just within it.
         self._limit = rules.bytes_max - 1 if self._size else rules.bytes_max
         self._is_rotated = stat.S_ISREG(found.st_mode)
         self._lock = threading.Lock()
@@ -56,9 +56,9 @@ class RotatingFile:
         self._tidy_soon()
 
     def write(self, data: bytes) -> bool:
-        """Write whole lines; return whether that succeeded."""
+        """Write whole lines; return whether the write succeeded."""
         if self._is_rotated and self._size and self._size + len(data) > self._limit:
-            # If that fails, the lines go to the file there is.
+            # If rotation fails, the lines go to the current file.
             with suppress(OSError):
                 self._rotate()
         self._limit = self._rules.bytes_max
@@ -101,7 +101,7 @@ class RotatingFile:
                 return
             self._is_tidying = True
         try:
-            # It must not keep a process from its end: what is left is done after the next start.
+            # A daemon thread does not delay the end of the process; the next start does the rest.
             threading.Thread(target=self._tidy, name="log rotation", daemon=True).start()
         except RuntimeError:
             self._is_tidying = False
@@ -118,7 +118,7 @@ class RotatingFile:
 
 
 def backup_path(path: Path, moment: datetime, *, local: bool) -> Path:
-    """Return the name of a file that was rotated at this moment."""
+    """Return the path of a file that is rotated at this moment."""
     moment = moment.astimezone(None if local else UTC)
     stem, extension = _split(path.name)
     text = f"{moment:%Y-%m-%dT%H-%M-%S}.{moment.microsecond // 1000:03}"
@@ -126,7 +126,7 @@ def backup_path(path: Path, moment: datetime, *, local: bool) -> Path:
 
 
 def tidy(path: Path, rules: RotationRules, now: datetime) -> None:
-    """Delete old files that are too many or too old, and compress the others; raises OSError."""
+    """Delete surplus and expired old files, and compress the others; raise OSError on failure."""
     kept: list[Path] = []
     names: set[str] = set()
     oldest = now - timedelta(days=rules.days_max) if rules.days_max > 0 else None
@@ -145,7 +145,7 @@ def tidy(path: Path, rules: RotationRules, now: datetime) -> None:
 
 
 def old_files(path: Path, *, local: bool) -> list[tuple[datetime, Path]]:
-    """Return the files that were rotated, with the times in their names, the newest first."""
+    """Return the rotated files with the times in their names, newest first."""
     stem, extension = _split(path.name)
     files: list[tuple[datetime, Path]] = []
     for found in path.parent.iterdir():
@@ -162,13 +162,13 @@ def old_files(path: Path, *, local: bool) -> list[tuple[datetime, Path]]:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Split a name before its last dot, wherever that is."""
+    """Split a name before its last dot, even a leading one."""
     stem, dot, extension = name.rpartition(".")
     return (stem, dot + extension) if dot else (name, "")
 
 
 def _compress(path: Path) -> None:
-    """Replace a file by a compressed copy, which has its mode and owner."""
+    """Replace a file by a compressed copy with the same mode and owner."""
     unfinished = f"{path}{COMPRESSED}{UNFINISHED}"
     with path.open("rb") as source:
         found = os.fstat(source.fileno())

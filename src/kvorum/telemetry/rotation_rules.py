@@ -1,7 +1,7 @@
-"""How a log file is rotated: the rules, read from JSON, refused in etcd's words.
+"""The rules of log rotation, parsed from JSON, with etcd's error texts.
 
-Keys may be in any case, unknown ones mean nothing, and the last of several wins. A mistake in the
-syntax is told first, then the first value of a wrong type.
+As in etcd, the case of keys does not matter, unknown keys are ignored, and the last of several
+equal keys wins. The parser reports a syntax error first, then the first value of a wrong type.
 """
 
 import json
@@ -33,32 +33,32 @@ _LITERALS = (b"true", b"false", b"null")
 
 @dataclass(frozen=True, slots=True)
 class RotationRules:
-    """When a file is rotated, and what becomes of old ones."""
+    """When a file is rotated, and when old files are deleted or compressed."""
 
     bytes_max: int = SIZE_DEFAULT * MEBIBYTE
     days_max: int = 0
-    """Older files are deleted; 0 or less: none is, for its age."""
+    """Age at which old files are deleted; 0 or less: age does not matter."""
     backups_max: int = 0
-    """So many files are kept beside the one that is written; 0 or less: all."""
+    """How many old files are kept beside the current one; 0 or less: all."""
     local_time: bool = False
-    """Whether names of old files are in local time."""
+    """Whether the names of old files contain local time instead of UTC."""
     compress: bool = False
 
 
 class _Number(str):
-    """A number as it was written."""
+    """A number as the document spells it."""
 
     __slots__ = ()
 
 
 class _Object(list[tuple[str, object]]):
-    """The members of an object, in their order."""
+    """The keys and values of an object, in their order."""
 
     __slots__ = ()
 
 
 def rotation_rules(text: str) -> RotationRules:
-    """Parse `--log-rotation-config-json`; raises ConfigError."""
+    """Parse `--log-rotation-config-json`; raise ConfigError if it is invalid."""
     problem = syntax_problem(text.encode(errors="surrogateescape"))
     if problem:
         raise ConfigError(_SYNTAX + problem)
@@ -90,7 +90,7 @@ def rotation_rules(text: str) -> RotationRules:
 
 
 def _kind(value: object) -> str:
-    """Return what Go calls the type of a JSON value."""
+    """Return Go's name for the type of a JSON value."""
     if isinstance(value, _Number):
         return "number"
     if isinstance(value, bool):
@@ -101,7 +101,7 @@ def _kind(value: object) -> str:
 
 
 def _typed(name: str, value: object) -> object:
-    """Return the value of a key; raises ConfigError if it is of another type."""
+    """Return the value of a key; raise ConfigError if its type is wrong."""
     expected, kind = _KEYS[name], _kind(value)
     if expected == "int" and isinstance(value, _Number):
         if re.fullmatch("-?[0-9]+", value) and -(2**63) <= int(value) < 2**63:
@@ -114,11 +114,11 @@ def _typed(name: str, value: object) -> object:
 
 
 class _InvalidJsonError(Exception):
-    """Something that JSON does not have, in Go's words."""
+    """A syntax error, in Go's words."""
 
 
 def syntax_problem(data: bytes) -> str:
-    """Return what is wrong with the syntax of a JSON text, in Go's words; empty if nothing is."""
+    """Return the syntax error of a JSON text, in Go's words; empty if it has none."""
     try:
         place = _after_value(data, _blanks(data, 0))
         place = _blanks(data, place)
@@ -145,7 +145,7 @@ def _blanks(data: bytes, place: int) -> int:
 
 
 def _after_value(data: bytes, place: int) -> int:
-    """Return where the value that begins here ends; nesting is followed without recursion."""
+    """Return the end of the value at `place`, without recursion into nested values."""
     closing: list[bytes] = []
     while True:
         first = data[place : place + 1]
@@ -173,7 +173,7 @@ def _after_value(data: bytes, place: int) -> int:
 
 
 def _to_value(data: bytes, place: int, closing: bytes) -> int:
-    """Return where the next value of an object or array begins: in an object, after its key."""
+    """Return the start of the next value in an object or array; in an object it follows a key."""
     if closing == b"]":
         return place
     if data[place : place + 1] != b'"':

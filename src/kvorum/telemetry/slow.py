@@ -1,12 +1,12 @@
-"""The line about a slow unary request that has ended: what was asked for, and where the time went.
+"""The log line about a slow unary request: its content, and the time of each step.
 
-It is etcd's `request stats`, with its names for what etcd has. Keys are shown, up to a length, and
-values never are. What was asked for is looked up while the request is in flight and about to become
-slow, so that nothing has to be kept of all the others.
+The line is etcd's `request stats`, with etcd's names for the fields that etcd has. It shows
+truncated keys, and never values. The content is looked up while the request is in flight and about
+to become slow, so that nothing need be kept for all other requests.
 
-After a pause thousands of requests are slow at once, and for the same reason. A line costs more
-than a request, so all of them would make the pause several times as long: so many are told of in a
-second, the others are counted.
+After a pause, thousands of requests are slow at once for the same reason. Because a line costs more
+than a request, logging all of them would make the pause several times as long. So at most
+`LINES_MAX` are logged in a second, and the others are counted.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,10 +28,10 @@ from kvorum.telemetry.milestones import Milestones, Step, Way
 
 KEY_BYTES_MAX: Final = 64
 OPERATIONS_SHOWN_MAX: Final = 4
-"""What is shown of a key, and of a transaction."""
+"""Bytes of a key, and operations of a transaction, that a line shows."""
 
 LINES_MAX: Final = 20
-"""How many requests are told of in a second that ended, and how many that are still in flight."""
+"""Requests logged per second, of those that ended and of those still in flight each."""
 LINES_SECONDS: Final = 1.0
 
 _HEADER_TAG: Final = 0x0A
@@ -49,14 +49,14 @@ _WRITES: Final = frozenset(
 
 
 class Logger(Protocol):
-    """Takes a line with named fields."""
+    """Logs lines with named fields."""
 
     def warning(self, message: str, /, **fields: object) -> None:
-        """Take a line about something that needs attention."""
+        """Log a warning."""
 
 
 class SlowRequests:
-    """Tells of slow requests when they end."""
+    """Logs slow requests when they end."""
 
     def __init__(
         self,
@@ -66,22 +66,22 @@ class SlowRequests:
         logger: Logger,
         slow_seconds: float,
     ) -> None:
-        """Tell of a member's requests that take longer; `remote` tells who makes a call."""
+        """Log requests slower than `slow_seconds`; `remote` returns the client of a call."""
         self._member = member
         self._milestones = milestones
         self._remote = remote
         self._logger = logger
         self._slow_seconds = slow_seconds
-        # What the calls ask for that may be slow, as far as it is known.
+        # The kind and content of requests that may become slow, as far as known.
         self._asked: dict[int, tuple[Way, object]] = {}
         self._until = 0.0
-        """The end of the second in which lines are counted."""
+        """The end of the second for which lines are counted."""
         self._ended_told = self._waiting_told = 0
         self._left_out = 0
-        """Slow requests of this second that ended and were not told of."""
+        """Slow requests that ended in this second and were not logged."""
 
     def remember(self, calls: Mapping[int, float]) -> None:
-        """Look up what these calls ask for, and forget all others."""
+        """Look up the content of these calls, and forget all others."""
         asked = {call: self._asked[call] for call in calls if call in self._asked}
         for waiter, _, _, request, _, _ in self._member.proposals.pending.values():
             if isinstance(waiter, int) and waiter in calls:
@@ -92,9 +92,9 @@ class SlowRequests:
         self._asked = asked
 
     def ended(self, call: int, method: int, arrived: float, result: bytes | Status | None) -> bool:
-        """Log a call that ends now, if it was slow; without a result, its client went away.
+        """Log a call that ends now, if it was slow; return whether it was logged.
 
-        Return whether it was logged.
+        A call without a result is one whose client left.
         """
         member = self._member
         now = member.clock()
@@ -126,7 +126,7 @@ class SlowRequests:
                 )
 
     def _begin_second(self, now: float) -> None:
-        """Tell of as many again, if those that are counted belong to the past."""
+        """Reset the counts if the counted second is over, after logging how many were left out."""
         if now >= self._until:
             if self._left_out:
                 self._logger.warning("slow requests were not logged", count=self._left_out)
@@ -171,24 +171,24 @@ def _reads_in_flight(member: Member) -> Iterator[Read]:
 
 
 def way_of(path: str) -> Way:
-    """Return which steps a method usually takes."""
+    """Return the kind of steps that a method usually takes."""
     if path in _READS:
         return Way.READ
     return Way.WRITE if path in _WRITES else Way.OTHER
 
 
 def steps_text(steps: list[Step]) -> dict[str, str]:
-    """Return how long each step took."""
+    """Return the duration of each step."""
     return {name: _span(ended - began) for name, began, ended in steps}
 
 
 def _span(seconds: float) -> str:
-    """Return a length of time as Go writes it, to the microsecond."""
+    """Return a duration in Go's notation, rounded to microseconds."""
     return duration_text(round(seconds * 1e6) * (SECOND // 1_000_000))
 
 
 def content(request: object) -> str:
-    """Return what a request asks for, without values, and bounded."""
+    """Return a request's content as text of bounded length, without values."""
     if isinstance(request, Put):
         text = f"{_key('key', request.key)} value_size:{len(request.value)}"
         return f"{text} lease:{request.lease}" if request.lease else text
@@ -223,11 +223,11 @@ def revision(response: bytes) -> int:
     try:
         return ResponseHeader.FromString(response[start : start + length]).revision
     except DecodeError:
-        return 0  # it begins with something else
+        return 0  # the first field is no header
 
 
 def shown(key: bytes) -> str:
-    """Return a key as text, at most so much of it that a line stays readable."""
+    """Return a key as text, truncated to `KEY_BYTES_MAX`."""
     text = key[:KEY_BYTES_MAX].decode("utf-8", "backslashreplace")
     return text if len(key) <= KEY_BYTES_MAX else f"{text}… ({len(key)} bytes)"
 
@@ -242,5 +242,5 @@ def _keys(key: bytes, range_end: bytes) -> str:
 
 
 def _operation(operation: Operation) -> str:
-    # One transaction within another is not shown: its keys would be shown without a bound.
+    # The content of a nested transaction is left out, because its length has no bound.
     return "txn" if isinstance(operation, Txn) else content(operation)

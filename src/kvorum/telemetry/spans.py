@@ -1,7 +1,7 @@
-"""The way of spans to a collector: OpenTelemetry's own library, in a thread of its own.
+"""The export of spans to a collector by OpenTelemetry's library, in a thread of its own.
 
-Only what the flags say is set here; a collector that does not answer costs its spans, and never
-holds anybody up. The library is an extra, so this module imports it only where it is wanted.
+This module sets only the options that flags decide. A collector that does not answer loses spans,
+but delays nothing. The library is an optional dependency, so it is imported only if tracing is on.
 """
 
 import logging
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 FLUSH_SECONDS_MAX: Final = 3.0
-"""How long the end of the process waits for a collector to take the last spans."""
+"""How long the end of the process waits until a collector has accepted the last spans."""
 
 
 def open_provider(config: Config, logger: Logger) -> "TracerProvider":
-    """Begin to send spans; raises ConfigError if the library is not installed."""
-    # The collector's absence is told by lines of the log, and not on stderr by gRPC's own.
+    """Start to export spans; raise ConfigError if the library is not installed."""
+    # The log reports a missing collector, so gRPC need not do so on stderr.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -58,7 +58,7 @@ def open_provider(config: Config, logger: Logger) -> "TracerProvider":
 
 
 def close_provider(provider: "TracerProvider", logger: Logger) -> None:
-    """Send what is left; a collector that does not take it is not waited for long."""
+    """Send the remaining spans, and wait at most `FLUSH_SECONDS_MAX` for the collector."""
     closing = threading.Thread(target=provider.shutdown, daemon=True)
     closing.start()
     closing.join(FLUSH_SECONDS_MAX)
@@ -67,14 +67,14 @@ def close_provider(provider: "TracerProvider", logger: Logger) -> None:
 
 
 class _Lines(logging.Handler):
-    """Takes what the library has to say to the log."""
+    """Writes the library's warnings to the server's log."""
 
     def __init__(self, logger: Logger) -> None:
         super().__init__(logging.WARNING)
         self._logger = logger
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a line."""
+        """Log a warning of the library."""
         self._logger.warning("distributed tracing", error=record.getMessage())
 
 

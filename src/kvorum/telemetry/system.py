@@ -1,4 +1,4 @@
-"""What `/metrics` shows of the process itself, as the system tells it."""
+"""The metrics of the process itself, read from the operating system."""
 
 import os
 import resource
@@ -10,11 +10,11 @@ from kvorum.telemetry.exposition import Sample
 from kvorum.telemetry.peer_metrics import Shown
 
 UNLIMITED_BYTES = 2.0**64
-"""What stands for no limit, as in Go's library."""
+"""The value that stands for no limit, as in Go's library."""
 
 
 def shown() -> Iterator[Shown]:
-    """Return the metrics."""
+    """Return the metrics of the process."""
     for name, value in _values():
         yield name, [Sample(value)]
 
@@ -26,7 +26,7 @@ def _values() -> Iterator[tuple[str, float]]:
     yield "os_fd_used", used
     yield "process_max_fds", limit
     yield "process_open_fds", used
-    # The fields after the name, which is in brackets and may contain anything.
+    # The fields after the process name, which is in parentheses and may contain anything.
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     ticks, user, system, started = os.sysconf("SC_CLK_TCK"), fields[11], fields[12], fields[19]
     yield "process_cpu_seconds_total", (int(user) + int(system)) / ticks
@@ -43,7 +43,10 @@ def _values() -> Iterator[tuple[str, float]]:
 
 
 def _network_bytes() -> tuple[int, int]:
-    """Return what the network namespace received and sent; its names and values are in two rows."""
+    """Return the bytes that the network namespace received and sent.
+
+    The file has the names of its fields in one row, and their values in the next.
+    """
     rows = [line.split() for line in Path("/proc/self/net/netstat").read_text().splitlines()]
     names, values = (row for row in rows if row[0] == "IpExt:")
     found = dict(zip(names[1:], map(int, values[1:]), strict=True))

@@ -1,8 +1,9 @@
-"""Traces of calls: spans as etcd has them, with the steps of a request inside.
+"""Traces of calls: etcd's spans, with the steps of a request inside.
 
-A call is traced if its client says so in a W3C `traceparent`, or if that says nothing and the
-sampling rate picks the call. Spans are made when a call has ended, from its times and from the
-milestones; until then a traced call is one small object, and any other call is nothing at all.
+The server traces a call if the client's W3C `traceparent` asks for it or, without a valid
+`traceparent`, if the sampling rate picks the call. The spans of a unary call are made when it has
+ended, from its times and the milestones; until then a traced call costs one small object, and any
+other call nothing.
 """
 
 import math
@@ -36,7 +37,8 @@ from kvorum.telemetry.operations import Attributes, Operation
 
 CALLS_SCOPE: Final = "kvorum"
 OPERATIONS_SCOPE: Final = "go.etcd.io/etcd"
-"""Who made a span: etcd's own name for those that dashboards made for etcd look for."""
+"""Instrumentation scopes of spans. Operations use etcd's, because dashboards made for etcd look
+for it."""
 
 FAULTS: Final = frozenset(
     {
@@ -48,7 +50,7 @@ FAULTS: Final = frozenset(
         Code.DATA_LOSS,
     }
 )
-"""Codes that are a server's fault: they make its span an error."""
+"""Codes that are the server's fault; they mark its span as an error."""
 UNPROPOSED: Final = frozenset({REQUEST_TOO_LARGE, REQUEST_TOO_MANY_REQUESTS})
 
 _KEEP_ALIVE: Final = "/etcdserverpb.Lease/LeaseKeepAlive"
@@ -56,21 +58,21 @@ _WATCH: Final = "/etcdserverpb.Watch/Watch"
 _GRANT: Final = "/etcdserverpb.Lease/LeaseGrant"
 
 Part = tuple[Operation, int]
-"""An operation of a stream, and when it began, in nanoseconds of the time of day."""
+"""An operation of a stream, and its start in nanoseconds of Unix time."""
 
 
 SAMPLER: Final = ParentBased(ALWAYS_ON)
-"""Spans are made only of calls that were picked, so that the library need not pick."""
+"""The library samples every span, because `CallTracing` makes spans only for calls it picked."""
 
 
 class SampledIds(RandomIdGenerator):
-    """Ids of traces that every sampler of at least this rate picks, whoever asks it."""
+    """Generates trace ids that any trace-id ratio sampler with at least this rate picks too."""
 
     def __init__(self, rate: int) -> None:
         self._limit = max(1, (rate << 64) // SAMPLING_RATE_MAX)
 
     def generate_trace_id(self) -> int:
-        """Return an id whose last eight bytes are small enough."""
+        """Return an id whose last eight bytes are below the rate's limit."""
         trace_id = 0
         while not trace_id:
             below = random.randrange(self._limit)  # noqa: S311 (nobody gains by guessing it)
@@ -100,7 +102,7 @@ class TracedStream:
     def __init__(self, span: Span, path: str) -> None:
         self.span = span
         self.path = path
-        # What its client has asked for and is not told of, in its order; watchers by their ids.
+        # Operations that the server has not answered yet, in order; created watchers by id.
         self.parts: deque[Part] = deque()
         self.watches: dict[int, Part] = {}
 
@@ -109,7 +111,7 @@ _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
 def _bounded(method: _Method) -> _Method:
-    """Keep an error from whoever is observed: it ends a trace, and no call."""
+    """Contain the errors of a tracing method: they may lose a trace, but end no call."""
 
     @wraps(method)
     def observe(self: "CallTracing", *arguments: object) -> None:
@@ -134,7 +136,7 @@ class CallTracing:
         server: Attributes,
         chance: random.Random,
     ) -> None:
-        """Trace so many of a million calls to a server; `server` says where it is."""
+        """Trace `rate` of `SAMPLING_RATE_MAX` calls; `server` holds the server's attributes."""
         self._calls = provider.get_tracer(CALLS_SCOPE)
         self._operations = provider.get_tracer(OPERATIONS_SCOPE)
         self._milestones = milestones
@@ -146,7 +148,7 @@ class CallTracing:
         self._propagator = TraceContextTextMapPropagator()
         self._unary: dict[int, Traced] = {}
         self._streams: dict[int, TracedStream] = {}
-        # How many calls without a parent are passed over before the next one is traced.
+        # How many calls without a parent to skip before tracing the next one.
         self._passed_over = self._gap()
 
     def _gap(self) -> int:
@@ -157,7 +159,7 @@ class CallTracing:
         )
 
     def _parent(self, metadata: Metadata | None) -> Context | None:
-        """Return the context that a call is traced in; None if it is not traced."""
+        """Return the parent context of a traced call; None if the call is not traced."""
         if metadata is not None and TRACE_KEYS[0] in metadata:
             carrier = {key: metadata.get(key, b"").decode("latin-1") for key in TRACE_KEYS}
             found = self._propagator.extract(carrier, Context())
@@ -176,7 +178,7 @@ class CallTracing:
 
     @_bounded
     def begin(self, requests: Sequence[Request], now: float) -> None:
-        """Take unary calls that arrived."""
+        """Record the unary calls to trace among those that arrived."""
         for call, method, payload, metadata in requests:
             parent = self._parent(metadata)
             if parent is not None:
@@ -186,7 +188,7 @@ class CallTracing:
 
     @_bounded
     def replied(self, batch: Sequence[tuple[int, bytes | Status]], is_delivered: bool) -> None:
-        """Take answers to unary calls; `is_delivered` says that the member made them."""
+        """Make the spans of answered unary calls; `is_delivered`: the member made the answers."""
         if self._unary:
             for call, result in batch:
                 traced = self._unary.pop(call, None)
@@ -197,7 +199,7 @@ class CallTracing:
         now = self._clock()
         moments = Moments(now)
         span = self._call_span(traced.parent, traced.path, moments.at(traced.began))
-        # What is refused before that was never anything but a call.
+        # A call refused before the member has no operation.
         if is_delivered:
             self._add_operation(span, traced, result, now, moments)
         code, text = Code.OK, ""
@@ -208,7 +210,7 @@ class CallTracing:
     def _add_operation(
         self, span: Span, traced: Traced, result: bytes | Status, now: float, moments: "Moments"
     ) -> None:
-        """Add what a call did, and its steps."""
+        """Add the span of a call's operation, and those of its steps."""
         operation = traced.operation
         way = Way.OTHER if operation is None else operation.way
         is_proposed, failure = way is Way.WRITE, None
@@ -218,12 +220,12 @@ class CallTracing:
         if operation is None:
             self._add_steps(steps, span, moments)
             return
-        # It begins where the queue ends.
+        # The operation begins where the queue ends.
         queue, *steps = steps
         self._add_steps([queue], span, moments)
         part = self._part_span(span, operation, moments.at(queue[2]))
         if traced.path == _GRANT and isinstance(result, bytes):
-            # The server may have chosen it.
+            # The request has no id if the server chose it.
             part.set_attribute("id", pb.LeaseGrantResponse.FromString(result).ID)
         if is_proposed:
             part.add_event("Send raft proposal", timestamp=moments.at(queue[2]))
@@ -245,7 +247,7 @@ class CallTracing:
 
     @_bounded
     def opened(self, call: int, method: int, metadata: Metadata | None) -> None:
-        """Take a stream that begins."""
+        """Start the span of a stream, if it is to be traced."""
         parent = self._parent(metadata)
         if parent is not None:
             path = RPCS[method].path
@@ -254,7 +256,7 @@ class CallTracing:
 
     @_bounded
     def received(self, call: int, message: bytes) -> None:
-        """Take a message of a stream's client."""
+        """Record an operation that a stream's client requests; end a cancelled watcher's span."""
         stream = self._streams.get(call)
         if stream is None:
             return
@@ -272,11 +274,11 @@ class CallTracing:
             elif (found := operations.operation(stream.path, message)) is not None:
                 stream.parts.append((found, time.time_ns()))
         except DecodeError:
-            return  # the stream is about to be ended
+            return  # the services end a stream with a malformed message
 
     @_bounded
     def sent(self, batch: Sequence[tuple[int, bytes]]) -> None:
-        """Take messages to streams' clients."""
+        """Match answers on streams with the operations that the clients requested."""
         if not self._streams:
             return
         for call, message in batch:
@@ -294,7 +296,7 @@ class CallTracing:
 
     @_bounded
     def ended(self, call: int, code: Code, text: str) -> None:
-        """Take the end of a stream, or of a unary call whose client went away."""
+        """End the spans of a stream, or of a unary call whose client left."""
         traced = self._unary.pop(call, None)
         if traced is not None:
             moments = Moments(self._clock())
@@ -325,7 +327,7 @@ class CallTracing:
 
 
 class Moments:
-    """Turns moments of the server's clock into times of day, in nanoseconds."""
+    """Converts moments of the server's clock to Unix time in nanoseconds."""
 
     __slots__ = ("_now", "_unix")
 
@@ -334,7 +336,7 @@ class Moments:
         self._unix = time.time_ns()
 
     def at(self, moment: float) -> int:
-        """Return the time of day of a moment."""
+        """Return the Unix time of a moment."""
         return self._unix - round((self._now - moment) * 1e9)
 
 

@@ -1,6 +1,6 @@
 """Tools for tests of programs that use the store.
 
-What is here is imported when it is asked for, because most of it needs a whole server.
+Names are imported on first access, because most of them need a whole server.
 """
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ _MODULES = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Import something when it is asked for."""
+        """Import a name on first access."""
         if name not in _MODULES:
             raise AttributeError(f"module 'kvorum.testing' has no attribute {name!r}")
         from importlib import import_module

@@ -1,4 +1,4 @@
-"""How a test reaches its servers: URLs, credentials, and clients that end with the test."""
+"""A test's access to its servers: URLs, credentials, and clients that end with the test."""
 
 from typing import TYPE_CHECKING
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 CLIENT_SECONDS = 5.0
 AUTH_SECONDS_MAX = 60.0
-"""To hash a password a member starts a process, which takes a while on a busy machine."""
+"""To hash a password, a member starts a process, which takes a while on a busy machine."""
 REPORTED_LINES_MAX = 100
-"""So much of a log is shown in the report of a failed test."""
+"""The number of log lines that the report of a failed test shows."""
 
 
 def last_lines(text: str) -> str:
-    """Return the end of a log."""
+    """Return the last lines of a log, for a report."""
     lines = text.split("\n")
     left = len(lines) - REPORTED_LINES_MAX
     return "\n".join([f"({left} lines before)", *lines[left:]]) if left > 0 else text
 
 
 def enable_auth(client: "Client") -> None:
-    """Let nobody do anything but the user `root`."""
+    """Enable auth, with the user `root` alone."""
     client.auth.add_user(USER, PASSWORD)
     client.auth.add_role("root")
     client.auth.grant_role(USER, "root")
@@ -33,17 +33,17 @@ def enable_auth(client: "Client") -> None:
 
 
 class Access:
-    """What stores and clusters have in common."""
+    """The common part of stores and clusters."""
 
     def __init__(
         self, urls: tuple[str, ...], certificates: "Certificates | None", *, auth: bool
     ) -> None:
         self.urls: tuple[str, ...] = urls
-        """Where clients reach the members."""
+        """The client URLs of the members."""
         self.certificates: Certificates | None = certificates
-        """The files for TLS; None without it."""
+        """The files for TLS; None without TLS."""
         self.user: str = USER if auth else ""
-        """Who may do everything; empty without auth."""
+        """A user with all permissions; empty without auth."""
         self.password: str = PASSWORD if auth else ""
         self._clients: list[Client] = []
         self._late: list[LateAsyncClient] = []
@@ -79,7 +79,7 @@ class Access:
         return (files.ca, files.cert, files.key) if files else ("", "", "")
 
     def end_clients(self) -> None:
-        """Close all clients that were made here."""
+        """Close all clients that this object created."""
         for client in self._clients:
             client.close()
         for late in self._late:

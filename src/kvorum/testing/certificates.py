@@ -19,31 +19,31 @@ CLIENT_NAME = "kvorum-test-client"
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Files in PEM."""
+    """Paths of PEM files."""
 
     ca: str
     cert: str
-    """The client's."""
+    """The client's certificate."""
     key: str
     server_cert: str
     server_key: str
 
     def flags(self) -> dict[str, str]:
-        """Return the flags of a server that shows its certificate."""
+        """Return the flags of a server that presents its certificate."""
         return {"cert-file": self.server_cert, "key-file": self.server_key}
 
     def asking_flags(self) -> dict[str, str]:
-        """Return the flags, beside these, of a server that asks for certificates."""
+        """Return the additional flags of a server that requires client certificates."""
         return {"trusted-ca-file": self.ca, "client-cert-auth": "true"}
 
     def peer_flags(self) -> dict[str, str]:
-        """Return the flags of members that ask each other for certificates."""
+        """Return the flags of members that require each other's certificates."""
         flags = self.flags() | self.asking_flags()
         return {f"peer-{name}": value for name, value in flags.items()}
 
 
 def make_certificates(directory: Path) -> Certificates:
-    """Write new ones into a directory."""
+    """Write new certificates into a directory."""
     authority_key = ec.generate_private_key(ec.SECP256R1())
     authority = _name("kvorum-test-authority")
     is_authority = x509.BasicConstraints(ca=True, path_length=None)

@@ -1,4 +1,4 @@
-"""A cluster of three members for one test, whose members can be killed, paused and cut off."""
+"""A cluster of three members for one test. The test can kill, pause and partition members."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -23,14 +23,14 @@ SIZE = 3
 HEARTBEAT_MILLISECONDS = 25
 ELECTION_MILLISECONDS = 500
 WAIT_SECONDS = 60.0
-"""Whatever is waited for takes no longer, unless something is wrong; far from what is usual."""
+"""The limit of every wait, far above the usual duration; reaching it means an error."""
 
 
 class Cluster(Access):
-    """Three members, each a process of its own; they are numbered from 0.
+    """Three members, each a process of its own, numbered from 0.
 
-    Calls return when what they say has happened. A wait ends with the event that it waits for, or
-    with CompanionError, which tells how the members are.
+    A method returns when its effect has happened. A wait ends with its event, or with
+    CompanionError, whose text describes the state of the members.
     """
 
     def __init__(
@@ -60,7 +60,8 @@ class Cluster(Access):
     ) -> "Client":
         """Return a client of these members (all, if none is named), closed with the test.
 
-        With auth it is `root`, unless another user is given; with "" nobody logs in.
+        With auth the client logs in as `root`, unless another user is given; with "" it does not
+        log in.
         """
         return self._open(self._urls_of(members), user, password, timeout)
 
@@ -71,21 +72,21 @@ class Cluster(Access):
         password: str = "",
         timeout: float = CLIENT_SECONDS,
     ) -> "AsyncClient":
-        """Return a client for the loop in which it is used first, with which it is closed."""
+        """Return a client for the event loop that first uses it, closed with that loop."""
         return self._open_async(self._urls_of(members), user, password, timeout)
 
     def _urls_of(self, members: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(self.urls[self._checked(each)] for each in members) or self.urls
 
-    # Who leads.
+    # Leadership.
 
     def leader(self, *, timeout: float = WAIT_SECONDS) -> int:
-        """Return the member that leads, as soon as a majority that reaches it follows it."""
+        """Return the leader, as soon as a majority that it reaches follows it."""
         member: int = self._ask("leader", seconds=timeout)["member"]
         return member
 
     def followers(self, *, timeout: float = WAIT_SECONDS) -> list[int]:
-        """Return the others, as soon as there is a leader; not all of them need to run."""
+        """Return the other members, as soon as there is a leader; not all of them need to run."""
         leader = self.leader(timeout=timeout)
         return [each for each in range(len(self)) if each != leader]
 
@@ -96,28 +97,28 @@ class Cluster(Access):
     # Faults.
 
     def kill(self, member: int) -> None:
-        """Kill a member, without any warning to it; what it wrote is still there."""
+        """Kill a member with SIGKILL; its files stay."""
         self._ask("kill", member=self._checked(member))
 
     def restart(self, member: int, *, wait: bool = True, timeout: float = WAIT_SECONDS) -> None:
-        """Start a member again, after a clean end if it runs; return when it serves.
+        """Restart a member, after a clean end if it runs; return when it serves.
 
-        Without a majority no member begins to serve: then say `wait=False`.
+        Without a majority no member starts to serve: then pass `wait=False`.
         """
         self._ask("restart", member=self._checked(member), wait=wait, seconds=timeout)
 
     def pause(self, member: int) -> None:
-        """Stop a member where it is; its connections stay open, and nothing answers."""
+        """Stop a member's process; its connections stay open, and it answers nothing."""
         self._ask("pause", member=self._checked(member))
 
     def resume(self, member: int) -> None:
-        """Let a paused member go on."""
+        """Resume a paused member."""
         self._ask("resume", member=self._checked(member))
 
     def partition(self, *groups: Iterable[int]) -> None:
-        """Let members reach only those of their group; those that are not named are one group.
+        """Allow members to reach only their own group; unnamed members form one group.
 
-        What they send each other waits until `heal`. Clients reach all members still.
+        Messages between groups wait until `heal`. Clients still reach all members.
         """
         named = [sorted({self._checked(each) for each in group}) for group in groups]
         members = [each for group in named for each in group]
@@ -131,24 +132,24 @@ class Cluster(Access):
         self.partition([member])
 
     def heal(self) -> None:
-        """Let all members reach each other again."""
+        """End all partitions."""
         self._ask("partition", groups=[])
 
-    # What is known of them.
+    # Logs and state.
 
     def log(self, member: int) -> str:
-        """Return what a member has logged so far."""
+        """Return a member's log so far."""
         text: str = self._ask("log", member=self._checked(member))["text"]
         return text
 
     def logs(self) -> list[tuple[str, str]]:
-        """Return what reports of failed tests show: titles and texts."""
+        """Return the sections of a failed test's report: titles and texts."""
         state = ("kvorum cluster", self._ask("state")["text"])
         logs = enumerate(map(self.log, range(len(self))))
         return [state, *((f"kvorum log of member {each}", last_lines(log)) for each, log in logs)]
 
     def end(self) -> None:
-        """Kill the members, and close all clients of them."""
+        """Kill the members, and close all their clients."""
         self.end_clients()
         self._ask("end")
 
@@ -162,20 +163,20 @@ class Cluster(Access):
 
 
 class Clusters:
-    """Where clusters come from."""
+    """Provides clusters."""
 
     def __init__(self, companion: Companion) -> None:
         self._companion = companion
 
     def take(self, options: "Options", certificates: "Certificates | None") -> Cluster:
-        """Return a fresh cluster; raises CompanionError with the reason why there is none."""
+        """Return a fresh cluster; raise CompanionError, with the reason, if none can start."""
         return start_cluster(self._companion, options, certificates)
 
 
 def start_cluster(
     companion: Companion, options: "Options", certificates: "Certificates | None"
 ) -> Cluster:
-    """Start a cluster, in which all members serve; raises CompanionError if one does not."""
+    """Start a cluster and wait until all members serve; raise CompanionError on failure."""
     flags = {
         "heartbeat-interval": str(HEARTBEAT_MILLISECONDS),
         "election-timeout": str(ELECTION_MILLISECONDS),

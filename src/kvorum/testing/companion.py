@@ -1,8 +1,8 @@
-"""A process that does something for the tests of another, and ends with it.
+"""A process that works for the tests of another process, and ends with that process.
 
-Questions and answers are lines of JSON on its standard input and output, each answer with the
-number of its question. It ends when its input does, so it never outlives who started it. It is in a
-session of its own: an interrupt at the terminal reaches the tests alone.
+Requests and responses are lines of JSON on its standard input and output; each response has the
+number of its request. The companion ends when its input ends, so it never outlives the process that
+started it. It has a session of its own, so an interrupt at the terminal reaches the tests alone.
 """
 
 import json
@@ -19,13 +19,14 @@ from typing import Any
 
 Answer = dict[str, Any]
 END_SECONDS_MAX = 30.0
-"""A companion that has not ended by then is killed."""
+"""The time after which a companion that has not ended is killed."""
 _SAID_BYTES_MAX = 8192
-# Other variables of ours are flags for servers, and not meant for those of tests.
+# Other variables with our prefixes are flags of servers, and not meant for servers of tests.
 _KEPT = ("KVORUM_COMPILED", "KVORUM_EDGE")
 _PACKAGES = Path(__file__).parents[2]
-# Nothing is imported from the directories that tests are in, which may hold modules of any name.
-# Collections would look at what is imported again and again; a module's `main` may allow them.
+# The companion imports nothing from the directories of tests, which may hold modules of any name.
+# Garbage collection would scan the imported modules repeatedly, so a module's `main` enables it if
+# needed.
 _START = """
 import gc
 import sys
@@ -37,11 +38,11 @@ import_module(sys.argv[2]).main()
 
 
 class CompanionError(Exception):
-    """What was asked for cannot be done; the text says why."""
+    """The companion cannot fulfil a request; the text says why."""
 
 
 def answered(answer: "Future[Answer]") -> Answer:
-    """Wait for an answer; raises CompanionError with the text that a question is refused by."""
+    """Wait for a response; raise CompanionError with the text of a refusal."""
     found = answer.result()
     if "error" in found:
         raise CompanionError(found["error"])
@@ -49,10 +50,10 @@ def answered(answer: "Future[Answer]") -> Answer:
 
 
 class Companion:
-    """The asking side; any thread may ask."""
+    """The requesting side; any thread may use it."""
 
     def __init__(self, module: str) -> None:
-        """Start a module of this package as a program."""
+        """Run a module of this package as a program."""
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -78,20 +79,20 @@ class Companion:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it answers no more."""
+        """Whether the process has ended."""
         return self._has_ended
 
     @property
     def process_id(self) -> int:
-        """The number of its process."""
+        """The id of the process."""
         return self._process.pid
 
     def ask(self, what: str, /, **fields: object) -> Answer:
-        """Return the answer to a question; raises CompanionError with the text it is refused by."""
+        """Send a request and return the response; raise CompanionError if it is refused."""
         return answered(self.begin(what, **fields))
 
     def begin(self, what: str, /, **fields: object) -> "Future[Answer]":
-        """Ask a question whose answer is needed later; `answered` returns it."""
+        """Send a request whose response is needed later; `answered` returns it."""
         answer: Future[Answer] = Future()
         with self._lock:
             self._count += 1
@@ -101,7 +102,7 @@ class Companion:
         return answer
 
     def tell(self, what: str, /, **fields: object) -> None:
-        """Say something that is not answered."""
+        """Send a request without a response."""
         self._send({"question": 0, "what": what, **fields})
 
     def _send(self, question: Answer) -> None:
@@ -113,7 +114,7 @@ class Companion:
             )
         with self._lock:
             if not self._has_ended:
-                with suppress(OSError):  # it is noticed by the one who reads
+                with suppress(OSError):  # the reader thread notices the end
                     self._process.stdin.write(json.dumps(question).encode() + b"\n")
                     self._process.stdin.flush()
                 return
@@ -142,9 +143,9 @@ class Companion:
         return f"the process that runs {self._module} has ended; it said:\n{said or 'nothing'}"
 
     def stop(self) -> None:
-        """End it, and return when nothing is left of it."""
+        """End the process, and release everything."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        with self._lock, suppress(OSError):  # what it has not read when it ended is not missed
+        with self._lock, suppress(OSError):  # a request that it did not read is not missed
             self._process.stdin.close()
         try:
             self._process.wait(END_SECONDS_MAX)
@@ -157,7 +158,7 @@ class Companion:
 
 
 def take_output() -> Callable[[Answer], None]:
-    """Keep standard output for answers alone, on the answering side; return what writes one."""
+    """Reserve standard output for responses, on the companion's side; return their writer."""
     output = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     lock = threading.Lock()

@@ -1,8 +1,9 @@
-"""Keeps fresh stores for tests: a program that has them made ahead of time, by processes it forks.
+"""Keep fresh stores ready for tests, in a program whose forked processes make them ahead of time.
 
-It is a process of its own, so that whatever a test does to its process, to the clock or to modules,
-the store serves as it always does. While a test runs, stores for the next ones are made. All here
-is one thread: it takes questions, and gives tasks to makers (`kvorum.testing.maker`).
+The program is separate from the test process, so that a test's changes to its own process, to the
+clock or to modules do not affect the store. While a test runs, makers prepare stores for the next
+tests. One thread does everything here: it reads requests, and gives tasks to makers
+(`kvorum.testing.maker`).
 """
 
 import heapq
@@ -21,37 +22,37 @@ from kvorum.testing.companion import Answer, take_output
 from kvorum.testing.maker import become_maker
 
 MAKERS = 2
-"""So many processes make stores: a test that takes less time than a store waits half as long."""
+"""The number of makers: with two, a test that is quicker than making a store waits half as long."""
 SPARES, SPARES_WITH_AUTH = 3, 0
-"""So many stores of a kind are kept ready, beside the one that is asked for ahead of its test; a
-password costs a process."""
+"""The number of ready stores of a kind, beside the one requested ahead of its test. With auth there
+are none, because a password costs a process."""
 DROPPED_MAX = 4
-"""So many stores may wait for their end while a test waits for a store."""
+"""The number of dropped stores that may wait for their end while a test waits for a store."""
 KINDS_MAX = 4
-"""So many kinds have stores ready, those that were asked for last."""
+"""The number of kinds with ready stores: those requested last."""
 WANTED, AHEAD = range(2)
-"""The order of work: what is waited for; all else."""
+"""The priorities of tasks: a test waits for the result, or everything else."""
 READ_BYTES = 1 << 16
 
 Kind: TypeAlias = tuple[bool, tuple[tuple[str, str], ...]]
 Done: TypeAlias = Callable[[Answer], None]
 Task: TypeAlias = tuple[int, int, Answer, Done]
-"""Its urgency, its place among all tasks, what a maker is told, and who takes the answer."""
+"""Its priority, its order among all tasks, the message to a maker, and the callback."""
 
 
 class Shelf:
-    """Stores of one kind."""
+    """The stores of one kind."""
 
     def __init__(self) -> None:
         self.coming = 0
-        """How many are being made, or will be."""
+        """The number of stores that are planned or being made."""
         self.ready: deque[Answer] = deque()
         self.waiting: deque[int] = deque()
-        """Questions that are answered with a store, as soon as there is one."""
+        """Requests that wait for the next store."""
 
 
 class MakerProcess:
-    """A process that makes stores, from outside."""
+    """The keeper's side of a process that makes stores."""
 
     def __init__(self) -> None:
         self.tasks, theirs = socket.socketpair()
@@ -60,19 +61,19 @@ class MakerProcess:
             become_maker(theirs)
         theirs.close()
         self.queue: list[Task] = []
-        """Tasks for this one alone: ends and logs of stores that it made."""
+        """Tasks for this maker alone: ends and logs of the stores that it made."""
         self.done: Done | None = None
-        """Who takes the answer to the task that it does now."""
+        """The callback of the current task."""
         self._said = b""
 
     def begin(self, told: Answer, done: Done) -> None:
-        """Give it a task."""
+        """Send a task."""
         self.done = done
         with suppress(ConnectionError):  # `hear` notices
             self.tasks.sendall(json.dumps(told).encode() + b"\n")
 
     def hear(self) -> None:
-        """Take what it says; raises EOFError if it has ended."""
+        """Read from the maker; raise EOFError if it has ended."""
         said = b""
         with suppress(ConnectionError):
             said = self.tasks.recv(READ_BYTES)
@@ -86,30 +87,30 @@ class MakerProcess:
             done(answer)
 
     def stop(self) -> None:
-        """End it, and return when nothing is left of its stores."""
+        """End the maker, and wait until its stores are gone."""
         self.tasks.close()
         os.waitpid(self.process, 0)
 
 
 class Keeper:
-    """Answers questions, and has makers do what that needs."""
+    """Fulfils requests, with the help of makers."""
 
     def __init__(self, answer: Callable[[Answer], None]) -> None:
         self._answer = answer
         self._count = 0
         self._shelves: dict[Kind, Shelf] = {}
         self._owners: dict[int, MakerProcess] = {}
-        """Who made a store, of all that have not been given up."""
+        """The maker of each store that was not dropped."""
         self._dropping = 0
-        """How many were given up and have not ended."""
+        """The number of dropped stores that have not ended."""
         self._planned = 0
         self._wanted: list[Task] = []
-        """Stores to be made, by whoever has time."""
+        """Stores to make, by any idle maker."""
         self._poll = select.poll()
         self._makers: dict[int, MakerProcess] = {}
 
     def run(self, questions: int) -> None:
-        """Answer questions until there are no more."""
+        """Answer requests until there are no more."""
         asked: dict[str, Callable[..., None]] = {
             "take": self.take,
             "log": self.log,
@@ -154,10 +155,10 @@ class Keeper:
                     self._owners[told["number"]] = maker
                 maker.begin(told, done)
 
-    # Questions.
+    # Requests.
 
     def take(self, question: int, flags: dict[str, str], auth: bool) -> None:
-        """Answer a question with a store that nobody has used, at once if there is one."""
+        """Answer a request with an unused store, at once if one is ready."""
         kind = (auth, tuple(sorted(flags.items())))
         shelf = self._shelves.pop(kind) if kind in self._shelves else Shelf()
         self._shelves[kind] = shelf
@@ -185,11 +186,12 @@ class Keeper:
     def _made(self, shelf: Shelf, number: int, made: Answer) -> None:
         shelf.coming -= 1
         if len(self._makers) < MAKERS:
-            # Not before: it would take time from the first store.
+            # Start more makers only now, because they would have slowed down the first store.
             self._add_maker()
         if "error" in made:
             del self._owners[number]
-            # One that nobody waits for may fail: it will again, when somebody does.
+            # Ignore the failure of a store ahead of time: it will fail again when a test waits for
+            # one.
             if shelf.waiting:
                 self._answer({"question": shelf.waiting.popleft(), **made})
             return
@@ -200,7 +202,7 @@ class Keeper:
             shelf.ready.append(store)
 
     def log(self, question: int, number: int) -> None:
-        """Answer with what the member of a store logged; nothing, if that was given up."""
+        """Answer with the log of a store's member; empty if the store was dropped."""
 
         def found(text: Answer) -> None:
             self._answer({"question": question, **text})
@@ -214,7 +216,7 @@ class Keeper:
     def drop(self, question: int, number: int) -> None:  # noqa: ARG002 (nobody waits for it)
         """End a store."""
         self._dropping += 1
-        # Tests may be quicker than stores are made; then memory must not fill up.
+        # Quick tests keep makers busy, so ends become urgent before dropped stores fill the memory.
         self._end(number, WANTED if self._dropping > DROPPED_MAX else AHEAD, is_dropped=True)
 
     def _end(self, number: int, urgency: int, *, is_dropped: bool = False) -> None:
@@ -225,13 +227,13 @@ class Keeper:
         self._plan(self._owners.pop(number).queue, urgency, told, ended)
 
     def close(self) -> None:
-        """End everything; what is only planned is not done any more."""
+        """End all makers; planned tasks are dropped."""
         for maker in self._makers.values():
             maker.stop()
 
 
 def main() -> None:
-    """Answer questions until there are no more."""
+    """Answer requests until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     keeper = Keeper(take_output())

@@ -1,7 +1,8 @@
-"""Makes stores for tests, and ends them: a process that the keeper forks, with members embedded.
+"""Make and end stores for tests, as embedded members in a process that the keeper forks.
 
-It does one task after the other, as it is told by lines of JSON, and ends with the keeper, however
-that ends. Nothing is used twice: each store has a member, a directory and a port of its own.
+The maker carries out one task after another, which it reads as lines of JSON. It ends with the
+keeper, however the keeper ends. Nothing is reused: each store has a member, a directory and a port
+of its own.
 """
 
 import gc
@@ -24,25 +25,25 @@ from kvorum.testing.ports import HOST, Ports
 
 LOG_LINES_MAX = 500
 COLLECT_STORES = 20
-"""After the end of so many stores, what they left in cycles is collected; Python itself would look
-for it while one is made, and again and again."""
+"""After this many ends of stores, their reference cycles are collected. Python's automatic
+collection would run repeatedly while a store is made."""
 _SWITCH_SECONDS = 0.001
-"""Threads of members take turns quickly: most of them wait for another."""
+"""Short thread switches, because most threads of members wait for another thread."""
 
 
 class Lines:
-    """What a member logged last; as it is, because most tests pass, and nobody reads that."""
+    """The newest lines of a member's log, unformatted: most tests pass, and nobody reads them."""
 
     def __init__(self) -> None:
         self._lines: deque[Line] = deque(maxlen=LOG_LINES_MAX)
 
     def write(self, line: Line) -> None:
-        """Keep a line."""
+        """Store a line."""
         self._lines.append(line)
 
     @property
     def text(self) -> str:
-        """All of them."""
+        """All lines, formatted."""
         return "\n".join(
             f"{line.moment.astimezone():%F %T.%f} {line.level.upper()} "
             f"{'.'.join(filter(None, ('kvorum', line.logger)))}: {text_of(line)}"
@@ -51,7 +52,7 @@ class Lines:
 
 
 class StoreServer(Server):
-    """A member that keeps its log."""
+    """A member that keeps its log in memory."""
 
     def _log_output(self) -> Lines:
         self.lines = Lines()
@@ -66,7 +67,7 @@ class Kept(NamedTuple):
 
 
 class Maker:
-    """Has the stores that it made, by their numbers."""
+    """Owns the stores that it made, by their numbers."""
 
     def __init__(self) -> None:
         self._ports = Ports()
@@ -74,7 +75,7 @@ class Maker:
         self._ended = 0
 
     def make(self, number: int, flags: Mapping[str, str], auth: bool) -> Answer:
-        """Make a store; the answer says where it is, or why there is none."""
+        """Make a store; the answer has its URL, or an error."""
         try:
             return {"url": self._make(number, flags, auth)}
         except (ConfigError, StartError) as error:
@@ -98,7 +99,8 @@ class Maker:
             server = StoreServer(config)
             server.start()
             if not self._kept and not self._ended:
-                # All that is imported is in use from now on, and never looked at again.
+                # All imported objects stay in use from now on, so the collector need not scan them
+                # again.
                 gc.freeze()
             if auth:
                 _enable_auth(server, options)
@@ -111,7 +113,7 @@ class Maker:
         return server.client_url
 
     def log(self, number: int) -> Answer:
-        """Answer with what the member of a store logged."""
+        """Return the log of a store's member."""
         return {"text": self._kept[number].server.lines.text}
 
     def end(self, number: int) -> Answer:
@@ -120,7 +122,7 @@ class Maker:
         try:
             kept.server.close()
         except Exception as error:
-            # Whatever stopped it was in the log of the test that had it.
+            # The log of the store's test has the reason why the member stopped.
             sys.stderr.write(f"a member stopped: {error}\n")
         self._ports.give_back(kept.port)
         self._ended += 1
@@ -129,17 +131,17 @@ class Maker:
         return {}
 
     def close(self) -> None:
-        """End everything."""
+        """End all stores."""
         for number in list(self._kept):
             self.end(number)
         self._ports.close()
 
 
 def _enable_auth(server: Server, options: Mapping[str, str]) -> None:
-    # Imported late: most stores have no users, and the first one is waited for.
+    # Imported late, because most stores have no users, and a test waits for the first store.
     from kvorum.client import Client
 
-    # The server's own certificate is good for clients, too.
+    # The server's own certificate also serves as a client certificate.
     client = Client(
         server.client_url,
         insecure="cert_file" in options,
@@ -156,10 +158,10 @@ def _enable_auth(server: Server, options: Mapping[str, str]) -> None:
 
 
 def become_maker(tasks: socket.socket) -> NoReturn:
-    """Do tasks until there are no more, in a child that was just forked."""
+    """Carry out tasks until there are no more, in a child that was just forked."""
     code = 1
     try:
-        # The keeper's ends of other makers' sockets are here, too; they would not end with it.
+        # Close the keeper's ends of other makers' sockets, or those makers would not end with it.
         first = tasks.fileno()
         os.closerange(3, first)
         os.closerange(first + 1, os.sysconf("SC_OPEN_MAX"))
@@ -182,7 +184,7 @@ def become_maker(tasks: socket.socket) -> NoReturn:
             maker.close()
         code = 0
     except (ConnectionError, SystemExit):
-        pass  # the keeper is gone, or somebody wants this one to end
+        pass  # the keeper is gone, or SIGTERM arrived
     except BaseException:
         traceback.print_exc()
     finally:

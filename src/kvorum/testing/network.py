@@ -1,8 +1,9 @@
-"""The network between the members of a cluster that runs for a test: what can be cut and healed.
+"""The network between the members of a test cluster, which can be partitioned and healed.
 
-Members advertise addresses at which this network listens, and reach each other only through it. Who
-dials is read from the kernel's table of connections, so members need not cooperate, with TLS or
-without. Bytes on a way that is cut wait, as they do where routers drop packets.
+This network listens at the addresses that members advertise, so members reach each other only
+through it. It finds the dialing member in the kernel's table of connections, so members need not
+cooperate, with TLS or without. Bytes between partitioned members wait, as they do where routers
+drop packets.
 """
 
 import asyncio
@@ -18,21 +19,22 @@ _TABLE = Path("/proc/net/tcp")
 
 
 class Network:
-    """Carries what members send; members are numbers."""
+    """Carries the bytes between members, which are named by numbers."""
 
     def __init__(self, who: Callable[[int], int | None]) -> None:
-        """Make one; `who` returns the member that has a socket, given by its inode."""
+        """`who` returns the member that owns a socket, given the socket's inode."""
         self._who = who
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._cut: set[tuple[int, int]] = set()
         self._changed = asyncio.Condition()
         self.all_known = asyncio.Event()
-        """Dials wait until this is set: the one who dials may not be known yet."""
+        """Dials wait until this is set, because the process of the dialing member may not be known
+        yet."""
         self.all_known.set()
 
     async def listen(self, member: int, port: int) -> int:
-        """Listen for a member that listens at a port; return the port to advertise."""
+        """Listen on behalf of a member at a port; return the port to advertise."""
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._accept(member, port, reader, writer)
@@ -43,11 +45,11 @@ class Network:
         return number
 
     def reaches(self, one: int, other: int) -> bool:
-        """Return whether members reach each other."""
+        """Return whether two members reach each other."""
         return (one, other) not in self._cut
 
     async def partition(self, groups: Sequence[Collection[int]]) -> None:
-        """Let members reach those of their own group alone."""
+        """Allow members to reach only their own group."""
         self._cut = {
             (one, other)
             for group in groups
@@ -76,14 +78,14 @@ class Network:
             source = self._who(inode) if inode else None
             if source is None:
                 return
-            # A dial is bytes, too: it does not get through.
+            # A partition stops a dial as it stops bytes.
             await self._open(source, target)
             back, onward = await asyncio.open_connection(HOST, port)
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._carry(reader, onward, source, target))
                 both.create_task(self._carry(back, writer, target, source))
         except* (OSError, _EndError, asyncio.CancelledError):
-            pass  # one side has ended or everything does, so the other side is ended as well
+            pass  # one side has ended, or the network stops: close the other side, too
         finally:
             self._tasks.discard(task)
             writer.transport.abort()
@@ -107,7 +109,7 @@ class Network:
             await writer.drain()
 
     async def stop(self) -> None:
-        """Close everything."""
+        """Close all connections and listeners."""
         for server in self._servers:
             server.close()
         tasks = list(self._tasks)
@@ -121,7 +123,7 @@ class _EndError(Exception):
 
 
 def _inode(local: tuple[str, int], remote: tuple[str, int]) -> int:
-    """Return the inode of a connected socket of this machine, named by its own end; 0: none."""
+    """Return the inode of a connected local socket, given by its own end; 0 if there is none."""
     ends = [_end(local), _end(remote)]
     with suppress(OSError):
         for line in _TABLE.read_text().splitlines()[1:]:
@@ -132,6 +134,6 @@ def _inode(local: tuple[str, int], remote: tuple[str, int]) -> int:
 
 
 def _end(address: tuple[str, int]) -> str:
-    """Write an end of a connection as the kernel's table does: numbers of this machine in hex."""
+    """Format an end of a connection as the kernel's table does: in hex, in native byte order."""
     host = int.from_bytes(bytes(map(int, address[0].split("."))), sys.byteorder)
     return f"{host:08X}:{address[1]:04X}"

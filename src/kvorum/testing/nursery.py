@@ -1,8 +1,9 @@
-"""Runs clusters for tests: a program that forks members, and is the network between them.
+"""Run clusters for tests: this program forks members, and carries the network between them.
 
-It has imported all that a member needs, so that one starts quickly; each is a process as `kvorum`
-makes it. Members die with this program, and this program with the one that started it. What members
-log is read here, which tells when they are ready, and whom they follow.
+It has imported everything that a member needs, so that a member starts quickly; each is a process
+with the setup of `kvorum`. Members die with this program, and this program dies with the one that
+started it. It reads the logs of members, to learn when they are ready, and which leader they
+follow.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from kvorum.testing.companion import Answer, take_output
 from kvorum.testing.network import Network
 from kvorum.testing.ports import HOST, Ports
 
-assert kvorum.process.startup  # imported for those that are forked
+assert kvorum.process.startup  # imported for the forked members
 
 LOG_LINES_MAX = 1000
 _DIE_WITH_PARENT = 1
@@ -36,11 +37,11 @@ _prctl = ctypes.CDLL(None).prctl
 
 
 class NurseryError(Exception):
-    """What was asked for cannot be done; the text says why."""
+    """A request cannot be fulfilled; the text says why."""
 
 
 class Member:
-    """One member: its place, its process while it runs, and what it says."""
+    """One member: its ports, its process while it runs, and its log."""
 
     def __init__(self, number: int, name: str, client_port: int, peer_port: int) -> None:
         self.number = number
@@ -50,21 +51,21 @@ class Member:
         self.advertised_port = 0
         self.lines: deque[str] = deque(maxlen=LOG_LINES_MAX)
         self.process = 0
-        """The number of its process; 0 if it does not run."""
+        """The process id; 0 if the member does not run."""
         self.exit_code = 0
         self.is_ready = False
         self.is_paused = False
         self.id = ""
         self.follows = ""
-        """The leader that it knows. Of terms in which it still leads, nothing is logged."""
+        """The id of its known leader. Later terms with the same leader are not logged."""
 
     @property
     def is_running(self) -> bool:
-        """Whether it can do anything."""
+        """Whether the member runs and is not paused."""
         return bool(self.process) and not self.is_paused
 
     def hear(self, line: str) -> None:
-        """Take a line of its log."""
+        """Process a line of its log."""
         self.lines.append(line)
         if not line.startswith("{"):
             return
@@ -77,14 +78,14 @@ class Member:
             self.follows = entry["leader"] if message == "elected leader" else ""
 
     def ended(self, code: int) -> None:
-        """Hear that its process is gone."""
+        """Record that its process has ended."""
         self.process, self.exit_code = 0, code
         self.is_ready = self.is_paused = False
         self.follows = ""
 
 
 class Cluster:
-    """Members that belong together."""
+    """The members of one cluster."""
 
     def __init__(
         self, nursery: "Nursery", token: str, flags: Sequence[str], *, peer_scheme: str
@@ -98,7 +99,7 @@ class Cluster:
         self.members: list[Member] = []
 
     async def add(self, size: int) -> None:
-        """Make places for members."""
+        """Create the members and reserve their ports, without starting them."""
         for number in range(size):
             ports = self._nursery.ports
             member = Member(number, f"member-{number}", ports.hold(), ports.hold())
@@ -112,10 +113,10 @@ class Cluster:
                 return member.number
         return None
 
-    # What they are told.
+    # Commands.
 
     def start(self, number: int) -> None:
-        """Start a member; it may not be ready yet."""
+        """Start a member; it may not be ready on return."""
         member = self.members[number]
         assert not member.process
         initial = ",".join(f"{each.name}={self._peer_url(each)}" for each in self.members)
@@ -146,11 +147,11 @@ class Cluster:
         return f"{self._peer_scheme}://{HOST}:{member.advertised_port}"
 
     def urls(self) -> list[str]:
-        """Return where clients reach the members."""
+        """Return the client URLs of the members."""
         return [f"{self._client_scheme}://{HOST}:{each.client_port}" for each in self.members]
 
     def running(self, number: int) -> Member:
-        """Return a member that has a process; raises NurseryError."""
+        """Return a member that has a process; raise NurseryError if it has none."""
         member = self.members[number]
         if not member.process:
             raise NurseryError(f"member {number} does not run; restart it first")
@@ -162,10 +163,10 @@ class Cluster:
         os.kill(member.process, what)
         return member
 
-    # What can be waited for.
+    # Conditions to wait for.
 
     def all_ready(self) -> bool:
-        """Return whether clients are let in everywhere; raises NurseryError if one has ended."""
+        """Return whether all members serve clients; raise NurseryError if one has ended."""
         for member in self.members:
             self.check_alive(member)
         return all(member.is_ready for member in self.members)
@@ -179,7 +180,7 @@ class Cluster:
             )
 
     def leader(self) -> int | None:
-        """Return who leads a majority that reaches it, and follows it by its own account."""
+        """Return the leader that reaches a majority whose logs say that they follow it."""
         majority = len(self.members) // 2 + 1
         for leader in self.members:
             if not leader.is_running or leader.follows != leader.id or not leader.id:
@@ -222,7 +223,7 @@ class Cluster:
         return "\n".join([self.state(), *logs])
 
     async def end(self) -> None:
-        """Kill the members, and remove what they kept."""
+        """Kill the members, and remove their files."""
         for member in self.members:
             if member.process:
                 os.kill(member.process, signal.SIGKILL)
@@ -235,7 +236,7 @@ class Cluster:
 
 
 class Nursery:
-    """Everything that runs here, in one thread: one with several could not fork."""
+    """All clusters. The program has one thread, because one with several could not fork safely."""
 
     def __init__(self) -> None:
         self.ports = Ports()
@@ -248,7 +249,7 @@ class Nursery:
     # Processes.
 
     def fork(self, member: Member, arguments: Sequence[str]) -> int:
-        """Start a process of a member; return its number."""
+        """Fork a member's process; return its id."""
         reading, writing = os.pipe()
         process = os.fork()
         if process == 0:
@@ -282,16 +283,16 @@ class Nursery:
         self._changed.set()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds; it is looked at whenever a member has said or done any."""
+        """Wait until a condition holds, checking it after each log line and event of a member."""
         while not holds():
             if self._changed.is_set():
                 self._changed = asyncio.Event()
             await self._changed.wait()
 
-    # Questions.
+    # Requests.
 
     async def answer(self, question: Answer) -> Answer:
-        """Answer one question."""
+        """Fulfil one request."""
         what, seconds = question["what"], question.get("seconds")
         if what == "start":
             return await self._start(question)
@@ -359,7 +360,7 @@ class Nursery:
     async def _restart(self, cluster: Cluster, number: int, *, is_waited_for: bool) -> None:
         member = cluster.members[number]
         if member.process:
-            # A member that is paused ends when it goes on.
+            # A paused member ends only after it is resumed.
             os.kill(member.process, signal.SIGTERM)
             os.kill(member.process, signal.SIGCONT)
             member.is_paused = False
@@ -374,14 +375,14 @@ class Nursery:
             await self.until(is_ready)
 
     async def close(self) -> None:
-        """End everything."""
+        """End all clusters."""
         for cluster in list(self._clusters.values()):
             await cluster.end()
         self.ports.close()
 
 
 def _become_member(output: int, arguments: Sequence[str]) -> NoReturn:
-    """Be the `kvorum` command from here on, in a child that was just forked."""
+    """Run the `kvorum` command in a child that was just forked; never return."""
     code = 1
     try:
         _prctl(_DIE_WITH_PARENT, signal.SIGKILL)
@@ -404,7 +405,7 @@ def _become_member(output: int, arguments: Sequence[str]) -> NoReturn:
 def _sockets(process: int) -> Iterable[str]:
     """Return the descriptors of a process, as the kernel names them."""
     found = []
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the process has ended
         for entry in Path(f"/proc/{process}/fd").iterdir():
             with suppress(OSError):  # closed meanwhile
                 found.append(str(entry.readlink()))
@@ -446,7 +447,7 @@ async def _serve() -> None:
 
 
 def main() -> None:
-    """Answer questions until there are no more."""
+    """Answer requests until standard input ends."""
     gc.collect()
     gc.freeze()
     gc.enable()

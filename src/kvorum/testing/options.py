@@ -1,7 +1,7 @@
-"""What the marks of a test ask of its store: `@pytest.mark.kvorum(tls=True, auth=True, flags={})`.
+"""The options in the marks of a test: `@pytest.mark.kvorum(tls=True, auth=True, flags={})`.
 
-Flags are those of the `kvorum` command, with dashes or underscores. Those that the fixtures need
-for themselves are refused.
+Flags are those of the `kvorum` command, with dashes or underscores. A mark must not set the flags
+that the fixtures set themselves.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,28 +18,28 @@ TAKEN_BEGINNINGS = ("advertise-", "discovery", "initial-", "listen-", "log-")
 
 
 CLIENT_CERTIFICATES = ("client-cert-auth", "true")
-"""With this flag a server is told whom it believes, too."""
+"""This flag makes a server require client certificates, so it also needs a CA."""
 
 
 class MarkError(Exception):
-    """A mark that cannot be obeyed; the text says what may be in one."""
+    """An invalid mark; the text says what a mark may contain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a store is to be like."""
+    """The options of a store."""
 
     tls: bool = False
     auth: bool = False
     flags: tuple[tuple[str, str], ...] = ()
-    """Names and values as on a command line, sorted."""
+    """Names and values as on a command line, sorted by name."""
 
 
 def server_flags(options: Options, certificates: "Certificates | None") -> dict[str, str]:
-    """Return the flags that options stand for, for the side of clients."""
+    """Return the flags for these options, as far as they concern clients."""
     flags = {}
     if options.auth:
-        # Passwords of tests need not withstand anybody.
+        # Passwords of tests need no protection.
         flags["bcrypt-cost"] = "4"
     if certificates is not None:
         flags |= certificates.flags()
@@ -49,7 +49,7 @@ def server_flags(options: Options, certificates: "Certificates | None") -> dict[
 
 
 def options_of(marks: Iterable[tuple[tuple[object, ...], Mapping[str, object]]]) -> Options:
-    """Join marks, given as positional and named arguments: later ones count more."""
+    """Merge marks, given as positional and named arguments; later marks override earlier ones."""
     choices = {"tls": False, "auth": False}
     flags: dict[str, str] = {}
     for positional, named in marks:

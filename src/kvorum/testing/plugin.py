@@ -1,7 +1,7 @@
-"""The plugin of pytest: fixtures with stores and clusters, and the mark that varies them.
+"""The pytest plugin: fixtures with stores and clusters, and the mark that configures them.
 
-It is loaded into every run of pytest where Kvorum is installed, so it imports nothing that is not
-there already. What fixtures need is imported when the first of them is used.
+Every run of pytest loads it where Kvorum is installed, so it imports nothing that pytest has not
+imported already. The first fixture imports the rest.
 """
 
 import pytest
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     Lent = TypeVar("Lent", bound=Store | Cluster, covariant=True)
 
     class Source(Protocol[Lent]):
-        """Where stores or clusters come from."""
+        """Provides fresh stores or clusters."""
 
         def take(self, options: Options, certificates: Certificates | None) -> Lent:
-            """Return a fresh one."""
+            """Return a fresh store or cluster."""
 
 
 MARK = (
@@ -39,7 +39,7 @@ _lent = pytest.StashKey["list[Store | Cluster]"]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
+    """Register the mark."""
     config.addinivalue_line("markers", MARK)
 
 
@@ -59,7 +59,7 @@ def kvorum_client(kvorum: "Store") -> "Client":
 
 @pytest.fixture
 def kvorum_async_client(kvorum: "Store") -> "AsyncClient":
-    """Provide a client of the store of this test, for the loop in which it is used first."""
+    """Provide a client of this test's store, for the event loop that first uses it."""
     return kvorum.async_client()
 
 
@@ -75,7 +75,7 @@ def kvorum_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster]":
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> "Generator[None, pytest.TestReport, pytest.TestReport]":
-    """Show in the report of a failed test what its members logged."""
+    """Add the logs of a failed test's members to its report."""
     report = yield
     if report.failed:
         for each in item.stash.get(_lent, ()):
@@ -109,7 +109,7 @@ def _lend(
     except (CompanionError, MarkError) as error:
         refusal = f"no {request.fixturename} for this test: {error}"
     if refusal:
-        # Not where the error was caught, which would be shown as well.
+        # Fail outside the except block, so that pytest does not show the caught error as well.
         pytest.fail(refusal, pytrace=False)
     lent = request.node.stash.setdefault(_lent, [])
     lent.append(made)
@@ -123,7 +123,7 @@ def _lend(
 def _source(
     config: pytest.Config, module: str, make: "Callable[[Companion], Source[Lent]]"
 ) -> "Source[Lent]":
-    """Return what uses the process of a module, which is started once and ends with the session."""
+    """Return the source that uses a module's process, which runs until the end of the session."""
     from kvorum.testing.companion import Companion
 
     sources = config.stash.setdefault(_sources, {})

@@ -1,7 +1,8 @@
-"""Ports for servers of tests, which are not used again for a while.
+"""Ports for servers of tests, which are not reused for a while.
 
-A program that a test left running may still look for its server. Were the port given to the next
-test, it would find that one's server; so ports stay bound for a while, but are not listened at.
+A program that a test left running may still try to reach its server. If the next test got the same
+port, that program would reach the next test's server. So ports stay bound for a while after their
+use, without a listener.
 """
 
 import socket
@@ -9,20 +10,20 @@ from collections import deque
 
 HOST = "127.0.0.1"
 GONE_PORTS_MAX = 200
-"""So many ports are held back after their use."""
+"""The number of ports that stay bound after their use."""
 
 
 class Ports:
-    """Holds ports of this machine that servers may bind, and nobody who asks for any port gets."""
+    """Reserves ports that servers can bind, but that the kernel gives to no other program."""
 
     def __init__(self) -> None:
         self._held: dict[int, socket.socket] = {}
         self._gone: deque[socket.socket] = deque()
 
     def hold(self) -> int:
-        """Return a free port."""
+        """Reserve and return a free port."""
         holder = socket.socket()
-        # As servers do, which can bind it then as well.
+        # Servers set this option, too, so they can bind the port as well.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((HOST, 0))
         number: int = holder.getsockname()[1]
@@ -30,13 +31,13 @@ class Ports:
         return number
 
     def give_back(self, number: int) -> None:
-        """Let go a port that is used no more, later."""
+        """Release a port that is no longer used, after a while."""
         self._gone.append(self._held.pop(number))
         if len(self._gone) > GONE_PORTS_MAX:
             self._gone.popleft().close()
 
     def close(self) -> None:
-        """Let all of them go."""
+        """Release all ports."""
         for holder in (*self._held.values(), *self._gone):
             holder.close()
         self._held.clear()

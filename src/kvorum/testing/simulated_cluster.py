@@ -1,7 +1,7 @@
-"""What a scenario is given: a simulated cluster, its members, and processes that use it.
+"""The arguments of a scenario: a simulated cluster, its members, and processes that use it.
 
-Everything happens on virtual time. What is killed by the seed's faults is started again by them;
-what the scenario itself kills stays dead until it is restarted, or until the faults are ended.
+Everything happens on virtual time. The seed's faults restart the processes that they kill. A
+process that the scenario itself kills stays dead until it is restarted, or until the faults end.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _PAUSES = (0.2, 2.0, 15.0)
 _CUTS = (0.2, 2.0, 15.0)
 _DOWN_SECONDS = (0.1, 2.0, 10.0)
-"""How long troubles of a process last, at most; one of these by chance."""
+"""Upper limits of a fault's duration for a process; the seed chooses one of them."""
 _LOOK_SECONDS = 0.05
 _AGAIN_SECONDS = 0.2
 
@@ -35,10 +35,10 @@ Main = Callable[[], Coroutine[Any, Any, object]]
 
 
 class SimulatedProcess:
-    """A process of a program's: it can be killed amid its work, and be started again.
+    """A process of the user's program, which can be killed amid its work, and restarted.
 
-    When it is killed nothing of it runs any more, no `finally` and no `except`; its connections are
-    reset, and its leases are left to end by themselves.
+    A kill stops all its code, without running any `finally` or `except`. Its connections are reset,
+    and its leases expire.
     """
 
     def __init__(self, cluster: "SimulatedCluster", main: Main, name: str) -> None:
@@ -50,16 +50,16 @@ class SimulatedProcess:
         self._program: Program | None = None
         self._lives = 0
         self._gap = draw_gap(self._random, cluster._kinds)
-        # Whether faults have killed it, and will start it again.
+        # Whether faults have killed the process, and will start it again.
         self._is_expected = False
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and neither killed nor done; one that is paused runs."""
+        """Whether the process was started, and neither killed nor done; a paused process counts."""
         return self._program is not None
 
     def start(self) -> None:
-        """Start it, unless it runs."""
+        """Start the process, unless it runs."""
         if self._program is not None:
             return
         cluster = self._cluster
@@ -78,25 +78,25 @@ class SimulatedProcess:
     restart = start
 
     def kill(self) -> None:
-        """End it where it is: nothing is cleaned up, and its connections are reset."""
+        """Kill the process: nothing is cleaned up, and its connections are reset."""
         if self._program is not None:
             program, self._program = self._program, None
             program.line("killed", Kind.KILLED)
             program.end()
 
     def pause(self, seconds: float) -> None:
-        """Let it stand still, threads and all, as a process that is stopped or swapped out."""
+        """Pause the process with all its threads, as one that is stopped or swapped out."""
         self._line(f"paused for {seconds:.3f}", Kind.PAUSED, seconds)
         until = self._cluster.now + seconds
         self._process.paused_until = max(self._process.paused_until, until)
 
     def suspend(self, seconds: float) -> None:
-        """Let its machine sleep, as a laptop does: its monotonic clock stands still as well."""
+        """Suspend its machine, as a laptop sleeps: its monotonic clock stands still as well."""
         self._line(f"suspended for {seconds:.3f}", Kind.PAUSED, seconds)
         self._process.suspend(seconds)
 
     def cut_off(self, seconds: float) -> None:
-        """Let nothing pass between it and the cluster for a while."""
+        """Let no bytes pass between the process and the cluster for a while."""
         self._line(f"cut off for {seconds:.3f}", Kind.CUT_OFF, seconds)
         until = self._cluster.now + seconds
         self._process.cut_until = max(self._process.cut_until, until)
@@ -106,7 +106,7 @@ class SimulatedProcess:
             self._program.line(what, kind, seconds)
 
     def _ended(self, task: asyncio.Task[object]) -> None:
-        """Take the end of a life: a real process would end, too, if nobody caught the error."""
+        """Handle the end of a life: an uncaught error would end a real process, too."""
         error = None if task.cancelled() else task.exception()
         if self._program is None:
             return
@@ -123,7 +123,7 @@ class SimulatedProcess:
         if self._is_expected:
             self.start()
 
-    # Troubles by the seed.
+    # Faults by the seed.
 
     def _trouble_later(self) -> None:
         if self._gap and not self._cluster._is_calm:
@@ -152,7 +152,7 @@ class SimulatedProcess:
 
 
 class SimulatedCluster:
-    """A cluster of real members on virtual time; what a scenario is called with."""
+    """A cluster of real members on virtual time, the argument of a scenario."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class SimulatedCluster:
                 return machine
         raise ValueError(f"{name!r} is no member; there are {', '.join(self.members)}")
 
-    # What there is.
+    # Properties.
 
     @property
     def seed(self) -> int:
@@ -191,7 +191,7 @@ class SimulatedCluster:
 
     @property
     def now(self) -> float:
-        """How many virtual seconds have passed; `asyncio`, `time.monotonic` say the same."""
+        """The elapsed virtual seconds; `asyncio` and `time.monotonic` use the same clock."""
         return self._world.now
 
     @property
@@ -201,12 +201,12 @@ class SimulatedCluster:
 
     @property
     def endpoints(self) -> list[str]:
-        """Where clients reach the members: `AsyncClient(cluster.endpoints)`."""
+        """The client endpoints of the members: `AsyncClient(cluster.endpoints)`."""
         return [f"{name}:{CLIENT_PORT}" for name in self.members]
 
     @property
     def leader(self) -> str | None:
-        """The member that leads the newest term, if there is one; nobody may know of it yet."""
+        """The leader of the newest term, if there is one; other members may not know it yet."""
         leaders = [
             machine
             for machine in self._cluster.machines.values()
@@ -219,7 +219,7 @@ class SimulatedCluster:
     def client(self, **options: Any) -> AsyncClient:
         """Return a client of all members, with the options of `AsyncClient`.
 
-        It belongs to the process that calls this, and is gone when that is killed.
+        The client belongs to the calling process, and vanishes when that is killed.
         """
         return AsyncClient(self.endpoints, **options)
 
@@ -227,13 +227,13 @@ class SimulatedCluster:
         """Add a line to the trace."""
         PROGRAM.get().line(text)
 
-    # What a scenario starts.
+    # Processes and tasks of a scenario.
 
     def process(self, main: Main, name: str = "") -> SimulatedProcess:
-        """Start a process that runs a coroutine function, and that faults pause, cut off and kill.
+        """Start a process that runs a coroutine function; faults may pause, cut off and kill it.
 
-        One that was killed by faults is started again by them, and so is one that ends with an
-        error of the store, as supervisors do; any other error that it ends with fails the run.
+        Faults restart a process that they killed, and also one that ends with an error of the
+        store, as supervisors do. Any other error that ends a process fails the run.
         """
         made = SimulatedProcess(self, main, name or f"p{len(self._processes) + 1}")
         if any(each.name == made.name for each in self._processes) or made.name in self.members:
@@ -243,7 +243,7 @@ class SimulatedCluster:
         return made
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], name: str = "") -> asyncio.Task[T]:
-        """Start a task beside the scenario, which no fault stops; an error in it fails the run."""
+        """Start a task beside the scenario; no fault stops it, and an error in it fails the run."""
         task = self._loop.create_task(coroutine, name=name or None, context=self._context.copy())
 
         def ended(task: asyncio.Task[T]) -> None:
@@ -254,10 +254,10 @@ class SimulatedCluster:
         task.add_done_callback(ended, context=self._context)
         return task
 
-    # What a scenario breaks and mends.
+    # Faults and repairs by the scenario.
 
     def kill(self, member: str, *, power_cut: bool = False) -> None:
-        """Kill a member; with a power cut, what it has not synced to its disk is lost."""
+        """Kill a member; with a power cut, it loses the writes that it has not synced."""
         self._machine(member).crash(power_cut=power_cut)
 
     def restart(self, member: str) -> None:
@@ -267,11 +267,11 @@ class SimulatedCluster:
             machine.start()
 
     def pause(self, member: str, seconds: float) -> None:
-        """Let a member stand still."""
+        """Pause a member."""
         self._machine(member).pause(seconds)
 
     def partition(self, *members: str) -> None:
-        """Let nothing pass between these members and the others; clients reach all of them."""
+        """Let no bytes pass between these members and the others; clients reach all of them."""
         side = [self._machine(name).number for name in members]
         others = [number for number in self._cluster.machines if number not in side]
         self._cluster.network.divide(side, others)
@@ -281,7 +281,7 @@ class SimulatedCluster:
         self._cluster.network.heal()
 
     async def heal(self) -> None:
-        """End all faults, start what is down, and return when every member and process works."""
+        """End all faults and restart their victims; return when every member and process works."""
         self._is_calm = True
         self._cluster.stop_faults()
         for process in self._processes:
@@ -294,7 +294,7 @@ class SimulatedCluster:
                 await _insistently(lambda client=client: client.get(b"\0"))  # type: ignore[misc]
 
     async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Return when a condition holds; raises AssertionError if that takes too long."""
+        """Return when a condition holds; raise AssertionError after this many virtual seconds."""
         deadline = self.now + seconds
         while not condition():
             assert self.now < deadline, f"still not so after {seconds:g} virtual seconds"

@@ -1,7 +1,7 @@
-"""Runs a scenario of a user against simulated clusters, one for each seed.
+"""Run a user's scenario against simulated clusters, one for each seed.
 
-A seed decides everything that chance decides: it always gives the same run. One that fails is run
-once more, for its trace, and raised with all that is needed to see it again.
+A seed decides everything random, so a seed always gives the same run. A failing seed runs once more
+to record its trace, and raises an error with all that is needed to reproduce it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ ALL_FAULTS = tuple(KINDS)
 SEEDS = 100
 MEMBERS = 3
 SECONDS_MAX = 3600.0
-"""How long a scenario may take, in virtual seconds."""
+"""The limit of a scenario's duration, in virtual seconds."""
 _ELECTION_SECONDS_MAX = 300.0
 _SHOWN_LINES = 40
 _OPTIONS: dict[str, object] = {
@@ -41,42 +41,42 @@ _OPTIONS: dict[str, object] = {
     "election_ticks": 4,
     "segment_bytes": 65536,
 }
-"""Elections as by default, with fewer heartbeats, which are most of the work; small files."""
-# What members do among themselves, which few want to read: messages, jobs, what was applied, logs.
+"""Default election timeouts, but fewer heartbeats, which cause most of the work; small files."""
+# Events inside members that few readers want: messages, jobs, applied entries, logs.
 _INNER = re.compile(r"^ *[\d.]+ m\d+ +([<>x] |did |applied |sends |[DIW] )")
 
 Scenario = Callable[[SimulatedCluster], Coroutine[Any, Any, object]]
 
 
 class SimulationError(AssertionError):
-    """A scenario failed; the error that it failed with is the cause of this one."""
+    """A scenario failed; its error is the cause of this one."""
 
     def __init__(self, message: str, seed: int, trace: str, picture: str) -> None:
         super().__init__(message)
         self.seed = seed
-        """The seed that failed, which fails again."""
+        """The seed that failed, and fails again."""
         self.trace = trace
-        """Everything that happened, a line for each event; docs/simulation.md has the legend."""
+        """All events, one per line; docs/simulation.md has the legend."""
         self.picture = picture
-        """The same as a page of HTML."""
+        """The events as a page of HTML."""
 
 
 @dataclass(slots=True)
 class Simulated:
-    """What was simulated without a failure."""
+    """The result of a simulation without a failure."""
 
     seeds: int = 0
     seconds: float = 0.0
-    """Virtual seconds, in all runs together."""
+    """Virtual seconds, summed over all runs."""
     faults: dict[str, int] = field(default_factory=dict)
-    """The faults that happened, by kind."""
+    """The number of faults that happened, by kind."""
     trace: str = ""
-    """Everything that happened, if one seed was asked for."""
+    """All events, if `seed` was given."""
 
 
 @dataclass(slots=True, frozen=True)
 class _Test:
-    """The scenario of a test, with what the test was called with."""
+    """The scenario of a test, with the arguments of the test."""
 
     scenario: Callable[..., Coroutine[Any, Any, object]]
     arguments: tuple[Any, ...]
@@ -88,7 +88,7 @@ class _Test:
 
 @dataclass(slots=True, frozen=True)
 class _Plan:
-    """What is run, but for the seed."""
+    """The parameters of a run, except the seed."""
 
     scenario: Scenario
     members: int
@@ -96,7 +96,7 @@ class _Plan:
     seconds_max: float
 
     def call(self, seed: int, extra: str = "") -> str:
-        """Return the call that runs it with a seed."""
+        """Return the source of a call that reproduces a seed."""
         name = getattr(self.scenario, "__qualname__", repr(self.scenario))
         told = f"seed={seed}, members={self.members}"
         if self.faults != ALL_FAULTS:
@@ -120,15 +120,15 @@ def simulate(
 ) -> Simulated:
     """Run a scenario once for each seed, each time against a new simulated cluster.
 
-    `seeds` are so many from 0 on, or the seeds themselves; `seed` is one alone, whose trace is
-    returned. `faults` are the kinds that may happen, of kill, pause, partition, network, disk and
-    processes; a seed draws some of them. A picture of a seed that was asked for, or of the one that
-    failed, is written to the file `picture`.
+    `seeds` is a number of seeds from 0 on, or the seeds themselves. `seed` is a single seed, whose
+    trace is returned. `faults` are the kinds that may happen: kill, pause, partition, network, disk
+    and processes; a seed draws some of them. If `picture` names a file, the run of `seed`, or of
+    the seed that failed, is drawn there.
 
-    Raises SimulationError for the first seed that fails: an assertion, or any other error that
-    the scenario does not catch, or a scenario that does not end within `seconds_max`.
+    Raise SimulationError for the first seed that fails: by an assertion, by any other error that
+    the scenario does not catch, or because the scenario does not end within `seconds_max`.
     """
-    # Runners of tests show the scenario's own frames, which are in the cause.
+    # Hide this frame: test runners show the scenario's own frames, which are in the cause.
     __tracebackhide__ = True
     if asyncio._get_running_loop() is not None:
         raise RuntimeError("simulate() has a loop of its own; call it from a plain function")
@@ -149,9 +149,9 @@ def simulate(
 
 
 def simulated(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., None]]:
-    """Make a plain test of a scenario: `@simulated(seeds=100)`, with options of `simulate`.
+    """Turn a scenario into a plain test: `@simulated(seeds=100)`, with options of `simulate`.
 
-    What the scenario takes beside the cluster, which comes first, the test takes: fixtures, and
+    The scenario's first parameter is the cluster. The test takes the other ones, as fixtures and
     parameters.
     """
 
@@ -162,7 +162,7 @@ def simulated(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., No
             __tracebackhide__ = True
             simulate(_Test(scenario, arguments, named), **options)
 
-        # Not by functools.wraps: runners of tests would look for a fixture for the cluster.
+        # functools.wraps would make test runners look for a fixture for the cluster.
         functools.update_wrapper(test, scenario)
         del test.__wrapped__  # type: ignore[attr-defined]
         test.__signature__ = inspect.Signature(others)  # type: ignore[attr-defined]
@@ -174,7 +174,7 @@ def simulated(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., No
 def _check(
     plan: _Plan, seed: int, done: Simulated, trace: Trace | None, picture: str | Path | None
 ) -> None:
-    """Run a seed; raises SimulationError if it fails."""
+    """Run a seed; raise SimulationError if it fails."""
     __tracebackhide__ = True
     run = _Run(plan, seed, trace)
     error = run.run()
@@ -236,7 +236,7 @@ class _Run:
         self.given: SimulatedCluster | None = None
 
     def run(self) -> BaseException | None:
-        """Run it; return what it failed with."""
+        """Run the scenario; return its error, or None."""
         directory = tempfile.mkdtemp(prefix="kvorum-sim-", dir=memory_directory())
         try:
             with collecting_seldom():
@@ -272,7 +272,7 @@ class _Run:
         return error
 
     def _go(self, loop: VirtualLoop, program: Program) -> None:
-        """Run until the scenario is done; raises what it failed with."""
+        """Run until the scenario is done; raise its error."""
         __tracebackhide__ = True
         world, plan, given = self.world, self.plan, self.given
         assert given is not None and self.cluster is not None
@@ -295,7 +295,8 @@ class _Run:
         if trace is not None:
             trace.moments.end = self.world.now
             if error is not None:
-                # One line: runners of tests explain assertions in those that follow.
+                # A single line, because test runners add explanations of assertions on further
+                # lines.
                 told = f"{type(error).__name__}: {error}".splitlines()[0]
                 trace.line(self.world.now, "!!!", told)
                 if not isinstance(error, Violation):

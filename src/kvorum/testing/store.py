@@ -1,4 +1,4 @@
-"""A store for one test, and where it comes from."""
+"""A store for one test, and the source of such stores."""
 
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from kvorum.testing.options import Options
 
 KINDS_MAX = 4
-"""Of so many kinds, those used last, a store is asked for ahead of the next test."""
+"""The number of kinds, the last used ones, for which the next store is requested ahead."""
 
 
 class Store(Access):
-    """A fresh, empty store: one member, in memory, that nobody else uses."""
+    """A fresh, empty store for one test: one member, in memory."""
 
     def __init__(
         self,
@@ -31,55 +31,56 @@ class Store(Access):
     ) -> None:
         super().__init__((url,), certificates, auth=auth)
         self.url: str = url
-        """Where clients reach it."""
+        """The client URL."""
         self._companion = companion
         self._number = number
 
     @property
     def address(self) -> str:
-        """Its host and port, for clients that take no URL."""
+        """The host and port, for clients that take no URL."""
         return self.url.partition("://")[2]
 
     def client(
         self, *, user: str | None = None, password: str = "", timeout: float = CLIENT_SECONDS
     ) -> "Client":
-        """Return a client of it, which is closed with the test at the latest.
+        """Return a client of the store, which is closed at the end of the test at the latest.
 
-        With auth it is `root`, unless another user is given; with "" nobody logs in.
+        With auth the client logs in as `root`, unless another user is given; with "" it does not
+        log in.
         """
         return self._open(self.urls, user, password, timeout)
 
     def async_client(
         self, *, user: str | None = None, password: str = "", timeout: float = CLIENT_SECONDS
     ) -> "AsyncClient":
-        """Return a client for the loop in which it is used first, with which it is closed."""
+        """Return a client for the event loop that first uses it, closed with that loop."""
         return self._open_async(self.urls, user, password, timeout)
 
     @property
     def log(self) -> str:
-        """What the member has logged so far."""
+        """The member's log so far."""
         text: str = self._companion.ask("log", number=self._number)["text"]
         return text
 
     def logs(self) -> list[tuple[str, str]]:
-        """Return what reports of failed tests show: titles and texts."""
+        """Return the sections of a failed test's report: titles and texts."""
         return [("kvorum log", last_lines(self.log))]
 
     def end(self) -> None:
-        """Give it up, and all clients of it."""
+        """Release the store, and close all its clients."""
         self.end_clients()
         self._companion.tell("drop", number=self._number)
 
 
 class Stores:
-    """Where fresh stores come from. The next one of a kind is asked for while the last is used."""
+    """Provides fresh stores. While a test uses one, the next of its kind is already requested."""
 
     def __init__(self, companion: Companion) -> None:
         self._companion = companion
         self._next: dict[Options, Future[Answer]] = {}
 
     def take(self, options: "Options", certificates: "Certificates | None") -> Store:
-        """Return a fresh store; raises CompanionError with the reason why there is none."""
+        """Return a fresh store; raise CompanionError, with the reason, if none can start."""
         asked = self._next.pop(options, None) or self._ask(options, certificates)
         found = answered(asked)
         self._next[options] = self._ask(options, certificates)

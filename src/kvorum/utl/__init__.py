@@ -1,5 +1,5 @@
-"""`kvorumutl`: works on files of members that do not run, as etcd's `etcdutl` does.
+"""`kvorumutl`: work on files of stopped members, as etcd's `etcdutl` does.
 
-`main` has the command line; every other module is one thing it can do. Files that are only read are
-never changed, and what is made appears under its final name complete or not at all.
+`main` has the command line; every other module implements one command. Commands that only read
+files never change them, and results appear under their final names complete or not at all.
 """

@@ -1,6 +1,7 @@
 """The commands of `kvorumutl` and their flags: those of etcdutl 3.7, and our own.
 
-Our own cannot be shortened, so that everything that is short for a command of etcdutl stays so.
+Our own commands cannot be abbreviated, so that every abbreviation of an etcdutl command keeps its
+meaning.
 """
 
 from kvorum.cli.commands import Command, Flag
@@ -34,7 +35,7 @@ RESTORE_FLAGS = (
     Flag("initial-advertise-peer-urls", "string", "Of this member", "http://localhost:2380"),
     Flag("initial-cluster", "string", "All new members", "default=http://localhost:2380"),
     Flag("initial-cluster-token", "string", "Makes the cluster's id its own", "etcd-cluster"),
-    # The database reserves its room by itself; the flag is accepted so that scripts still work.
+    # The database reserves its own address space; the flag is accepted so that scripts still work.
     Flag("initial-memory-map-size", "uint", "Accepted; it has no effect"),
     Flag("mark-compacted", "bool", "Compact up to the raised revision; goes with --bump-revision"),
     Flag("name", "string", "Of this member", "default"),
@@ -176,4 +177,4 @@ ROOT = Command(
         Command("help", "Shows the help of a command", "kvorum.cli.about:show_help", "[command]"),
     ),
 )
-"""The whole tree."""
+"""The whole command tree."""

@@ -1,7 +1,7 @@
-"""`defrag`: the database of a stopped member written anew, without the pages it has freed.
+"""`defrag`: rewrite the database of a stopped member, without its free pages.
 
-The new one is made beside the old one and replaces it when it is complete and durable; a member of
-either kind removes what a killed attempt left.
+The new database is written beside the old one and replaces it when it is complete and durable. A
+member of either kind removes the leftovers of a killed attempt.
 """
 
 import os
@@ -47,12 +47,12 @@ def run(invocation: Invocation) -> None:
 def defragment(
     files: Files, environments: Environments, directory: DataDirectory, seconds: float
 ) -> None:
-    """Replace the database by one without free pages; a running member is waited for so long."""
+    """Replace the database by one without free pages; wait this long for a running member."""
     with stopped(files, directory, seconds):
         if not is_ours(directory):
             rewrite_image(files, database_of(directory))
             return
-        # Without a quota: what is there must fit, whatever was configured.
+        # Without a quota, because the existing data must fit, whatever was configured.
         path = str(backend_of(directory))
         backend = open_backend(files, environments, path, quota_bytes=-1)
         try:
@@ -63,7 +63,7 @@ def defragment(
 
 
 def rewrite_image(files: Files, database: Path) -> None:
-    """Replace a file of etcd's by one with the same buckets; owner and mode stay."""
+    """Replace a file of etcd's by one with the same buckets; keep owner and mode."""
     temporary = database.with_name(TEMPORARY_NAME)
     temporary.unlink(missing_ok=True)
     image = open_image(files, str(database))
@@ -79,7 +79,7 @@ def rewrite_image(files: Files, database: Path) -> None:
         before = database.stat()
         temporary.chmod(before.st_mode & 0o7777)
         if os.geteuid() == 0:
-            # Or the user that etcd runs as could not open it any more.
+            # Otherwise etcd's user could not open the file any more.
             os.chown(temporary, before.st_uid, before.st_gid)
         files.rename(str(temporary), str(database))
         files.sync_directory(str(database.parent))

@@ -1,7 +1,7 @@
-"""`hashkv`: the hash that members with the same history agree on, from files alone.
+"""`hashkv`: compute, from files alone, the hash that members with the same history agree on.
 
-It is computed from a snapshot, a database file of etcd's, or a data directory of ours. A compaction
-that was begun counts as done, as it does when a member starts from the same files.
+The source is a snapshot, a database file of etcd's, or a data directory of ours. A scheduled
+compaction counts as done, as it does when a member starts from the same files.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ _COMPACTIONS = (SCHEDULED_COMPACT_REVISION, FINISHED_COMPACT_REVISION)
 
 
 def run(invocation: Invocation) -> None:
-    """Print the hash of a file's keys."""
+    """Print the hash of the keys in a file or directory."""
     invocation.require_arguments(1)
     output = invocation.output
     path = Path(invocation.arguments[0])
@@ -43,7 +43,8 @@ def run(invocation: Invocation) -> None:
         path = database_of(directory)
     with ExitStack() as stack:
         if path.is_file():
-            # A directory of ours can be read beside its member.
+            # The member of a directory of ours may run at the same time, so no lock is needed
+            # there.
             lock = etcd_lock(path, invocation.seconds("timeout"), is_shared=True)
             stack.enter_context(lock)
         environments = LmdbEnvironments(native_rows())
@@ -60,13 +61,13 @@ def run(invocation: Invocation) -> None:
 
 
 def hash_kv(files: Files, environments: Environments, path: str, revision: int) -> HashKV:
-    """Hash the keys at a revision, 0 for the newest."""
+    """Hash the keys at a revision; 0 means the newest."""
     native = environments.native
     if not Path(path).is_dir():
         with opened_snapshot(files, path, HashCheck.TOLD) as image:
             facts, last = Facts(image), image.last_key(KEY)
         walk = partial(_image_walk, files, path, native)
-        # Their checksums were made while they were read.
+        # Reading an image computes the rows' checksums, so none of them can be wrong.
         hashing = Hashing(walk=walk, blame=lambda _: None, native=native)
         return _hash_kv(hashing, facts, last, revision)
     directory = Path(path) / "member" / "backend"
@@ -82,7 +83,7 @@ def hash_kv(files: Files, environments: Environments, path: str, revision: int) 
 def _image_walk(
     files: Files, path: str, native: NativeRows | None
 ) -> Iterator[Iterator[list[Row]]]:
-    # An image can be walked only once, so each walk opens it anew.
+    # An image can be walked only once, so each walk opens it again.
     with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
         yield image_rows(image, native)
 

@@ -1,7 +1,7 @@
 """The `kvorumutl` command. Commands, flags, outputs and exit codes are etcdutl's where it has them.
 
-That is 128 for wrong arguments, 4 for a format that a result does not have, 2 for a database that
-is in use, 1 for everything else that failed.
+The exit codes are 128 for wrong arguments, 4 for a format that a result does not have, 2 for a
+database in use, 1 for every other failure.
 """
 
 from kvorum.cli.invocation import Invocation

@@ -1,9 +1,9 @@
-"""`migrate`: the data directory of a stopped etcd into one of ours, and back.
+"""`migrate`: convert the data directory of a stopped etcd into one of ours, and back.
 
 The new directory is the same member of the same cluster, with its ids, its vote and its log. The
-last entry whose effects the database holds becomes the snapshot it begins at, and only the log
-after that is copied. The old directory is read and left as it is; it must not be started again once
-the new one has been.
+last entry whose effects the database holds becomes the snapshot at which the log starts, and only
+the entries after it are copied. The old directory is only read. It must not be started again once
+the new one has been started.
 """
 
 import fcntl
@@ -37,16 +37,16 @@ from kvorum.wal.version import minimal_etcd_version
 
 OLDEST, OWN, NEWEST = Version(3, 4), Version(3, 7), Version(3, 8)
 _STORAGE_VERSION_MIN = Version(3, 6)
-# What an entry of a log takes beside its data, at most.
+# The size of a log entry beside its data, at most.
 _ENTRY_BYTES = 64
-# Pages of an image are filled to nine tenths, and entries have two bytes more than ours.
+# Pages of an image are filled to nine tenths, and its entries have two bytes more than ours.
 _IMAGE_BYTES_MAX_PERCENT = 120
 
 
 def from_etcd(
     files: Files, environments: Environments, source: DataDirectory, target: DataDirectory
 ) -> None:
-    """Make a data directory of ours from an etcd's."""
+    """Convert an etcd's data directory into one of ours."""
     database = source.snap / "db"
     _require(files, source, database, "an etcd")
     with ExitStack() as stack:
@@ -81,7 +81,7 @@ def to_etcd(
     target: DataDirectory,
     version: Version | None = None,
 ) -> None:
-    """Make a data directory that an etcd of a version, or the cluster's own, can start from."""
+    """Convert our data directory for an etcd of this version, or of the cluster's version."""
     backend = source.member / "backend"
     _require(files, source, backend / "CURRENT", "a kvorum")
     with ExitStack() as stack:
@@ -139,7 +139,7 @@ def _require(files: Files, source: DataDirectory, sign: Path, owner: str) -> Non
 def _newest_database(
     files: Files, source: DataDirectory, snapshot: Snapshot | None
 ) -> tuple[str, Facts]:
-    """Return the database that counts: a received one, if its snapshot is committed, goes first."""
+    """Return the current database: a received one, if its snapshot is newer than the main file."""
     path = str(source.snap / "db")
     facts = _facts(files, path)
     if snapshot is not None and facts.index < snapshot.index:
@@ -155,13 +155,13 @@ def _newest_database(
 
 
 def _applied(files: Files, source: DataDirectory) -> int:
-    """Return the last entry whose effects the database holds, or one that waits to replace it."""
+    """Return the newest applied index of the database and of received databases."""
     received = (database_index(name) or 0 for name in files.list(str(source.snap)))
     return max([_facts(files, str(source.snap / "db")).index, *received])
 
 
 def _is_lowered(facts: Facts, cluster: Cluster) -> bool:
-    """Lower the version of a cluster that is newer than ours; return whether it was."""
+    """Lower the version of a cluster that is newer than ours; return whether this was needed."""
     if cluster.version is None or cluster.version.level <= OWN:
         return False
     if len(cluster.members) > 1:
@@ -170,7 +170,7 @@ def _is_lowered(facts: Facts, cluster: Cluster) -> bool:
             f"'etcdctl downgrade enable {OWN.major}.{OWN.minor}', downgrade all members, and "
             "migrate then; or restore a snapshot as a new cluster"
         )
-    # Nobody else has a say.
+    # The cluster has one member, so nobody else must agree.
     for bucket, name in ((CLUSTER, CLUSTER_VERSION), (META, STORAGE_VERSION)):
         facts.buckets[bucket][name] = str(OWN).encode()
     return True
@@ -194,7 +194,7 @@ def _facts(files: Files, path: str) -> Facts:
 
 
 def _behind(log: LogContent, snapshot: Snapshot | None, facts: Facts) -> History:
-    """Return the history that begins at the last entry in the database."""
+    """Return the history that starts at the database's applied index."""
     index = facts.index
     if not index:
         return History(log.metadata, None, log.entries, log.state)
@@ -234,12 +234,12 @@ def _behind(log: LogContent, snapshot: Snapshot | None, facts: Facts) -> History
 
 
 def _lower(facts: Facts, log: LogContent, version: Version | None) -> None:
-    """Mark the database with a version that etcd can start from."""
+    """Set a version in the database from which etcd can start."""
     present = facts.cluster(log.metadata).version
     target = version or present or NEWEST
     if not OLDEST <= target <= NEWEST:
         raise CommandError(f"target version {target}: expected one from {OLDEST} to {NEWEST}")
-    # An etcd raises the version by itself.
+    # An etcd raises the version on its own.
     target = min(target, OWN)
     if present is None or target < present:
         facts.buckets[CLUSTER][CLUSTER_VERSION] = str(target).encode()
@@ -250,7 +250,7 @@ def _lower(facts: Facts, log: LogContent, version: Version | None) -> None:
 
 
 def _check_entries(entries: Sequence[Entry], target: Version | None) -> None:
-    """Refuse entries that would stop an etcd of the target's version."""
+    """Refuse entries that would stop an etcd of the target version."""
     assert target is not None, "it was set above"
     needed = Version(*minimal_etcd_version(entries))
     for entry in entries:
@@ -269,7 +269,7 @@ def _check_entries(entries: Sequence[Entry], target: Version | None) -> None:
 
 @contextmanager
 def _unlocked(database: Path) -> Iterator[None]:
-    """Make sure that no etcd uses a database for as long as the block takes."""
+    """Make sure that no etcd uses a database during the block."""
     with database.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -280,7 +280,7 @@ def _unlocked(database: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(files: Files, path: Path) -> Iterator[None]:
-    """Keep a kvorum from starting for as long as the block takes."""
+    """Keep a kvorum from starting during the block."""
     if not path.exists():
         yield
         return

@@ -1,7 +1,7 @@
-"""`migrate`: a member's storage version changed, or the member moved between etcd and Kvorum.
+"""`migrate`: change a member's storage version, or move the member between etcd and Kvorum.
 
-Without `--output-dir` it is etcdutl's command, which changes a directory in place; with it the
-directory is left as it is, and one of the other server's kind is made.
+Without `--output-dir` it is etcdutl's command, which changes a directory in place. With
+`--output-dir` it leaves the directory unchanged, and writes one for the other server.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A result that is a row of named columns, in the formats of etcdutl."""
+"""Print a result, a row of named columns, in the formats of etcdutl."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,22 +7,22 @@ from kvorum.cli.output import Output, table_text
 
 
 class Column(NamedTuple):
-    """A value under its names, which differ between the formats, as some values do."""
+    """A value with its names; the names, and some values, differ between the formats."""
 
     heading: str
     field: str
     key: str
     value: int | str
     text: str
-    """As simple lines and tables show it: a hash may be hexadecimal where people read it."""
+    """The value in simple lines and tables: a hash may be hexadecimal where people read it."""
 
 
 def print_row(output: Output, columns: Sequence[Column]) -> None:
-    """Print a result."""
+    """Print a result in the format that the command line chose."""
 
     def fields(_: Sequence[Column]) -> None:
         for column in columns:
-            # Without quotes, text too.
+            # No quotes, around text values either.
             output.line(f'"{column.field}" : {column.value}')
 
     output.show(

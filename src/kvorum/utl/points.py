@@ -1,7 +1,7 @@
-"""`restore`: a data directory from an archive of backups, as the store was at some point.
+"""`restore`: create a data directory from an archive of backups, as of a revision or a time.
 
-Unless told otherwise it raises revisions and marks the old ones as compacted: no watcher and no
-cache of the lost cluster takes the restored one for its continuation.
+By default the command raises revisions and marks the old ones as compacted, so that no watcher and
+no cache of the lost cluster takes the restored cluster for its continuation.
 """
 
 import sys

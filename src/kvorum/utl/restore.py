@@ -1,6 +1,6 @@
-"""`snapshot restore`: the data directory of a new member, with the keys of a snapshot.
+"""`snapshot restore`: create the data directory of a new member, with the keys of a snapshot.
 
-The keys, leases, users and alarms are the snapshot's; members, ids and the log begin anew, so that
+The keys, leases, users and alarms come from the snapshot. Members, ids and the log are new, so that
 the new cluster can never be mistaken for the old one. Every member of the new cluster is restored
 from the same snapshot with the same list of members, each under its own name.
 """
@@ -97,7 +97,7 @@ def run(invocation: Invocation) -> None:
 
 
 def options_of(invocation: Invocation, path: str, *, is_compacted: bool) -> RestoreOptions:
-    """Return what the flags say of a snapshot that is restored."""
+    """Return the options that the flags give for restoring a snapshot."""
     return RestoreOptions(
         path=path,
         name=invocation.text("name"),
@@ -118,7 +118,7 @@ def restore(
     options: RestoreOptions,
     changed: Callable[[Content], Content] | None = None,
 ) -> Path:
-    """Make the data directory and return it; its content is the snapshot's, changed."""
+    """Create the data directory and return it; `changed` transforms the snapshot's content."""
     if bool(options.bump_revision) != options.mark_compacted:
         raise CommandError("--mark-compacted required if --revision-bump > 0", BAD_ARGUMENTS)
     members = _members(options)
@@ -156,7 +156,7 @@ def restore(
 
 
 class _StandardError:
-    """Where etcdutl logs, in the form in which it does."""
+    """Writes log lines to standard error, in etcdutl's format."""
 
     def write(self, line: Line) -> None:
         """Write a line."""
@@ -164,7 +164,7 @@ class _StandardError:
 
 
 def _tell_added(members: list[Member]) -> None:
-    """Log each member of the new cluster as etcdutl does: scripts wait for these lines."""
+    """Log each member of the new cluster as etcdutl does, because scripts wait for these lines."""
     logger = Logger([_StandardError()])
     cluster = cluster_id(member.id for member in members)
     for member in members:
@@ -181,7 +181,7 @@ def _tell_added(members: list[Member]) -> None:
 
 
 def _check_file(path: str) -> None:
-    """Refuse what cannot be a snapshot, in the words that etcd has when it reads the digest."""
+    """Refuse a file that cannot be a snapshot, with etcd's words for reading the digest."""
     file = Path(path)
     if not file.exists():
         raise CommandError(f"open {path}: no such file or directory")
@@ -204,12 +204,12 @@ def _members(options: RestoreOptions) -> list[Member]:
     except UrlError as error:
         raise CommandError(str(error)) from error
     except BootstrapError as error:
-        # What is wrong with a URL is told without what surrounds it at a server's start.
+        # Report only the problem of the URL, without the context that a server's start adds.
         raise CommandError(str(error.__cause__ or error)) from error
 
 
 def _resolved(url: str) -> str:
-    """Return a URL with the address of its host, or as it is if nobody knows the host."""
+    """Return a URL with its host resolved to an address; unchanged if that fails."""
     parts = urlsplit(url)
     if parts.scheme.startswith("unix") or parts.hostname == "localhost":
         return url
@@ -221,7 +221,7 @@ def _resolved(url: str) -> str:
 
 
 def _renewed(facts: Facts, members: list[Member]) -> Facts:
-    """Make a database say that nothing but these members was ever agreed on."""
+    """Replace the members and the applied index in a database's facts by those of a new cluster."""
     facts.buckets[MEMBERS_REMOVED].clear()
     facts.buckets[MEMBERS] = {f"{each.id:x}".encode(): encode_member(each) for each in members}
     facts.set_applied(len(members), _TERM, _voters(members))
@@ -229,9 +229,9 @@ def _renewed(facts: Facts, members: list[Member]) -> Facts:
 
 
 def _bumped(content: SealedContent, facts: Facts, bump: int) -> SealedContent:
-    """Raise the newest revision by a marker row, and have everything before it compacted.
+    """Raise the newest revision by a marker row, and schedule the compaction of all before.
 
-    So no watcher of the lost cluster resumes here as if it had missed nothing.
+    This keeps a watcher of the lost cluster from resuming here as if it had missed nothing.
     """
 
     def marked(pieces: SealedPieces) -> SealedPieces:
@@ -244,7 +244,7 @@ def _bumped(content: SealedContent, facts: Facts, bump: int) -> SealedContent:
         facts.buckets[META][SCHEDULED_COMPACT_REVISION] = mark
         yield [(mark, seal_value(mark, b""))]
 
-    # Bucket `meta` comes after bucket `key`, so the marker is known by then.
+    # Bucket `meta` comes after bucket `key`, so the marker is known when `meta` is written.
     for bucket, pieces in content:
         yield bucket, marked(pieces) if bucket == KEY else pieces
 
@@ -254,7 +254,7 @@ def _voters(members: list[Member]) -> ConfState:
 
 
 def _history(members: list[Member], metadata: bytes, document: bytes) -> History:
-    """Return the history of a cluster in which its members were added and nothing else."""
+    """Return the history of a cluster whose only entries add its members."""
     entries = [
         Entry(kind, _TERM, index, data)
         for index, (kind, data) in enumerate(map(encode_conf_change, bootstrap_changes(members)), 1)

@@ -1,6 +1,7 @@
-"""`snapshot save`: a snapshot of a running member, through the client API.
+"""`snapshot save`: fetch a snapshot of a running member, through the client API.
 
-The file gets its name only when all of it has arrived, its SHA-256 is right, and it is durable.
+The file gets its name only after it has arrived completely, its SHA-256 is right, and it is
+durable.
 """
 
 from pathlib import Path
@@ -11,7 +12,7 @@ from kvorum.client import CallError, Client, KvorumError
 from kvorum.offline.progress import Progress
 
 REACH_SECONDS_MAX = 5.0
-"""How long it is tried to reach the member; the snapshot itself may take as long as it takes."""
+"""The limit for reaching the member; the snapshot itself has no limit."""
 
 
 def run(invocation: Invocation) -> None:
@@ -54,7 +55,7 @@ def _client(invocation: Invocation, endpoint: str) -> Client:
 
 
 def _save(client: Client, path: Path) -> str:
-    """Write the file; return the version of its storage."""
+    """Write the snapshot to a file; return the version of its storage."""
     client.maintenance.status()
     with Progress("saving", 0) as progress:
         came = 0

@@ -1,7 +1,7 @@
-"""`snapshot status`: what is in a snapshot file, all of which is read and checked.
+"""`snapshot status`: read and check a whole snapshot file, and describe its content.
 
-etcd's tool takes files whose rows no member would have written, as long as the tree is whole and
-the values can be decoded. Such a file gets a second look, by those rules.
+etcd's tool accepts files with rows that no member would write, as long as the tree is undamaged and
+the values can be decoded. A file that our check refuses is checked again by those rules.
 """
 
 import sys
@@ -77,7 +77,7 @@ def _status(path: str) -> Status:
 
 
 def tolerant_status(image: Image) -> Status:
-    """Return what etcd's tool says of a file; raises CommandError where that refuses it."""
+    """Return the status that etcd's tool reports; raise CommandError where that tool refuses."""
     value, revision, version = 0, 0, ""
     live: set[bytes] = set()
     for bucket in image.buckets():

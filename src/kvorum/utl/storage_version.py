@@ -1,8 +1,9 @@
-"""`migrate` in place: the version of a stopped member's storage, raised or lowered.
+"""`migrate` in place: raise or lower the version of a stopped member's storage.
 
-A version says which etcd may start from the directory. Versions differ in one entry of the database
-so far; to lower one, the log must have nothing that the older version does not know. The change is
-one transaction of the database, of an etcd's as of ours: it happens or it does not.
+The version decides which etcd may start from the directory. So far versions differ in one entry of
+the database. To lower a version, the log must have no entry that the older version does not know.
+The change is one transaction, in a database of etcd's as well as of ours: it happens completely or
+not at all.
 """
 
 import sys
@@ -28,7 +29,7 @@ from kvorum.wal.version import minimal_etcd_version
 
 OLDEST: Final = Version(3, 5)
 KNOWN: Final = (Version(3, 6), Version(3, 7))
-"""Versions that a storage says it has; one of 3.5 says nothing."""
+"""Versions that a storage names; a storage of 3.5 names none."""
 
 
 def run(invocation: Invocation) -> None:
@@ -49,9 +50,9 @@ def change_version(
     *,
     is_forced: bool = False,
 ) -> None:
-    """Give the storage of a stopped member a version, and tell what was done.
+    """Set the storage version of a stopped member, and report the changes.
 
-    With `is_forced` it gets the version even if there is no way to it, or if the log forbids it.
+    With `is_forced` the version is set even if no migration path exists, or if the log forbids it.
     """
     with opened_database(files, environments, directory) as database:
         facts = Facts(database)
@@ -111,7 +112,7 @@ def _detected(facts: Facts) -> Version:
 
 
 def _needed_version(files: Files, directory: DataDirectory) -> Version:
-    """Return the oldest version that knows all entries of the log behind its last snapshot."""
+    """Return the oldest version that knows all entries of the log after its last snapshot."""
     try:
         snapshots = valid_snapshots(files, str(directory.log))
     except (WalError, OSError) as error:
@@ -124,7 +125,7 @@ def _needed_version(files: Files, directory: DataDirectory) -> Version:
 
 
 def _steps(present: Version, target: Version) -> list[Version]:
-    """Return the versions on the way, one minor at a time."""
+    """Return the versions on the migration path, one minor version at a time."""
     if present.major != target.major:
         raise CommandError(
             "cannot create migration plan: changing major storage version is not supported"

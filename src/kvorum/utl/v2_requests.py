@@ -1,8 +1,8 @@
-"""Requests of etcd's version 2 in a log, which etcd 3.5 still writes about the cluster itself.
+"""Translate requests of etcd's version 2 in a log; etcd 3.5 still writes them about the cluster.
 
-A member publishes its name and client URLs by one, and the leader the cluster's version. Both have
-a form of version 3 with the same effect, which replaces them in the log. No other request of
-version 2 affects a database; an empty entry replaces it.
+A member publishes its name and client URLs with such a request, and the leader the cluster's
+version. Both have a form of version 3 with the same effect, which replaces them in the log. No
+other request of version 2 affects a database; an empty entry replaces it.
 """
 
 import json
@@ -19,7 +19,7 @@ _VERSION = "/0/version"
 
 
 def translated(entry: Entry) -> Entry:
-    """Return an entry with its request in the form of version 3."""
+    """Return an entry with its request translated to version 3."""
     data = entry.data
     if entry.type != EntryType.NORMAL or not is_v2_request(data):
         return entry
@@ -29,7 +29,7 @@ def translated(entry: Entry) -> Entry:
 def _translate(data: bytes) -> bytes:
     number, offset = read_varint(data, 1)
     texts = {}
-    # Method, path and value come first, in the order of their numbers.
+    # Method, path and value come first, in the order of their field numbers.
     for tag in (V2_METHOD, _PATH, _VALUE):
         if offset < len(data) and data[offset] == tag:
             length, start = read_varint(data, offset + 1)

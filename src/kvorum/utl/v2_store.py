@@ -1,7 +1,7 @@
-"""`check v2store`: whether a directory still has content of etcd's version 2, in etcd 3.6's words.
+"""`check v2store`: find content of etcd's version 2 in a directory; prints etcd 3.6's words.
 
-etcd 3.6 and later do not start from a directory with keys of version 2, in the document that a
-snapshot carries or in entries of the log.
+etcd 3.6 and later do not start from a directory with keys of version 2, be they in the document of
+a snapshot or in entries of the log.
 """
 
 import json
@@ -19,11 +19,11 @@ from kvorum.utl.v2_requests import translated
 from kvorum.wal import exists as log_exists
 
 _OF_THE_CLUSTER = "0"
-"""The part of the store that etcd keeps for itself."""
+"""The part of the store that holds etcd's own data."""
 
 
 def run(invocation: Invocation) -> None:
-    """Look for content of version 2."""
+    """Search a data directory for content of version 2."""
     invocation.require_flags("data-dir")
     wal = invocation.text("wal-dir")
     directory = DataDirectory(Path(invocation.text("data-dir")), Path(wal) if wal else None)
@@ -45,7 +45,7 @@ def run(invocation: Invocation) -> None:
 
 
 def has_custom_content(document: bytes) -> bool:
-    """Whether a snapshot's document has keys of users; what is no document has none."""
+    """Return whether a snapshot's document has keys of users; an empty document has none."""
     try:
         children = json.loads(document)["Root"]["Children"] or {}
         return any(
@@ -59,7 +59,7 @@ def has_custom_content(document: bytes) -> bool:
 
 
 def has_custom_requests(entries: Sequence[Entry]) -> bool:
-    """Whether a log has requests of version 2 other than those about the cluster itself."""
+    """Return whether a log has requests of version 2 other than those about the cluster itself."""
     return any(
         entry.type == EntryType.NORMAL and is_v2_request(entry.data) and not translated(entry).data
         for entry in entries

@@ -1,4 +1,4 @@
-"""`verify`: whether the files of a stopped member are whole and fit each other."""
+"""`verify`: check that the files of a stopped member are undamaged and consistent."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from kvorum.utl.output import Column, print_row
 
 
 def run(invocation: Invocation) -> None:
-    """Verify a data directory, and print what its files say."""
+    """Verify a data directory, and print the indexes, the term and the counts of its files."""
     invocation.require_flags("data-dir")
     output = invocation.output
     wal = invocation.text("wal-dir")

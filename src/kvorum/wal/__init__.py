@@ -1,6 +1,6 @@
 """The write-ahead log, in etcd's format.
 
-`create_log`, `open_log` and `open_newest` give a `Log`, which lives on the loop and returns jobs;
+`create_log`, `open_log` and `open_newest` return a `Log`, which lives on the loop and creates jobs;
 `read_log` and `valid_snapshots` only read. See docs/storage.md.
 """
 

@@ -1,10 +1,11 @@
-"""The bytes of one segment turned into records, and how damage is judged.
+"""Decodes the records of one segment, and classifies damage.
 
-The data of a segment ends at a length word of zero or at the end of the file. Damage is one of two
-things. A *tear* is what a power cut leaves of a batch that was never synced: in the last segment, a
-record that the file is too short for, or one with a sector of nothing but zeros, or data behind the
-end. Nothing behind a tear proves that it was synced, and one flipped bit does not explain it. A
-tear may be cut off. Everything else is corruption of durable data, and is refused.
+The data of a segment ends at a length word of zero or at the end of the file. Damage is a tear or
+corruption. A power cut leaves a *tear* of a batch that was never synced: in the last segment, a
+record that extends beyond the end of the file, a record with a sector of only zeros, or data after
+the end of records. No later record proves that a tear was synced, and no single flipped bit
+explains it. Recovery may cut off a tear. All other damage is corruption of durable data, and the
+member refuses to start.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,14 +22,14 @@ from kvorum.wal.framing import CRC, ENTRY, METADATA, RECORD_NAMES, SNAPSHOT, STA
 from kvorum.wal.segments import is_zero_from
 
 SECTOR_BYTES = 512
-# What a segment begins with; durable before the file has its name.
+# The types of a segment's first records, which are durable before the file has its name.
 HEAD = {0: CRC, 1: METADATA}
 
 _read_word = Struct("<Q").unpack_from
 _LENGTH_MASK = (1 << 56) - 1
 
 PIECE_BYTES = 1 << 20
-"""How much of a segment is read at a time."""
+"""Bytes of a segment to read at once."""
 
 
 def _size(files: Files, path: str) -> int:
@@ -40,7 +41,7 @@ def _size(files: Files, path: str) -> int:
 
 
 class Record(NamedTuple):
-    """A record as it lies in its file."""
+    """A record and its place in its file."""
 
     type: int
     data: bytes
@@ -49,7 +50,7 @@ class Record(NamedTuple):
 
 
 class Tear(NamedTuple):
-    """The end of what is readable in the last segment: the rest has to be cut off."""
+    """The place in the last segment from which the rest must be cut off."""
 
     path: str
     offset: int
@@ -71,7 +72,7 @@ class _Body(NamedTuple):
 
 
 def _parse_body(segment: bytes, start: int, end: int) -> _Body | None:
-    """Read a walpb.Record in its usual form; None if it has another."""
+    """Parse a walpb.Record in its usual form; return None for any other form."""
     try:
         if segment[start] != 0x08 or segment[start + 2] != 0x10:
             return None
@@ -90,7 +91,7 @@ def _parse_body(segment: bytes, start: int, end: int) -> _Body | None:
 
 
 def _whole_length(segment: bytes, start: int, crc: int) -> int | None:
-    """Return a record's length according to its own fields; None if it is incomplete."""
+    """Return a record's length according to its own fields; None if the record is not whole."""
     try:
         if segment[start] != 0x08 or segment[start + 2] != 0x10:
             return None
@@ -116,7 +117,7 @@ def _has_empty_sector(segment: bytes, start: int, end: int) -> bool:
 
 
 class SegmentScanner:
-    """Yields the records of a segment; afterwards `end`, `crc` and `tear` say how it ended."""
+    """Yields the records of a segment; afterwards `end`, `crc` and `tear` describe its end."""
 
     __slots__ = (
         "_files",
@@ -143,27 +144,27 @@ class SegmentScanner:
         files: Files | None = None,
         skim: "Callable[[SegmentScanner], None] | None" = None,
     ) -> None:
-        """Scan bytes; with `files`, the whole file, of which they are the beginning or nothing.
+        """Scan `segment`, or with `files` the whole file, of which `segment` is a prefix.
 
-        `skim` may move it on. It is called behind each record but an entry, and where more of the
-        file was read.
+        `skim` may advance the scanner. The scanner calls it after each record except entries, and
+        after reading more of the file.
         """
         self.path = path
         self.crc = crc
-        """The running checksum; None before the first segment that is read."""
+        """The running checksum; None at the start of the first segment to be read."""
         self.end = 0
         self.durable_end = 0
-        """Records before this were synced before others behind it were written.
+        """The offset before which every record was synced before a later one was written.
 
-        A batch is entries and then at most one state. So an entry behind a state is of a later
-        batch than the entry before the state; the state itself may not have been synced by etcd.
+        A batch is entries and then at most one state. An entry after a state thus belongs to a
+        later batch than the entry before the state; etcd may not have synced the state itself.
         """
         self.number = 0
         self.tear: Tear | None = None
         self.segment = segment
-        """The part of the file that is in memory: a whole one would be new memory each time."""
+        """The part of the file in memory; loading whole files would allocate memory each time."""
         self.start = 0
-        """Where that part begins."""
+        """The offset of that part in the file."""
         self._files = files
         self._size = len(segment) if files is None else _size(files, path)
         self._is_last = is_last
@@ -231,18 +232,18 @@ class SegmentScanner:
         self._end_of_data()
 
     def _look(self, offset: int, length: int) -> bool:
-        """Have so many bytes in memory; return whether they had to be read."""
+        """Ensure that bytes are in memory; return whether they had to be read."""
         if offset + length <= self.start + len(self.segment):
             return False
         self.segment = self._read(offset, max(length, PIECE_BYTES))
         self.start = offset
         if len(self.segment) < length:
-            # A running member has cut off the zeros at the end meanwhile.
+            # A running member has meanwhile cut off the zeros at the end.
             self._size = offset + len(self.segment)
         return True
 
     def _load(self) -> None:
-        """Have the whole file in memory, to judge damage."""
+        """Load the whole file into memory, to classify damage."""
         if len(self.segment) < self._size:
             self.segment = self._read(0, self._size)
             self.start = 0
@@ -267,15 +268,14 @@ class SegmentScanner:
         if self.number < len(HEAD):
             raise self._corrupt("the file ends before its checksum and metadata")
         if not self._is_zero_from(self.end):
-            # A lost sector is all zeros from here on, not just in its length word.
+            # A lost sector has only zeros from here on, not just a length word of zero.
             sector_end = self.end - self.end % SECTOR_BYTES + SECTOR_BYTES
             self._damage("no record, but data behind it", self.end, sector_end)
 
     def _check_length(self, crc: int, start: int, length: int) -> None:
-        """Refuse a length that is wrong though the record itself is whole: no power cut does that.
+        """Raise CorruptLogError for a wrong length of a whole record, which no power cut causes.
 
-        The length word is not covered by the checksum, but the record's fields give its length,
-        too.
+        The checksum does not cover the length word, but the record's fields give its length, too.
         """
         self._load()
         whole = _whole_length(self.segment, start, crc)
@@ -283,7 +283,10 @@ class SegmentScanner:
             raise self._corrupt(f"{length} bytes long, but the record there has {whole}")
 
     def _damage(self, problem: str, start: int = 0, stop: int = 0) -> None:
-        """Treat it as a tear if it can be one: a record cut short, or with an empty sector."""
+        """Record damage as a tear if a power cut explains it; otherwise raise CorruptLogError.
+
+        A tear is a record cut short, or one with an empty sector.
+        """
         if not self._is_last:
             raise self._corrupt(f"{problem}, and this is not the last segment")
         if self.number < len(HEAD):
@@ -302,7 +305,7 @@ class SegmentScanner:
         self.tear_here(problem)
 
     def tear_here(self, problem: str) -> None:
-        """Note that the segment has to be cut off behind the last good record."""
+        """Record that the segment must be cut off after the last good record."""
         self._load()
         lost = len(self.segment.rstrip(b"\0")) - self.end
         self.tear = Tear(self.path, self.end, self.number, problem, max(0, lost))
@@ -312,10 +315,11 @@ class SegmentScanner:
 
 
 def unproved_checksum(path: str, segment: bytes) -> int | None:
-    """Return the checksum a segment begins with, if nothing in it proves the one before durable.
+    """Return a segment's first checksum if nothing in it proves the previous segment durable.
 
-    That is a head without the checksum at its end, and nothing behind it: a writer that leaves this
-    checksum out may have cut the segment although its last batch had failed. None otherwise.
+    Such a segment has only a head, without the checksum at its end. A writer that omits this
+    checksum may have cut the segment although its last batch had failed. Return None for any other
+    segment.
     """
     scanner = SegmentScanner(path, segment, None, is_last=True)
     checksum: int | None = None
@@ -332,12 +336,13 @@ def unproved_checksum(path: str, segment: bytes) -> int | None:
 
 
 def _written_later(segment: bytes, damaged: int) -> int | None:
-    """Find a record that could only be written when the damaged place was already durable.
+    """Return the offset of a record that proves the damaged place durable; None if there is none.
 
-    A batch is entries and then at most one state, and it is synced before the next batch is
-    written; a snapshot record is synced too. So an entry that follows a state that follows an
-    entry, or anything behind a snapshot, belongs to a batch after the damaged one. States alone are
-    not synced and prove nothing. Records count if their checksum continues that of the one before.
+    A batch is entries and then at most one state, and the writer syncs it before it writes the next
+    batch; the writer also syncs snapshot records. An entry that follows a state that follows an
+    entry, or any record after a snapshot, thus belongs to a batch after the damaged one. States
+    alone are not synced and prove nothing. A record counts only if its checksum continues the
+    previous record's.
     """
     size = len(segment.rstrip(b"\0"))
     entry_seen = state_seen = snapshot_seen = False
@@ -358,7 +363,7 @@ def _written_later(segment: bytes, damaged: int) -> int | None:
 
 
 def _chain(segment: bytes, position: int) -> Iterator[tuple[int, int, int]]:
-    """Yield offset, type and end of records from a place on, as long as checksums continue."""
+    """Yield offset, type and end of records from a position on, while checksums continue."""
     crc: int | None = None
     while position + 8 <= len(segment):
         (word,) = _read_word(segment, position)

@@ -1,4 +1,4 @@
-"""What can be wrong with a log. Every error names the place and says what the operator can do."""
+"""Errors of a log. Every error names the place and tells the operator what to do."""
 
 _REPLACE = (
     "Do not edit the file. If the cluster has a quorum without this member, remove the member, "
@@ -7,11 +7,11 @@ _REPLACE = (
 
 
 class WalError(Exception):
-    """The log cannot be used as it is."""
+    """Raised for a log that cannot be used as it is."""
 
 
 class CorruptLogError(WalError):
-    """Data that was durable is damaged: the member must not start."""
+    """Raised for damaged durable data, with which a member must not start."""
 
     def __init__(self, path: str, offset: int, record: int, problem: str) -> None:
         super().__init__(f"{path}: record {record} at offset {offset}: {problem}. {_REPLACE}")
@@ -22,7 +22,7 @@ class CorruptLogError(WalError):
 
 
 class SegmentsMissingError(WalError):
-    """Files that the log needs are not there."""
+    """Raised for missing files of a log."""
 
     def __init__(self, directory: str, problem: str) -> None:
         super().__init__(
@@ -32,7 +32,7 @@ class SegmentsMissingError(WalError):
 
 
 class LogLockedError(WalError):
-    """Another process writes to this log."""
+    """Raised when another process has locked the log."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -42,7 +42,7 @@ class LogLockedError(WalError):
 
 
 class LogExistsError(WalError):
-    """A new log was to be made where there is one."""
+    """Raised when a new log would replace an existing one."""
 
     def __init__(self, directory: str) -> None:
         super().__init__(
@@ -51,7 +51,7 @@ class LogExistsError(WalError):
 
 
 class SnapshotNotInLogError(WalError):
-    """The log has no record of the snapshot it is to be read from."""
+    """Raised when the log has no record of the snapshot from which it should be read."""
 
     def __init__(self, directory: str, index: int, term: int, problem: str) -> None:
         super().__init__(

@@ -1,11 +1,11 @@
-"""One flipped bit: whether it alone explains the damage of a record.
+"""Finds a single flipped bit that alone explains the damage of a record.
 
-A record with a sector of zeros looks torn, but the zeros may be its real content, and then its
-damage is of another kind. Every bit is tried. Those in front of the data are flipped back one after
-the other. For the data, the difference between the checksums tells which bit is wrong: it is traced
-back byte by byte through the zeros that would have followed the bit. The chance that a torn record
-is mistaken for a flipped one is one in 2^32 for every bit of it, unless the lost sector held just
-that bit of it.
+A damaged record with a sector of zeros looks torn, but the zeros may be its real content and a
+flipped bit its damage. The search covers every bit. It flips back each bit before the data in turn.
+For the data, it derives the bit from the difference between the checksums, by tracing the
+difference back byte by byte through the zeros that would have followed the bit. The chance of
+mistaking a torn record for a flipped one is one in 2^32 for each of its bits, unless the lost
+sector held only that bit.
 """
 
 import struct
@@ -34,10 +34,10 @@ _BIT_IN_LAST_BYTE: Final = {_STEPS[1 << bit]: bit for bit in range(8)}
 
 
 def find_flipped_bit(segment: bytes, offset: int, crc: int) -> int | None:
-    """Return which bit of the record at an offset must be flipped back to make it whole.
+    """Return the bit that must be flipped back to make the record at an offset whole, or None.
 
-    It is counted from the first of the file; None if there is none. `crc` is the checksum of
-    everything before.
+    Bits are numbered from the start of the file. `crc` is the checksum of everything before the
+    record.
     """
     front = segment[offset : offset + _FRONT_BYTES_MAX]
     for bit in range(8 * len(front)):
@@ -63,9 +63,9 @@ def find_flipped_bit(segment: bytes, offset: int, crc: int) -> int | None:
 
 
 def _parse(front: bytes, offset: int, size: int) -> tuple[int, int, int] | None:
-    """Return where the data of a record begins and ends, and its checksum, if its form is right.
+    """Return start and end of a record's data and its checksum; None if the form is invalid.
 
-    `front` is the beginning of the record, `offset` its place in a file of that size.
+    `front` is the beginning of the record, and `offset` its offset in a file of `size` bytes.
     """
     try:
         (word,) = _read_word(front)

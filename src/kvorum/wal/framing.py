@@ -1,9 +1,9 @@
-"""Records to bytes: walpb.Record in frames, each with the checksum of all data before it.
+"""Encodes records as walpb.Record in frames, each with a checksum of all data up to it.
 
 A frame is a length word, the record, and zeros up to a multiple of eight bytes, so that no length
-word ever lies across two sectors. The checksum, CRC-32C, runs over the data of the records alone,
-through all segments from the first on; a record carries its value after its own data. Works on
-bytes only: the caller knows the file and writes.
+word ever straddles two sectors. The checksum, CRC-32C, covers only the data of records, through all
+segments from the first on; a record has the checksum's value after its own data. This module
+handles only bytes: the caller knows the file and writes.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ RECORD_NAMES: Final = {
 }
 
 _pack_word: Final = Struct("<Q").pack
-# By the length modulo eight: the top byte of the length word, and the zeros.
+# Indexed by the length modulo eight: the top byte of the length word, and the zeros.
 _PADDING_MARK: Final = tuple((0x80 | 8 - rest) << 56 if rest else 0 for rest in range(8))
 _PADDING: Final = tuple(bytes(-rest % 8) for rest in range(8))
 
@@ -45,8 +45,8 @@ def _frame_data(kind: int, crc: int, data: bytes) -> bytes:
     return _frame(b"\x08%c\x10%b\x1a%b%b" % (kind, varint(crc), varint(len(data)), data))
 
 
-# Nearly every checksum takes five bytes, and then everything around it and the data depends only on
-# the type and the length of the data. Looking that up costs half of making it.
+# Nearly every checksum takes five bytes. The bytes around it and the data then depend only on the
+# type and the length of the data, and a lookup of these bytes takes half the time of encoding them.
 _FIVE_BYTES: Final = 1 << 28
 _CONTINUED: Final = CONTINUED
 _FINAL: Final = tuple(bytes((high,)) for high in range(1 << 4))
@@ -58,26 +58,26 @@ def _shape(kind: int, length: int) -> tuple[bytes, bytes, bytes]:
     return framed[:11], framed[16:start], framed[start + length :]
 
 
-# Filled as lengths occur: most never do, and a start would wait for all of them.
+# Filled as lengths occur: most never do, and filling all of them would delay the start.
 _ENTRY_SHAPES: Final[list[tuple[bytes, bytes, bytes] | None]] = [None] * 2048
 _STATE_SHAPES: Final = tuple(_shape(STATE, length) for length in range(34))
 
 
 class Framer:
-    """Frames records one after the other, and keeps the running checksum."""
+    """Frames records in sequence and keeps the running checksum."""
 
     __slots__ = ("_prefix", "_term", "_vote", "crc")
 
     def __init__(self, crc: int) -> None:
         self.crc = crc
-        # How a state begins while only its commit index changes.
+        # The encoded beginning of a state, valid while only the commit index changes.
         self._term = self._vote = -1
         self._prefix = b""
 
     def checkpoint(self) -> bytes:
-        """Return the record that every segment begins with, and the head of a later one ends with.
+        """Return the checksum record, which covers everything before it.
 
-        It is the checksum of everything before.
+        Every segment begins with one, and the heads of later segments also end with one.
         """
         return _frame(b"\x08%c\x10%b" % (CRC, varint(self.crc)))
 
@@ -86,11 +86,11 @@ class Framer:
         return _frame_data(kind, self.crc, data)
 
     def metadata(self, data: bytes) -> bytes:
-        """Return the record that says whose log this is."""
+        """Return the record that identifies the member and cluster of the log."""
         return self._record(METADATA, data)
 
     def snapshot(self, index: int, term: int, conf_state: ConfState | None) -> bytes:
-        """Return the record of a snapshot; only that of index 0 has no members."""
+        """Return the record of a snapshot; only the snapshot at index 0 has no members."""
         assert index == 0 or (conf_state is not None and conf_state.voters), (index, conf_state)
         data = b"\x08%b\x10%b" % (varint(index), varint(term))
         if conf_state is not None:
@@ -98,15 +98,15 @@ class Framer:
         return self._record(SNAPSHOT, data)
 
     def batch(self, entries: Sequence[Entry], state: HardState | None) -> bytes:
-        """Return the records of entries, and then of a state if there is one.
+        """Return the records of entries, followed by the record of the state if given.
 
-        The type of an entry is written even if it is zero: etcd's tools expect it.
+        Each entry has its type even if that is zero, because etcd's tools expect it.
         """
         crc = self.crc
         frames: list[bytes] = []
         entry_type = term = -1
         prefix = b""
-        # Written out, because this runs once for every entry that the member accepts.
+        # This loop is inlined because it runs once for every entry that the member accepts.
         for entry in entries:
             if entry.term != term or entry.type != entry_type:
                 entry_type, term = entry.type, entry.term

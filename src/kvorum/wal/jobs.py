@@ -1,8 +1,8 @@
-"""What is done to the log's files, as data: made on the loop, run where blocking is allowed.
+"""Jobs on the log's files: the loop creates them, and an executor runs them where it may block.
 
-Jobs of one log run one after the other in the order they were made, and none runs after a failure:
-what the failed one left on the disk is unknown, and only recovery may judge it. A batch is synced
-before the next one is written; recovery relies on it.
+The jobs of one log run one at a time in the order of their creation, and none runs after a failure:
+the failed job leaves an unknown state on the disk, which only recovery may judge. Each batch is
+synced before the next one is written; recovery relies on this.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from kvorum.wal.segments import SPARE_NAME
 
 
 class AppendLog(NamedTuple):
-    """Write a batch, with one write and one sync; it is durable when this is done.
+    """Make a batch durable with one write and one sync.
 
-    The native log writer takes the same values.
+    The native log writer takes the same fields.
     """
 
     descriptor: int
@@ -31,13 +31,13 @@ class AppendLog(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class PrepareSegment:
-    """Make the next segment under a temporary name: locked, all zeros, space reserved."""
+    """Create the next segment under a temporary name: locked, preallocated, all zeros."""
 
     directory: str
     segment_bytes: int
 
     def run(self, files: Files) -> int:
-        """Return the descriptor. A failure leaves no file, and may be tried again."""
+        """Return the descriptor. A failed run leaves no file and may be retried."""
         path = f"{self.directory}/{SPARE_NAME}"
         if files.exists(path):
             files.unlink(path)
@@ -45,7 +45,7 @@ class PrepareSegment:
 
 
 def create_segment(files: Files, path: str, segment_bytes: int) -> int:
-    """Make, lock and preallocate a file; a failure removes it."""
+    """Create, lock and preallocate a file; remove it after a failure."""
     descriptor = files.open(path, Opening.CREATE)
     try:
         if not files.lock(descriptor):
@@ -60,10 +60,11 @@ def create_segment(files: Files, path: str, segment_bytes: int) -> int:
 
 @dataclass(slots=True, frozen=True)
 class CutSegment:
-    """End a segment and let the prepared one take over.
+    """End a segment and switch to the prepared one.
 
-    The old one, all of it durable, loses its zeros; then the new one gets its head, and only when
-    that is durable its name. Whenever the power fails, the last segment has a head.
+    The job first cuts off the zeros of the old segment, whose data is already durable. It then
+    writes the new segment's head, and renames the segment only when the head is durable, so that
+    the last segment has a head after any power cut.
     """
 
     directory: str
@@ -74,7 +75,7 @@ class CutSegment:
     head: bytes
 
     def run(self, files: Files) -> None:
-        """Do it; batches that go into the new segment come after this."""
+        """Switch segments; batches for the new segment must run after this."""
         files.truncate(self.old_descriptor, self.old_length)
         files.pwrite(self.new_descriptor, 0, self.head)
         files.fdatasync(self.new_descriptor)
@@ -84,19 +85,19 @@ class CutSegment:
 
 @dataclass(slots=True, frozen=True)
 class ReleaseSegments:
-    """Close segments that recovery no longer needs; without their locks they may be purged."""
+    """Close and unlock segments that recovery no longer needs, so that a purge can remove them."""
 
     descriptors: tuple[int, ...]
 
     def run(self, files: Files) -> None:
-        """Close them."""
+        """Close the segments."""
         for descriptor in self.descriptors:
             files.close(descriptor)
 
 
 @dataclass(slots=True, frozen=True)
 class CloseLog:
-    """Close the whole log at a clean end, and remove the segment that was prepared."""
+    """Close the whole log at a clean end, and remove the prepared segment."""
 
     directory: str
     descriptors: tuple[int, ...]

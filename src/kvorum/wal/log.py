@@ -1,9 +1,9 @@
-"""The log as its one writer sees it: what to append next, and where.
+"""The writer's side of the log: decides what to append next, and where.
 
-A `Log` lives on the loop and touches no file. It frames records, keeps the checksum, the offset
-and the newest state, and gives out jobs that someone else runs in order (see `jobs`). A change
-of the commit index alone needs no durability, so `save` does not write it: the next batch brings
-it along, or `flush` does.
+A `Log` lives on the loop and touches no file. It frames records, keeps the checksum, the offset and
+the newest state, and returns jobs that an executor runs in order (see `jobs`). A change of only the
+commit index needs no durability, so `save` does not write it: the next batch or `flush` includes
+it.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from kvorum.wal.segments import SEGMENT_BYTES, Segment
 
 
 class HeldSegment(NamedTuple):
-    """A segment that is open and locked."""
+    """An open and locked segment."""
 
     segment: Segment
     descriptor: int
 
 
 class Log:
-    """Frames what must be durable. After a job has failed, the log must not be used again."""
+    """Turns entries, states and snapshot records into jobs; unusable after a job has failed."""
 
     __slots__ = (
         "_directory",
@@ -53,7 +53,7 @@ class Log:
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._directory = directory
-        # Oldest first; the last one is written to.
+        # Oldest first; the log appends to the last one.
         self._held = held
         self._metadata = metadata
         self._state = state
@@ -67,11 +67,11 @@ class Log:
         self._snapshot_index = 0
 
     def save(self, state: HardState | None, entries: Sequence[Entry]) -> AppendLog | None:
-        """Return the batch of entries and state; None if nothing has to be durable now.
+        """Return the job for entries and state; None if nothing must be durable now.
 
-        Entries must be, and so must a new term or vote, and a commit index that makes the record of
-        a received snapshot count. When the job is done, all of that is durable, and so is any
-        commit index given before.
+        Entries must be durable, and so must a new term or vote, and a commit index that makes the
+        record of a received snapshot valid. The job also makes every commit index that was given
+        before durable.
         """
         if state is not None:
             self._state = state
@@ -81,7 +81,7 @@ class Log:
             self._last_index = entries[-1].index
         elif not self._state_must_sync():
             return None
-        # As in `_take_state` and `_append`, without their calls: this is the hot path.
+        # This inlines `_take_state` and `_append`, because `save` is the hot path.
         is_new = state != self._written_state
         self._written_state = state
         data = self._framer.batch(entries, state if is_new else None)
@@ -98,22 +98,22 @@ class Log:
         )
 
     def save_snapshot(self, index: int, term: int, conf_state: ConfState) -> AppendLog:
-        """Return the record of a snapshot whose own file is already durable."""
+        """Return the job for the record of a snapshot whose own file is already durable."""
         data = self._framer.batch((), self._take_state())
         data += self._framer.snapshot(index, term, conf_state)
         self._last_index = max(self._last_index, index)
-        # The record of this member's snapshot may come between that of a received one and its
-        # state.
+        # The record of this member's own snapshot may come between a received snapshot's record and
+        # its state.
         self._snapshot_index = max(self._snapshot_index, index)
         return self._append(data)
 
     def flush(self) -> AppendLog | None:
-        """Return a batch of what no other has written yet, if it is worth a write of its own."""
+        """Return the job for a state that no batch has written yet; None if there is none."""
         state = self._take_state()
         return None if state is None else self._append(self._framer.batch((), state))
 
     def _take_state(self) -> HardState | None:
-        """Return the newest state if no batch has it yet."""
+        """Return the newest state for the next batch; None if a batch already has it."""
         if self._state == self._written_state:
             return None
         self._written_state = self._state
@@ -131,14 +131,14 @@ class Log:
         return PrepareSegment(self._directory, self._segment_bytes)
 
     def prepared(self, descriptor: int) -> None:
-        """Take what the job of `prepare` returned."""
+        """Receive the descriptor that the job of `prepare` returned."""
         assert self._spare is None, "two segments were prepared"
         self._spare = descriptor
 
     def cut(self) -> CutSegment | None:
-        """Return the job that begins the next segment, if this one is full and that one ready.
+        """Return the job that switches to the next segment, if the current one is full.
 
-        Until it is ready the full segment just grows.
+        Return None until the next segment is prepared; the full one grows meanwhile.
         """
         if self._offset < self._segment_bytes or self._spare is None:
             return None
@@ -146,8 +146,8 @@ class Log:
         if self._state != NO_HARD_STATE:
             head += self._framer.batch((), self._state)
             self._written_state = self._state
-        # The checksum once more: it proves that this head was written when everything before was
-        # durable.
+        # A second checksum record proves that everything before this head was durable when the
+        # head was written.
         head += self._framer.checkpoint()
         old, descriptor = self._held[-1]
         new = Segment(old.number + 1, self._last_index + 1)
@@ -158,7 +158,7 @@ class Log:
         return job
 
     def release_to(self, index: int) -> ReleaseSegments | None:
-        """Close the segments that a start from a snapshot at this index does not read."""
+        """Return the job that closes segments which a start from a snapshot here does not read."""
         below = [place for place, held in enumerate(self._held) if held.segment.index <= index]
         count = below[-1] if below else 0
         if not count:
@@ -168,6 +168,6 @@ class Log:
         return ReleaseSegments(released)
 
     def close(self) -> CloseLog:
-        """Return the job that ends a log; run the job of `flush` before it."""
+        """Return the job that closes the log; run the job of `flush` before it."""
         descriptors = tuple(held.descriptor for held in self._held)
         return CloseLog(self._directory, descriptors, self._spare)

@@ -1,11 +1,13 @@
-"""How a log is created and how it is opened again; runs before the member serves.
+"""Creates and reopens a log, before the member serves.
 
-A new log is made beside its place and moved there when it is durable, so that a directory of that
-name always holds a whole one. Opening it again locks the segments, cuts off a tear after a copy was
-made, and zeroes what is behind the end, all of it durable before the first append: a batch that is
-torn later must find zeros where it was not written. What later records do not prove durable in the
-last segment is written once more as it was read, because the outcome of its last sync is not known;
-so is all of the one before, unless the head of the last one proves it durable.
+`create_log` builds a new log in a temporary directory and renames the directory when the log is
+durable, so that a directory of the final name always has a whole log.
+
+Reopening locks the segments, copies and cuts off a tear, and zeroes everything after the end, all
+durably before the first append: recovery detects a later torn batch by zeros where it was not
+written. Reopening also rewrites, as read, the part of the last segment that no later record proves
+durable, because the outcome of its last sync is unknown; and the whole segment before it, unless
+the last segment's head proves that one durable.
 """
 
 from collections.abc import Callable
@@ -29,13 +31,13 @@ from kvorum.wal.segments import (
 from kvorum.wal.skimming import Skim
 
 Choose = Callable[[list[SnapshotRecord]], tuple[SnapshotRecord, SnapshotRecord | None]]
-"""Given the snapshots that count, returns the one to start from, and the one to withdraw."""
+"""Given the valid snapshots, returns the one to start from, and one to withdraw or None."""
 
 
 def create_log(
     files: Files, directory: str, metadata: bytes, segment_bytes: int = SEGMENT_BYTES
 ) -> Log:
-    """Make a new log in an existing directory; one that a power cut left half-made is replaced."""
+    """Create a log as a new directory; replace an incomplete one that a power cut left."""
     if exists(files, directory):
         raise LogExistsError(directory)
     temporary = f"{directory}.tmp"
@@ -79,7 +81,8 @@ def open_log(
 ) -> tuple[Log, LogContent]:
     """Open a log from a snapshot on; return it and its content.
 
-    What is cut off is moved to a file beside it named `.broken`. For `withdrawn` see `read_log`.
+    A tear's data moves to a file beside the segment named `.broken`. For `withdrawn` see
+    `read_log`.
     """
     held = _lock(files, directory, segments_from(files, directory, snapshot.index))
     try:
@@ -98,7 +101,7 @@ def open_newest(
     segment_bytes: int = SEGMENT_BYTES,
     skim: Skim | None = None,
 ) -> tuple[Log, LogContent]:
-    """Open a log from the snapshot on that is chosen; read it once if that is the expected one."""
+    """Open a log from the snapshot that `choose` returns; read it once if that is `expected`."""
     held = _lock(files, directory, list_segments(files, directory))
     try:
         valid, content = survey_log(files, directory, expected, skim)
@@ -121,8 +124,8 @@ def _made_durable(
     content: LogContent,
     segment_bytes: int,
 ) -> Log:
-    """Prepare the files of a log that was read for the first append."""
-    # First what needs no room, and may free some.
+    """Prepare the files of a log for the first append after reading it."""
+    # Start with the step that needs no disk space and may free some.
     _remove_leftovers(files, directory)
     if content.tear is not None:
         _keep(files, content.tear.path, content.tear.offset)
@@ -131,7 +134,7 @@ def _made_durable(
     if content.doubtful_end is not None:
         _make_durable(files, held[-2].descriptor, 0, content.doubtful_end)
     _write_again(files, held[-1].descriptor, content.durable_end, content.end, segment_bytes)
-    # A process that was killed may have left names that are not durable either.
+    # A killed process may also have left names that are not durable.
     files.sync_directory(directory)
     files.sync_directory(parent(directory))
     entries = content.entries
@@ -169,9 +172,9 @@ def _remove_leftovers(files: Files, directory: str) -> None:
 
 
 def _keep(files: Files, path: str, offset: int) -> None:
-    """Keep what is cut off for inspection, at the same offset in a file of its own.
+    """Copy data that will be cut off to a separate file, at the same offset, for inspection.
 
-    Before the offset the file has a hole: on a full disk there is no room for a second copy.
+    The file has a hole before the offset: a full disk has no space for a second copy.
     """
     descriptor = files.open(path, Opening.READ)
     try:
@@ -183,7 +186,7 @@ def _keep(files: Files, path: str, offset: int) -> None:
 
 
 def _remove_void(files: Files, directory: str, void: HeldSegment) -> None:
-    """Remove a segment that does not count, durably: the one before it will be written to."""
+    """Remove a void segment durably, because the log will append to the one before it."""
     path = f"{directory}/{void.segment.name}"
     _keep(files, path, 0)
     files.close(void.descriptor)
@@ -192,17 +195,17 @@ def _remove_void(files: Files, directory: str, void: HeldSegment) -> None:
 
 
 def _make_durable(files: Files, descriptor: int, start: int, end: int) -> None:
-    """Write once more what was read.
+    """Rewrite data as read, and sync it.
 
-    A killed process may have left it unsynced. After a failed sync the system still shows the data
-    to readers, but writes it no more, and calls the next sync a success.
+    A killed process may have left the data unsynced. After a failed sync the system still returns
+    the data to readers, but no longer writes it, and reports success for the next sync.
     """
     files.pwrite(descriptor, start, files.pread(descriptor, start, end - start))
     files.fdatasync(descriptor)
 
 
 def _write_again(files: Files, descriptor: int, start: int, end: int, segment_bytes: int) -> None:
-    """Make durable what was read and may not be, and zeros behind it."""
+    """Rewrite and sync the part that may not be durable, with zeros after it."""
     files.truncate(descriptor, end)
     files.allocate(descriptor, max(end, segment_bytes))
     _make_durable(files, descriptor, start, end)

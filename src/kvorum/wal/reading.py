@@ -1,10 +1,10 @@
-"""What a log says: the entries after a snapshot, the newest state, and which snapshots count.
+"""Reads a log: the entries after a snapshot, the newest state, and the valid snapshots.
 
-Reading changes nothing and takes no lock, so a tool may do it beside a running member.
+Reading changes nothing and takes no lock, so a tool may read the log of a running member.
 
-The checksum covers the data of a record, but not its type, and the messages resemble each other.
-So what Raft guarantees is checked too: terms and the commit index never go back, and nothing
-committed is replaced.
+The checksum covers the data of a record, but not its type, and the messages of the types resemble
+each other. Reading therefore also checks Raft's guarantees: terms and the commit index never go
+back, and no entry replaces a committed one.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,14 +23,14 @@ from kvorum.wal.segments import Segment, check_gapless, list_segments, segments_
 from kvorum.wal.skimming import Skim, Skimmed
 
 _HEAD_BYTES_MAX = 4096
-"""Enough to see that a segment holds more than a head; most do."""
+"""Enough bytes to see that a segment has more than a head, as most have."""
 
 Decoded = TypeVar("Decoded")
 
 
 @dataclass(slots=True, frozen=True)
 class SnapshotRecord:
-    """A record that a snapshot was taken or received, and is durable in its own file."""
+    """The log's record of a taken or received snapshot, which is durable in its own file."""
 
     index: int = 0
     term: int = 0
@@ -38,27 +38,27 @@ class SnapshotRecord:
 
 
 class LogContent(NamedTuple):
-    """A log from a snapshot on. The entries begin right after it and have no gap."""
+    """The content of a log from a snapshot on. The entries follow the snapshot without a gap."""
 
     metadata: bytes
     state: HardState
     entries: list[Entry]
     tear: Tear | None
-    """The part of the last segment that could not be read, because it was never durable."""
+    """The part of the last segment to cut off, because it was never durable."""
     segments: list[Segment]
     end: int
-    """Where the next record of the last segment belongs."""
+    """The offset of the next record in the last segment."""
     crc: int
     void: Segment | None
-    """A segment behind the last one that does not count, as it does not continue it."""
+    """A segment after the last one, to be removed because it does not continue the last one."""
     doubtful_end: int | None
-    """Where the data of the segment before the last ends, if it may not be durable."""
+    """The end of data in the segment before the last, if that data may not be durable."""
     durable_end: int
-    """Where what may not be durable begins in the last segment."""
+    """The offset in the last segment from which data may not be durable."""
 
 
 def decode_snapshot_record(data: bytes) -> SnapshotRecord:
-    """Read a walpb.Snapshot; raise ValueError for bytes that are not one."""
+    """Decode a walpb.Snapshot; raise ValueError for other bytes."""
     scalars, members, offset = [0, 0, 0], b"", 0
     while offset < len(data):
         tag, offset = read_varint(data, offset)
@@ -74,9 +74,10 @@ def decode_snapshot_record(data: bytes) -> SnapshotRecord:
 
 
 class _Scan:
-    """Goes through segments in order, and notes the metadata, the newest state and the end.
+    """Scans segments in order, and keeps the metadata, the newest state and the end.
 
-    With `skim`, entries up to the index `after` are passed, and not all of them are yielded.
+    With `skim`, compiled code checks entries up to the index `after`, most of which the scan then
+    does not yield.
     """
 
     __slots__ = (
@@ -108,7 +109,7 @@ class _Scan:
         self._skim = skim
         self._after = after
         self.skims = skim is not None
-        """Whether entries are passed."""
+        """Whether `skim` still passes over entries."""
         self.metadata: bytes | None = None
         self.state = NO_HARD_STATE
         self.states = 0
@@ -117,7 +118,7 @@ class _Scan:
         self.doubtful_end: int | None = None
 
     def __iter__(self) -> Iterator[Record]:
-        """Yield the records of entries and snapshots."""
+        """Yield the records of entries and snapshots, and process the others."""
         *before, last = self._segments
         crc: int | None = None
         unproved = self._unproved(last) if before else None
@@ -134,10 +135,10 @@ class _Scan:
         yield from self._scan(last, crc, is_last=True)
 
     def _unproved(self, last: Segment) -> int | None:
-        """Return the checksum the last segment continues, if it does not prove that one durable.
+        """Return the last segment's first checksum, if it does not prove the one before durable.
 
-        Nothing in it was promised to anyone, and perhaps the batch before the cut was not, either:
-        that segment is judged as the end of the log is.
+        No promise depends on such a segment, and perhaps none on the batch before the cut, so the
+        scan treats the segment before it as a possible end of the log.
         """
         path = f"{self._directory}/{last.name}"
         descriptor = self._files.open(path, Opening.READ)
@@ -167,7 +168,7 @@ class _Scan:
                     )
                 self.metadata = record.data
             elif record.number:
-                # The checksum at the end of a head proves the segment before it durable.
+                # The checksum at the end of a head proves the previous segment durable.
                 self.doubtful_end = None
 
     def _pass_over(self, scanner: SegmentScanner) -> None:
@@ -196,14 +197,14 @@ class _Scan:
         before = self.state
         if encode_hard_state(state) != record.data:
             raise self.corrupt(record, f"{record.data.hex()} is not a state in its only form")
-        # Not compared with the terms of entries: a tear may leave entries of a new term and take
-        # the state that went with them, and then the member goes on in the old term.
+        # Do not compare with the terms of entries: a tear may leave entries of a new term and
+        # remove the state written with them, and then the member continues in the old term.
         if state.term < before.term or state.commit < before.commit:
             raise self.corrupt(record, f"{state} goes back behind {before}")
         self.state = state
 
     def decode(self, decoder: Callable[[bytes], Decoded], record: Record) -> Decoded:
-        """Decode the data of a record; its checksum is right, so a failure is not a tear."""
+        """Decode the data of a record; its checksum is valid, so a failure is corruption."""
         try:
             return decoder(record.data)
         except ValueError as error:
@@ -215,7 +216,7 @@ class _Scan:
 
 
 class _Tail:
-    """What is gathered of a log from a snapshot on."""
+    """Collects the entries of a log from a snapshot on."""
 
     __slots__ = ("_problem", "_snapshot", "entries", "is_found")
 
@@ -226,17 +227,17 @@ class _Tail:
         self.entries: list[Entry] = []
 
     def note_snapshot(self, known: SnapshotRecord) -> None:
-        """Note the record of a snapshot, which may be the one that this begins with."""
+        """Check whether a snapshot's record is that of the wanted snapshot."""
         if known.index == self._snapshot.index:
             self.is_found = known.term == self._snapshot.term
             self._problem = f"the log has one of term {known.term} at that index"
 
     def add(self, scan: _Scan, record: Record) -> None:
-        """Add an entry; a later one of the same index replaces the earlier and all behind it."""
+        """Add an entry, which replaces an earlier one of the same index and all after that."""
         entry = scan.decode(decode_entry, record)
         start = self._snapshot.index
         if entry.index <= start:
-            # All behind it was replaced, too, and comes again if it is still there.
+            # This entry also replaced all later ones; those still in the log follow again.
             self.entries.clear()
             return
         misplaced = _misplaced(entry, self.entries, start, scan.state.commit)
@@ -251,7 +252,7 @@ class _Tail:
         return self._snapshot.index + len(self.entries)
 
     def content(self, scan: _Scan, directory: str, segments: list[Segment]) -> LogContent:
-        """Return everything, after the last record."""
+        """Return the content after the scan has yielded its last record."""
         if not self.is_found:
             snapshot = self._snapshot
             raise SnapshotNotInLogError(directory, snapshot.index, snapshot.term, self._problem)
@@ -284,10 +285,10 @@ def read_log(
     snapshot: SnapshotRecord,
     withdrawn: SnapshotRecord | None = None,
 ) -> LogContent:
-    """Return everything after a snapshot that the log has a record of.
+    """Return the log's content after a snapshot, of which the log must have a record.
 
-    A later entry of the same index replaces the earlier one and all behind it. `withdrawn` is a
-    received snapshot that has no file and was never installed: the log ends before its record.
+    An entry replaces an earlier one of the same index and all after that. `withdrawn` is a received
+    snapshot that has no file and was never installed: reading ends before its record.
     """
     segments = segments_from(files, directory, snapshot.index)
     place = withdrawn and _place_of(_Scan(files, directory, segments), withdrawn)
@@ -308,10 +309,10 @@ def read_log(
 def survey_log(
     files: Files, directory: str, expected: SnapshotRecord, skim: Skim | None = None
 ) -> tuple[list[SnapshotRecord], LogContent | None]:
-    """Read a whole log once: return what `valid_snapshots` and `read_log` do.
+    """Return the results of `valid_snapshots` and `read_log` from one pass over a whole log.
 
-    The content is that from the snapshot on which a start is expected from. It is None if there is
-    anything about it that `read_log` has to judge.
+    The content begins at `expected`, the snapshot from which the member probably starts. It is None
+    if the log has anything unusual, which the caller must read with `read_log`.
     """
     segments = _all_segments(files, directory)
     scan = _Scan(files, directory, segments, skim, expected.index)
@@ -328,7 +329,7 @@ def survey_log(
                 tail.add(scan, record)
             except CorruptLogError:
                 tail = None
-            # From here on, an entry that would be passed may replace those that were added.
+            # From here on, an entry that `skim` would pass over may replace collected ones.
             scan.skims = False
     content: LogContent | None = None
     if tail is not None and tail.is_found and scan.state.commit <= tail.last_index:
@@ -337,12 +338,12 @@ def survey_log(
 
 
 def _place_of(scan: _Scan, withdrawn: SnapshotRecord) -> tuple[str, int] | None:
-    """Return file and offset of the record of a snapshot that was never installed.
+    """Return the file and offset of the record of a snapshot that was never installed.
 
-    Until it is installed, a member writes nothing but what came with the snapshot, and promises
-    nothing. So behind the record there are at most entries, one state, and records of older
-    snapshots, and no further segment. Raises CorruptLogError if there is more: then it was
-    installed.
+    Before it installs a snapshot, a member writes only data that came with the snapshot, and
+    promises nothing. At most entries, one state, and records of older snapshots thus follow the
+    record, and no further segment. Raises CorruptLogError if more follows, because the snapshot was
+    then installed.
     """
     path, offset, number, states = "", 0, 0, 0
     more = False
@@ -372,7 +373,7 @@ def _place_of(scan: _Scan, withdrawn: SnapshotRecord) -> tuple[str, int] | None:
 
 
 def _misplaced(entry: Entry, entries: list[Entry], start: int, commit: int) -> str:
-    """Return why an entry cannot come after those before it; empty if it can."""
+    """Return the reason why an entry cannot follow the entries before it; empty if it can."""
     position = entry.index - start - 1
     if position > len(entries):
         return f"entry {entry.index} follows entry {start + len(entries)}; there is a gap"
@@ -388,8 +389,8 @@ def _misplaced(entry: Entry, entries: list[Entry], start: int, commit: int) -> s
 def valid_snapshots(files: Files, directory: str) -> list[SnapshotRecord]:
     """Return the snapshots a member may start from, oldest first.
 
-    These are the ones at or below the newest commit index: the record of a received snapshot
-    is written before the state that goes with it, and without that state it does not count.
+    Valid snapshots are at or below the newest commit index: the member writes a received snapshot's
+    record before the state with its commit index, and the snapshot is invalid without that state.
     """
     scan = _Scan(files, directory, _all_segments(files, directory))
     snapshots = [

@@ -1,8 +1,8 @@
-"""Names of the log's files, and which of them a reader needs.
+"""Names the log's files, and selects the segments that a reader needs.
 
-A segment is named by its number, which grows by one, and by the expected index of its first entry.
-Other names are left alone: `.tmp` is the next segment in preparation, `.broken` what repair cut
-off, `tmp.` a file in the making.
+The name of a segment has its number, which grows by one, and the expected index of its first entry.
+Readers ignore other names: `.tmp` is the next segment in preparation, `.broken` data that repair
+cut off, `tmp.` an unfinished file.
 """
 
 import re
@@ -13,7 +13,7 @@ from kvorum.files import Files
 from kvorum.wal.errors import SegmentsMissingError
 
 SEGMENT_BYTES = 64_000_000
-"""The length a segment is preallocated to; beyond it the next one begins."""
+"""The preallocated length of a segment; a segment that reaches it is full."""
 
 SPARE_NAME = "0.tmp"
 
@@ -22,7 +22,7 @@ _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.wal")
 
 @dataclass(slots=True, frozen=True)
 class Segment:
-    """One file of the log, known by its name."""
+    """One file of the log, identified by its name."""
 
     number: int
     index: int
@@ -42,18 +42,18 @@ def list_segments(files: Files, directory: str) -> list[Segment]:
 
 
 def leftovers(files: Files, directory: str) -> list[str]:
-    """Return the files of a log's directory that do not count; a start removes them."""
+    """Return the unfinished files of a log's directory, which a start removes."""
     names = files.list(directory) if files.exists(directory) else []
     return [name for name in names if name == SPARE_NAME or name.startswith("tmp.")]
 
 
 def exists(files: Files, directory: str) -> bool:
-    """Return whether a directory holds a log."""
+    """Return whether a directory has a log."""
     return bool(list_segments(files, directory))
 
 
 def segments_from(files: Files, directory: str, index: int) -> list[Segment]:
-    """Return the segments that hold everything after an index: gapless, to the last."""
+    """Return the segments with everything after an index, without gaps, up to the last."""
     segments = list_segments(files, directory)
     if not segments:
         raise SegmentsMissingError(directory, "there is no file of a log")
@@ -82,7 +82,7 @@ _ZEROS = bytes(1 << 16)
 
 
 def is_zero_from(data: bytes, start: int) -> bool:
-    """Return whether only zeros follow; ten times faster than counting them."""
+    """Return whether only zeros follow; comparing is ten times faster than counting them."""
     return all(
         _ZEROS.startswith(data[place : place + len(_ZEROS)])
         for place in range(start, len(data), len(_ZEROS))

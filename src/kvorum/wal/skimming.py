@@ -1,8 +1,8 @@
-"""What compiled code passes of a log in place of Python: the records that need only a check.
+"""The interface of the compiled function that passes over records which need only a check.
 
-The function is the native edge's (`rust/src/log_records.rs`); where there is none, Python reads
-every record. It passes entries and states in their usual form whose checksums continue those before
-them, and stops before anything else, damage above all, which Python then judges.
+The native edge implements it (`rust/src/log_records.rs`); without it Python reads every record. The
+function passes over entries and states in their usual form with valid running checksums, and stops
+before any other record. Python then reads that record, and classifies damage.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ State = tuple[int, int, int]
 
 
 class Skimmed(NamedTuple):
-    """How far it came."""
+    """The result of a skim: the place where it stopped."""
 
     end: int
     crc: int
@@ -22,8 +22,8 @@ class Skimmed(NamedTuple):
     state: State
     """The newest state; its term and commit index never go back."""
     durable_end: int
-    """Where records end that others prove durable, or 0; see `SegmentScanner.durable_end`."""
+    """The end of records that later ones prove durable, or 0; see `SegmentScanner.durable_end`."""
 
 
 Skim = Callable[[bytes, int, int, int, State], tuple[int, int, int, int, State, int]]
-"""Given a segment, an offset, the checksum and the state there, passes entries up to an index."""
+"""Takes a segment, an offset, the checksum there, the last index to pass over, and the state."""

@@ -1,7 +1,8 @@
-"""The oldest etcd that understands a log's entries.
+"""Finds the oldest etcd version that understands a log's entries.
 
-The contract notes for every message, field and enum value in which version etcd introduced it. An
-etcd can read a log if it is at least as new as everything in it; only then is a downgrade allowed.
+The API's protobuf definitions record for every message, field and enum value the version in which
+etcd introduced it. An etcd can read a log if it is at least as new as everything in the log; only
+then is a downgrade allowed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,10 +23,10 @@ OLDEST: Version = (3, 0)
 
 
 def minimal_etcd_version(entries: Sequence[Entry]) -> Version:
-    """Return the newest version that anything in the entries asks for, as (major, minor).
+    """Return the newest version that any content of the entries requires, as (major, minor).
 
-    Changes of the membership are understood by all versions. Raises ValueError for an entry that
-    holds no request.
+    All versions understand membership changes. Raises ValueError for an entry that is not a
+    request.
     """
     needed = OLDEST
     for entry in entries:

@@ -1,7 +1,7 @@
-"""The file format of etcd's database and snapshots, read and written without etcd's code.
+"""Reads and writes bbolt, the file format of etcd's database and snapshots, without etcd's code.
 
-`pages` knows the layout, `reading` walks a file that may be damaged, `writing` makes a new one
-in one pass, and `amending` changes a little of one. Nothing here knows what the buckets mean.
+`pages` defines the layout, `reading` walks a file that may be damaged, `writing` makes a new file
+in one pass, and `amending` replaces one small bucket. Nothing here interprets the buckets.
 """
 
 from kvorum.backend.bbolt.amending import replace_bucket

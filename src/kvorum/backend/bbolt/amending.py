@@ -1,8 +1,8 @@
-"""A small bucket of a bbolt file replaced where the file is, by one transaction.
+"""Replaces a small bucket of a bbolt file in place, by one transaction.
 
-The new pages go behind the last one that is used, and are durable before a meta page names them:
-whatever happens, the file is as it was or as it should be. The pages that they replace are free
-from then on; who opens the file to write finds that out.
+The new pages follow the last used page and are durable before a meta page refers to them, so a
+crash leaves either the old or the new state. The replaced pages become free; the next program that
+opens the file for writing detects them.
 """
 
 from collections.abc import Iterable
@@ -22,9 +22,9 @@ from kvorum.files import Files, Opening
 
 
 def replace_bucket(files: Files, path: str, bucket: bytes, entries: Iterable[Entry]) -> None:
-    """Give a bucket these entries and no others; they fit into memory, and keys ascend.
+    """Replace a bucket's entries by these, which must ascend and fit into memory.
 
-    Nobody else has the file open to write.
+    No other process may have the file open for writing.
     """
     image = open_image(files, path)
     try:
@@ -57,7 +57,7 @@ def replace_bucket(files: Files, path: str, bucket: bytes, entries: Iterable[Ent
 
 
 def _page(meta: Meta, number: int, count: int, body: bytes) -> bytes:
-    """Return a leaf and the pages that it goes on for."""
+    """Encode a leaf and its overflow pages."""
     pages = -(-(HEADER_BYTES + len(body)) // meta.page_bytes)
     page = PAGE_HEADER.pack(number, LEAF, count, pages - 1) + body
     return page.ljust(pages * meta.page_bytes, b"\0")

@@ -1,7 +1,7 @@
 """The layout of a bbolt file: pages, their elements, and the two meta pages.
 
-All numbers are little-endian, as every machine that etcd runs on writes them. A page begins
-with its own number; elements point to their keys relative to themselves.
+All numbers are little-endian, as on every machine that runs etcd. A page begins with its own
+number; elements point to their keys relative to themselves.
 """
 
 from struct import Struct
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 MAGIC: Final = 0xED0CDAED
 VERSION: Final = 2
 PAGE_BYTES: Final = 4096
-"""The page size that is written; files with others are read."""
+"""The page size of written files; reading accepts other sizes."""
 PAGE_BYTES_MIN, PAGE_BYTES_MAX = 512, 65536
 
 BRANCH: Final = 0x01
@@ -22,13 +22,13 @@ IS_BUCKET: Final = 0x01
 NO_FREELIST: Final = 0xFFFFFFFFFFFFFFFF
 
 PAGE_HEADER: Final = Struct("<QHHI")
-"""Page number, kind, number of elements, number of further pages it goes on for."""
+"""Page number, kind, number of elements, number of overflow pages."""
 LEAF_ELEMENT: Final = Struct("<IIII")
 """Flags, position, length of key, length of value; the value follows the key."""
 BRANCH_ELEMENT: Final = Struct("<IIQ")
 """Position, length of key, number of the child page."""
 BUCKET_HEADER: Final = Struct("<QQ")
-"""Root page, or 0 if a page follows right here; sequence."""
+"""Root page, or 0 if an inline page follows; sequence."""
 _META_BODY: Final = Struct("<IIIIQQQQQ")
 _CHECKSUM: Final = Struct("<Q")
 HEADER_BYTES: Final = PAGE_HEADER.size
@@ -39,7 +39,7 @@ _FNV_OFFSET, _FNV_PRIME, _UINT64 = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) 
 
 
 class ImageError(Exception):
-    """A file that is not a database of etcd's, or is damaged; says where and what is wrong."""
+    """Raised for a file that is not a whole database of etcd's; names the file and the problem."""
 
     def __init__(self, path: str, problem: str, words: str = "") -> None:
         super().__init__(
@@ -49,21 +49,21 @@ class ImageError(Exception):
         self.path = path
         self.problem = problem
         self.words = words
-        """What etcd's own reader says, if it does not open the file at all."""
+        """The error text of etcd's own reader, if that does not open the file at all."""
 
 
 class Meta(NamedTuple):
-    """What a meta page says."""
+    """The content of a meta page."""
 
     page_bytes: int
     root: int
     page_count: int
-    """Pages from this number on have never been used."""
+    """The number of pages; later pages have never been used."""
     transaction: int
 
 
 def encode_meta(meta: Meta) -> bytes:
-    """Return a meta page; its transaction's number decides which of the two it is."""
+    """Encode a meta page; the transaction's number decides which of the two it is."""
     body = _META_BODY.pack(
         MAGIC,
         VERSION,
@@ -93,7 +93,7 @@ def decode_meta(page: bytes) -> Meta | None:
 
 
 def meta_words(page: bytes) -> str:
-    """Return what etcd's own reader says of a meta page that is not whole."""
+    """Return the error text of etcd's own reader for a damaged meta page."""
     if len(page) < META_BYTES:
         return "invalid database"
     magic, version, *_ = _META_BODY.unpack_from(page, HEADER_BYTES)

@@ -1,8 +1,9 @@
-"""A bbolt file read page by page; everything that can be checked is.
+"""Reads a bbolt file page by page and checks everything that can be checked.
 
-A file may come from anywhere: every number in it is compared with the file's size, keys must
-ascend, and no page may be reached twice, so that damage ends in an ImageError and never in a loop
-or a wrong answer. Memory holds one path from the root to a leaf, however large the file is.
+A file may come from an untrusted source. The reader compares every number with the file's size, and
+requires that keys ascend and that no page is reached twice, so that damage ends in an ImageError
+and never in a loop or a wrong answer. Memory holds one path from the root to a leaf, however large
+the file is.
 """
 
 from collections.abc import Iterator
@@ -32,15 +33,15 @@ from kvorum.backend.native import TakeLeaves
 from kvorum.files import Files, Opening
 
 Leaf = tuple[int, list[tuple[bytes, bytes]]]
-"""The flags that all entries of a leaf have, and their keys and values."""
+"""The common flags of a leaf's entries, and their keys and values."""
 RUN_BYTES: Final = 1 << 20
-"""How much of neighbouring leaves is read at once."""
+"""The most bytes of neighbouring leaves to read at once."""
 _TAKEN: Final = -1
-"""In place of flags: `take` has read these entries."""
+"""Stands for the flags of entries that `take` has read."""
 
 
 class Image:
-    """One open file, as its newest whole transaction left it."""
+    """An open file as of its newest whole transaction."""
 
     def __init__(self, files: Files, path: str, descriptor: int, length: int) -> None:
         self._files = files
@@ -52,7 +53,7 @@ class Image:
             words = f"file size too small {length}" if length < 2 * self._meta.page_bytes else ""
             problem = f"it has {length} bytes and should have {self.size}"
             raise ImageError(path, problem, words)
-        # Pages that were reached: a sound tree reaches none of them twice.
+        # One byte per page: whether it was reached. A sound tree reaches no page twice.
         self._reached = bytearray(self._meta.page_count)
         self._roots = self._read_roots()
 
@@ -62,15 +63,15 @@ class Image:
 
     @property
     def size(self) -> int:
-        """The bytes of all pages, used or free, without what a file may have after them."""
+        """The bytes of all pages, used or free, without any data after them."""
         return self._meta.page_count * self._meta.page_bytes
 
     def layout(self) -> tuple[Meta, dict[bytes, bytes]]:
-        """Return the meta page that counts, and the entries of the root: where a writer goes on."""
+        """Return the newest meta page and the root's entries, from which a writer continues."""
         return self._meta, dict(self._roots)
 
     def check_meta_pages(self) -> None:
-        """Raise ImageError unless both meta pages have the head of a page, as etcd demands it."""
+        """Raise ImageError unless both meta pages have valid page headers, as etcd requires."""
         for number in (0, 1):
             offset = number * self._meta.page_bytes
             head = self._files.pread(self._descriptor, offset, HEADER_BYTES)
@@ -85,20 +86,20 @@ class Image:
         return list(self._roots)
 
     def items(self, bucket: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Walk the entries of a bucket once, in the order of keys; none if there is no such."""
+        """Yield the entries of a bucket in key order, only once; none for an unknown bucket."""
         return chain.from_iterable(self.leaves(bucket))
 
     def leaves(self, bucket: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Walk the entries of a bucket leaf by leaf: a step of a generator per entry is saved."""
+        """Yield the entries of a bucket leaf by leaf, which saves a generator's step per entry."""
         for _, elements in self.pieces(bucket, None):
             yield elements
 
     def pieces(
         self, bucket: bytes, take: TakeLeaves | None
     ) -> Iterator[tuple[bool, list[tuple[bytes, bytes]]]]:
-        """Walk the entries of a bucket, leaf by leaf or in what `take` makes of many leaves.
+        """Yield the entries of a bucket by leaf, or in pieces that `take` reads from many leaves.
 
-        Yields with each piece whether it comes from `take`, which may have changed the entries.
+        Each piece comes with whether `take` read it, since `take` may change the entries.
         """
         value = self._roots.pop(bucket, None)
         if value is None:
@@ -114,7 +115,7 @@ class Image:
             yield flags == _TAKEN, elements
 
     def items_back(self, bucket: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Walk the entries of a bucket once, the greatest key first; none if there is no such."""
+        """Yield the entries of a bucket in reverse key order, only once; see `items`."""
         value = self._roots.pop(bucket, None)
         if value is None:
             return
@@ -129,7 +130,7 @@ class Image:
             yield from reversed(elements)
 
     def _walk_back(self, number: int) -> Iterator[Leaf]:
-        """Walk the leaves below a page, the last one first."""
+        """Yield the leaves below a page, the last leaf first."""
         before: bytes | None = None
         waiting = [(number, b"")]
         while waiting:
@@ -149,13 +150,13 @@ class Image:
                 raise self._error(f"page {number} is of kind {kind:#x}, not a branch or a leaf")
 
     def last_key(self, bucket: bytes) -> bytes | None:
-        """Return the last key of a bucket, which cannot be walked any more afterwards."""
+        """Return the last key of a bucket; the bucket's entries cannot be read afterwards."""
         for key, _ in self.items_back(bucket):
             return key
         return None
 
     def used_bytes(self) -> int:
-        """Return the bytes of the pages that were reached so far, the meta pages included."""
+        """Return the bytes of the pages reached so far, including the meta pages."""
         return (2 + self._reached.count(1)) * self._meta.page_bytes
 
     def _newest_meta(self) -> Meta:
@@ -164,7 +165,8 @@ class Image:
         if metas[0] is not None:
             sizes = [metas[0].page_bytes]
         else:
-            # Without the first meta page the page size is unknown: the second has it, too.
+            # Without the first meta page the page size is unknown, so try the second page at
+            # every possible offset; it contains the size, too.
             sizes = [1 << bits for bits in range(9, 17)]
             assert sizes[0] == PAGE_BYTES_MIN and sizes[-1] == PAGE_BYTES_MAX
         for size in sizes:
@@ -187,12 +189,12 @@ class Image:
         return roots
 
     def _walk(self, number: int, first: bytes, take: TakeLeaves | None = None) -> Iterator[Leaf]:
-        """Walk the leaves below a page; their keys are not below the first."""
+        """Yield the leaves below a page; their keys must not be less than `first`."""
         size = self._meta.page_bytes
         last: bytes | None = None
-        # The children still to visit, the next one last, each with the least key it may have.
+        # Pages still to visit, the next one last, each with the least key that it may have.
         waiting = [(number, first)]
-        # From this position on they are leaves, if the first of them was one.
+        # Waiting pages from this position on are siblings; all are leaves if the first was one.
         leaves_from = 0
         are_leaves = False
         while waiting:
@@ -222,9 +224,9 @@ class Image:
                 raise self._error(f"page {number} is of kind {kind:#x}, not a branch or a leaf")
 
     def _run(self, waiting: list[tuple[int, bytes]], start: int) -> list[tuple[int, bytes]]:
-        """Return the next children whose pages lie close together, in the order of both."""
+        """Return the next children in order, while their page numbers ascend within `RUN_BYTES`."""
         number = waiting[-1][0]
-        # A leaf that goes on over further pages has them all only where another follows.
+        # The read includes a leaf's overflow pages only if another leaf of the run follows.
         end = min(number + RUN_BYTES // self._meta.page_bytes, self._meta.page_count)
         run = []
         for child in waiting[: start - len(waiting) - 1 : -1]:
@@ -235,7 +237,7 @@ class Image:
         return run
 
     def _pages(self, run: list[tuple[int, bytes]]) -> bytes:
-        """Return all pages from the first to the last of a run."""
+        """Read all pages from the first to the last of a run."""
         if not run:
             return b""
         size, number = self._meta.page_bytes, run[0][0]
@@ -243,7 +245,7 @@ class Image:
         return self._files.pread(self._descriptor, number * size, length)
 
     def _page(self, number: int) -> tuple[int, int, bytes]:
-        """Return the kind, the number of elements and the bytes of a page and its overflow."""
+        """Read a page with its overflow; return its kind, number of elements and bytes."""
         size, total = self._meta.page_bytes, self._meta.page_count
         if not 2 <= number < total:
             raise self._error(f"there is no page {number} among {total}")
@@ -286,10 +288,10 @@ class Image:
             if begin < end or not key_length or behind > length:
                 raise self._error(f"an entry of page {number} lies outside of it")
             key = page[begin:middle]
-            # The first may be the least that is allowed; no key is empty.
+            # The first key may equal `first`; no key is empty.
             if key <= last and (elements or key != first):
                 raise self._error(f"the keys of page {number} are not in order")
-            # Its other bits mean nothing.
+            # The other bits have no meaning.
             flags &= IS_BUCKET
             if flags != common:
                 if elements:
@@ -317,7 +319,7 @@ class Image:
             if last is not None and key <= last:
                 raise self._error(f"the keys of page {number} are not in order")
             last = key
-            # The first child may hold keys below its own in a file that is being written to.
+            # In a file that is being written, the first child may have keys below its own.
             children.append((child, first if not children else key))
         return children
 
@@ -326,9 +328,9 @@ class Image:
 
 
 def open_image(files: Files, path: str, length: int | None = None) -> Image:
-    """Open a database file; of a snapshot, pass the length without the checksum behind it.
+    """Open a database file; for a snapshot, pass the length without the appended checksum.
 
-    Raises ImageError if it is not one, or is damaged in a way that shows at once.
+    Raises ImageError if the file is no database, too short, or has a damaged list of buckets.
     """
     descriptor = files.open(path, Opening.READ)
     try:

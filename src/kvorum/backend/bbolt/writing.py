@@ -1,8 +1,8 @@
-"""A bbolt file made in one pass, from entries that come in order.
+"""Writes a bbolt file in one pass from sorted entries.
 
-Leaves are filled as the entries come; of what was written only the first key and the number of each
-page are kept, to build the branches above. So a file of any size takes little memory. The meta
-pages come last: until they are there, the file does not look complete.
+The writer fills leaves as entries arrive, and keeps only the first key and the number of each
+written page, to build the branches above. A file of any size thus takes little memory. The writer
+writes the meta pages last, so that an incomplete file does not look complete.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,9 +26,9 @@ from kvorum.backend.bbolt.pages import (
 from kvorum.files import Files
 
 FILL_BYTES: Final = PAGE_BYTES * 9 // 10
-"""A page ends when the next entry would go beyond this: its reader may insert."""
+"""A page ends before the entry that would exceed this, to leave space for etcd's insertions."""
 INLINE_BYTES_MAX: Final = PAGE_BYTES // 4
-"""A bucket whose only leaf is not larger than this is kept in its parent's entry."""
+"""The largest leaf that a bucket of one leaf stores inline, in its parent's entry."""
 WRITE_BYTES: Final = 1 << 20
 TRANSACTION: Final = 2
 
@@ -38,14 +38,14 @@ Child = tuple[bytes, int]
 
 
 class PackedLeaves(Protocol):
-    """The entries of a bucket with pages of its own, in leaves that were made elsewhere."""
+    """A source of prebuilt leaves, for a bucket with pages of its own."""
 
     def next_leaves(self, number: int) -> tuple[bytes, list[Child]] | None:
         """Return the next leaves, the first with this number; None if there are no more."""
 
 
 class _Pages:
-    """Appends pages to a file, and writes them in large pieces."""
+    """Appends pages to a file in large writes."""
 
     def __init__(self, files: Files, descriptor: int) -> None:
         self._files = files
@@ -68,7 +68,7 @@ class _Pages:
         return number
 
     def add_packed(self, data: bytes) -> None:
-        """Append pages that have their numbers already."""
+        """Append pages that already contain their numbers."""
         assert len(data) % PAGE_BYTES == 0, f"{len(data)} bytes are not whole pages"
         self._parts.append(data)
         self._waiting_bytes += len(data)
@@ -77,7 +77,7 @@ class _Pages:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was appended so far."""
+        """Write the pages appended so far."""
         data = b"".join(self._parts)
         self._files.pwrite(self._descriptor, self._offset, data)
         self._offset += len(data)
@@ -105,7 +105,7 @@ def write_image(
     root = _build(pages, _leaves(roots), IS_BUCKET)
     pages.flush()
     for transaction in (TRANSACTION, TRANSACTION - 1):
-        # As in a snapshot that etcd sends: the newest transaction's page first.
+        # As in etcd's snapshots, page 0 belongs to the newest transaction, page 1 to the previous.
         meta = Meta(PAGE_BYTES, root, pages.next, transaction)
         files.pwrite(descriptor, transaction % 2 * PAGE_BYTES, encode_meta(meta))
     return pages.next * PAGE_BYTES
@@ -124,7 +124,7 @@ def _write_bucket(pages: _Pages, entries: Iterable[Entry]) -> bytes:
 
 
 def _write_packed(pages: _Pages, leaves: PackedLeaves) -> bytes:
-    """Write a bucket's leaves as they come; return its entry in the root."""
+    """Write a bucket's prebuilt leaves; return its entry in the root."""
     children: list[Child] = []
     while (packed := leaves.next_leaves(pages.next)) is not None:
         pages.add_packed(packed[0])
@@ -133,7 +133,7 @@ def _write_packed(pages: _Pages, leaves: PackedLeaves) -> bytes:
 
 
 def _leaves(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Split entries into leaves; one that is larger than a page has a leaf to itself."""
+    """Split entries into leaves; an entry larger than a page has a leaf to itself."""
     leaf: list[Entry] = []
     used = HEADER_BYTES
     last = b""
@@ -153,21 +153,21 @@ def _leaves(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 def leaf_body(leaf: list[Entry], flags: int) -> bytes:
-    """Return a leaf behind its header."""
+    """Encode a leaf without its header."""
     elements = bytearray()
     position = ELEMENT_BYTES * len(leaf)
     pack = LEAF_ELEMENT.pack
     contents: list[bytes] = []
     for key, value in leaf:
         elements += pack(flags, position, len(key), len(value))
-        # Relative to the next element, which is so much nearer to its key.
+        # Positions are relative to their element, and the next element is that much nearer.
         position += len(key) + len(value) - ELEMENT_BYTES
         contents += (key, value)
     return bytes(elements) + b"".join(contents)
 
 
 def _build(pages: _Pages, leaves: Iterable[list[Entry]], flags: int) -> int:
-    """Write leaves, and branches above them until one page is left; return its number."""
+    """Write leaves, and levels of branches above them up to one root; return its number."""
     children = [(leaf[0][0], pages.add(LEAF, len(leaf), leaf_body(leaf, flags))) for leaf in leaves]
     return _build_branches(pages, children)
 
@@ -184,13 +184,13 @@ def _build_branches(pages: _Pages, children: list[Child]) -> int:
 
 
 def _branches(children: list[Child]) -> Iterator[list[Child]]:
-    """Split pages into branches of at least two."""
+    """Split child pages into branches of at least two."""
     branch: list[Child] = []
     used = HEADER_BYTES
     remaining = len(children)
     for child in children:
         size = ELEMENT_BYTES + len(child[0])
-        # The last child may not stand alone, so the one before waits for it.
+        # Never leave the last child alone, because a branch needs two children.
         if len(branch) >= 2 and used + size > FILL_BYTES and remaining >= 2:
             yield branch
             branch, used = [], HEADER_BYTES

@@ -1,1 +1,1 @@
-"""What users of the client call."""
+"""The classes that users of the client call."""

@@ -1,4 +1,4 @@
-"""Users, roles, and what roles may do."""
+"""Users, roles, and the permissions of roles."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class AsyncAuth:
-    """Who may do what."""
+    """Administers users, roles and permissions."""
 
     __slots__ = ("_client",)
 
@@ -19,11 +19,11 @@ class AsyncAuth:
         self._client = client
 
     async def enable(self, *, timeout: float | None = None) -> None:
-        """Let users log in from now on; there must be a user `root` with the role `root`."""
+        """Enable authentication; a user `root` with the role `root` must exist."""
         await self._client.run(administration.enable_auth(), timeout)
 
     async def disable(self, *, timeout: float | None = None) -> None:
-        """Let everybody do everything."""
+        """Disable authentication, so that every client may do everything."""
         await self._client.run(administration.disable_auth(), timeout)
 
     async def status(self, *, timeout: float | None = None) -> AuthStatus:
@@ -43,7 +43,7 @@ class AsyncAuth:
     async def add_user(
         self, user: str, password: str | None, *, timeout: float | None = None
     ) -> None:
-        """Add a user; one whose password is None is known by a certificate alone."""
+        """Add a user; with None as password, only a certificate identifies the user."""
         await self._client.run(administration.add_user(user, password), timeout)
 
     async def delete_user(self, user: str, *, timeout: float | None = None) -> None:
@@ -71,7 +71,7 @@ class AsyncAuth:
         return await self._client.run(administration.roles(), timeout)
 
     async def permissions_of(self, role: str, *, timeout: float | None = None) -> list[Permission]:
-        """Return what a role may do."""
+        """Return the permissions of a role."""
         return await self._client.run(administration.permissions_of(role), timeout)
 
     async def add_role(self, role: str, *, timeout: float | None = None) -> None:
@@ -107,6 +107,6 @@ class AsyncAuth:
         from_key: Text | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Take from a role what it was granted for exactly these keys."""
+        """Revoke the permission that a role has for exactly these keys."""
         keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
         await self._client.run(administration.revoke_permission(role, keys), timeout)

@@ -1,4 +1,4 @@
-"""What a client gives its calls to: its connections, or a layer of rules above them."""
+"""The interface through which a client makes calls: its shell, or a layer of rules above it."""
 
 from typing import Protocol
 
@@ -6,10 +6,10 @@ from kvorum.client.rpcs import Rpc
 
 
 class AsyncCarrier(Protocol):
-    """Makes calls; layers can be put above each other."""
+    """Makes calls; one layer can use another."""
 
     async def call(
         self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None
     ) -> bytes:
-        """Make a call; raises what it ended with if that is not an answer."""
+        """Make a call and return its answer; raises the error that it ended with."""
         ...

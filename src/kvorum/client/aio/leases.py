@@ -1,4 +1,4 @@
-"""Leases: granted, kept alive off the user's thread or loop, and ended."""
+"""Leases: granted, kept alive outside the user's thread or loop, and revoked."""
 
 from typing import TYPE_CHECKING, Self
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class AsyncLease:
-    """A lease: keys that are put with its id are deleted when it ends.
+    """A lease: the server deletes keys that are put with its id when it ends.
 
-    Used as a context manager it is kept alive, and revoked at the end.
+    As a context manager, the lease is kept alive inside the block, and revoked at its end.
     """
 
     def __init__(self, client: "AsyncClient", lease: int, ttl: int, asked_at: float) -> None:
@@ -23,9 +23,9 @@ class AsyncLease:
         self._shell = client.shell
         self.id: int = lease
         self.ttl: int = ttl
-        """Seconds that it lives without being renewed."""
+        """Seconds that the lease lives without renewal."""
         self.asked_at: float = asked_at
-        """When it was asked for, by the clock of the client's shell; for parts of the client."""
+        """When the client requested the lease, by its shell's clock; for parts of the client."""
         self._kept: Kept | None = None
         self._waiter: Waiter | None = None
 
@@ -37,31 +37,32 @@ class AsyncLease:
         await self.revoke()
 
     def keep_alive(self) -> None:
-        """Renew it in time from now on, until it is revoked or released."""
+        """Renew the lease in time from now on, until it is revoked or released."""
         if self._kept is None or self._kept.error is not None:
             self._kept = self._shell.keep(self.id, self.ttl, self.asked_at, self._changed)
 
     def release(self) -> None:
-        """Renew it no longer; it lives on until its time is over."""
+        """Stop renewing the lease; it lives on until its TTL is over."""
         if self._kept is not None:
             self._shell.release(self._kept)
 
     @property
     def lost(self) -> KvorumError | None:
-        """Why it is not kept alive any more; None while it is, or if it never was."""
+        """Why the lease is no longer kept alive; None while it is, or if it never was."""
         return None if self._kept is None else self._kept.lost(clock())
 
     @property
     def lives_until(self) -> float:
-        """The moment of `time.monotonic` up to which it lives for sure, unless that clock stops.
+        """The moment of `time.monotonic` up to which the lease surely lives, if that clock runs.
 
-        It stops while the machine is suspended, which brings the moment nearer: ask each time.
+        That clock stops while the machine is suspended, and the moment then comes earlier on it, so
+        read this property each time.
         """
         moment = self.asked_at + self.ttl if self._kept is None else self._kept.lives_until
         return monotonic() + (moment - clock())
 
     async def wait_lost(self) -> KvorumError:
-        """Wait until it is not kept alive any more, and return why."""
+        """Wait until the lease is no longer kept alive, and return why."""
         if self._kept is None:
             raise ClosedError(f"lease {self.id} is not kept alive, so it cannot be lost")
         while self.lost is None:
@@ -71,12 +72,12 @@ class AsyncLease:
         return self.lost
 
     async def remaining(self, *, keys: bool = False, timeout: float | None = None) -> LeaseStatus:
-        """Ask how long it lives, and which keys end with it."""
+        """Return the remaining time of the lease, and with `keys` the keys attached to it."""
         operation = operations.time_to_live_operation(self.id, keys=keys)
         return await self._client.run(operation, timeout)
 
     async def revoke(self, timeout: float | None = None) -> None:
-        """End it, and delete its keys; nothing happens if it has ended."""
+        """Revoke the lease, which deletes its keys; does nothing if it has ended."""
         self.release()
         try:
             await self._client.run(operations.revoke_operation(self.id), timeout)
@@ -89,7 +90,7 @@ class AsyncLease:
 
 
 async def grant(client: "AsyncClient", ttl: int, lease: int, timeout: float | None) -> AsyncLease:
-    """Grant a lease; one whose id this client chose may be there from an earlier attempt."""
+    """Grant a lease; an id that this client chose may exist already, from an earlier attempt."""
     chosen = lease or random_id()
     asked_at = clock()
     try:

@@ -1,7 +1,7 @@
-"""What keeps a cluster in order, member by member: status, alarms, space, hashes, snapshots.
+"""Maintenance of a cluster, member by member: status, alarms, space, hashes, snapshots.
 
-Calls with `at` go to that endpoint, which need not be one of the client's; without it they go where
-other calls go.
+Calls with `at` go to that endpoint, which need not be one of the client's; without `at` they go to
+the same endpoint as other calls.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class AsyncMaintenance:
         self._client = client
 
     async def status(self, at: str | None = None, *, timeout: float | None = None) -> MemberStatus:
-        """Ask a member how it is."""
+        """Return the status of a member."""
         return await self._client.run(administration.status(), timeout, at=at)
 
     async def alarms(self, *, timeout: float | None = None) -> list[Alarm]:
@@ -37,28 +37,28 @@ class AsyncMaintenance:
     async def raise_alarm(
         self, kind: AlarmKind, member: int, *, timeout: float | None = None
     ) -> None:
-        """Raise an alarm: `nospace` refuses writes, `corrupt` nearly everything."""
+        """Raise an alarm: with `nospace` members refuse writes, with `corrupt` nearly all calls."""
         await self._client.run(administration.raise_alarm(Alarm(member, kind)), timeout)
 
     async def clear_alarms(self, *, timeout: float | None = None) -> list[Alarm]:
-        """End all alarms; return those that there were."""
+        """Clear all alarms, and return them."""
         found = await self.alarms(timeout=timeout)
         for alarm in found:
             await self._client.run(administration.clear_alarm(alarm), timeout)
         return found
 
     async def defragment(self, at: str | None = None, *, timeout: float = FOREVER) -> None:
-        """Give a member's free space back to its file system; it may serve nobody meanwhile."""
+        """Defragment a member's database; the member may serve no requests meanwhile."""
         await self._client.run(administration.defragment(), timeout, at=at)
 
     async def hash(self, at: str | None = None, *, timeout: float | None = None) -> int:
-        """Hash a member's whole database, which may differ between members that agree."""
+        """Hash a member's whole database; consistent members may have different hashes."""
         return await self._client.run(administration.hash_database(), timeout, at=at)
 
     async def hash_kv(
         self, at: str | None = None, *, revision: int = 0, timeout: float | None = None
     ) -> StoreHash:
-        """Hash a member's keys up to a revision, or up to its newest."""
+        """Hash a member's keys up to a revision; 0 for its newest."""
         return await self._client.run(administration.hash_keys(revision), timeout, at=at)
 
     async def snapshot(
@@ -71,7 +71,7 @@ class AsyncMaintenance:
     ) -> Snapshot:
         """Save a snapshot of a member's database, checked and durable, or raise and save nothing.
 
-        `progress` is called with the bytes that came, and those that are to come.
+        `progress` is called with the number of bytes received, and of those still to come.
         """
         shell, number = self._client.shell, self._client.endpoint_number(at)
         saving = await shell.work(lambda: Saving(path))
@@ -90,7 +90,7 @@ class AsyncMaintenance:
     async def move_leader(
         self, member: int, at: str | None = None, *, timeout: float | None = None
     ) -> None:
-        """Make another member the leader; without `at`, the present one is found first."""
+        """Make another member the leader; without `at`, the client first finds the present one."""
         operation = administration.move_leader(member)
         if at is not None:
             await self._client.run(operation, timeout, at=at)
@@ -106,13 +106,13 @@ class AsyncMaintenance:
         )
 
     async def validate_downgrade(self, version: str, *, timeout: float | None = None) -> str:
-        """Ask whether the cluster can be downgraded to a version such as 3.6; return its own."""
+        """Check whether the cluster can be downgraded, for example to 3.6; return its version."""
         return await self._client.run(administration.downgrade("VALIDATE", version), timeout)
 
     async def downgrade(self, version: str, *, timeout: float | None = None) -> str:
-        """Let the cluster be downgraded to a version; return its own."""
+        """Start a downgrade to a version; return the cluster's version."""
         return await self._client.run(administration.downgrade("ENABLE", version), timeout)
 
     async def cancel_downgrade(self, *, timeout: float | None = None) -> str:
-        """Stay with the cluster's version, and return it."""
+        """Cancel a downgrade; return the cluster's version."""
         return await self._client.run(administration.downgrade("CANCEL", ""), timeout)

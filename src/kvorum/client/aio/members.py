@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class AsyncMembers:
-    """Who belongs to the cluster, and changes of that, one at a time."""
+    """The membership of the cluster, which changes by one member at a time."""
 
     __slots__ = ("_client",)
 
@@ -19,7 +19,7 @@ class AsyncMembers:
         self._client = client
 
     async def list(self, *, linearizable: bool = True, timeout: float | None = None) -> MemberList:
-        """Return all members; as the endpoint knows them, if that need not be the newest."""
+        """Return all members; unless `linearizable`, as the endpoint knows them."""
         operation = administration.list_members(linearizable=linearizable)
         return await self._client.run(operation, timeout)
 
@@ -30,20 +30,20 @@ class AsyncMembers:
         learner: bool = False,
         timeout: float | None = None,
     ) -> Member:
-        """Add a member, which is to be started then; a learner has no vote until promoted."""
+        """Add a member, which must then be started; a learner has no vote until promoted."""
         operation = administration.add_member(peer_urls, learner=learner)
         return await self._client.run(operation, timeout)
 
     async def remove(self, member: int, *, timeout: float | None = None) -> MemberList:
-        """Remove a member by its id; return those that are left."""
+        """Remove a member by its id; return the remaining members."""
         return await self._client.run(administration.remove_member(member), timeout)
 
     async def update(
         self, member: int, peer_urls: str | Sequence[str], *, timeout: float | None = None
     ) -> MemberList:
-        """Tell where a member is found by the others; return all of them."""
+        """Change the peer URLs of a member; return all members."""
         return await self._client.run(administration.update_member(member, peer_urls), timeout)
 
     async def promote(self, member: int, *, timeout: float | None = None) -> MemberList:
-        """Give a learner its vote; return all members."""
+        """Promote a learner to a voter; return all members."""
         return await self._client.run(administration.promote_member(member), timeout)

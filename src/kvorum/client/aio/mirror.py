@@ -1,4 +1,4 @@
-"""A mirror: all keys below a prefix as they are, then every change of them, without a gap."""
+"""A mirror: all keys below a prefix at one revision, then every change of them, without a gap."""
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -11,29 +11,29 @@ if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient
 
 STEPS_MAX = 128
-"""Operations of a transaction, as servers allow them unless told otherwise."""
+"""The operations of one transaction, up to the servers' default limit."""
 
 
 class AsyncMirror:
-    """The keys below a prefix of one store, on their way to another store or into a program."""
+    """Copies the keys below a prefix of one store into a program or another store."""
 
     def __init__(self, client: "AsyncClient", prefix: Text) -> None:
         self._client = client
         self._prefix = as_bytes(prefix)
         self.revision: int = 0
-        """Up to which revision everything was told; 0 before `base`."""
+        """The mirror has returned everything up to this revision; 0 before `base`."""
 
     async def base(self) -> AsyncIterator[KeyValue]:
-        """Go through all keys as they are at one revision, which `revision` is from then on."""
+        """Iterate over all keys as they are at one revision, which `revision` then holds."""
         self.revision = (await self._client.read(prefix=self._prefix, count_only=True)).revision
         async for kv in self._client.range(prefix=self._prefix, revision=self.revision):
             yield kv
 
     async def updates(self) -> AsyncIterator[Changes]:
-        """Go through what has changed since, whole revisions at once, and wait for more.
+        """Iterate over the changes since then, whole revisions at once, and wait for more.
 
-        Raises WatchCompactedError if some of it is gone, and RevisionWentBackError if the store
-        was restored from a backup; then begin with `base` again.
+        Raises WatchCompactedError if some changes are compacted, and RevisionWentBackError if the
+        store was restored from a backup; then start with `base` again.
         """
         if not self.revision:
             raise ValueError("a mirror has no updates before its base was read")
@@ -46,9 +46,10 @@ class AsyncMirror:
                 self.revision = changes.revision
 
     async def copy_to(self, target: "AsyncClient", prefix: Text | None = None) -> None:
-        """Put everything into another store, and each change in one transaction, until it fails.
+        """Copy all keys to another store, then each revision in a transaction, until a call fails.
 
-        Keys below the prefix get another one, if one is given. What the target has besides stays.
+        `prefix`, if given, replaces the mirrored prefix. Other keys of the target stay. A revision
+        of more than STEPS_MAX changes takes several transactions.
         """
         new = self._prefix if prefix is None else as_bytes(prefix)
         cut = len(self._prefix)

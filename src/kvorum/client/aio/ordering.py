@@ -1,4 +1,4 @@
-"""An ordering client: it never shows the store as it was before what it has shown already."""
+"""An ordering client: its answers never go back in revision."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from kvorum.client.loop import Waiter, clock
 from kvorum.client.rpcs import Rpc
 
 ROUNDS_MAX: Final = 5
-"""How often all endpoints are asked before it is told that none has what was shown before."""
+"""How often the client tries all endpoints before it raises MembersBehindError."""
 
 _RESPONSES: Final[dict[str, Any]] = {
     rpcs.RANGE.path: pb.RangeResponse,
@@ -23,18 +23,18 @@ _RESPONSES: Final[dict[str, Any]] = {
 
 
 class AsyncOrdering:
-    """What carries the calls of an ordering client."""
+    """Carries the calls of an ordering client."""
 
     def __init__(self, below: AsyncCarrier, shell: Shell) -> None:
         self._below = below
         self._shell = shell
         self._revision = 0
-        """The newest that was shown."""
+        """The newest revision that the client has returned."""
 
     async def call(
         self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None
     ) -> bytes:
-        """Make a call; one whose answer is too old is made again at another endpoint."""
+        """Make a call; if its answer is too old, repeat it at another endpoint."""
         kind = _RESPONSES.get(rpc.path)
         if kind is None:
             return await self._below.call(rpc, message, seconds_max, at)
@@ -49,7 +49,7 @@ class AsyncOrdering:
                     self._revision = max(self._revision, revision)
                     return answer
                 endpoints, now = self._shell.core.endpoints, self._shell.core.now
-                # It lags behind; the next call goes to another, if there is one.
+                # The member lags behind; the next call goes to another one, if there is any.
                 endpoints.fails(endpoints.pick(now), now)
                 count = len(endpoints.all)
             attempts += 1

@@ -1,1 +1,1 @@
-"""What the recipes of both clients share: nothing here waits."""
+"""The parts of recipes that both clients share: none of them waits."""

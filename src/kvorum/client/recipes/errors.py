@@ -1,4 +1,4 @@
-"""What can go wrong with a recipe, beside what can go wrong with a call."""
+"""The errors of recipes, in addition to those of calls."""
 
 from kvorum.api import errors
 from kvorum.client.errors import ElectionNoLeaderError, ElectionNotLeaderError, KvorumError
@@ -13,36 +13,36 @@ class NotHeldError(KvorumError):
 
 
 class BarrierExistsError(KvorumError):
-    """Somebody holds the barrier already."""
+    """The barrier is held already."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"key already exists: barrier {key!r} is held by somebody")
 
 
 class TooManyClientsError(KvorumError):
-    """As many as the double barrier is for have entered."""
+    """The double barrier is full: all of its clients have entered already."""
 
     def __init__(self, key: str, count: int) -> None:
         super().__init__(f"too many clients: {count} have entered the barrier {key!r} already")
 
 
 class NotANumberError(KvorumError):
-    """The key of a counter holds something else."""
+    """The key of a counter holds something other than a whole number."""
 
 
 def session_expired() -> SessionExpiredError:
-    """Return the error of a key that is gone although it was waited for its turn."""
+    """Return the error for a key that disappeared while its owner waited for its turn."""
     status = errors.SESSION_EXPIRED
     return SessionExpiredError(status.code, status.text)
 
 
 def not_leader() -> ElectionNotLeaderError:
-    """Return the error of a candidate that does not lead."""
+    """Return the error for a candidate that does not lead."""
     status = errors.ELECTION_NOT_LEADER
     return ElectionNotLeaderError(status.code, status.text)
 
 
 def no_leader() -> ElectionNoLeaderError:
-    """Return the error of an election that nobody has won."""
+    """Return the error for an election without a leader."""
     status = errors.ELECTION_NO_LEADER
     return ElectionNoLeaderError(status.code, status.text)

@@ -1,4 +1,4 @@
-"""One attempt of a software transaction: what it has read and written, and when it may commit."""
+"""One attempt of a software transaction: its reads, its writes, and the request that commits."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,17 +11,17 @@ from kvorum.client.values import KeyValue, RangeResult, TxnResult
 
 
 class Attempt:
-    """What one run of a transaction's function has read and written."""
+    """The reads and writes of one run of a transaction's function."""
 
     def __init__(self, isolation: Isolation) -> None:
         self._isolation = isolation
         self._known: dict[bytes, KeyValue | None] = {}
-        """What was fetched, also by an attempt before that has failed."""
+        """The keys that were fetched, including those that a failed earlier attempt returned."""
         self._read: set[bytes] = set()
         self._writes: dict[bytes, Step] = {}
         self._written: dict[bytes, bytes | None] = {}
         self._revision = 0
-        """The revision of all reads, once there was one."""
+        """The revision of all reads under snapshot isolation; 0 before the first."""
 
     # Reads.
 
@@ -30,19 +30,19 @@ class Attempt:
         return key in self._written or key in self._known
 
     def value(self, key: bytes) -> bytes | None:
-        """Return the value of a key that is known; from now on it counts as read."""
+        """Return the value of a known key, which counts as read unless it was written here."""
         if key in self._written:
             return self._written[key]
         found = self._seen(key)
         return None if found is None else found.value
 
     def mod_revision(self, key: bytes) -> int:
-        """Return the revision of a key that was fetched, or 0; from now on it counts as read."""
+        """Return the mod revision of a fetched key, or 0; from now on the key counts as read."""
         found = self._seen(key)
         return 0 if found is None else found.mod_revision
 
     def is_fetched(self, key: bytes) -> bool:
-        """Return whether the store was asked for a key."""
+        """Return whether a key was fetched from the store."""
         return key in self._known
 
     def _seen(self, key: bytes) -> KeyValue | None:
@@ -52,7 +52,8 @@ class Attempt:
     def read_request(self, keys: Iterable[bytes]) -> pb.TxnRequest:
         """Return the request that reads keys.
 
-        Reads of one revision ask the leader: a member that lags behind may not have it yet.
+        Under snapshot isolation the reads are linearizable: a lagging member may not have the
+        revision yet.
         """
         request = pb.TxnRequest()
         for key in keys:
@@ -66,7 +67,7 @@ class Attempt:
         return request
 
     def take(self, keys: Sequence[bytes], result: TxnResult) -> None:
-        """Take what the store has of keys."""
+        """Store the keys that a read returned."""
         if self._isolation.is_snapshot and not self._revision:
             self._revision = result.revision
         for key, found in zip(keys, result.responses, strict=True):
@@ -89,14 +90,15 @@ class Attempt:
 
     @property
     def keys_read(self) -> list[bytes]:
-        """The keys that were read, in the order in which a failed commit answers them."""
+        """The keys that were read, in the order in which a failed commit returns them."""
         return sorted(self._read)
 
     def commit_request(self) -> pb.TxnRequest | None:
         """Return the request that commits; None if there is nothing to commit or to check.
 
-        If it fails it answers the keys that were read. One that writes nothing reads at the
-        leader: the server answers mere comparisons from whatever it has.
+        If its conditions fail, the response has the keys that were read. These reads also make a
+        commit without writes linearizable: for a transaction without operations, servers compare
+        with their own state, however old.
         """
         if self._isolation is Isolation.READ_COMMITTED:
             conditions: list[Condition] = []
@@ -118,7 +120,7 @@ class Attempt:
         return pb.TxnRequest(compare=conditions, success=list(self._writes.values()), failure=reads)
 
     def next(self, result: TxnResult) -> "Attempt":
-        """Return the attempt after one whose commit failed: it knows what has changed."""
+        """Return the next attempt after a failed commit, with the keys that the commit returned."""
         attempt = Attempt(self._isolation)
         attempt.take(self.keys_read, result)
         return attempt

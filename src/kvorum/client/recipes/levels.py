@@ -1,10 +1,10 @@
-"""How much transactions may notice of each other."""
+"""The isolation levels of software transactions."""
 
 from enum import Enum
 
 
 class Isolation(Enum):
-    """How much a transaction may notice of others."""
+    """How far a transaction is isolated from concurrent ones."""
 
     SERIALIZABLE_SNAPSHOT = "reads of one revision; nothing read or written has changed since"
     SERIALIZABLE = "reads of one revision; nothing read has changed since"

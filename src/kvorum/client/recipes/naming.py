@@ -1,23 +1,23 @@
-"""How services are written down: the format of Go's package for naming."""
+"""The values that describe services, in the format of Go's naming package."""
 
 import json
 from typing import Any, NamedTuple
 
 
 class Service(NamedTuple):
-    """Where a service can be reached."""
+    """The address and metadata of a service."""
 
     address: str
     metadata: Any = None
-    """Whatever JSON can hold."""
+    """Any value that JSON can represent."""
 
 
 class ServiceChange(NamedTuple):
-    """A service that came, changed or went."""
+    """A service that was added, changed or removed."""
 
     name: str
     service: Service | None
-    """None if it has gone."""
+    """None if the service was removed."""
 
 
 def encoded(service: Service) -> bytes:
@@ -27,7 +27,7 @@ def encoded(service: Service) -> bytes:
 
 
 def decoded(value: bytes) -> Service | None:
-    """Return the service that a value describes; None if it is not one."""
+    """Return the service that a value describes; None if the value has another format."""
     try:
         fields = json.loads(value)
     except ValueError:

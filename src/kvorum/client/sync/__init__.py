@@ -1,2 +1,2 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""What users of the client call."""
+"""The classes that users of the client call."""

@@ -1,5 +1,5 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""Users, roles, and what roles may do."""
+"""Users, roles, and the permissions of roles."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Auth:
-    """Who may do what."""
+    """Administers users, roles and permissions."""
 
     __slots__ = ("_client",)
 
@@ -20,11 +20,11 @@ class Auth:
         self._client = client
 
     def enable(self, *, timeout: float | None = None) -> None:
-        """Let users log in from now on; there must be a user `root` with the role `root`."""
+        """Enable authentication; a user `root` with the role `root` must exist."""
         self._client.run(administration.enable_auth(), timeout)
 
     def disable(self, *, timeout: float | None = None) -> None:
-        """Let everybody do everything."""
+        """Disable authentication, so that every client may do everything."""
         self._client.run(administration.disable_auth(), timeout)
 
     def status(self, *, timeout: float | None = None) -> AuthStatus:
@@ -42,7 +42,7 @@ class Auth:
         return self._client.run(administration.roles_of(user), timeout)
 
     def add_user(self, user: str, password: str | None, *, timeout: float | None = None) -> None:
-        """Add a user; one whose password is None is known by a certificate alone."""
+        """Add a user; with None as password, only a certificate identifies the user."""
         self._client.run(administration.add_user(user, password), timeout)
 
     def delete_user(self, user: str, *, timeout: float | None = None) -> None:
@@ -68,7 +68,7 @@ class Auth:
         return self._client.run(administration.roles(), timeout)
 
     def permissions_of(self, role: str, *, timeout: float | None = None) -> list[Permission]:
-        """Return what a role may do."""
+        """Return the permissions of a role."""
         return self._client.run(administration.permissions_of(role), timeout)
 
     def add_role(self, role: str, *, timeout: float | None = None) -> None:
@@ -104,6 +104,6 @@ class Auth:
         from_key: Text | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Take from a role what it was granted for exactly these keys."""
+        """Revoke the permission that a role has for exactly these keys."""
         keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
         self._client.run(administration.revoke_permission(role, keys), timeout)

@@ -1,5 +1,5 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""What a client gives its calls to: its connections, or a layer of rules above them."""
+"""The interface through which a client makes calls: its shell, or a layer of rules above it."""
 
 from typing import Protocol
 
@@ -7,8 +7,8 @@ from kvorum.client.rpcs import Rpc
 
 
 class Carrier(Protocol):
-    """Makes calls; layers can be put above each other."""
+    """Makes calls; one layer can use another."""
 
     def call(self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None) -> bytes:
-        """Make a call; raises what it ended with if that is not an answer."""
+        """Make a call and return its answer; raises the error that it ended with."""
         ...

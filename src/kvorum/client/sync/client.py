@@ -1,8 +1,8 @@
 # Written by `make client` from kvorum/client/aio; change that.
 """The client: keys, transactions and watches, with every option they have.
 
-What few programs use is imported when it is asked for first: programs that start, read a key and
-end, as tools on the command line do, are to be quick.
+Parts that few programs use are imported on first use, so that programs that start, read a key and
+end, as tools on the command line do, are quick.
 """
 
 from collections.abc import Iterator, Sequence
@@ -76,8 +76,8 @@ class Client(Recipes):
         """Make a client, which connects with its first call.
 
         `srv` is a domain whose SRV records name the endpoints, in place of `endpoints`. Every
-        `sync_seconds` the endpoints are replaced by those that the cluster's members tell. `shell`
-        is for `kvorum.embed`: it makes what carries calls, if that is not the network.
+        `sync_seconds` the client replaces its endpoints by those in the cluster's member list.
+        `shell` is for `kvorum.embed`: it makes the shell if the network does not carry the calls.
         """
         if srv:
             from kvorum.client.finding import srv_endpoints
@@ -93,13 +93,13 @@ class Client(Recipes):
         )
         tls = contexts(TlsOptions(ca, cert, key, insecure))
         self.shell: Shell = (shell or Shell)(core, tls, connect_timeout)
-        """What carries calls; for parts of the client."""
+        """The shell that carries calls; for parts of the client."""
         self._carrier: Carrier = self.shell
         self._closes: Shell | Leasing | None = self.shell
-        """What is closed with this client; None if it has nothing of its own."""
+        """The object that `close` closes; None if this client has nothing of its own."""
         self._timeout = timeout
         self._prefix = b""
-        """What all keys begin with at the server; empty unless this is a namespace."""
+        """The prefix of all keys at the server; empty unless this is a namespace."""
         if sync_seconds < FOREVER:
             with self.shell.turn():
                 self.shell.start_reading()
@@ -111,16 +111,16 @@ class Client(Recipes):
         self.close()
 
     def close(self) -> None:
-        """End every call and watch, and give the connections back.
+        """End every call and watch, and close the connections.
 
-        A namespace and an ordering client have nothing of their own to end, a leasing client has
-        the keys that it owns.
+        A namespace and an ordering client have nothing of their own to end; a leasing client
+        releases the keys that it owns.
         """
         if self._closes is not None:
             self._closes.close()
 
     def log_in(self, timeout: float | None = None) -> None:
-        """Log in now, and not with the first call; without a user nothing is done."""
+        """Log in now instead of with the first call; does nothing without a user."""
         message = self.shell.core.login_message()
         if message is None:
             return
@@ -147,7 +147,7 @@ class Client(Recipes):
         return operation.decode(answer)
 
     def messages(self, operation: Operation[T], timeout: float) -> "Messages[T]":
-        """Make a call that is answered with several messages."""
+        """Make a call that the server answers with several messages."""
         from kvorum.client.sync.streams import Messages
 
         if self._prefix:
@@ -159,7 +159,7 @@ class Client(Recipes):
     def namespace(self, prefix: Text) -> "Client":
         """Return a client of the same connections whose keys all begin with a prefix.
 
-        The prefix is added to keys that are sent, and cut off those that come back.
+        The client adds the prefix to keys that it sends, and cuts it off keys that it receives.
         """
         if not prefix:
             raise ValueError("a namespace needs a prefix that is not empty")
@@ -171,10 +171,10 @@ class Client(Recipes):
     def leasing(self, prefix: Text, *, ttl: int = SESSION_SECONDS) -> "Client":
         """Return a client of the same connections that owns the keys it reads, until it is closed.
 
-        A key that it owns is read without a call, and is never older than what the store has.
-        Others write such a key after its owner has given it up: whoever writes must do so by a
-        leasing client of the same prefix, below which it is noted who owns what. If an owner is
-        gone, they wait up to `ttl` seconds.
+        The client reads a key that it owns without a call, and never returns a value older than the
+        store's. Other clients can write such a key after its owner has released it: all writers
+        must use a leasing client of the same prefix, below which the ownership keys are stored. If
+        an owner is gone, writers wait up to `ttl` seconds.
         """
         if not prefix:
             raise ValueError("leasing needs a prefix for its own keys that is not empty")
@@ -190,9 +190,9 @@ class Client(Recipes):
     def ordering(self) -> "Client":
         """Return a client of the same connections whose answers never go back in revision.
 
-        A serializable read that is answered by a member that lags behind what this client has
-        shown is made again at other members; if all lag, it raises MembersBehindError. `stream`
-        and watches are not held to it.
+        If the member that answers a serializable read lags behind a revision that this client has
+        returned, the client repeats the read at other members; if all lag behind, the read raises
+        MembersBehindError. `stream` and watches are exempt.
         """
         from kvorum.client.sync.ordering import Ordering
 
@@ -208,11 +208,11 @@ class Client(Recipes):
 
     @property
     def key_prefix(self) -> bytes:
-        """What all keys begin with at the server; empty unless this is a namespace."""
+        """The prefix of all keys at the server; empty unless this is a namespace."""
         return self._prefix
 
     def mirror(self, prefix: Text = b"") -> "Mirror":
-        """Return what follows all keys below a prefix, from what they are now on."""
+        """Return a mirror of all keys below a prefix: their present state, then every change."""
         from kvorum.client.sync.mirror import Mirror
 
         return Mirror(self, prefix)
@@ -263,11 +263,11 @@ class Client(Recipes):
             return [each.address.text for each in self.shell.core.endpoints.all.values()]
 
     def set_endpoints(self, endpoints: str | Sequence[str]) -> None:
-        """Use other endpoints; those that are given up finish the calls that they have."""
+        """Use other endpoints; the former ones finish the calls that they have."""
         self.shell.set_endpoints(parse_endpoints(endpoints))
 
     def sync_endpoints(self, timeout: float | None = None) -> list[str]:
-        """Use the endpoints of all members that have started and may vote, and return them."""
+        """Use the endpoints of all voters that have started, and return them."""
         from kvorum.client.finding import member_addresses, members_request
 
         operation = Operation(rpcs.MEMBER_LIST, members_request(), member_addresses)
@@ -277,7 +277,7 @@ class Client(Recipes):
         return self.endpoints
 
     def endpoint_number(self, at: str | None) -> int | None:
-        """Return by which number calls go to an endpoint; for parts of the client."""
+        """Return the number of an endpoint, to direct calls to it; for parts of the client."""
         if at is None:
             return None
         with self.shell.turn():
@@ -327,7 +327,7 @@ class Client(Recipes):
         page: int = PAGE_KEYS,
         timeout: float | None = None,
     ) -> Iterator[KeyValue]:
-        """Go through keys in their order, as they were at one revision, page by page."""
+        """Iterate over keys in their order, as they were at one revision, page by page."""
         keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
         while True:
             request = operations.range_request(
@@ -359,7 +359,7 @@ class Client(Recipes):
         keys_only: bool = False,
         timeout: float = FOREVER,
     ) -> Iterator[KeyValue]:
-        """Go through keys in one call, which servers from 3.7 on answer piece by piece."""
+        """Iterate over keys in one call, which servers from 3.7 on answer in several messages."""
         request = operations.range_request(
             key_range(key, prefix=prefix, end=end, from_key=from_key),
             limit=limit,
@@ -451,9 +451,9 @@ class Client(Recipes):
         lease: int = 0,
         timeout: float | None = None,
     ) -> ConditionalResult:
-        """Set a key if it was changed last at a revision; 0 if it must not exist.
+        """Set a key if its mod revision is `revision`; 0 if the key must not exist.
 
-        If the outcome is unknown it can be sent again: it takes effect once at most.
+        After OutcomeUnknownError the call can be repeated: it takes effect at most once.
         """
         from kvorum.client import transactions
 
@@ -463,14 +463,14 @@ class Client(Recipes):
     def delete_if(
         self, key: Text, *, revision: int, timeout: float | None = None
     ) -> ConditionalResult:
-        """Delete a key if it was changed last at a revision."""
+        """Delete a key if its mod revision is `revision`."""
         from kvorum.client import transactions
 
         step = transactions.delete(key)
         return self.run(operations.conditional_operation(key, revision, step), timeout)
 
     def txn(self) -> "Txn":
-        """Begin to write a transaction."""
+        """Return a new transaction, to add conditions and steps to."""
         from kvorum.client.sync.transactions import Txn
 
         return Txn(self)
@@ -478,13 +478,13 @@ class Client(Recipes):
     def compact(
         self, revision: int, *, physical: bool = False, timeout: float | None = None
     ) -> int:
-        """Forget history before a revision; return the store's revision."""
+        """Compact the history before a revision; return the store's revision."""
         return self.run(operations.compact_operation(revision, physical=physical), timeout)
 
     # Leases.
 
     def lease(self, ttl: int, *, lease: int = 0, timeout: float | None = None) -> "Lease":
-        """Grant a lease for so many seconds; with `async with` it is kept alive."""
+        """Grant a lease for `ttl` seconds; as a context manager it is kept alive."""
         from kvorum.client.sync.leases import grant
 
         return grant(self, ttl, lease, timeout)
@@ -511,7 +511,7 @@ class Client(Recipes):
     ) -> "Watch":
         """Watch keys: from now on, or from a revision.
 
-        With `resume=False` the watch raises WatchLostError when its stream is lost, in place of
+        With `resume=False` the watch raises WatchLostError when its stream is lost, instead of
         continuing on another stream: for programs that have to compare before they go on.
         """
         keys = key_range(key, prefix=prefix, end=end, from_key=from_key)
@@ -527,7 +527,7 @@ class Client(Recipes):
 
 
 class Watch:
-    """The events of a watch, one after the other, for as long as it lasts."""
+    """Iterates over the events of a watch until the watch ends."""
 
     def __init__(
         self,
@@ -564,7 +564,7 @@ class Watch:
         return self
 
     def __next__(self) -> Event:
-        """Return the next event; raises what ended the watch."""
+        """Return the next event; raises the error that ended the watch."""
         while not self._events:
             try:
                 changes = self.changes()
@@ -574,17 +574,18 @@ class Watch:
         return self._events.pop()
 
     def knows(self, revision: int) -> None:
-        """Note that the store has had a revision: if it is behind that, it has gone back.
+        """Record that the store has had a revision, so that the watch notices if it goes back.
 
-        What has been told is known anyway.
+        The watch itself records the revisions that it receives.
         """
         with self._shell.turn():
             self._watch.seen = max(self._watch.seen, revision)
 
     def begun(self) -> int:
-        """Return the revision that it begins with, once that is known.
+        """Return the start revision, once it is known.
 
-        Every change from that one on is told, so also those that this program makes afterwards.
+        The watch returns every change from that revision on, and so all changes that this program
+        makes afterwards.
         """
         while not self._watch.is_begun:
             with self._shell.turn():
@@ -598,21 +599,24 @@ class Watch:
 
     @property
     def refusal(self) -> "pb.WatchResponse | None":
-        """What the server ended it with, if it did."""
+        """The response with which the server ended the watch, if it did."""
         return self._watch.refusal
 
     def changes(self) -> Changes:
-        """Return the next changes, whole revisions at once; none of them if it is progress."""
+        """Return the next changes, whole revisions at once; progress comes without events."""
         while (found := self.changes_by(FOREVER)) is None:
             pass
         return found
 
     def changes_until(self, moment: float) -> Changes | None:
-        """Return the next changes; None at a moment of `time.monotonic`, or when it is woken."""
+        """Return the next changes if there are any; otherwise wait, and return None.
+
+        The wait ends with new changes, with `wake`, or at a moment of `time.monotonic`.
+        """
         return self.changes_by(clock() + (moment - monotonic()))
 
     def changes_by(self, moment: float) -> Changes | None:
-        """Return the same, with a moment of the clock of the shell; for parts of the client."""
+        """Do as `changes_until`, with a moment of the shell's clock; for parts of the client."""
         with self._shell.turn():
             found = self._shell.watching.take(self._watch)
             if found is not None:
@@ -627,7 +631,7 @@ class Watch:
         return None
 
     def _named(self, changes: Changes) -> Changes:
-        """Return changes with the keys that the user knows."""
+        """Return changes without the prefix of the namespace."""
         if not self._prefix:
             return changes
         from kvorum.client.namespacing import changes_from
@@ -635,12 +639,12 @@ class Watch:
         return changes_from(self._prefix, changes)
 
     def wake(self) -> None:
-        """Let whoever waits for changes look around."""
+        """Make a caller that waits in `changes_until` return."""
         self._is_woken = True
         self._ready()
 
     def close(self) -> None:
-        """End the watch; whoever waits for its events is told."""
+        """End the watch, and wake a caller that waits for its events."""
         with self._shell.turn():
             self._shell.watching.cancel(self._watch)
             self._ready()

@@ -1,5 +1,5 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""The calls that Kubernetes' API server makes, each as one request of the shape it has there."""
+"""The calls that Kubernetes' API server makes, each as one request of the same shape."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Kubernetes:
-    """Objects as keys: read with the revision of the store, changed if nobody else has."""
+    """Objects as keys: reads return the store's revision, changes expect the key's revision."""
 
     def __init__(self, client: "Client") -> None:
         self._client = client
@@ -33,9 +33,9 @@ class Kubernetes:
         revision: int = 0,
         timeout: float | None = None,
     ) -> RangeResult:
-        """Return keys in their order; with a limit, the first of those from a key on.
+        """Return keys in their order, from `continue_from` on, and at most `limit` of them.
 
-        The next page continues from the last key of this one with a zero byte behind it, at the
+        The next page continues from the last key of this one with a zero byte appended, at the
         revision of the first page.
         """
         keys = key_range(prefix=prefix)
@@ -58,9 +58,9 @@ class Kubernetes:
         get_on_failure: bool = False,
         timeout: float | None = None,
     ) -> ConditionalResult:
-        """Set a key if it was changed last at a revision; 0 if it must not exist.
+        """Set a key if its mod revision is `expected_revision`; 0 if the key must not exist.
 
-        With `get_on_failure` the result has the key as it is instead.
+        With `get_on_failure` the result of a refused change has the present key.
         """
         step = transactions.put(key, value, lease=lease)
         operation = operations.conditional_operation(
@@ -76,7 +76,7 @@ class Kubernetes:
         get_on_failure: bool = False,
         timeout: float | None = None,
     ) -> ConditionalResult:
-        """Delete a key if it was changed last at a revision."""
+        """Delete a key if its mod revision is `expected_revision`."""
         step = transactions.delete(key)
         operation = operations.conditional_operation(
             key, expected_revision, step, reads=get_on_failure

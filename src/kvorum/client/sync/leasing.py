@@ -1,7 +1,7 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""A leasing client: keys that it has read are its own, and read without a call, until others write.
+"""A leasing client: it owns keys that it has read, and reads them locally until others write.
 
-All clients that write those keys must do it with the same prefix, ours or Go's.
+All clients that write those keys must be leasing clients with the same prefix, ours or Go's.
 """
 
 from typing import TYPE_CHECKING
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from kvorum.client.sync.client import Client
 
 BEGIN_SECONDS = 1.0
-"""How long it is waited before a session is begun again, after that has failed."""
+"""How long the client waits after a failure to begin a session before it tries again."""
 READ_KEYS_MAX = 32
-"""So many owned keys stay owned when one transaction writes them."""
+"""How many owned keys stay owned when one transaction writes them."""
 
 
 class Leasing:
-    """What carries the calls of a leasing client."""
+    """Carries the calls of a leasing client."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Leasing:
         ttl: int,
     ) -> None:
         self._client = client
-        """One without a namespace."""
+        """A client without a namespace."""
         self._below = below
         self._shell = client.shell
         self._names = Names(namespace, prefix)
@@ -52,7 +52,7 @@ class Leasing:
         self._is_closed = False
 
     def close(self) -> None:
-        """Own nothing any more."""
+        """Release all owned keys, and end the session."""
         with self._shell.turn():
             self._is_closed = True
             owning, session = self._owning, self._session
@@ -63,7 +63,7 @@ class Leasing:
             session.close()
 
     def call(self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None) -> bytes:
-        """Make a call, or answer it from what is owned."""
+        """Make a call, or answer it from the owned keys."""
         if self._is_closed:
             raise ClosedError("the leasing client is closed")
         if rpc.path == rpcs.RANGE.path and at is None:
@@ -99,7 +99,7 @@ class Leasing:
         return self._below.call(rpc, message, _seconds_to(until))
 
     def _take(self, request: pb.RangeRequest, until: float) -> pb.RangeResponse | None:
-        """Read a key and own it from now on, if that can be; None if it is to be read as usual."""
+        """Read and own a key, if possible; None if the caller must read it as usual."""
         owning = self._current() or self._begin()
         if owning is None:
             return None
@@ -110,7 +110,7 @@ class Leasing:
         try:
             answer = self._below.call(rpcs.TXN, asked.SerializeToString(), _seconds_to(until))
         except CallError:
-            # Surely not owned: perhaps the user may not write ownership keys.
+            # The server refused: perhaps the user may not write ownership keys.
             with self._shell.turn():
                 owning.refused(request.key)
             return None
@@ -134,7 +134,7 @@ class Leasing:
         return found
 
     def _current(self) -> Owning | None:
-        """Return what is owned, if the session surely lives."""
+        """Return the owned keys, if the session surely lives."""
         with self._shell.turn():
             owning, session = self._owning, self._session
         if owning is None or session is None:
@@ -143,7 +143,7 @@ class Leasing:
             return owning
         with self._shell.turn():
             owning.end()
-            # Another thread may have seen it before, and begun anew.
+            # Another thread may have noticed the loss earlier, and begun a new session.
             if self._owning is owning:
                 self._owning = self._session = None
         session.orphan()
@@ -157,7 +157,7 @@ class Leasing:
         try:
             session = begin_session(self._client, self._ttl)
         except KvorumError:
-            # What is read is read as usual meanwhile.
+            # Until the next attempt, the client reads keys as usual.
             self._begin_at = clock() + BEGIN_SECONDS
             return None
         finally:
@@ -185,7 +185,7 @@ class Leasing:
         return response.response_txn.SerializeToString()
 
     def _write(self, step: pb.RequestOp, seconds_max: float) -> pb.ResponseOp:
-        """Do a step once nobody else owns what it writes."""
+        """Perform a step once no other client owns the keys that it writes."""
         written = written_by(step)
         until = clock() + seconds_max
         while True:
@@ -233,7 +233,7 @@ class Leasing:
         return pb.TxnResponse.FromString(answer)
 
     def _clear(self, owning: Owning | None, keys: KeyRange, until: float) -> int:
-        """Let others give up all keys of a range; return the newest revision of what was seen."""
+        """Make others release a range; return the newest creation of an ownership key in it."""
         name = self._names.of_range(keys)
         request = pb.RangeRequest(key=name.key, range_end=name.end)
         answer = self._below.call(rpcs.RANGE, request.SerializeToString(), _seconds_to(until))
@@ -249,7 +249,7 @@ class Leasing:
                 self._revoke(key, kv, until)
 
     def _revoke(self, key: bytes, kv: KeyValue, until: float) -> None:
-        """Ask an owner to give its key up, and wait until it has."""
+        """Ask an owner to release its key, and wait until it has."""
         seconds = round(_seconds_to(until), 1)
         patience = Patience(self._client, f"{key!r} was not given up by its owner", seconds)
         operation: Operation[pb.TxnResponse] = Operation(
@@ -265,7 +265,7 @@ def _seconds_to(moment: float) -> float:
 
 
 def _with_header(response: pb.TxnResponse) -> pb.ResponseOp:
-    """Return the first answer of a transaction, as if it had been a call of its own."""
+    """Return the first answer of a transaction with a header, like that of a single call."""
     first = response.responses[0]
     name = first.WhichOneof("response")
     assert name is not None

@@ -1,5 +1,5 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""A mirror: all keys below a prefix as they are, then every change of them, without a gap."""
+"""A mirror: all keys below a prefix at one revision, then every change of them, without a gap."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
     from kvorum.client.sync.client import Client
 
 STEPS_MAX = 128
-"""Operations of a transaction, as servers allow them unless told otherwise."""
+"""The operations of one transaction, up to the servers' default limit."""
 
 
 class Mirror:
-    """The keys below a prefix of one store, on their way to another store or into a program."""
+    """Copies the keys below a prefix of one store into a program or another store."""
 
     def __init__(self, client: "Client", prefix: Text) -> None:
         self._client = client
         self._prefix = as_bytes(prefix)
         self.revision: int = 0
-        """Up to which revision everything was told; 0 before `base`."""
+        """The mirror has returned everything up to this revision; 0 before `base`."""
 
     def base(self) -> Iterator[KeyValue]:
-        """Go through all keys as they are at one revision, which `revision` is from then on."""
+        """Iterate over all keys as they are at one revision, which `revision` then holds."""
         self.revision = (self._client.read(prefix=self._prefix, count_only=True)).revision
         yield from self._client.range(prefix=self._prefix, revision=self.revision)
 
     def updates(self) -> Iterator[Changes]:
-        """Go through what has changed since, whole revisions at once, and wait for more.
+        """Iterate over the changes since then, whole revisions at once, and wait for more.
 
-        Raises WatchCompactedError if some of it is gone, and RevisionWentBackError if the store
-        was restored from a backup; then begin with `base` again.
+        Raises WatchCompactedError if some changes are compacted, and RevisionWentBackError if the
+        store was restored from a backup; then start with `base` again.
         """
         if not self.revision:
             raise ValueError("a mirror has no updates before its base was read")
@@ -46,9 +46,10 @@ class Mirror:
                 self.revision = changes.revision
 
     def copy_to(self, target: "Client", prefix: Text | None = None) -> None:
-        """Put everything into another store, and each change in one transaction, until it fails.
+        """Copy all keys to another store, then each revision in a transaction, until a call fails.
 
-        Keys below the prefix get another one, if one is given. What the target has besides stays.
+        `prefix`, if given, replaces the mirrored prefix. Other keys of the target stay. A revision
+        of more than STEPS_MAX changes takes several transactions.
         """
         new = self._prefix if prefix is None else as_bytes(prefix)
         cut = len(self._prefix)

@@ -1,5 +1,5 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""The messages of a call that is answered with several, taken as fast as its user wants them."""
+"""The messages of a call that the server answers with several, with back-pressure by the user."""
 
 from collections import deque
 from typing import Generic, Self, TypeVar
@@ -10,13 +10,13 @@ from kvorum.client.threads import ThreadedClient as Shell
 from kvorum.client.threads import Waiter
 
 KEPT_BYTES_MAX = 1 << 20
-"""What is kept before the server is asked to wait; it may send as much as a window more."""
+"""How much to buffer before the server must wait; it may still send up to a window more."""
 
 T = TypeVar("T")
 
 
 class Messages(Generic[T]):
-    """An iterator over the answer; close it if it is not gone through to its end."""
+    """An iterator over the answer; as a context manager, it cancels the call at the end."""
 
     def __init__(
         self, shell: Shell, operation: Operation[T], seconds_max: float, at: int | None
@@ -44,7 +44,7 @@ class Messages(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        """Return the next message; raises what the call ended with if that is an error."""
+        """Return the next message; raises the error that the call ended with, if any."""
         while True:
             with self._shell.turn():
                 if self._kept:

@@ -19,20 +19,20 @@ class Txn:
         self._parts = TxnParts()
 
     def when(self, *conditions: Condition) -> Self:
-        """Say what must hold."""
+        """Set the conditions."""
         self._parts.add_conditions(conditions)
         return self
 
     def then(self, *steps: Step) -> Self:
-        """Say what is done if all of it holds."""
+        """Set the steps for the case that all conditions hold."""
         self._parts.add_success(steps)
         return self
 
     def otherwise(self, *steps: Step) -> Self:
-        """Say what is done if not."""
+        """Set the steps for the case that a condition does not hold."""
         self._parts.add_failure(steps)
         return self
 
     def commit(self, timeout: float | None = None) -> TxnResult:
-        """Do it, in one revision."""
+        """Commit the transaction, in one revision."""
         return self._client.run(txn_operation(self._parts.request), timeout)

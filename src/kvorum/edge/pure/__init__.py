@@ -1,8 +1,8 @@
-"""The edge in plain Python: where no extension is built, and inside the simulator.
+"""The edge in pure Python, for systems without the extension and for the simulator.
 
-No thread: the sockets are non-blocking members of one epoll object, whose own descriptor is
-readable whenever one of them is. `poll` does what I/O is possible, then hands out what is
-complete.
+It has no thread: one epoll object watches its non-blocking sockets, and the epoll descriptor is
+readable whenever one of them is ready. `poll` first does all I/O that is possible, then returns
+complete requests and events.
 """
 
 from kvorum.edge.pure.edge import PureEdge

@@ -7,7 +7,7 @@ from kvorum.edge.pure.grpc import MessageParser
 
 
 class CallKind(IntEnum):
-    """How a call is handed out and answered."""
+    """Kinds of calls, which `poll` reports and the loop answers in different ways."""
 
     UNARY = 1
     STREAMING = 2
@@ -53,12 +53,12 @@ class Call:
         self.opened = opened
         self.metadata: Metadata | None = None
         self.deadline = 0.0
-        """When it is to be answered DEADLINE_EXCEEDED; 0 is never."""
+        """Time at which the edge answers DEADLINE_EXCEEDED; 0: never."""
 
-        # What the client sends.
+        # The client's side.
         self.parser: MessageParser | None = None
         self.partial_bytes = 0
-        """Bytes of an incomplete message, counted by the connection."""
+        """Bytes of an incomplete message, as counted in the connection's total."""
         self.payload: bytes | None = None
         """A unary call's message, once it is complete."""
         self.request_bytes = 0
@@ -66,28 +66,28 @@ class Call:
         self.queued_messages = 0
         """Messages that wait for `poll`."""
         self.half_closed = False
-        """Whether the client has half-closed, but a compressed message still waits before that."""
+        """Whether the client has half-closed while a compressed message still waits."""
         self.is_paused = False
-        """Whether the loop wants no more of a plain HTTP request's body for now."""
+        """Whether the loop has paused a plain HTTP request's body."""
         self.unacknowledged = 0
-        """Bytes of an incomplete message, or of a paused body, that were not yet given back to the
-        client's window."""
+        """Bytes of an incomplete message, or of a paused body, not yet returned to the client's
+        flow-control window."""
         self.credit = 0
-        """Bytes of queued messages that were given back before they were polled."""
+        """Bytes of queued messages returned to the window before they were polled."""
 
-        # What the loop knows and wants.
+        # The loop's side.
         self.announced = False
-        """Whether the loop knows this call. If not, it need not be told of its end."""
+        """Whether the loop has polled this call; if not, it needs no ENDED."""
         self.waiting = False
-        """Whether the loop wants to be told when this unary call has ended."""
+        """Whether the loop requested ENDED for this unary call with `mark_waiting`."""
 
-        # What the client gets.
+        # The answer.
         self.started = False
-        """Whether the response's headers are sent."""
+        """Whether the response's headers were sent."""
         self.head_only = False
         """Whether the response has no body, whatever its headers say (a HEAD request)."""
         self.outgoing = bytearray()
-        """Body bytes for which the client's windows or the socket have no room yet."""
+        """Body bytes that wait for room in the client's windows or the socket."""
         self.writable_owed = False
         self.finished = False
         """Whether the loop has finished the call."""

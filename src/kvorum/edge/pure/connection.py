@@ -1,13 +1,13 @@
-"""One client's socket: reading, writing, holding back, closing.
+"""One client's socket: reading, writing, back-pressure and closing.
 
-Its protocol is left to a dialect, HTTP/1.1 or HTTP/2, chosen by the first bytes. Rules of this
-module:
+A connection leaves its protocol to a `Dialect`, HTTP/1.1 or HTTP/2, chosen by the first bytes.
+Rules of this module:
 
-- Bytes to be written gather in `out` and are written by `flush`, once per batch.
-- Bytes that wait, for the client or for `poll`, are counted, per connection and in total. Above
-  the limits the socket is not read. An incomplete message is not counted: polling cannot take it,
-  so a connection held back for it would never move again.
-- A connection that ends breaks its references, so that no cycle keeps its memory.
+- Bytes to be written gather in `out`; `flush` writes them once per batch.
+- Bytes that wait for the client or for `poll` are counted, per connection and in total. Above the
+  limits the connection stops reading its socket. Incomplete messages do not count: polling cannot
+  take them, so a connection that stopped reading because of one would never continue.
+- A connection that ends breaks its reference cycles, which would keep its memory.
 """
 
 import select
@@ -27,47 +27,47 @@ from kvorum.edge.pure.tls import HANDSHAKE, NO_TLS, Session, TlsError
 
 READ_BYTES = 64 * 1024
 LINGER_SECONDS = 1.0
-"""How long a client may take to receive the last bytes: closing a socket with unread bytes in it
-would make the system discard them."""
+"""Time for a client to receive the last bytes after our FIN. Closing a socket that has unread
+input would make the system discard them."""
 
 UNPACKED_BYTES_MAX = 1024 * 1024
-"""How much of compressed messages is unpacked at a time; the last one may exceed it."""
+"""Bytes of messages decompressed per `poll`; the last message may exceed it."""
 
 PREFACE = b"PRI * HTTP/2.0"
 NO_HTTP2 = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-"""How Go's server answers HTTP/2 where it speaks only HTTP/1.1."""
+"""The answer of Go's server to HTTP/2 where it speaks only HTTP/1.1."""
 
 
 class Dialect(ABC):
-    """HTTP/1.1 or HTTP/2 on one connection.
+    """The protocol of one connection, HTTP/1.1 or HTTP/2.
 
-    The methods that answer a call are used only while the call is open and not finished.
+    Callers use the methods that answer a call only while the call is open and not finished.
     """
 
     received_bytes_max: int
-    """Above so many bytes that wait for `poll`, the socket is not read."""
+    """Bytes queued for `poll` above which the connection stops reading its socket."""
     ahead_bytes: int
-    """Bytes read but not looked at yet."""
+    """Bytes read from the socket but not parsed yet."""
     is_paused: bool
-    """Whether the loop wants nothing to be read for now."""
+    """Whether the loop has paused reading."""
     is_caller: bool
-    """Whether the client may open RPCs: it has not yet confirmed the request to open no more."""
+    """Whether the client may open RPCs: it has not yet confirmed a GOAWAY."""
 
     @abstractmethod
     def receive(self, data: bytes) -> None:
-        """Take what the client sent."""
+        """Process bytes from the client."""
 
     @abstractmethod
     def polled(self, call: Call, wire_bytes: int) -> None:
-        """Note that the loop has taken a message."""
+        """Record that the loop has taken a message."""
 
     @abstractmethod
     def unpack(self) -> None:
-        """Go on with messages for which there was no room."""
+        """Continue with compressed messages that waited for room in the queue."""
 
     @abstractmethod
     def fill(self) -> None:
-        """Move what may be sent now into the connection's `out`."""
+        """Move bytes that may be sent now into the connection's `out`."""
 
     @abstractmethod
     def start(self, call: Call, metadata: Headers) -> None:
@@ -79,7 +79,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def finish(self, call: Call, status: Status, trailers: Headers) -> None:
-        """End the call after what was sent."""
+        """End the call after all queued data."""
 
     @abstractmethod
     def respond(self, call: Call, status: int, headers: Headers, body: bytes | None) -> None:
@@ -87,11 +87,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def pause(self, call: Call) -> None:
-        """Take no more of a request's body."""
+        """Stop taking a request's body."""
 
     @abstractmethod
     def resume(self, call: Call) -> None:
-        """Take a request's body again."""
+        """Resume taking a request's body."""
 
     @abstractmethod
     def expire(self, call: Call) -> None:
@@ -99,19 +99,19 @@ class Dialect(ABC):
 
     @abstractmethod
     def pending_bytes(self, call: Call) -> int:
-        """Return how much of what was sent is still here."""
+        """Return the number of queued bytes that have not left."""
 
     @abstractmethod
     def time_out(self) -> bool:
-        """Handle the end of a time limit; return whether the connection goes on all the same."""
+        """Handle the connection's timeout; return False if the connection must be closed now."""
 
     @abstractmethod
     def turn_away(self) -> None:
-        """End the connection of a client that sends requests and does not read answers."""
+        """End the connection of a client that sends requests without reading answers."""
 
     @abstractmethod
     def drain(self) -> None:
-        """Tell the client to open no more calls."""
+        """Ask the client to open no more calls."""
 
     @abstractmethod
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Dialect(ABC):
 
 
 class Connection:
-    """A socket and what waits on it."""
+    """A client's socket, with its open calls and queues."""
 
     __slots__ = (
         "_farewell",
@@ -170,7 +170,7 @@ class Connection:
         self.http1_only = listener.http1_only
         self.serves = listener.serves
         self.tls_offered = listener.tls
-        """The listener's TLS, until the client's first byte has decided about it."""
+        """The listener's TLS, until the client's first byte shows whether it uses TLS."""
         self.tls: Session | None = None
         self._farewell = False
         self.dialect: Dialect | None = None
@@ -179,7 +179,7 @@ class Connection:
 
         self.requests: deque[Call] = deque()
         self.events: deque[tuple[EventKind, Call, Any, int]] = deque()
-        """What happened, to which call, the detail, and a message's size on the wire."""
+        """Tuples of kind, call, detail, and a message's size on the wire."""
         self.ringed_requests = False
         self.ringed_events = False
         self.received_bytes = 0
@@ -190,10 +190,10 @@ class Connection:
         self.partial_bytes = 0
         """Bytes of incomplete messages."""
         self.http_calls = 0
-        """HTTP requests that the loop has and that are not finished."""
+        """HTTP requests that the loop has polled but not finished."""
         self.account = Account()
-        """Bytes that the client does not take. Reading goes on all the same: a frame that opens a
-        window has to be read. But calls that need more answers are not handed out."""
+        """Bytes that the client has not read. The edge still reads from such a client, because its
+        next frame may open a window, but hands out none of its calls that need more answers."""
         self.closing = False
         self.held = False
         self.hung_up = False
@@ -208,11 +208,11 @@ class Connection:
     # The socket.
 
     def read(self) -> None:
-        """Read once, and answer what can be answered at once."""
+        """Read from the socket once, process the bytes, and flush."""
         if not self._may_read():
             if self.is_clogged() and self.dialect is not None:
-                # It must be ended: what opens its windows is behind its requests, and would not be
-                # read.
+                # The connection is deadlocked: the client's window updates are behind its
+                # requests, which cannot be read.
                 self.dialect.turn_away()
                 self.flush()
                 return
@@ -246,7 +246,7 @@ class Connection:
         self.flush()
 
     def _decrypt(self, data: bytes) -> bytes:
-        """Return the bytes for the dialect; there are none during the handshake."""
+        """Return the decrypted bytes, or b"" during the handshake and on failure."""
         if self.tls_offered is not None:
             offered, self.tls_offered = self.tls_offered, None
             if data[0] != HANDSHAKE:
@@ -277,7 +277,7 @@ class Connection:
         return decrypted
 
     def flush(self) -> None:
-        """Write what can be written."""
+        """Write as many bytes as the client's windows and the socket accept."""
         out = self.out
         while True:
             if self.dialect is not None and not self.closing:
@@ -309,14 +309,14 @@ class Connection:
         self._watch()
 
     def close_when_flushed(self) -> None:
-        """Take nothing more from this client, and close when it has received what is in `out`."""
+        """Ignore further input from the client, and close the socket once `out` has left."""
         if not self.closing:
             self.closing = True
             self.end_calls()
             self.set_timeout(0)
 
     def _say_goodbye(self) -> bool:
-        """End TLS properly; returns whether everything has left."""
+        """Send TLS's close_notify; return whether all bytes have left."""
         if self.tls is None:
             return True
         if not self._farewell:
@@ -325,14 +325,14 @@ class Connection:
             try:
                 del self.tls.wire[: self.socket.send(self.tls.wire)]
             except BlockingIOError:
-                # The end of an answer may be among it, and leaves when there is room.
+                # The bytes left in `wire` may include the end of an answer; `flush` sends them.
                 pass
             except OSError:
                 self.tls.wire.clear()
         return not self.tls.wire
 
     def note(self, name: str, text: str) -> None:
-        """Remember that this client was refused or held back."""
+        """Record an incident: the edge refused or delayed this client."""
         self.shared.note(name, self.listener, self.peer, text)
 
     def time_out(self) -> None:
@@ -367,21 +367,21 @@ class Connection:
             self.dialect = None
 
     def abort(self) -> None:
-        """Close so that the client does not take what it got for complete."""
+        """Close with a TCP reset, so that the client does not consider the answer complete."""
         if self.socket.fileno() >= 0:
             at_once = struct.pack("ii", 1, 0)
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
             self.lose()
 
     def release(self) -> None:
-        """Read again after having been held back."""
+        """Resume reading if the limits allow it."""
         if self._may_read():
             self.held = False
             self.shared.held.discard(self)
             self._watch()
 
     def set_timeout(self, seconds: float) -> None:
-        """Close the connection at this time; 0 cancels that."""
+        """Close the connection after this time; 0 cancels the timeout."""
         self.timeout = self.shared.now() + seconds if seconds else 0.0
         if seconds:
             self.shared.timers.add(self.timeout, self.number << 32)
@@ -393,7 +393,7 @@ class Connection:
         )
 
     def _count_out(self, size: int) -> None:
-        """Count what the socket does not accept as an answer that is not taken."""
+        """Count the bytes in `out` as answers that the client has not read."""
         more = size - self._out_counted
         self._out_counted = size
         if more >= 0:
@@ -412,11 +412,11 @@ class Connection:
         return waiting + len(self.out) <= self.shared.queued_bytes_max()
 
     def has_queue_room(self) -> bool:
-        """Return whether more may wait for `poll`."""
+        """Return whether the connection may queue more bytes for `poll`."""
         return self.received_bytes <= self.shared.queued_bytes_max()
 
     def may_unpack(self) -> bool:
-        """Return whether a compressed message may be unpacked now."""
+        """Return whether a compressed message may be decompressed now."""
         return self.shared.unpacked_bytes < UNPACKED_BYTES_MAX and self.has_queue_room()
 
     def _watch(self) -> None:
@@ -442,7 +442,7 @@ class Connection:
             self.out += NO_HTTP2
             self.close_when_flushed()
             return
-        # Where only gRPC is served, HTTP/1.1 is HTTP/2 with a wrong preface, as it is to grpc-go.
+        # A listener for gRPC only treats HTTP/1.1 as HTTP/2 with a wrong preface, as grpc-go does.
         is_http2 = is_http2 or self.serves == Serves.GRPC
         self.dialect = (self.shared.http2 if is_http2 else self.shared.http1)(self)
         self.dialect.receive(data)
@@ -450,7 +450,7 @@ class Connection:
     def _hang_up(self) -> None:
         if self.tls is not None and not self.tls.is_ready and not self.closing:
             self.note("tls_handshakes_failed", "EOF")
-        # It may have closed only its sending half, and still read answers.
+        # The client may have closed only its sending half, and still read answers.
         self.hung_up = True
         self.close_when_flushed()
         self.flush()
@@ -468,13 +468,13 @@ class Connection:
     # Calls.
 
     def open_call(self, call: Call) -> None:
-        """Begin a call."""
+        """Register a new call."""
         self.calls[call.stream] = call
         self.shared.counters.calls_received += 1
         self.shared.counters.calls_open += 1
 
     def end_call(self, call: Call, report: bool) -> None:
-        """Forget a call; `report` tells the loop where it wants to know."""
+        """Forget a call; with `report`, queue ENDED if the loop needs it."""
         if call.ended:
             return
         call.ended = True
@@ -495,7 +495,7 @@ class Connection:
         return self.dialect is not None and self.dialect.is_caller and not self.closing
 
     def end_calls(self) -> None:
-        """End all calls, as the client is gone."""
+        """End all calls because the client is gone."""
         for call in list(self.calls.values()):
             self.end_call(call, report=True)
 
@@ -508,7 +508,7 @@ class Connection:
         self.ring()
 
     def ring(self) -> None:
-        """Queue for a turn, or park if the next item needs room for an answer."""
+        """Enter the round-robin queues, or park while the next item lacks room for its answer."""
         if self.ringed_requests and self.ringed_events:
             return
         shared = self.shared
@@ -527,19 +527,19 @@ class Connection:
                 shared.parked.add(self)
 
     def has_room_for_call(self) -> bool:
-        """Return whether an item that needs an answer may be handed out."""
-        # The loop has to be told that a closing connection has ended.
+        """Return whether `poll` may return a call of this connection."""
+        # Calls of a closing connection pass, so that the loop receives their ENDED events.
         return self.closing or (
             self.http_calls < self.shared.limits.http_calls_per_connection_max
             and self.shared.room.has_room(self.account)
         )
 
     def is_clogged(self) -> bool:
-        """Return whether the client lets its answers pile up here."""
+        """Return whether the client has more unread answers than it may."""
         return self.account.answers > self.shared.limits.connection_unread_bytes_max
 
     def block(self, call: Call, size: int) -> None:
-        """Count bytes that the client is to take."""
+        """Count bytes queued for the client."""
         if call.kind == CallKind.STREAMING:
             self.shared.room.give(self.account, 0, size)
             return
@@ -556,7 +556,7 @@ class Connection:
             self.shared.room.take(self.account, size, 0)
 
     def weigh(self, call: Call) -> bool:
-        """Count a call's incomplete message; return whether it has to be refused."""
+        """Update the count of a call's incomplete message; return whether to refuse the call."""
         size = 0 if call.parser is None else call.parser.partial_bytes
         more = size - call.partial_bytes
         call.partial_bytes = size

@@ -1,8 +1,8 @@
-"""One connection to a server, from the name of its host to its last byte, without waiting.
+"""One non-blocking connection to a server: name lookup, connect, TLS, HTTP/2, close.
 
-Addresses are tried in turn; one that does not answer leaves the others their share of the time.
-Then come TLS, if it is asked for, and HTTP/2's settings. Whatever goes wrong is a `DialError`,
-after which the owner closes the connection.
+A connection tries the addresses of a name in turn; each has an equal share of the time left. TLS,
+if set, and HTTP/2's SETTINGS follow. Every failure raises `DialError`, after which the owner closes
+the connection.
 """
 
 import errno
@@ -27,19 +27,19 @@ from kvorum.edge.upstream import UpstreamSettings, UpstreamTls
 AGENT: Final = "kvorum-upstream"
 NEVER: Final = float("inf")
 OUTPUT_BYTES_MAX: Final = 64 * 1024
-"""While so much waits for the socket, nothing more is taken for it."""
+"""Bytes waiting for the socket from which on no further output is taken from HTTP/2."""
 _SILENT: Final = "the server does not answer any more"
 
 Addresses = Sequence[tuple[int, Any]]
-"""Families and addresses of sockets."""
+"""Socket families and addresses."""
 
 
 class DialError(Exception):
-    """The server cannot be reached, or not any more."""
+    """The connection to the server could not be made, or is lost."""
 
 
 class Lookups:
-    """Names that threads look up, and a descriptor that is readable when one is done."""
+    """Resolves names in threads; a descriptor becomes readable when a result is there."""
 
     __slots__ = ("_descriptor", "_found", "_threads")
 
@@ -53,14 +53,14 @@ class Lookups:
         return self._descriptor
 
     def ask(self, number: int, host: str, port: int) -> None:
-        """Look a name up."""
+        """Start a thread that resolves a name."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         thread = threading.Thread(target=self._look_up, args=(number, host, port), daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def take(self) -> list[tuple[int, Addresses | OSError]]:
-        """Return what was found, by the number that it was asked with."""
+        """Take finished lookups as (number given to `ask`, addresses or error)."""
         if self._found:
             os.eventfd_read(self._descriptor)
         taken = []
@@ -84,13 +84,13 @@ class Lookups:
 
 
 def addresses_of(host: str, port: int, flags: int = 0) -> Addresses:
-    """Return where to connect to; with `AI_NUMERICHOST` nothing is looked up."""
+    """Return the addresses of a host; with `AI_NUMERICHOST`, resolve no names."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     return [(family, address) for family, _, _, _, address in found]
 
 
 class Dialed:
-    """A connection to an endpoint. Its owner watches the socket for what `mask` says."""
+    """A connection to an endpoint. Its owner watches the socket for the events in `mask`."""
 
     __slots__ = (
         "_address",
@@ -135,25 +135,25 @@ class Dialed:
             is_secure=tls is not None,
             agent=AGENT,
             message_bytes_max=settings.message_bytes_max,
-            # The other half is what waits when the server is told to send no more.
+            # Half the limit: the window is held only once the other half waits for `poll`.
             stream_window_bytes=max(settings.stream_queued_bytes_max // 2, 1),
         )
         self.socket: socket.socket | None = None
         self.mask = 0
-        """What the socket is watched for."""
+        """The epoll events to watch the socket for."""
         self.is_open = False
-        """Whether calls can be made: the server's settings have come."""
+        """Whether calls can be made: the server's SETTINGS have arrived."""
         self.is_leaving = False
-        """Whether the server wants no more calls."""
+        """Whether the server has sent GOAWAY."""
         self.is_held = False
-        """Whether nothing is read, because too much waits to be polled."""
+        """Whether reading has stopped because too many bytes wait for `poll`."""
         self.queued_bytes = 0
         self.bytes_read = 0
         self.bytes_written = 0
         self.timer_at = NEVER
-        """The moment for which there is a timer."""
+        """The time for which the owner has set a timer."""
         self.is_connected = False
-        """Whether the socket is."""
+        """Whether the socket is connected."""
         self._address = address
         self._tls_settings = tls
         self._settings = settings
@@ -169,7 +169,7 @@ class Dialed:
     # Connecting.
 
     def dial(self, lookups: Lookups, now: float) -> None:
-        """Begin to connect."""
+        """Start connecting."""
         if self._tls_settings is not None:
             self._context = _context_of(self._tls_settings)
         address = self._address
@@ -189,7 +189,7 @@ class Dialed:
             self.take_addresses(found, now)
 
     def take_addresses(self, found: Addresses | OSError, now: float) -> None:
-        """Take what a name stands for."""
+        """Take the addresses of the server, and try the first."""
         if isinstance(found, OSError):
             raise DialError(f"{self._address}: {found.strerror or found}")
         self._addresses.extend(found)
@@ -232,7 +232,7 @@ class Dialed:
     # Bytes.
 
     def handle(self, mask: int, now: float) -> None:
-        """Do what the socket is ready for."""
+        """Handle epoll events of the socket."""
         assert self.socket is not None
         if not self.is_connected:
             number = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -268,7 +268,7 @@ class Dialed:
             raise DialError(f"{self._address}: {error}") from None
 
     def write(self) -> None:
-        """Send what can be sent, and say what the socket is watched for."""
+        """Send as much output as the socket accepts, and set `mask`."""
         if self.socket is None or not self.is_connected:
             return
         output = self._output
@@ -297,12 +297,12 @@ class Dialed:
     # Time.
 
     def begins_call(self, now: float) -> None:
-        """Take note of a call: a server that had none had no reason to say anything."""
+        """Restart the silence timer at a first call: without calls, silence is normal."""
         if not self.wire.calls_open and not self._settings.pings_without_calls:
             self._silent_since, self._asked_at = now, None
 
     def wake_at(self) -> float:
-        """Return when there is something to do even if nothing comes before."""
+        """Return the time at which `pass_time` has work if no data arrives earlier."""
         settings = self._settings
         if not self.is_open:
             return self._deadline if self.is_connected else self._next_until
@@ -315,7 +315,7 @@ class Dialed:
         return self._asked_at + settings.pong_seconds_max
 
     def pass_time(self, now: float) -> None:
-        """Do what is due."""
+        """Send a keepalive ping, or handle a timeout, if its time has come."""
         if now < self.wake_at():
             return
         if self.is_open:
@@ -331,7 +331,7 @@ class Dialed:
             self._try_next(OSError(0, "connecting took too long"), now)
 
     def resumes(self, now: float) -> None:
-        """Read again, after the time in which nothing was."""
+        """Resume reading, and restart the silence timer."""
         self.is_held = False
         self._silent_since, self._asked_at = now, None
 

@@ -1,4 +1,4 @@
-"""The pure-Python edge: listeners, one epoll object, and the calls of `Edge`."""
+"""The pure-Python edge: listeners, one epoll object, and the methods of `Edge`."""
 
 import os
 import resource
@@ -35,7 +35,7 @@ _open_edges: "weakref.WeakSet[PureEdge]" = weakref.WeakSet()
 
 
 class PureEdge:
-    """Serves in the thread that calls it; see `kvorum.edge.interface.Edge`."""
+    """An edge that works in its caller's thread; see `kvorum.edge.interface.Edge`."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class PureEdge:
         descriptors_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._connections_max = limits.connections_by_kind(descriptors_max)
         self._paused: dict[ListenerKind, int] = {}
-        """Kinds of listeners that accept nobody, and the number of connections below which they do
-        again."""
+        """Kinds of listeners that accept no connections for now, each with the number of
+        connections below which they resume."""
         self._shared.epoll.register(self._shared.timers.fileno(), select.EPOLLIN)
         _open_edges.add(self)
 
@@ -102,11 +102,11 @@ class PureEdge:
         return listener.number, listener.address
 
     def fileno(self) -> int:
-        """Return the epoll object's descriptor, which is readable when one in it is ready."""
+        """Return the epoll descriptor, which is readable when a watched descriptor is ready."""
         return self._shared.epoll.fileno()
 
     def announce_sleep(self) -> bool:
-        """Say whether the loop may wait for `fileno`."""
+        """Return whether the loop may wait for `fileno`."""
         shared = self._shared
         shared.flush()
         if shared.has_work or self._log:
@@ -115,14 +115,14 @@ class PureEdge:
         return True
 
     def awake(self) -> None:
-        """Do nothing: nobody writes to the descriptor."""
+        """Do nothing: the epoll descriptor needs no wake-up writes."""
 
     def poll(self, calls_max: int, bytes_max: int) -> tuple[list[Request], list[Event]]:
-        """Do what I/O is possible, then take what is complete."""
+        """Do all I/O that is possible, then take complete requests and events."""
         shared = self._shared
         shared.unpacked_bytes = 0
         self._pump(shared)
-        # While both wait, each has its half; an odd one is given to each kind in turn.
+        # While both kinds wait, each gets half; requests and events alternate for an odd one.
         self._odd ^= 1
         crowded = bool(shared.event_ring or shared.late)
         first = (calls_max + self._odd) // 2 if crowded else calls_max
@@ -148,7 +148,7 @@ class PureEdge:
                     connection.lose()
             elif descriptor in self._listeners:
                 self._accept(shared, self._listeners[descriptor])
-        # After reading, so that no call is handed out after its deadline.
+        # Expire after reading, so that no call reaches the loop after its deadline.
         for number in shared.timers.due(shared.now()):
             shared.expire(number)
         if shared.room.is_scarce:
@@ -179,7 +179,7 @@ class PureEdge:
             except ConnectionError:
                 continue
             except OSError:
-                # Out of descriptors: wait until a connection gives one back.
+                # The process is out of descriptors: wait until a connection closes.
                 self._pause(shared, kind, max(1, shared.open_by_kind[kind]))
                 return
             sock.setblocking(False)
@@ -195,7 +195,7 @@ class PureEdge:
             shared.counters.connections_open += 1
 
     def _pause(self, shared: Shared, kind: ListenerKind, below: int) -> None:
-        """Accept nobody at listeners of a kind until it has fewer connections."""
+        """Accept no connections of a kind until it has fewer than `below`."""
         if kind not in self._paused:
             for descriptor, listener in self._listeners.items():
                 if listener.kind == kind:
@@ -218,7 +218,7 @@ class PureEdge:
     # Calls.
 
     def _answering(self, number: int) -> tuple[Connection, Dialect, Call] | None:
-        """Return a call that can still be answered, and let its connection be flushed."""
+        """Return a call that can still be answered, and mark its connection for flushing."""
         shared = self._shared
         found = shared.find(number)
         if found is None or found[1].finished:
@@ -257,7 +257,7 @@ class PureEdge:
             self._shared.flush()
 
     def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
-        """End a call after what was sent."""
+        """End a call after all queued data."""
         found = self._answering(call)
         if found is not None:
             found[1].finish(found[2], status, trailers)
@@ -271,25 +271,25 @@ class PureEdge:
             self._shared.flush()
 
     def has_room(self, call: int, is_long: bool = False) -> bool:
-        """Return whether the answer to a call may be made."""
+        """Return whether the loop may answer a call."""
         connection = self._shared.connections.get(call >> 32)
         return connection is None or self._shared.room.has_room(connection.account, is_long)
 
     def pending_bytes(self, call: int) -> int:
-        """Return how many bytes were sent and have not left."""
+        """Return the number of queued bytes that have not left."""
         found = self._shared.find(call)
         if found is None or found[0].dialect is None:
             return 0
         return found[0].dialect.pending_bytes(found[1])
 
     def pause(self, call: int) -> None:
-        """Read no more of a request's body."""
+        """Stop reading a request's body."""
         found = self._shared.find(call)
         if found is not None and found[0].dialect is not None:
             found[0].dialect.pause(found[1])
 
     def resume(self, call: int) -> None:
-        """Read a request's body again."""
+        """Resume reading a request's body."""
         found = self._shared.find(call)
         if found is not None and found[0].dialect is not None:
             found[0].dialect.resume(found[1])
@@ -297,7 +297,7 @@ class PureEdge:
             self._shared.flush()
 
     def mark_waiting(self, call: int) -> None:
-        """Ask for ENDED if this unary call ends before its reply."""
+        """Request ENDED if this unary call ends before its reply."""
         self._shared.mark_waiting(call)
 
     def peer(self, call: int) -> str:
@@ -320,7 +320,7 @@ class PureEdge:
         return counters | {"queued_bytes": shared.queued_bytes, "unread_bytes": shared.room.total}
 
     def incidents(self) -> list[tuple[str, int, str, str, int]]:
-        """Take the incidents since the last time."""
+        """Take the incidents since the previous call."""
         recent, self._shared.recent = self._shared.recent, {}
         return list(recent.values())
 
@@ -352,7 +352,7 @@ class PureEdge:
                     connection.flush()
 
     def is_quiet(self) -> bool:
-        """Return whether no client opens a call any more."""
+        """Return whether no client can open a call any more."""
         shared = self._shared
         return shared.draining and not any(
             connection.requests or connection.events or connection.may_call()
@@ -376,7 +376,7 @@ class PureEdge:
         self._shared_open = None
 
     def _abandon(self) -> None:
-        """Close a forked child's copies, and change nothing that it shares with its parent."""
+        """Close a forked child's copies without changing anything shared with the parent."""
         shared = self._shared_open
         if shared is None:
             return

@@ -1,6 +1,6 @@
-"""The `h2` library's connection as this edge wants it, and the rules of a request's headers.
+"""The `h2` library's connection adapted to the edge, and the rules of a request's headers.
 
-The library's private parts are touched here and nowhere else.
+Only this module uses private parts of the library.
 """
 
 import re
@@ -19,7 +19,8 @@ Fields: TypeAlias = list[tuple[bytes, bytes]]
 DEFAULT_WINDOW_BYTES = 65_535
 WINDOW_BYTES_MAX = 2**31 - 1
 HEADERS_HARD_FACTOR = 4
-"""Headers above the limit are refused; above so many times the limit the connection ends."""
+"""The edge refuses requests with headers above `header_list_bytes_max`; above this multiple of it,
+the edge ends the connection."""
 
 HOP_BY_HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
@@ -28,7 +29,7 @@ _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
 _BAD_VALUE = re.compile(rb"[\0-\x08\x0a-\x1f\x7f]|^[ \t]|[ \t]$")
 
-# A wrong header concerns one stream; if the library checked it, the whole connection would end.
+# An invalid header should end one stream; the library's own check would end the connection.
 _CONFIGURATION = H2Configuration(
     client_side=False,
     validate_inbound_headers=False,
@@ -43,7 +44,7 @@ def is_malformed(headers: Fields) -> bool:
     regular = False
     known: set[tuple[bytes, bytes]] = set()
     for field in headers:
-        # A single byte may refer to a long one, as often as the client likes.
+        # HPACK lets a client repeat a long header with a single byte: check each header once.
         if field in known:
             continue
         name, value = field
@@ -66,16 +67,16 @@ def is_malformed(headers: Fields) -> bool:
 
 
 class Frames(H2Connection):
-    """The library's connection, without some habits that do not suit a server of many calls."""
+    """The library's connection, with changes for a server of many calls."""
 
     # Remembering 65,536 closed streams costs megabytes on a connection that lives long.
     MAX_CLOSED_STREAMS = 1024
 
     def __init__(self, limits: Limits) -> None:
-        """Prepare the server's greeting."""
+        """Prepare the server's preface."""
         super().__init__(_CONFIGURATION)
         self.answered = False
-        """Whether something was answered since the client's last ping."""
+        """Whether HEADERS or DATA were sent since the client's last ping."""
         window = min(limits.stream_queued_bytes_max, WINDOW_BYTES_MAX)
         self.local_settings = Settings(
             client=False,
@@ -88,33 +89,33 @@ class Frames(H2Connection):
         self.decoder.max_header_list_size = HEADERS_HARD_FACTOR * limits.header_list_bytes_max
         self.initiate_connection()
         if window < DEFAULT_WINDOW_BYTES:
-            # The client may have sent a default window's worth before it hears of a smaller one.
+            # The client may send a default window's worth before it receives the smaller one.
             self.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window})
         more = min(limits.connection_queued_bytes_max, WINDOW_BYTES_MAX) - DEFAULT_WINDOW_BYTES
         if more > 0:
             self.increment_flow_control_window(more)
 
     def send_headers(self, *arguments: Any, **more: Any) -> None:
-        """Send, and note that something was answered."""
+        """Send HEADERS and set `answered`."""
         self.answered = True
         super().send_headers(*arguments, **more)
 
     def send_data(self, *arguments: Any, **more: Any) -> None:
-        """Send, and note that something was answered."""
+        """Send DATA and set `answered`."""
         self.answered = True
         super().send_data(*arguments, **more)
 
     @property
     def open_inbound_streams(self) -> int:
-        """Count none, and let `Http2` refuse what is too much.
+        """Return 0; `Http2` refuses excess streams instead.
 
-        The library walks all streams for every new one, and breaks the connection off over
-        one too many.
+        The library would walk all streams for every new one, and end the connection over one
+        too many.
         """
         return 0
 
     def _receive_goaway_frame(self, _frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
-        """Go on: the client's GOAWAY only means that it wants no pushed streams."""
+        """Ignore a client's GOAWAY: it only means that the client accepts no pushed streams."""
         return [], []
 
     @property
@@ -123,7 +124,7 @@ class Frames(H2Connection):
         return self.state_machine.state is ConnectionState.CLOSED
 
     def forget(self, stream: int) -> None:
-        """Drop a closed stream, which the library would do when counting."""
+        """Drop a closed stream, as the library would in `open_inbound_streams`."""
         closed = self.streams.pop(stream, None)
         if closed is not None:
             self._closed_streams[stream] = closed.closed_by
@@ -133,7 +134,7 @@ class Frames(H2Connection):
         return stream not in self.streams or self.streams[stream].closed
 
     def has_overlong_frame(self) -> bool:
-        """Return whether the next frame is too long; the library would first buffer all of it."""
+        """Return whether the next frame is too long; the library would buffer all of it first."""
         begin = self.incoming_buffer._data[:3]
         return len(begin) == 3 and int.from_bytes(begin, "big") > self.max_inbound_frame_size
 

@@ -1,7 +1,7 @@
-"""What gRPC adds to HTTP/2: paths, timeouts, message frames, compression, status text.
+"""The gRPC layer above HTTP/2: paths, timeouts, message frames, compression, status text.
 
-Plain functions and one parser, without sockets or HTTP/2. A request that breaks the rules
-raises `StatusError` with the code and the text that grpc-go gives.
+This module has plain functions and one parser, without sockets or HTTP/2. For a request that
+breaks the rules they raise `StatusError` with grpc-go's code and text.
 """
 
 import zlib
@@ -19,7 +19,7 @@ COMPRESSED_WITHOUT_ENCODING = Status(
 )
 
 PREFIX_BYTES = 5
-"""A message's frame: one byte that says whether it is compressed, four of length."""
+"""Prefix of a message: one byte that flags compression, four bytes of length."""
 
 _SECONDS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _GZIP_MAGIC = b"\x1f\x8b\x08"
@@ -59,7 +59,7 @@ def is_grpc(content_type: bytes) -> bool:
 
 
 def not_grpc(content_type: bytes) -> Status:
-    """Return the status of a plain HTTP request where only gRPC is served."""
+    """Return the status for a plain HTTP request to a listener that serves only gRPC."""
     kind = quoted(content_type.decode("latin-1"))
     return Status(Code.INVALID_ARGUMENT, f"invalid gRPC request content-type {kind}")
 
@@ -96,12 +96,12 @@ def status_trailers(status: Status) -> list[tuple[bytes, bytes]]:
 
 
 def framed(message: bytes) -> bytes:
-    """Put a message into its frame, uncompressed."""
+    """Return a message with its prefix, uncompressed."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 def unzipped(data: bytes, bytes_max: int) -> bytes:
-    """Decompress a message, but never more than it may be long."""
+    """Decompress a message, and never more than `bytes_max` plus one byte of it."""
     message = b""
     while data or not message:
         if not data.startswith(_GZIP_MAGIC):
@@ -128,9 +128,9 @@ def unzipped(data: bytes, bytes_max: int) -> bytes:
 class MessageParser:
     """Cuts a call's body into messages.
 
-    A message's length is checked as soon as its prefix is there, so that never more than
-    one acceptable message is buffered beyond what came in one piece. Compressed messages are
-    unpacked one at a time, when they are taken.
+    The parser checks a message's length as soon as its prefix has arrived, so that it never
+    buffers more than one acceptable message beyond the last piece fed. `take` decompresses one
+    message at a time.
     """
 
     __slots__ = ("_at", "_buffer", "_bytes_max", "_data", "_needed", "is_gzip", "is_packed")
@@ -140,24 +140,25 @@ class MessageParser:
         if encoding not in (b"", b"identity", b"gzip"):
             raise StatusError(errors.unknown_compression(encoding.decode(errors="replace")))
         self._buffer = bytearray()
-        """The beginning of a message whose rest has not arrived."""
+        """The start of a message whose rest has not arrived."""
         self._data = b""
+        """The last piece fed."""
         self._at = 0
-        """What arrived last, and how far it is cut into messages."""
+        """The offset up to which `_data` is cut into messages."""
         self._needed = PREFIX_BYTES
-        """How long the buffer has to be before it is worth looking at again."""
+        """The length of `_buffer` at which parsing can continue."""
         self._bytes_max = bytes_max
         self.is_gzip = encoding == b"gzip"
         self.is_packed = False
-        """Whether the next message is here, but may not be unpacked yet."""
+        """Whether the next message is complete but may not be decompressed yet."""
 
     @property
     def partial_bytes(self) -> int:
-        """Return how many bytes of messages that were not taken are here."""
+        """Return the number of buffered bytes that `take` has not returned as messages."""
         return len(self._buffer) + len(self._data) - self._at
 
     def missing_bytes(self) -> int:
-        """Return how much of the incomplete message is still missing, as far as is known."""
+        """Return how many bytes the incomplete message, or its prefix, still lacks."""
         return self._needed - len(self._buffer)
 
     def feed(self, data: bytes) -> None:
@@ -177,12 +178,12 @@ class MessageParser:
     def take(self, may_unpack: bool) -> tuple[bytes, int] | None:
         """Return the next complete message and its size on the wire; None if there is none.
 
-        One that is compressed stays where it is unless it may be unpacked.
+        A compressed message stays buffered unless `may_unpack`.
         """
         data, start = self._data, self._at
         self.is_packed = False
         if len(data) - start < PREFIX_BYTES:
-            # The buffer was found too short before.
+            # Without new data, the buffer is still shorter than the length found earlier.
             self._keep(PREFIX_BYTES if data else self._needed)
             return None
         flag = data[start]
@@ -207,7 +208,7 @@ class MessageParser:
         return (unzipped(message, self._bytes_max) if flag else message), end - start
 
     def _keep(self, needed: int) -> None:
-        """Wait for the rest of a message."""
+        """Buffer the start of a message until `needed` bytes have arrived."""
         self._buffer += self._data[self._at :]
         self._data, self._at = b"", 0
         self._needed = needed

@@ -1,4 +1,4 @@
-"""Headers of HTTP as bytes on the wire and as text for the loop, each byte a character."""
+"""Conversion of HTTP headers between bytes on the wire and latin-1 text for the loop."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,11 +7,11 @@ from kvorum.edge.interface import Headers
 from kvorum.edge.pure.frames import Fields
 
 BAD_VALUE = re.compile(rb"[\0-\x08\x0a-\x1f\x7f]")
-"""What no value may have: control characters other than tabs."""
+"""Characters forbidden in values: control characters other than tabs."""
 
 
 class Wanted:
-    """Subscribed names; one that ends in a star stands for all that begin with what precedes it."""
+    """Names of subscribed headers; a star at the end of a name matches any suffix."""
 
     __slots__ = ("_names", "_prefixes")
 
@@ -25,14 +25,14 @@ class Wanted:
         return known or (name.decode("latin-1") if name.startswith(self._prefixes) else "")
 
     def of(self, fields: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
-        """Return the subscribed ones of a request's headers."""
+        """Return those of a request's headers that are subscribed."""
         return [
             (known, value.decode("latin-1")) for name, value in fields if (known := self.name(name))
         ]
 
 
 def encoded(headers: Headers) -> Fields:
-    """Return an answer's headers as bytes; those that HTTP cannot carry are left out."""
+    """Return an answer's headers as bytes, without those that HTTP cannot carry."""
     fields: Fields = []
     for name, value in headers:
         try:

@@ -1,8 +1,8 @@
 """HTTP/1.1 on one connection, with the `h11` library: one request at a time.
 
-Requests that a client sends ahead wait in the library's buffer until the one before is answered. An
-upgrade that a client offers is ignored unless the loop answers 101; from then on the connection
-carries raw bytes both ways.
+Pipelined requests wait in the library's buffer until the one before is answered. The edge ignores
+a client's upgrade offer unless the loop answers 101; from then on the connection carries raw bytes
+both ways.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from kvorum.edge.pure.connection import Connection, Dialect
 from kvorum.edge.pure.headers import BAD_VALUE, encoded
 
 UNREAD_BYTES_MAX = 256 * 1024
-"""How much of an answered request's body is read to keep the connection."""
+"""Bytes of an answered request's body that the edge reads to keep the connection."""
 
 _STATUSES = frozenset(HTTPStatus)
 
 
 class Awaited(Enum):
-    """What a client is given time for."""
+    """The client's next step, to which a time limit applies."""
 
     NOTHING = ""
     REQUEST = "the next request"
@@ -34,7 +34,7 @@ class Awaited(Enum):
 
 
 class Http1(Dialect):
-    """One connection's requests."""
+    """HTTP/1.1 on one connection."""
 
     __slots__ = (
         "_awaited",
@@ -64,7 +64,7 @@ class Http1(Dialect):
         self._call: Call | None = None
         """The request that is not answered yet."""
         self._body_left: int | None = 0
-        """Bytes of the request's body that have not come; None if their number is not known."""
+        """Bytes of the request's body that have not arrived; None for unknown length."""
         self._count = 0
         self._discarded = 0
         self._raw = False
@@ -72,10 +72,10 @@ class Http1(Dialect):
         self.is_caller = False
         self._awaited = Awaited.NOTHING
 
-    # What the client sends.
+    # Input.
 
     def receive(self, data: bytes) -> None:
-        """Take bytes."""
+        """Process bytes from the client."""
         if self._raw:
             if self._call is not None:
                 self._connection.push_message(self._call, data, 0)
@@ -84,7 +84,7 @@ class Http1(Dialect):
         self._advance()
 
     def _advance(self) -> None:
-        """Look at what is there, as far as the request being answered allows."""
+        """Process buffered input, up to the end of the request being answered."""
         while not self._connection.closing and not self.is_paused:
             try:
                 event = self._h11.next_event()
@@ -112,7 +112,7 @@ class Http1(Dialect):
             self._await(busy, rest)
 
     def _await(self, busy: bool, rest: int) -> None:
-        """Set the time limit for what the client has to do next."""
+        """Set the time limit for the client's next step."""
         limits, strict = self._shared.limits, self._connection.http1_only
         before = self._awaited
         seconds = 0.0
@@ -178,14 +178,14 @@ class Http1(Dialect):
         self._connection.close_when_flushed()
 
     def polled(self, call: Call, wire_bytes: int) -> None:
-        """Do nothing: the socket is read again when less waits."""
+        """Do nothing: HTTP/1.1 has no window, and the socket limits the client."""
 
-    # What the client gets.
+    # Output.
 
     def _write(self, make: Callable[[], h11.Event]) -> bool:
-        """Write, or close the connection if HTTP/1.1 does not allow this answer.
+        """Write an event, or abort the connection if HTTP/1.1 does not allow this answer.
 
-        Whether it does depends on the request, so an error here must not stop the server.
+        Its validity depends on the request, so an error here must not stop the server.
         """
         try:
             self._connection.out += self._h11.send(make()) or b""
@@ -225,7 +225,7 @@ class Http1(Dialect):
             self.finish(call, Status(Code.OK, ""), ())
 
     def _has_long_rest(self) -> bool:
-        """Return whether more of the request's body may come than is read after an answer."""
+        """Return whether more of the request's body may come than `UNREAD_BYTES_MAX`."""
         if self._h11.their_state is not h11.SEND_BODY:
             return False
         return self._body_left is None or self._body_left > UNREAD_BYTES_MAX
@@ -252,7 +252,7 @@ class Http1(Dialect):
             call.writable_owed = True
 
     def finish(self, call: Call, status: Status, trailers: Headers) -> None:
-        """End the body, or break it off."""
+        """End the body, or abort it after an error status."""
         call.finished = True
         self.is_paused = False
         complete = status.code == Code.OK and call.started and not self._raw
@@ -278,10 +278,10 @@ class Http1(Dialect):
             self._connection.close_when_flushed()
 
     def unpack(self) -> None:
-        """Do nothing: bodies are passed on as they are."""
+        """Do nothing: the edge does not decompress HTTP bodies."""
 
     def fill(self) -> None:
-        """Tell the loop when a slow client has caught up."""
+        """Report WRITABLE when a slow client has caught up."""
         call = self._call
         if (
             call is not None
@@ -292,31 +292,31 @@ class Http1(Dialect):
             self._connection.push_event(EventKind.WRITABLE, call)
 
     def pending_bytes(self, call: Call) -> int:
-        """Return what the socket has not accepted; there is one call at a time."""
+        """Return the number of bytes that the socket has not accepted."""
         return len(self._connection.out) if call is self._call else 0
 
     def pause(self, call: Call) -> None:
-        """Read no more of the request's body."""
+        """Stop reading the request's body."""
         if call is self._call:
             self.is_paused = True
             self._watch_rest()
 
     def resume(self, call: Call) -> None:
-        """Read the body again, beginning with what is here."""
+        """Resume reading the body, starting with buffered bytes."""
         if call is self._call and self.is_paused:
             self.is_paused = False
             if not self._raw:
                 self._advance()
 
     def expire(self, call: Call) -> None:
-        """Do nothing: these requests have no deadline."""
+        """Do nothing: plain HTTP requests have no deadline."""
 
     def time_out(self) -> bool:
-        """Close a connection whose client took too long, silently if it was merely idle."""
+        """Close a connection whose client was too slow, without an incident if it was idle."""
         connection = self._connection
         if self._awaited is Awaited.BODY:
             if connection.held:
-                # It is not the client's turn.
+                # The edge has stopped reading; the client is not at fault.
                 connection.set_timeout(self._shared.limits.http1_read_seconds_max)
                 return True
             connection.note("bodies_timed_out", "the body of a request did not come in time")
@@ -326,7 +326,7 @@ class Http1(Dialect):
         return True
 
     def turn_away(self) -> None:
-        """End the connection of a client that does not read."""
+        """End the connection of a client that does not read its answers."""
         self._connection.note("unread_excessive", "the client does not read its answer")
         self._connection.abort()
 

@@ -1,15 +1,15 @@
 """HTTP/2 on one connection: gRPC calls and plain HTTP requests.
 
-The `h2` library handles frames, header compression and states; this module handles calls. Rules of
-this module:
+The `h2` library handles frames, header compression and stream states; this module handles calls.
+Rules of this module:
 
-- A unary request's bytes are given back to the client's window as they arrive, a stream's
-  only when the loop has polled the message, except that a message larger than what is left
-  of the window gets the room it needs.
-- Bytes to send stay with their call until the client's windows and the connection's `out`
-  take them, so that the call's pending bytes are known.
-- A call that is answered before its client has half-closed is reset without error after its
-  trailers, so that the client stops sending.
+- A unary request's bytes return to the client's window as they arrive. A stream's bytes return
+  only when the loop has polled the message, except that a message larger than the rest of the
+  window gets the room it needs.
+- Outgoing bytes stay with their call until the client's windows and the connection's `out`
+  accept them, so that the call's pending bytes are known.
+- The edge resets a call that it answers before the client has half-closed, without error and
+  after the trailers, so that the client stops sending.
 """
 
 from collections.abc import Callable
@@ -41,16 +41,16 @@ from kvorum.edge.pure.frames import HOP_BY_HOP, Fields, Frames, is_malformed
 from kvorum.edge.pure.headers import encoded
 
 FILL_BYTES = 256 * 1024
-"""How much of the calls' bytes is put into `out` at a time."""
+"""Bytes of `out` up to which `fill` moves calls' bytes into it."""
 FRAME_BYTES_MAX = 64 * 1024
 """Largest DATA frame sent, where the client accepts more."""
 RESET_SECONDS = 1.0
-"""Calls that are reset within this time are young."""
+"""Age below which a reset call counts towards `resets_per_second_max`."""
 STREAM_MAX = 2**31 - 1
 DRAIN_PING = b"draining"
-"""Sent with the first GOAWAY: a client that answers it has seen the GOAWAY."""
+"""Payload of the ping after the first GOAWAY; a client that answers it has seen the GOAWAY."""
 STRIKES_MAX = 2
-"""Pings that may come too early; one more is too many."""
+"""Early pings that the edge tolerates; one more ends the connection."""
 IDLE_PING_SECONDS_MIN = 7200.0
 """Shortest time between pings of a client that has no calls."""
 
@@ -58,7 +58,7 @@ RESPONSE: Fields = [(b":status", b"200"), (b"content-type", b"application/grpc")
 
 
 class Http2(Dialect):
-    """One connection's calls."""
+    """HTTP/2 on one connection."""
 
     __slots__ = (
         "_asked",
@@ -81,7 +81,7 @@ class Http2(Dialect):
     )
 
     def __init__(self, connection: Connection) -> None:
-        """Greet the client."""
+        """Prepare the server's preface."""
         self._connection = connection
         self._shared = connection.shared
         limits = self._shared.limits
@@ -90,32 +90,32 @@ class Http2(Dialect):
         self.is_paused = False
         self.is_caller = True
         self._sendable: dict[int, Call] = {}
-        """Calls with outgoing bytes whose own window is open, in the order of their turns."""
+        """Calls with outgoing bytes whose own window may be open, in round-robin order."""
         self._packed: dict[int, Call] = {}
-        """Calls with a compressed message for which there was no room."""
+        """Calls with a compressed message that waits for room in the queue."""
         self._last_stream = STREAM_MAX
-        """Streams above this are refused; it becomes smaller when the edge drains."""
+        """Highest stream that the edge accepts; draining lowers it."""
         self._reset_debt = 0
         self._reset_since = 0.0
         self._greeted = False
-        """Whether the client's settings have come; they must be first."""
+        """Whether the client's SETTINGS, which must come first, have arrived."""
         self._strikes = 0
         self._last_ping = float("-inf")
         self._last_read = 0.0
         self._asked = 0.0
-        """When a ping was sent to the silent client; 0 if none was."""
+        """Time of the keepalive ping that awaits its answer; 0: none."""
         self._frames = Frames(limits)
 
-    # What the client sends.
+    # Input.
 
     def receive(self, data: bytes) -> None:
-        """Take frames."""
+        """Process frames from the client."""
         connection = self._connection
         self._last_read = self._shared.now()
         try:
             events = self._frames.receive_data(data)
         except ProtocolError as error:
-            # The library has prepared a GOAWAY, except for a wrong preface.
+            # `h2` has prepared a GOAWAY, except for a wrong preface.
             self._break_off(None if self._frames.is_over else error.error_code)
             return
         if self._frames.has_overlong_frame():
@@ -146,13 +146,13 @@ class Http2(Dialect):
         self._break_off(ErrorCodes.ENHANCE_YOUR_CALM, word)
 
     def turn_away(self) -> None:
-        """End the connection of a client that sends requests and does not read answers."""
+        """End the connection of a client that sends requests without reading answers."""
         self._ban("unread_excessive", "too_much_unread")
 
     # Pings.
 
     def _ping(self, _event: PingReceived) -> None:
-        """Judge a ping as grpc-go does."""
+        """Count pings that come too early, by grpc-go's rules."""
         last, self._last_ping = self._last_ping, self._last_read
         if self._frames.answered:
             self._frames.answered = False
@@ -170,7 +170,7 @@ class Http2(Dialect):
         return limits.keepalive_seconds if limits.keepalive_timeout_seconds else 0.0
 
     def time_out(self) -> bool:
-        """Send a ping to a silent client; anything that it sends is an answer."""
+        """Send a keepalive ping, or close the connection if the client sent nothing since one."""
         if not self._greeted:
             return False
         now, interval = self._shared.now(), self._keepalive_seconds()
@@ -192,7 +192,7 @@ class Http2(Dialect):
     def _request(self, event: RequestReceived) -> None:
         stream = event.stream_id
         assert stream is not None
-        # The first value of each name counts.
+        # `reversed` makes the first value of each name win.
         headers = event.headers
         fields: dict[bytes, bytes] = dict(reversed(headers))
         kind = fields.get(b"content-type", b"")
@@ -225,7 +225,7 @@ class Http2(Dialect):
 
     def _refuse(self, stream: int, headers: Fields) -> None:
         self._shared.counters.requests_refused += 1
-        # The library is ahead of its events: the client may have reset the stream already.
+        # `h2` parses ahead of the events it returns: the client may have reset the stream already.
         if self._frames.is_closed(stream):
             self._count_reset()
         else:
@@ -327,7 +327,7 @@ class Http2(Dialect):
             if self._connection.weigh(call):
                 self._turn_call_away(call, ErrorCodes.REFUSED_STREAM)
             return
-        # As in grpc-go, the first message is the request, and others are ignored.
+        # As in grpc-go, the first message is the request; later ones are ignored.
         self._count_message(call, taken[0])
         call.payload = taken[0]
         call.parser = None
@@ -341,14 +341,14 @@ class Http2(Dialect):
             self._shared.unpacked_bytes += len(message)
 
     def _note_packed(self, call: Call) -> None:
-        """Note a call whose message is not unpacked for lack of room."""
+        """Record a call whose compressed message waits for room in the queue."""
         assert call.parser is not None
         if call.parser.is_packed:
             self._packed[call.stream] = call
             self._shared.packed.add(self._connection)
 
     def unpack(self) -> None:
-        """Go on with messages for which there was no room."""
+        """Continue with compressed messages that waited for room in the queue."""
         packed, self._packed = self._packed, {}
         self._shared.packed.discard(self._connection)
         for call in packed.values():
@@ -362,9 +362,9 @@ class Http2(Dialect):
                 self._finish_request(call)
 
     def _turn_call_away(self, call: Call, code: ErrorCodes) -> None:
-        """End a call because there are too many bytes of incomplete messages already.
+        """Reset a call because too many bytes of incomplete messages are buffered.
 
-        Clients try again if a call was certainly not processed.
+        REFUSED_STREAM as `code` lets clients retry, because the call was certainly not processed.
         """
         text = "http2: too much of unfinished messages"
         self._connection.note("partial_messages_refused", text)
@@ -398,7 +398,7 @@ class Http2(Dialect):
         self._make_room(call)
 
     def _make_room(self, call: Call) -> None:
-        """Enlarge the window for a message that needs more than is left of it."""
+        """Enlarge the client's window for a message that is larger than the rest of it."""
         if call.parser is None or call.queued_messages or not call.unacknowledged:
             return
         if call.parser.is_packed:
@@ -408,7 +408,7 @@ class Http2(Dialect):
             call.unacknowledged = 0
 
     def polled(self, call: Call, wire_bytes: int) -> None:
-        """Give the bytes of a polled message back to the client's window, unless it is paused."""
+        """Return a polled message's bytes to the client's window, unless the call is paused."""
         if call.is_paused:
             call.unacknowledged += wire_bytes
             return
@@ -432,7 +432,7 @@ class Http2(Dialect):
             self._finish_request(call)
 
     def _finish_request(self, call: Call) -> None:
-        """Note that the client sends nothing more, after all that it sent."""
+        """Handle the client's half-close, after all messages before it."""
         if call.kind == CallKind.UNARY:
             if call.payload is None:
                 assert call.parser is not None
@@ -444,26 +444,26 @@ class Http2(Dialect):
             self._connection.push_event(EventKind.HALF_CLOSED, call)
 
     def _reject(self, call: Call, status: Status) -> None:
-        """Answer a call that broke the rules; the loop hears that it has ended."""
+        """Answer a call that broke the rules; report ENDED if the loop has polled the call."""
         self._shared.counters.requests_refused += 1
         self._cut_short(call, grpc.status_trailers(status))
 
     def pause(self, call: Call) -> None:
-        """Leave the window of a plain HTTP request as it is."""
+        """Stop enlarging the window of a plain HTTP request."""
         call.is_paused = call.kind == CallKind.HTTP
 
     def resume(self, call: Call) -> None:
-        """Give back what the window has lost."""
+        """Restore the window of a paused request."""
         if call.is_paused:
             call.is_paused = False
             self._acknowledge(call.stream, call.unacknowledged)
             call.unacknowledged = 0
 
     def expire(self, call: Call) -> None:
-        """Answer DEADLINE_EXCEEDED; break an answer off that is not out.
+        """Answer DEADLINE_EXCEEDED, or reset a call whose answer has not left completely.
 
-        Part of a message may have left, and trailers behind that are a broken message to clients.
-        A reset after their deadline is the deadline to them.
+        Part of a message may have left, and clients would report trailers behind it as a broken
+        message. They report a reset after their deadline as the deadline.
         """
         if not call.outgoing:
             self._cut_short(call, grpc.status_trailers(errors.CONTEXT_DEADLINE_EXCEEDED))
@@ -502,7 +502,7 @@ class Http2(Dialect):
             self._ban("resets_excessive", "too_many_resets")
 
     def _window_updated(self, event: WindowUpdated) -> None:
-        # The connection's own window concerns calls that are sendable already.
+        # Calls that wait only for the connection's own window are still in `_sendable`.
         call = self._connection.calls.get(event.stream_id or 0)
         if call is not None and call.outgoing:
             self._sendable[call.stream] = call
@@ -514,7 +514,7 @@ class Http2(Dialect):
                     self._sendable[call.stream] = call
 
     def _ping_answered(self, event: PingAckReceived) -> None:
-        """Announce the last call, once the client knows that it may open no more."""
+        """Send the final GOAWAY, once the client has confirmed the first."""
         if event.ping_data == DRAIN_PING and self.is_caller:
             self.is_caller = False
             self._last_stream = self._frames.highest_inbound_stream_id
@@ -532,7 +532,7 @@ class Http2(Dialect):
         RemoteSettingsChanged: _settings_changed,
     }
 
-    # What the client gets.
+    # Output.
 
     def start(self, call: Call, metadata: Headers) -> None:
         """Send an RPC's headers."""
@@ -557,7 +557,7 @@ class Http2(Dialect):
                 call.writable_owed = True
 
     def finish(self, call: Call, status: Status, trailers: Headers) -> None:
-        """End a call after what is outgoing."""
+        """End a call after its outgoing bytes."""
         call.finished = True
         if call.kind != CallKind.HTTP:
             call.ending = grpc.status_trailers(status) + encoded(trailers)
@@ -593,7 +593,7 @@ class Http2(Dialect):
             self._close(call, report=False)
 
     def fill(self) -> None:
-        """Move what the windows allow into `out`, one frame of each call in turn."""
+        """Move bytes that the windows allow into `out`, one frame of each call in turn."""
         connection, frames, sendable = self._connection, self._frames, self._sendable
         budget = FILL_BYTES - len(connection.out)
         while sendable and budget > 0 and frames.outbound_flow_control_window > 0:
@@ -631,7 +631,7 @@ class Http2(Dialect):
         return size
 
     def _end(self, call: Call, report: bool) -> None:
-        """Send the trailers, or the end of a body that has none."""
+        """Send the trailers, or END_STREAM after a body without trailers."""
         assert call.ending is not None
         ending = call.ending
         if call.kind != CallKind.HTTP and not call.started:
@@ -643,7 +643,7 @@ class Http2(Dialect):
         self._close(call, report)
 
     def _close(self, call: Call, report: bool) -> None:
-        """Forget a call whose last frame is out."""
+        """Forget a call after its last frame."""
         self._reset_debt = max(0, self._reset_debt - 1)
         self._reset(call.stream, ErrorCodes.NO_ERROR)
         self._forget(call, report)
@@ -658,16 +658,16 @@ class Http2(Dialect):
         self._close_if_done()
 
     def pending_bytes(self, call: Call) -> int:
-        """Return what the windows or the socket hold back."""
+        """Return the number of bytes that wait for the windows or the socket."""
         return len(call.outgoing)
 
     def drain(self) -> None:
-        """Ask the client to open no more calls; those that are on their way are served."""
+        """Ask the client to open no more calls; calls already sent are still served."""
         self._go_away()
         self._frames.ping(DRAIN_PING)
 
     def _go_away(self) -> None:
-        # The library's own way of sending this would end the calls in flight.
+        # `h2`'s own GOAWAY would end the calls in flight.
         goaway = GoAwayFrame(0, last_stream_id=self._last_stream, error_code=ErrorCodes.NO_ERROR)
         self._connection.out += self._frames.data_to_send() + goaway.serialize()
 

@@ -11,7 +11,7 @@ from kvorum.edge.pure.tls import Tls
 
 BACKLOG = 4096
 KEEPALIVE_SECONDS = 30
-"""Silence after which the system asks whether the client's machine is still there."""
+"""Idle time after which the kernel probes the client (TCP keepalive)."""
 PORT_MAX = 65_535
 
 
@@ -41,7 +41,7 @@ class Listener:
         serves: Serves,
         reuse_port: bool = False,
     ) -> None:
-        """Bind; raises OSError that names the address."""
+        """Bind the address; raise OSError that names it."""
         self.number = number
         self.kind = ListenerKind(kind)
         self.serves = Serves(serves)
@@ -76,12 +76,12 @@ class Listener:
                 pass
 
     def abandon(self) -> None:
-        """Close this process's copy of the socket; the file belongs to its parent."""
+        """Close a forked child's copy of the socket; its file belongs to the parent."""
         self.socket.close()
 
 
 def open_tls(settings: TlsSettings, *, http1_only: bool) -> Tls:
-    """Read the files of TLS settings; raises OSError with the one that cannot be used."""
+    """Read the files of TLS settings; raise OSError that names an unusable one."""
     try:
         return Tls(settings, http1_only=http1_only)
     except (OSError, ValueError) as error:
@@ -90,7 +90,7 @@ def open_tls(settings: TlsSettings, *, http1_only: bool) -> Tls:
 
 
 def endpoint(address: object) -> str:
-    """Write a socket's address as host and port; a client's unix socket has no name."""
+    """Format a socket's address as `host:port`, or `@` for a client's unnamed unix socket."""
     if isinstance(address, tuple):
         host, port = address[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""The log's writes, done at once: without a thread there is nothing to overlap them with."""
+"""Synchronous writes of the log: without a thread, they cannot overlap with other work."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ import time
 
 
 class LogWriter:
-    """Writes in order; after a failure nothing is written any more."""
+    """Writes in order; after a failure every further write reports ECANCELED."""
 
     __slots__ = ("_count", "_failed", "_finished")
 
@@ -16,7 +16,7 @@ class LogWriter:
         self._finished: list[tuple[int, int, float, float]] = []
 
     def write(self, descriptor: int, offset: int, data: bytes, sync: bool) -> int:
-        """Write all of it, sync if asked, and remember how that ended."""
+        """Write all data, sync on request, and queue the result for `take`."""
         self._count += 1
         outcome = errno.ECANCELED
         began = written = time.monotonic()
@@ -38,7 +38,7 @@ class LogWriter:
         return bool(self._finished)
 
     def take(self) -> list[tuple[int, int, float, float]]:
-        """Return what has finished since the last time."""
+        """Return the writes finished since the previous call."""
         finished, self._finished = self._finished, []
         return finished
 

@@ -1,4 +1,4 @@
-"""What clients leave unread: whether there is room for another answer, and which clients to end."""
+"""Limits on bytes that clients leave unread: when answers wait, and which connections to end."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Account:
-    """What one connection's client has not taken.
+    """Unread bytes of one connection's client.
 
-    Messages of streams are counted apart: each stream is held back by itself, and no call waits
-    for them unless the server as a whole has too much.
+    Messages of streams count apart from answers: each stream has its own back-pressure, and other
+    calls wait for stream messages only if the whole server has too many unread bytes.
     """
 
     __slots__ = ("answers", "streams", "taken", "taken_before", "was_behind")
@@ -22,18 +22,20 @@ class Account:
         self.answers = 0
         self.streams = 0
         self.taken = 0
-        """How much it ever took, and how much that was at the last check."""
+        """Bytes that the client has ever read."""
         self.taken_before = 0
+        """The value of `taken` at the last check."""
         self.was_behind = False
+        """Whether `answers` was above its limit at the last check."""
 
     @property
     def unread(self) -> int:
-        """Return all that is not taken."""
+        """Return the total of unread bytes."""
         return self.answers + self.streams
 
 
 class Room:
-    """All accounts together."""
+    """Decides on new answers and on connections to end, from the accounts of one edge."""
 
     __slots__ = ("_limits", "_looked_at", "_was_over", "total")
 
@@ -41,16 +43,16 @@ class Room:
         self._limits = limits
         self.total = 0
         self._looked_at = 0.0
-        """When the last check for clients that are behind was; 0 if there was nothing to check."""
+        """Time of the last check for slow clients; 0 if no check was needed since."""
         self._was_over = False
 
     @property
     def is_scarce(self) -> bool:
-        """Return whether any connection may be without room."""
+        """Return whether the total is large enough for any limit to apply."""
         return self.total > self._limits.connection_unread_bytes_max
 
     def has_room(self, account: Account, is_long: bool = False) -> bool:
-        """Return whether an answer may be made."""
+        """Return whether the loop may make another answer for this client."""
         limits = self._limits
         if self.total <= limits.unread_bytes_max:
             return account.answers <= limits.connection_unread_bytes_max
@@ -60,24 +62,25 @@ class Room:
         return account.unread <= small
 
     def give(self, account: Account, answers: int, streams: int) -> None:
-        """Count what a client has to take."""
+        """Count bytes queued for a client."""
         account.answers += answers
         account.streams += streams
         self.total += answers + streams
 
     def take(self, account: Account, answers: int, streams: int) -> None:
-        """Count what it has taken."""
+        """Count bytes that a client has read."""
         account.answers -= answers
         account.streams -= streams
         account.taken += answers + streams
         self.total -= answers + streams
 
     def offenders(self, connections: "Iterable[Connection]", now: float) -> "list[Connection]":
-        """Return the clients to end for what they leave unread.
+        """Return the connections to end because their clients leave too much unread.
 
-        These are clients that are behind and take nothing, and while all together leave too much,
-        those that take least of what they have. A client is ended only if the same was true at the
-        last check, at least `unread_seconds_max` ago.
+        These are connections above their own limit whose clients read nothing since the last
+        check, and while the total is above its limit, those whose clients would take longest to
+        read the rest. In both cases the limit must have been exceeded at the last check, too, at
+        least `unread_seconds_max` ago.
         """
         limits = self._limits
         if not self.is_scarce:
@@ -106,7 +109,7 @@ class Room:
             elif account.unread > taken:
                 progress[connection] = taken
                 slow.append(connection)
-        # First those that would need longest for the rest.
+        # Slowest first: those that would take longest to read the rest.
         slow.sort(key=lambda one: -one.account.unread // (progress[one] + 1))
         for connection in slow:
             if excess <= 0:

@@ -1,4 +1,4 @@
-"""What the connections of one edge share: limits, counters, queues in turn, accounts of bytes."""
+"""State shared by the connections of an edge: limits, counters, round-robin queues, byte counts."""
 
 import select
 import time
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 ENTRY_BYTES = 256
-"""The cost of a queued request or event besides its bytes; many empty ones take memory, too."""
+"""Cost of a queued request or event besides its bytes, so that many empty ones count, too."""
 
 
 def event_bytes(kind: EventKind, detail: Any) -> int:
-    """Return the cost of an event while it waits for `poll`."""
+    """Return the bytes that an event counts while it waits for `poll`."""
     if kind == EventKind.MESSAGE:
         return ENTRY_BYTES + len(detail)
     if kind == EventKind.OPENED:
@@ -45,7 +45,7 @@ def event_bytes(kind: EventKind, detail: Any) -> int:
 
 
 def metadata_bytes(metadata: Metadata | None) -> int:
-    """Return the length of all values of metadata together."""
+    """Return the total length of the values of metadata."""
     return 0 if metadata is None else sum(map(len, metadata.values()))
 
 
@@ -72,10 +72,10 @@ class Counters:
 
 
 class Shared:
-    """One per edge.
+    """The shared state of one edge.
 
-    A connection with something to hand out stands in a ring, once; at its turn it gives one item
-    and goes to the end.
+    Round-robin: a connection with requests or events for `poll` is in a ring at most once. At its
+    turn it yields one item and moves to the end.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Shared:
         self.counters = Counters()
         self.incident_totals = dict.fromkeys(INCIDENTS, 0)
         self.recent: dict[str, Incident] = {}
-        """The last incident of each name since they were last taken."""
+        """The latest incident of each name since the previous `Edge.incidents`."""
         self.epoll = select.epoll()
         self.timers = Timers(self._is_due)
         self.now = time.monotonic
@@ -108,24 +108,24 @@ class Shared:
         self.request_ring: deque[Connection] = deque()
         self.event_ring: deque[Connection] = deque()
         self.late: deque[int] = deque()
-        """Calls marked as waiting after they had ended."""
+        """Calls that had ended before `mark_waiting`; `poll` reports ENDED for them."""
         self.queued_bytes = 0
-        """Received and not polled, on all connections."""
+        """Bytes received but not polled on all connections."""
         self.room = Room(limits)
         self.partial_bytes = 0
         """Bytes of incomplete messages on all connections."""
         self.held: set[Connection] = set()
-        """Connections that are not read."""
+        """Connections that have stopped reading because of a limit or `pause`."""
         self.parked: set[Connection] = set()
-        """Connections whose next item needs room for an answer, which there is not."""
+        """Connections whose next item lacks room for its answer."""
         self.packed: set[Connection] = set()
-        """Connections with messages that are not unpacked yet."""
+        """Connections with messages that are not decompressed yet."""
         self.unpacked_bytes = 0
-        """What was unpacked since the last `poll`."""
+        """Bytes of messages decompressed since the previous `poll`."""
         self.unflushed: set[Connection] = set()
 
     def find(self, number: int) -> "tuple[Connection, Call] | None":
-        """Return a call that is open."""
+        """Return an open call and its connection, or None."""
         connection = self.connections.get(number >> 32)
         if connection is None:
             return None
@@ -145,25 +145,25 @@ class Shared:
         self.counters.connections_open -= 1
 
     def note(self, name: str, listener: int, peer: str, text: str) -> None:
-        """Remember that a client was refused or held back."""
+        """Record an incident: the edge refused or delayed a client."""
         self.incident_totals[name] += 1
         before = self.recent.get(name)
         times = 1 if before is None else before.times + 1
         self.recent[name] = Incident(name, listener, peer, text, times)
 
     def hold(self, connection: "Connection", size: int) -> None:
-        """Count bytes that wait for `poll`."""
+        """Count bytes that are queued for `poll`."""
         connection.received_bytes += size
         self.queued_bytes += size
 
     def release(self, connection: "Connection", size: int) -> None:
-        """Count bytes that no longer wait."""
+        """Count bytes that have left the queue for `poll`."""
         connection.received_bytes -= size
         self.queued_bytes -= size
         assert connection.received_bytes >= 0 and self.queued_bytes >= 0
 
     def flush(self) -> None:
-        """Write what this batch has left on its connections; read from those held back."""
+        """Write this batch's output, and resume connections that waited for room."""
         while self.unflushed:
             self.unflushed.pop().flush()
         for connection in list(self.held):
@@ -179,7 +179,7 @@ class Shared:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is something to poll, or something to do before there is."""
+        """Whether `poll` has something to return or to decompress."""
         return bool(
             self.request_ring
             or self.event_ring
@@ -188,9 +188,10 @@ class Shared:
         )
 
     def queued_bytes_max(self) -> int:
-        """Return how much a connection may have queued: less if all together have too much.
+        """Return how many bytes a connection may have queued.
 
-        So those that queue little are still served.
+        It is less while all connections together have too much, so that connections that queue
+        little are still served.
         """
         limits = self.limits
         if self.queued_bytes <= limits.queued_bytes_max:
@@ -198,7 +199,7 @@ class Shared:
         return min(limits.connection_queued_bytes_max, self.share_of(limits.queued_bytes_max))
 
     def share_of(self, size: int) -> int:
-        """Return each connection's share of something that all share."""
+        """Return each connection's equal share of a common limit."""
         return size // max(1, len(self.connections))
 
     def take_requests(self, count: int, bytes_max: int) -> list[Request]:
@@ -266,7 +267,7 @@ class Shared:
         return found is not None and found[1].deadline == moment
 
     def expire(self, number: int) -> None:
-        """Do what is due for a connection or a call."""
+        """Handle the timeout of a connection or the deadline of a call."""
         connection = self.connections.get(number >> 32)
         if connection is not None and not number & 0xFFFFFFFF:
             connection.time_out()
@@ -279,7 +280,7 @@ class Shared:
             self.unflushed.add(connection)
 
     def mark_waiting(self, number: int) -> None:
-        """Note that the loop wants to be told if a unary call ends."""
+        """Record that the loop needs ENDED for a unary call."""
         found = self.find(number)
         if found is None:
             self.late.append(number)

@@ -1,4 +1,4 @@
-"""Deadlines, and a descriptor that becomes readable at the earliest of them."""
+"""Deadlines, and a timer descriptor that becomes readable at the earliest of them."""
 
 import ctypes
 import heapq
@@ -18,7 +18,7 @@ class _TimerSpec(ctypes.Structure):
     _fields_ = (("interval", _TimeSpec), ("value", _TimeSpec))
 
 
-# The os module has these calls only from Python 3.13 on.
+# The `os` module has timerfd functions only from Python 3.13 on.
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -27,9 +27,9 @@ def _is_nothing_live(_number: int, _moment: float) -> bool:
 
 
 class Timers:
-    """Moments of the monotonic clock, each with the number of what is due then.
+    """Deadlines on the monotonic clock, each with its owner's number.
 
-    An entry is not removed when it loses its meaning; `is_live` is asked when it comes up.
+    Obsolete entries stay in the heap; `is_live` decides about each when it comes up.
     """
 
     __slots__ = ("_armed", "_descriptor", "_heap", "_is_live", "_size_checked")
@@ -45,21 +45,21 @@ class Timers:
         self._size_checked = 1024
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable from the earliest moment on."""
+        """Return the timer descriptor, readable from the earliest armed deadline on."""
         return self._descriptor
 
     def add(self, moment: float, number: int) -> None:
-        """Add a moment at which something is due."""
+        """Add a deadline."""
         heap = self._heap
         heapq.heappush(heap, (moment, number))
-        # Calls end long before their deadlines; without this the heap would keep all of them.
+        # Most calls end long before their deadlines; purge their entries.
         if len(heap) > self._size_checked:
             heap[:] = [entry for entry in heap if self._is_live(entry[1], entry[0])]
             heapq.heapify(heap)
             self._size_checked = max(1024, 2 * len(heap))
 
     def due(self, now: float) -> list[int]:
-        """Take what is due, in order."""
+        """Take the numbers of live deadlines that have passed, in order."""
         heap = self._heap
         numbers = []
         while heap and heap[0][0] <= now:
@@ -71,7 +71,7 @@ class Timers:
         return numbers
 
     def arm(self) -> None:
-        """Let the descriptor become readable when the next thing is due, or a little before."""
+        """Arm the descriptor for the next deadline; it may fire earlier than needed."""
         heap = self._heap
         while heap and not self._is_live(heap[0][1], heap[0][0]):
             heapq.heappop(heap)
@@ -88,7 +88,7 @@ class Timers:
         self._armed = moment
         spec = _TimerSpec()
         if moment != _NEVER:
-            # All zero would disarm it; one nanosecond after the machine's start is always past.
+            # A zero value would disarm the timer; one nanosecond after boot is always past.
             nanoseconds = max(1, int(moment * 1e9) + 1)
             spec.value.seconds, spec.value.nanoseconds = divmod(nanoseconds, 10**9)
         absolute = 1

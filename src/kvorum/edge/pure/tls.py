@@ -1,8 +1,8 @@
-"""TLS in front of a connection's dialect, with the standard library's `ssl` between two buffers.
+"""TLS of a connection, with the standard library's `ssl` between two memory buffers.
 
-Files are checked before every handshake, and read again when they have changed. A client whose
-certificate is genuine but refused, because it is revoked or has another name, is dropped after the
-handshake: the library has no way to refuse it earlier.
+The edge checks the files before every handshake and reloads changed ones. It drops a client with a
+valid but unacceptable certificate, revoked or with another name, only after the handshake: the
+library has no way to refuse it earlier.
 """
 
 import ssl
@@ -39,18 +39,18 @@ class Tls:
     __slots__ = ("_context", "_http1_only", "_revoked", "_stamps", "settings")
 
     def __init__(self, settings: TlsSettings, *, http1_only: bool) -> None:
-        """Read the files; raises OSError or ValueError with the file that cannot be used."""
+        """Read the files; raise OSError or ValueError that names an unusable one."""
         self.settings = settings
         self._http1_only = http1_only
         self._stamps = self._look()
         self._context, self._revoked = self._load()
 
     def session(self) -> tuple["Session", str]:
-        """Begin a handshake; also returns why changed files are not used, if they are not."""
+        """Start a handshake; also return why changed files are unusable, or ""."""
         failure = ""
         stamps = self._look()
         if stamps != self._stamps:
-            # Noted even if loading fails: the same files would fail again.
+            # Keep the stamps even if loading fails: the same files would fail again.
             self._stamps = stamps
             try:
                 self._context, self._revoked = self._load()
@@ -107,13 +107,13 @@ class Session:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.is_ready = False
-        """Whether the handshake is over."""
+        """Whether the handshake is complete."""
         self.wire = bytearray()
 
     def receive(self, data: bytes) -> bytes | None:
-        """Take what the client sent and return it decrypted; None when the client has closed TLS.
+        """Return the decrypted bytes of the client's data; None when the client has closed TLS.
 
-        Raises TlsError; what `wire` has then is still to be sent.
+        Raises TlsError; the caller must still send the bytes in `wire` then, such as an alert.
         """
         self._incoming.write(data)
         pieces: list[bytes] = []
@@ -133,25 +133,25 @@ class Session:
         return b"".join(pieces) or None
 
     def encrypt(self, data: bytearray) -> None:
-        """Move some bytes from `data` into `wire`."""
+        """Move up to `ENCRYPT_BYTES_MAX` bytes from `data`, encrypted, into `wire`."""
         if data and self.is_ready:
             taken = self._tls.write(bytes(data[:ENCRYPT_BYTES_MAX]))
             del data[:taken]
             self.wire += self._outgoing.read()
 
     def say_goodbye(self) -> None:
-        """Tell the client that nothing follows."""
+        """Put TLS's close_notify into `wire`."""
         try:
             if self.is_ready:
                 self._tls.unwrap()
         except ssl.SSLError:
-            # The client has not closed TLS itself yet, and need not.
+            # `unwrap` also waits for the client's close_notify, which need not come.
             pass
         self.wire += self._outgoing.read()
 
     @property
     def certificate(self) -> bytes | None:
-        """The client's certificate, if it was asked for one."""
+        """The client's certificate, if the listener requested one."""
         return self._tls.getpeercert(binary_form=True) if self.is_ready else None
 
     def _check_client(self) -> None:

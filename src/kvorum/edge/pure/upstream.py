@@ -1,6 +1,6 @@
-"""The pure-Python calling side: connections in one epoll object, and the calls of `Upstream`.
+"""The pure-Python calling side: connections in one epoll object, and the methods of `Upstream`.
 
-All input and output is done in `poll` and `announce_sleep`, in the thread that calls them.
+`poll` and `announce_sleep` do all input and output, in their caller's thread.
 """
 
 import os
@@ -30,7 +30,7 @@ from kvorum.edge.upstream import (
 
 SOCKETS_PER_PASS: Final = 1024
 EVENT_BYTES: Final = 256
-"""What an event costs while it waits, besides its bytes."""
+"""Cost of a queued event besides its bytes."""
 _CANCELLED, _INTERNAL, _UNAVAILABLE = 1, 13, 14
 _GIVEN_UP: Final = "the connection was given up"
 _LEFT: Final = "the server asked for no more calls"
@@ -49,7 +49,7 @@ _open: "weakref.WeakSet[PureUpstream]" = weakref.WeakSet()
 
 
 class _Call:
-    """A call whose end was not polled."""
+    """A call whose end the loop has not polled."""
 
     __slots__ = (
         "answer",
@@ -66,20 +66,20 @@ class _Call:
         self.endpoint = endpoint
         self.is_unary = is_unary
         self.answer: bytes | None = None
-        """Of a unary call."""
+        """The answer to a unary call."""
         self.has_more = False
-        """Whether that is not the only one."""
+        """Whether a unary call has more than one answer."""
         self.is_paused = False
         self.held: deque[UpstreamEvent] = deque()
-        """What is told when it is resumed."""
+        """Events that `resume` releases."""
         self.queued_bytes = 0
-        """Bytes of messages that were not polled."""
+        """Bytes of messages that the loop has not polled."""
         self.reached_mark = False
-        """Whether its caller waits to hear that little is left to send."""
+        """Whether pending bytes reached `writable_bytes`, so that WRITABLE is due."""
 
 
 class PureUpstream:
-    """Calls in the thread that uses it; see `kvorum.edge.upstream.Upstream`."""
+    """An upstream that works in its caller's thread; see `kvorum.edge.upstream.Upstream`."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self._settings = settings
@@ -90,14 +90,14 @@ class PureUpstream:
         self._epoll.register(self._timers.fileno(), select.EPOLLIN)
         self._connections: dict[int, Dialed] = {}
         self._by_descriptor: dict[int, tuple[Dialed, socket.socket, int]] = {}
-        """Sockets that are watched, and for what."""
+        """Watched sockets, each with its connection and event mask."""
         self._calls: dict[int, _Call] = {}
         self._events: deque[tuple[UpstreamEvent, Dialed | None]] = deque()
         self._resumed: deque[UpstreamEvent] = deque()
         self._changed: dict[int, Dialed] = {}
-        """Connections that may have something to send."""
+        """Connections that may have output, a new event mask or a new deadline."""
         self._marked: dict[int, None] = {}
-        """Streams whose callers wait for WRITABLE."""
+        """Streams for which WRITABLE is due."""
         self._counters = dict.fromkeys(UPSTREAM_COUNTERS, 0)
         self._is_stopped = False
         _open.add(self)
@@ -111,7 +111,7 @@ class PureUpstream:
     def connect(
         self, endpoint: int, address: str, authority: str, tls: UpstreamTls | None = None
     ) -> None:
-        """Begin to connect."""
+        """Start connecting."""
         self._check()
         now = time.monotonic()
         connection = Dialed(endpoint, address, authority, tls, self._settings, self, now)
@@ -124,7 +124,7 @@ class PureUpstream:
             self._changed[endpoint] = connection
 
     def disconnect(self, endpoint: int) -> None:
-        """Give a connection up."""
+        """Close a connection."""
         self._check()
         connection = self._connections.get(endpoint)
         if connection is not None:
@@ -139,7 +139,7 @@ class PureUpstream:
             self._begin(call, endpoint, path, metadata, message)
 
     def open(self, call: int, endpoint: int, path: str, metadata: Metadata) -> None:
-        """Begin a stream."""
+        """Start a stream."""
         self._check()
         self._begin(call, endpoint, path, metadata, None)
 
@@ -163,7 +163,7 @@ class PureUpstream:
             self._changed[endpoint] = connection
 
     def _stream(self, call: int) -> tuple[_Call, Dialed] | None:
-        """Return a call that has not ended, and its connection."""
+        """Return a stream that has not ended, and its connection."""
         open_call = self._calls.get(call)
         if open_call is None or open_call.is_unary:
             return None
@@ -191,7 +191,7 @@ class PureUpstream:
             self._changed[found[1].endpoint] = found[1]
 
     def cancel(self, call: int) -> None:
-        """Break a call off."""
+        """Cancel a call."""
         self._check()
         open_call = self._calls.pop(call, None)
         if open_call is None:
@@ -202,14 +202,14 @@ class PureUpstream:
             self._changed[open_call.endpoint] = connection
 
     def pause(self, call: int) -> None:
-        """Hand out nothing of a stream until `resume`."""
+        """Report no messages or end of a stream until `resume`."""
         self._check()
         open_call = self._calls.get(call)
         if open_call is not None and not open_call.is_unary:
             open_call.is_paused = True
 
     def resume(self, call: int) -> None:
-        """Hand out what a stream brings."""
+        """Report a stream's messages and end again."""
         self._check()
         open_call = self._calls.get(call)
         if open_call is not None:
@@ -218,15 +218,15 @@ class PureUpstream:
             open_call.held.clear()
 
     def pending_bytes(self, call: int) -> int:
-        """Return how much of a stream's messages has not left."""
+        """Return the number of a stream's bytes that have not left."""
         self._check()
         found = self._stream(call)
         return 0 if found is None else found[1].wire.pending_bytes(call)
 
-    # What connections tell.
+    # Callbacks from connections.
 
     def take_message(self, call: int, message: bytes) -> None:
-        """Take a message of a server."""
+        """Take a message from a server."""
         open_call = self._calls.get(call)
         if open_call is None:
             return
@@ -240,7 +240,7 @@ class PureUpstream:
         self._hold(call, open_call)
 
     def _hold(self, call: int, open_call: _Call) -> None:
-        """Hold a server back whose messages are not polled, or let it go on."""
+        """Set or release back-pressure on a call, by the bytes that the loop has not polled."""
         connection = self._connections.get(open_call.endpoint)
         if connection is not None:
             is_held = open_call.queued_bytes >= max(self._settings.stream_queued_bytes_max // 2, 1)
@@ -281,12 +281,12 @@ class PureUpstream:
     # The loop's side.
 
     def fileno(self) -> int:
-        """Return the epoll object's descriptor, which is readable when one in it is ready."""
+        """Return the epoll descriptor, which is readable when a watched descriptor is ready."""
         self._check()
         return self._epoll.fileno()
 
     def announce_sleep(self) -> bool:
-        """Say whether the loop may wait for `fileno`."""
+        """Return whether the loop may wait for `fileno`."""
         self._check()
         self._flush()
         if self._events or self._resumed:
@@ -295,11 +295,11 @@ class PureUpstream:
         return True
 
     def awake(self) -> None:
-        """Do nothing: nobody writes to the descriptor."""
+        """Do nothing: the epoll descriptor needs no wake-up writes."""
         self._check()
 
     def poll(self, events_max: int, bytes_max: int) -> list[UpstreamEvent]:
-        """Do what input and output is possible, then take what happened."""
+        """Do all input and output that is possible, then take events."""
         self._check()
         self._pump()
         taken: list[UpstreamEvent] = []
@@ -327,7 +327,7 @@ class PureUpstream:
             self._changed[connection.endpoint] = connection
 
     def _is_told(self, event: UpstreamEvent) -> bool:
-        """Return whether an event is told now: not if its call is paused, or was cancelled."""
+        """Return whether `poll` returns an event now: not of a paused or cancelled call."""
         kind, number, detail = event
         if kind in _OF_ENDPOINTS:
             return True
@@ -348,10 +348,10 @@ class PureUpstream:
         return True
 
     def relay(self, rules: RelayRules) -> None:
-        """Return None: calls are passed on by the loop."""
+        """Return None: with this edge the loop forwards all calls."""
 
     def counters(self) -> dict[str, int]:
-        """Return the totals."""
+        """Return the counters."""
         counters = dict(self._counters)
         counters["calls_open"] = len(self._calls)
         for connection in self._connections.values():
@@ -417,7 +417,7 @@ class PureUpstream:
             self._changed[connection.endpoint] = connection
 
     def _flush(self) -> None:
-        """Send what is to be sent, and watch the sockets for what comes of it."""
+        """Write pending output, then update event masks and timers."""
         while self._changed:
             endpoint, connection = self._changed.popitem()
             if self._connections.get(endpoint) is not connection:
@@ -448,7 +448,7 @@ class PureUpstream:
             self._tell(UpstreamEventKind.WRITABLE, call, None, found[0].endpoint, 0)
 
     def _watch(self, connection: Dialed) -> None:
-        """Watch a connection's socket, which may be another one than before."""
+        """Update the event mask of a connection's socket, which may be a new socket."""
         if connection.socket is None:
             return
         descriptor, mask = connection.socket.fileno(), connection.mask
@@ -458,7 +458,7 @@ class PureUpstream:
             return
         self._by_descriptor.pop(descriptor, None)
         if not mask:
-            # Even then epoll would tell of a reset, again and again.
+            # Unregister: with an empty mask epoll would still report a reset, again and again.
             if is_known:
                 self._epoll.unregister(descriptor)
             return
@@ -469,7 +469,7 @@ class PureUpstream:
         self._by_descriptor[descriptor] = (connection, connection.socket, mask)
 
     def _lose(self, connection: Dialed, reason: str, code: int = _UNAVAILABLE) -> None:
-        """End a connection and its calls."""
+        """Close a connection, end its calls, and report DISCONNECTED."""
         self._forget(connection)
         self._counters["bytes_read"] += connection.bytes_read
         self._counters["bytes_written"] += connection.bytes_written

@@ -1,4 +1,4 @@
-"""Watching: the hub, its streams, and what they ask of the store."""
+"""Watches: the hub, its streams, and the store's interface for both."""
 
 from kvorum.mvcc.watch.hub import WatchHub
 from kvorum.mvcc.watch.stream import WatchStream

@@ -1,8 +1,8 @@
-"""Changes on their way to watchers: each event is encoded once, however many get it.
+"""Encodes each event once for all watchers that receive it.
 
 Rules: a batch holds whole revisions in order. A match is the part of a batch that lies in one
-range; watchers of that range with the same options and the same need share its bytes, and those
-with the same watch id, on however many streams, share the whole response.
+range. Watchers of that range with the same options and the same first event share the encoded
+events; watchers that also have the same watch id, on any streams, share the whole response.
 """
 
 from bisect import bisect_left
@@ -14,7 +14,7 @@ from kvorum.mvcc.watch.watcher import NO_DELETE, NO_PUT, PREV_KV, Watcher
 
 
 class Batch:
-    """Changes, and the events made of them so far."""
+    """Changes, and their events encoded so far."""
 
     __slots__ = ("_events", "_events_with_previous", "changes")
 
@@ -33,7 +33,7 @@ class Batch:
         return event
 
     def event_with_previous(self, index: int, history: History) -> bytes:
-        """Return the encoded event with the previous value, if that exists and is kept."""
+        """Return the encoded event, with the previous value if one exists and is not compacted."""
         event = self._events_with_previous.get(index)
         if event is None:
             change = self.changes[index]
@@ -48,7 +48,7 @@ class Batch:
 
 
 def _value_before(change: Change, history: History) -> bytes | None:
-    """Return a key's value before the transaction that changed it, if it is not compacted."""
+    """Return a key's value before the transaction that changed it; None if absent or compacted."""
     key, revision, _, previous = change
     main = revision >> MAIN_SHIFT
     if not previous or main - 1 < history.compacted_revision:
@@ -69,16 +69,16 @@ class Match:
         self.indexes = indexes
         self._bodies: dict[tuple[int, int], list[bytes]] = {}
         self.whole: dict[bytes, tuple[list[bytes], int]] = {}
-        """What `responses` made for those who need everything, by their variant."""
-        # The same for those who need only what comes later, by the place of their first event, too.
+        """Responses for watchers that need every change of the match, by `Watcher.variant`."""
+        # Responses for watchers that need only later changes, by (first event's index, variant).
         self._later: dict[tuple[int, bytes], tuple[list[bytes], int]] = {}
 
     def responses(
         self, watcher: Watcher, header: bytes, history: History, fragment_bytes_max: int
     ) -> tuple[list[bytes], int]:
-        """Encode what a watcher gets of this: nothing, one response, or fragments of it.
+        """Return a watcher's responses (none, one, or fragments of one) and their number of events.
 
-        Returns how many events that is, too. Every call for one match gives the same header.
+        Every call for one match must pass the same header.
         """
         changes, indexes = self._batch.changes, self.indexes
         first = 0

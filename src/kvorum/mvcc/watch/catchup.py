@@ -1,9 +1,9 @@
-"""Catching up: history is read once for many watchers, a bounded piece at a time.
+"""Catching up: reads a bounded piece of history once for many watchers.
 
 Rules: a piece begins at the revision that one of the watchers needs next, ends at the end of a
 revision, and has at most 1,000 revisions and, unless one revision alone is larger, 1,000 rows and
-about 4 MiB. Where one revision is larger, reading and matching it is spread over several calls; the
-hub gives up the piece if the store compacts or is replaced.
+about 4 MiB. Several calls read and match a larger revision. The hub abandons the piece if the store
+compacts past its beginning or is replaced.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from kvorum.mvcc.watch.matching import Entry, WatchedRanges
 from kvorum.mvcc.watch.watcher import Watcher
 
 ROWS_MAX = 1000
-"""Rows of a piece, and of one call's work; a response never has more distinct revisions."""
+"""Limit of rows per piece and per call; a response never has more distinct revisions."""
 
 BYTES_MAX = 4 * 1024 * 1024
 
@@ -23,7 +23,7 @@ _FIRST_READ_ROWS = 16
 
 
 class CatchUp:
-    """One piece of history, for watchers that need something of it."""
+    """One piece of history and the watchers that may need it."""
 
     __slots__ = (
         "_batch",
@@ -46,13 +46,13 @@ class CatchUp:
         self.targets: Iterator[tuple[Watcher, Match | None]] = iter(())
         """Watchers to send to, each with the part of the piece that lies in its range."""
         self.ahead: list[Watcher] = []
-        """Those of them that need nothing of it."""
+        """Targets whose next revision lies beyond the piece; the hub puts them here."""
         self.first = first
-        """The main revision the piece begins with."""
+        """The first main revision of the piece."""
         self.served_revision = 0
-        """The main revision the piece ends with; 0 until it is read."""
+        """The last main revision of the piece; 0 until it is read."""
         self.store_revision = 0
-        """The store's when the piece was read."""
+        """The store's revision when the piece was read."""
         self._watchers = watchers
         self._is_ready = False
         self._ranges: WatchedRanges[Watcher] = WatchedRanges()
@@ -64,7 +64,7 @@ class CatchUp:
         self._position = 0
 
     def advance(self, history: History) -> bool:
-        """Read and match some more; True when the piece is ready to be sent to `targets`."""
+        """Read and match some more; return True when the piece is ready for its `targets`."""
         if not self.served_revision and not self._read(history):
             return False
         if not self._is_ready:
@@ -77,18 +77,18 @@ class CatchUp:
         return True
 
     def unserved(self) -> list[Watcher]:
-        """Return the watchers that were not sent the piece."""
+        """Return the watchers that have not received the piece."""
         if not self._is_ready:
             return self._watchers
         return self.ahead + [watcher for watcher, _ in self.targets]
 
     def _read(self, history: History) -> bool:
-        """Read rows up to the end of a revision; False if that takes another call."""
+        """Read rows up to the end of a revision; return False if that takes another call."""
         rows = self._rows
         target = self.store_revision = history.revision
         last = ((target + 1) << MAIN_SHIFT) - 1
         already = len(rows)
-        # Reads grow, so that a few large values are noticed before hundreds are in memory.
+        # Growing reads detect large values before hundreds of them are in memory.
         limit = _FIRST_READ_ROWS
         size = 0
         while len(rows) - already < ROWS_MAX:
@@ -102,8 +102,8 @@ class CatchUp:
             size += sum(len(kv) for _, kv in found)
             if size >= BYTES_MAX:
                 break
-        # The last revision may go on behind what was read: it belongs to the next piece,
-        # unless it is all there is.
+        # More rows of the last revision may follow, so it belongs to the next piece, unless the
+        # rows read so far have no other revision.
         incomplete = rows[-1][0] >> MAIN_SHIFT
         if rows[0][0] >> MAIN_SHIFT == incomplete:
             return False
@@ -117,7 +117,7 @@ class CatchUp:
         end = min(self._position + ROWS_MAX, len(rows))
         for index in range(self._position, end):
             revision, kv = rows[index]
-            # An empty row only raised the revision: it has no key, and nobody watches it.
+            # An empty row only raised the revision: it has no key and matches no watcher.
             key = _key_of(kv) if kv else b""
             changes.append((key, revision, kv, UNKNOWN))
             if not kv:
@@ -131,7 +131,7 @@ class CatchUp:
 
 
 def _key_of(kv: bytes) -> bytes:
-    """Return the key of an encoded KeyValue, whose first field it is."""
+    """Return the key of an encoded KeyValue, which is its first field."""
     assert kv[0] == 0x0A, f"a stored row does not begin with its key: {kv[:16]!r}"
     length, start = read_varint(kv, 1)
     return kv[start : start + length]

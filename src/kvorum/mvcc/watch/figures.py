@@ -1,6 +1,6 @@
-"""What is counted about watch streams, and how long their messages took to be sent.
+"""Counters of watch streams, and histograms of the time it took to send their messages.
 
-Messages are sent by the batch, so that each of a batch is taken to have had an equal part of it.
+The server sends messages in batches, so each message is credited with an equal share of its batch.
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ _BOUNDS: Final = exponential(0.001, 14)
 
 
 class WatchFigures:
-    """Totals since the start; the hub adds to them as it makes messages."""
+    """Totals since the start; the hub increments them as it creates messages."""
 
     __slots__ = (
         "_seen",
@@ -27,21 +27,21 @@ class WatchFigures:
 
     def __init__(self) -> None:
         self.responses = 0
-        """Those with events, and the answers to requests for progress."""
+        """Responses with events, and answers to progress requests."""
         self.events = 0
         self.creations = 0
-        """Answers to requests for a watcher."""
+        """Answers to create requests."""
         self.progresses = 0
-        """How often a stream was told its progress, or would have been."""
+        """Rounds of periodic progress over a stream, including rounds that sent nothing."""
         self.response_seconds = Histogram(_BOUNDS)
         self.event_seconds = Histogram(_BOUNDS)
         self.creation_seconds = Histogram(_BOUNDS)
         self.progress_seconds = Histogram(_BOUNDS)
-        # The totals when messages were last sent.
+        # The totals at the last call of `sent`.
         self._seen = (0, 0, 0, 0)
 
     def sent(self, seconds: float, messages: int) -> None:
-        """Note that messages left, those of watch streams among them, in that time."""
+        """Record that sending a batch, which may include watch responses, took this long."""
         now = (self.responses, self.events, self.creations, self.progresses)
         responses, events, creations, progresses = self._seen
         if now == self._seen:

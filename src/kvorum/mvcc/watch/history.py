@@ -1,7 +1,7 @@
-"""What the hub asks of the store, and the form in which changes reach it.
+"""The store's interface for the watch hub, and the form of a change.
 
-Rules: a *revision integer* is `main << 32 | sub << 1 | tombstone`. Rows are read up to the current
-revision only, so an open transaction is never seen.
+Rules: a *revision integer* is `main << 32 | sub << 1 | tombstone`. The hub reads rows only up to
+the current revision, so it never sees an open transaction.
 """
 
 from typing import Protocol
@@ -9,7 +9,7 @@ from typing import Protocol
 Change = tuple[bytes, int, bytes, int]
 """(key, revision integer, stored bytes, revision integer of the value before or 0 if none).
 
-A change that was read from history has `UNKNOWN` in the last place: few watchers ask for it."""
+A change read from history has `UNKNOWN` as its last item: few watchers need previous values."""
 
 UNKNOWN = -1
 
@@ -22,12 +22,12 @@ class Rows(Protocol):
     def scan_rows(self, first: int, last: int, limit: int) -> list[tuple[int, bytes]]:
         """Return (revision integer, stored bytes) in order, `first <= revision <= last`.
 
-        At most `limit` rows; fewer mean that there are no more. An empty row is no change.
+        Fewer than `limit` rows mean that no more follow. An empty row is not a change.
         """
 
 
 class History(Protocol):
-    """The store, as the hub sees it."""
+    """The part of the store that the hub uses."""
 
     @property
     def revision(self) -> int:
@@ -39,7 +39,7 @@ class History(Protocol):
 
     @property
     def backend(self) -> Rows:
-        """Where the rows are."""
+        """The backend that stores the rows."""
 
     def row(self, revision: int) -> bytes:
         """Return the stored bytes of one revision integer, which must exist."""

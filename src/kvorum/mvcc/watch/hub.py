@@ -1,17 +1,21 @@
-"""The watch hub: who watches what, and what goes out to them.
+"""The watch hub: matches changes with watchers and produces their responses.
 
-Rules: * Synced watchers are in tables by range and are sent each write transaction as it commits:
-one response with all its events, `header.revision` being its revision. All others are behind and
-catch up from history, in pieces; for those `header.revision` is the store's, as in etcd, though
-events below it may follow: only a response without events tells what is complete. * A watcher
-becomes synced in the same call that told it everything up to the current revision, so nothing is
-committed in between. It falls behind where its stream takes no more: paused, or more bytes sent in
-this turn than its share; or where all streams together were sent more than is good for the memory.
-Then it keeps only the next revision it needs.
-* A transaction with many changes, or one that very many watch, is published in steps. Until that is
-finished no progress is told, and the next transaction should wait; if it does not, the rest is
-published at once. * A call does a bounded amount of work; what is left is done by `step`. No clock,
-no thread: time and randomness are passed in. Nothing here depends on the order of a set.
+The rules of this module:
+
+- Tables hold the synced watchers by range. The hub sends them each write transaction at its commit:
+  one response with all its events, and the transaction's revision as `header.revision`. All other
+  watchers are behind and catch up from history in pieces. Their `header.revision` is the store's,
+  as in etcd, although events below it may follow: only a response without events promises that all
+  earlier events were sent.
+- The call that sends a watcher everything up to the current revision also makes it synced, so no
+  commit falls in between. A watcher falls behind when its stream is full (paused, or over its share
+  of bytes in this turn) or when all streams together exceed `UNSENT_BYTES_MAX`. It then keeps only
+  the next revision it needs.
+- The hub publishes a transaction in steps if it has many changes or very many watchers. Until the
+  last step the hub sends no progress, and the next transaction should wait; if it does not, the hub
+  first publishes the rest at once.
+- A call does a bounded amount of work; `step` does the remainder. The hub has no clock and no
+  thread: callers pass in time and randomness. Nothing here depends on the order of a set.
 """
 
 from collections import deque
@@ -38,33 +42,35 @@ PROGRESS_SECONDS = 600.0
 PROGRESS_JITTER = 0.1
 
 CATCH_UP_WATCHERS_MAX = 512
-"""Watchers that one piece of history is read for."""
+"""Watchers that share one piece of history, and held watchers that one `release` queues."""
 
 DELIVERIES_PER_STEP = 1000
-"""Watchers that one step sends a transaction to."""
+"""Watchers to which one step sends a transaction or progress."""
 
 CATCH_UP_BYTES_PER_STEP = 4 * 1024 * 1024
-"""How much one step of catching up sends before it leaves the rest to the next."""
+"""Bytes that one step of catching up sends before it leaves the rest to the next step."""
 
 STREAM_UNSENT_BYTES_MAX = 1024 * 1024
-"""How much one stream may be sent between two calls of `take_outgoing` before it counts as full."""
+"""Bytes that make a stream count as full until the next `take_outgoing`."""
 
 SPREAD_BYTES_MAX = 64 * 1024
-"""So much of that may be beyond what a stream is looked at for: see `_tell_audience`."""
+"""Bytes a fan-out may add before each stream is checked individually: see `_tell_audience`."""
 
 UNSENT_BYTES_MAX = 16 * 1024 * 1024
-"""The same over all streams: above it, watchers that were not sent anything yet fall behind."""
+"""Unsent bytes of all streams above which a transaction's remaining watchers fall behind.
+
+Catching up also pauses above this limit."""
 
 
 class Random(Protocol):
-    """The one function needed of a source of randomness."""
+    """The only function that the hub needs from a source of randomness."""
 
     def random(self) -> float:
         """Return a number in [0, 1)."""
 
 
 class WatchHub:
-    """All watch streams of a member. `history` is assigned once the store exists."""
+    """All watch streams of a member. The owner assigns `history` once the store exists."""
 
     history: History
 
@@ -78,45 +84,46 @@ class WatchHub:
     ) -> None:
         self.header = header
         self.is_watched = False
-        """Whether any watcher is synced; if not, there is nothing to publish to."""
+        """Whether any watcher is synced; if not, the store need not publish."""
         self.watchers_open = 0
         self.figures = WatchFigures()
         self._random = random
         self._fragment_bytes_max = request_bytes_max + FRAGMENT_OVERHEAD_BYTES
         self._progress_seconds = progress_seconds
         self.now = 0.0
-        """The current time, which the owner sets every turn: intervals of new streams begin at
-        it."""
+        """The current time, set by the owner every turn: progress intervals start from it."""
         self._streams: dict[int, WatchStream] = {}
         self._synced: WatchedRanges[Watcher] = WatchedRanges()
-        # Synced watchers have been sent everything up to this revision.
+        # Synced watchers have received everything up to this revision.
         self._served_revision = 0
         self._publication: Publication | None = None
         self._behind: deque[Watcher] = deque()
         self._catch_up: CatchUp | None = None
-        # Where catching up goes on: it sweeps upwards through history, again and again, so
-        # that watchers which need the same rows meet, and none waits longer than a sweep.
+        # The revision at which the next piece should begin. Catching up sweeps upwards through
+        # history repeatedly, so that watchers which need the same rows share a piece, and none
+        # waits longer than one sweep.
         self._sweep_revision = 0
-        # Streams that are full only until the outgoing list is taken.
+        # Streams with held watchers that `take_outgoing` releases.
         self._full: dict[WatchStream, None] = {}
         self._closing: list[WatchStream] = []
         self._outgoing: list[tuple[int, bytes]] = []
         self.inner: list[int] = []
-        """Calls of the member's own that were sent something; whoever follows them clears it."""
+        """The member's own (negative) calls that have news; the member takes and clears it."""
         self.pauses = 0
-        """How often streams were paused, or closed."""
-        # What any stream may have been sent as one of an audience since the list was taken.
+        """How often streams were paused or closed; a change makes audiences stale."""
+        # Upper bound of the bytes that one stream received through audiences since the list
+        # was taken; `WatchStream.unsent_bytes` does not count them.
         self._spread_bytes = 0
         self._unsent_bytes = 0
         self._turn = 0
         self._progress_due: list[tuple[float, int]] = []
-        # Streams whose periodic progress is being sent, and their watchers that are left.
+        # Streams whose periodic progress is due, each with its remaining watchers.
         self._progressing: deque[tuple[WatchStream, Iterator[Watcher]]] = deque()
 
-    # What fronts call.
+    # Called by fronts.
 
     def open_stream(self, call: int) -> WatchStream:
-        """Begin a stream whose responses go out under this call's number."""
+        """Open a stream whose responses carry this call's number."""
         assert call not in self._streams, f"call {call} has a watch stream already"
         jitter = 1 + PROGRESS_JITTER * self._random.random()
         stream = WatchStream(self, call, self._progress_seconds * jitter)
@@ -124,9 +131,9 @@ class WatchHub:
         return stream
 
     def take_outgoing(self) -> list[tuple[int, bytes]]:
-        """Return (call, encoded WatchResponse) in order, and begin a new list.
+        """Return (call, encoded WatchResponse) pairs in order, and start a new list.
 
-        Called once a turn; streams that were full only because of what is returned now go on.
+        The member calls this once a turn. It releases the streams that the returned bytes filled.
         """
         outgoing, self._outgoing = self._outgoing, []
         self._unsent_bytes = self._spread_bytes = 0
@@ -138,7 +145,7 @@ class WatchHub:
 
     @property
     def unsent_bytes(self) -> int:
-        """How much was made and not taken by `take_outgoing`."""
+        """Bytes of responses that `take_outgoing` has not returned yet."""
         return self._unsent_bytes
 
     @property
@@ -151,12 +158,12 @@ class WatchHub:
         """Number of watchers that are not synced, including those that a compaction ended."""
         return self.watchers_open - self._synced.count
 
-    # What the store calls.
+    # Called by the store.
 
     def publish(self, main: int, changes: Sequence[Change]) -> None:
         """Publish a committed write transaction; the store's revision is already `main`.
 
-        Not needed while `is_watched` is false.
+        The store may skip this call while `is_watched` is false.
         """
         if self._publication is not None:
             self._finish_publication()
@@ -164,12 +171,12 @@ class WatchHub:
         self._publish_some()
 
     def publish_change(self, key: bytes, revision: int, kv: bytes, previous: int) -> None:
-        """Publish a transaction with a single change: the same as `publish`, and faster."""
+        """Publish a transaction with a single change, faster than `publish` does."""
         synced = self._synced
         main = revision >> MAIN_SHIFT
         if self._publication is not None:
             self._finish_publication()
-        # Almost every put ends here: one look-up, whatever the number of watchers.
+        # Almost every put ends here, after one lookup for any number of watchers.
         if key not in synced.keys and not synced.has_wide:
             self._served_revision = main
             return
@@ -198,10 +205,9 @@ class WatchHub:
         self._served_revision = main
 
     def resync(self) -> None:
-        """Let every watcher catch up from what it needs next: the store was replaced.
+        """Let every watcher catch up from its next revision after the store was replaced.
 
-        The rest of the last transaction, if it was still being published, is read from the new
-        store.
+        Watchers that have not received the last transaction yet read it from the new store.
         """
         mark("watchers resynced")
         self._publication = None
@@ -213,11 +219,11 @@ class WatchHub:
         self._synced = WatchedRanges()
         self.is_watched = False
 
-    # What the member calls.
+    # Called by the member.
 
     @property
     def is_publishing(self) -> bool:
-        """Whether the last transaction is still being published: apply no other until not."""
+        """Whether the last transaction is still being published: apply no other meanwhile."""
         return self._publication is not None
 
     @property
@@ -228,7 +234,7 @@ class WatchHub:
         return self._unsent_bytes < UNSENT_BYTES_MAX and bool(self._catch_up or self._behind)
 
     def step(self) -> bool:
-        """Do a bounded piece of what is left; return whether there is more."""
+        """Do a bounded piece of the remaining work; return whether more is left."""
         if self._publication is not None:
             self._publish_some()
         elif self._closing:
@@ -242,11 +248,11 @@ class WatchHub:
 
     @property
     def next_deadline(self) -> float:
-        """When `tick` has something to do again."""
+        """The time at which `tick` next has something to do; infinite for never."""
         return self._progress_due[0][0] if self._progress_due else inf
 
     def tick(self, now: float) -> None:
-        """Set the time; send the periodic progress that is due, or begin to."""
+        """Set the time; send a bounded part of the due periodic progress, the rest in `step`."""
         self.now = now
         if self._publication is not None:
             return
@@ -259,10 +265,10 @@ class WatchHub:
         if self._progressing:
             self._tell_progress()
 
-    # What streams call.
+    # Called by streams.
 
     def send(self, stream: WatchStream, response: bytes) -> None:
-        """Put a response onto the outgoing list; of the member's own calls only the number is."""
+        """Queue a response; for the member's own calls only record the call's number in `inner`."""
         if stream.call < 0:
             self.inner.append(stream.call)
             return
@@ -275,7 +281,7 @@ class WatchHub:
         stream.unsent_bytes += size
 
     def admit(self, watcher: Watcher) -> None:
-        """Add a new watcher: synced, behind or held."""
+        """Add a new watcher: synced, behind, or ended because its start is compacted."""
         start, history = watcher.start_revision, self.history
         if start == 0 or start > history.revision:
             watcher.next_revision = max(start, history.revision + 1)
@@ -286,13 +292,13 @@ class WatchHub:
             self._enqueue(watcher, start)
 
     def remove(self, watcher: Watcher) -> None:
-        """Remove a watcher from wherever it is."""
+        """Close a watcher, whatever its standing; the queue skips closed watchers."""
         if watcher.standing is Standing.SYNCED:
             self._leave_synced(watcher)
         watcher.standing = Standing.CLOSED
 
     def release(self, stream: WatchStream) -> None:
-        """Let a stream's held watchers catch up, unless it is paused; some at a time."""
+        """Queue some of a stream's held watchers for catching up, unless the stream is paused."""
         if stream.is_paused:
             return
         for watcher in tuple(islice(stream.held, CATCH_UP_WATCHERS_MAX)):
@@ -302,14 +308,14 @@ class WatchHub:
             self._full[stream] = None
 
     def close_stream(self, stream: WatchStream) -> None:
-        """Forget a stream, which is paused; if it has very many watchers, in steps."""
+        """Remove a paused stream and its watchers; if they are many, `step` removes the rest."""
         del self._streams[stream.call]
         self._full.pop(stream, None)
         if not stream.forget_some():
             self._closing.append(stream)
 
     def expect_progress(self, stream: WatchStream) -> None:
-        """Send a stream's periodic progress after its interval."""
+        """Schedule a stream's next periodic progress one interval from now."""
         due = self._progress_due
         # Closed streams leave their entry in the heap.
         if len(due) > 2 * len(self._streams) + 64:
@@ -317,7 +323,7 @@ class WatchHub:
             heapify(due)
         heappush(due, (self.now + stream.progress_seconds, stream.call))
 
-    # Synced and behind.
+    # Moving watchers between synced, behind and held.
 
     def _join_synced(self, watcher: Watcher) -> None:
         if not self.is_watched:
@@ -375,7 +381,7 @@ class WatchHub:
         told = 0
         for watcher, match in islice(publication.targets, DELIVERIES_PER_STEP):
             told += 1
-            # It may be gone since the matching began.
+            # The watcher may have left since the matching began.
             if watcher.standing is Standing.SYNCED:
                 self._tell(watcher, match, header, main)
         if told < DELIVERIES_PER_STEP:
@@ -384,7 +390,7 @@ class WatchHub:
 
     def _tell(self, watcher: Watcher, match: Match, header: bytes, main: int) -> None:
         """Send a transaction to a synced watcher, or let it fall behind."""
-        # Its start may be in the future, or it was sent this revision from history.
+        # The watcher may start in the future, or has received this revision from history.
         if watcher.next_revision > main:
             return
         if self._is_full(watcher.stream):
@@ -395,7 +401,7 @@ class WatchHub:
             self._leave_synced(watcher)
             self._enqueue(watcher, main)
         else:
-            # It needs all events of the transaction, which are of one revision.
+            # All events have one revision, so the watcher needs all of them or none.
             made = match.whole.get(watcher.variant)
             if made is None:
                 made = match.responses(watcher, header, self.history, self._fragment_bytes_max)
@@ -403,10 +409,10 @@ class WatchHub:
             watcher.next_revision = main + 1
 
     def _find_audience(self, entry: Entry[Watcher], main: int) -> Audience[Watcher] | None:
-        """Group watchers by what they are sent; None if a transaction is not for all of them.
+        """Group an entry's watchers by response bytes; None if any needs individual handling.
 
-        Those in a group are not looked at one by one. A synced watcher was sent everything,
-        whatever its `next_revision`; whether it had events matters for periodic progress alone.
+        Sending to a group updates no watcher, which is safe: a synced watcher has received
+        everything whatever its `next_revision`, and only periodic progress needs `had_events`.
         """
         groups: dict[bytes, tuple[Watcher, list[int]]] = {}
         for watcher in entry.watchers:
@@ -426,7 +432,7 @@ class WatchHub:
         return Audience(list(groups.values()), self.pauses)
 
     def _tell_audience(self, audience: Audience[Watcher], match: Match, header: bytes) -> None:
-        """Send a transaction to watchers without a look at each; it counts for none of them."""
+        """Send a transaction to an audience without checking or charging each stream."""
         for watcher, calls in audience.groups:
             found, events = match.responses(watcher, header, self.history, self._fragment_bytes_max)
             for response in found:
@@ -477,7 +483,7 @@ class WatchHub:
         self._catch_up = None
 
     def _begin_catch_up(self) -> None:
-        """Choose from the first watchers in the queue, and where in history the piece begins."""
+        """Start a piece of history: choose its first revision and its watchers from the queue."""
         history, behind = self.history, self._behind
         waiting = []
         for _ in range(min(CATCH_UP_WATCHERS_MAX, len(behind))):
@@ -507,7 +513,7 @@ class WatchHub:
             self._behind.extendleft(reversed(catch_up.unserved()))
 
     def _tell_progress(self) -> None:
-        """Send some watchers, of whichever streams, their periodic progress."""
+        """Send periodic progress to a bounded number of watchers."""
         revision = self.history.revision
         header = self.header.field(revision)
         left = DELIVERIES_PER_STEP
@@ -515,8 +521,8 @@ class WatchHub:
             stream, watchers = self._progressing[0]
             for watcher in islice(watchers, left):
                 left -= 1
-                # Only if it was sent everything and the revision concerns it; recent events are
-                # progress enough.
+                # A watcher gets progress only if it has received everything and starts no later
+                # than this revision; recent events make progress superfluous.
                 is_current = (
                     watcher.standing is Standing.SYNCED and watcher.start_revision <= revision
                 )

@@ -1,9 +1,9 @@
-"""Intervals of keys, and which of them hold a key: a balanced tree with the greatest end.
+"""Finds the intervals that contain a key, in a balanced tree augmented with the greatest end.
 
-Rules: a node is ordered by (begin, end), and no two are equal. Every node knows the greatest end of
-its subtree, so a search leaves out whatever ends before the key. An empty end is "no end".
+Rules: nodes are ordered by (begin, end), and no two are equal. Every node stores the greatest end
+of its subtree, so a search skips subtrees that end before the key. An empty end means "no end".
 Insertions and removals build new nodes along their path and never touch the others, so a tree does
-not change while somebody iterates over it.
+not change while a caller iterates over it.
 """
 
 from typing import Generic, TypeVar
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Branch(Generic[T]):
-    """One interval, what is kept for it, and the subtrees on both sides."""
+    """One interval, its item, and the subtrees on both sides."""
 
     __slots__ = ("begin", "end", "greatest_end", "height", "item", "left", "right")
 
@@ -35,7 +35,7 @@ Tree = Branch[T] | None
 
 
 def insert(tree: Tree[T], begin: bytes, end: bytes, item: T) -> Branch[T]:
-    """Return the tree with this interval, which it must not hold yet."""
+    """Return the tree with this interval added; the tree must not have it yet."""
     if tree is None:
         return Branch(begin, end, item)
     assert (begin, end) != (tree.begin, tree.end), f"[{begin!r}, {end!r}) is in the tree already"
@@ -45,7 +45,7 @@ def insert(tree: Tree[T], begin: bytes, end: bytes, item: T) -> Branch[T]:
 
 
 def remove(tree: Tree[T], begin: bytes, end: bytes) -> Tree[T]:
-    """Return the tree without this interval, which it must hold."""
+    """Return the tree without this interval; the tree must have it."""
     assert tree is not None, f"[{begin!r}, {end!r}) is not in the tree"
     if (begin, end) < (tree.begin, tree.end):
         return _join(tree, remove(tree.left, begin, end), tree.right)
@@ -60,7 +60,7 @@ def remove(tree: Tree[T], begin: bytes, end: bytes) -> Tree[T]:
 
 
 def find(tree: Tree[T], begin: bytes, end: bytes) -> T | None:
-    """Return what is kept for exactly this interval."""
+    """Return the item of exactly this interval, None if the tree lacks it."""
     while tree is not None:
         if (begin, end) == (tree.begin, tree.end):
             return tree.item
@@ -69,7 +69,7 @@ def find(tree: Tree[T], begin: bytes, end: bytes) -> T | None:
 
 
 def holding(tree: Tree[T], key: bytes, found: list[T]) -> None:
-    """Add what is kept for the intervals that hold a key, in the order of the intervals."""
+    """Append to `found` the items of the intervals that contain a key, in interval order."""
     while tree is not None and (not tree.greatest_end or key < tree.greatest_end):
         if key < tree.begin:
             tree = tree.left

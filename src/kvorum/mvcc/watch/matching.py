@@ -1,9 +1,9 @@
-"""Which watchers want a key: three tables, so that a change needs few lookups.
+"""Finds the watchers of a key in three tables, so that a change needs few lookups.
 
-Rules: a range is put into its simplest form once, when the watcher is created. Single keys are
-looked up in a dictionary; prefixes in one dictionary per length, for every length up to the key's;
-other intervals in a tree. Watchers of one range share one entry. Keys are never empty, so the empty
-prefix is every key.
+Rules: each range is normalised once, when its watcher is created. Single keys are in a dictionary;
+prefixes in one dictionary per length, so a key needs one lookup per length up to its own; other
+intervals in a tree. Watchers of one range share one entry. Keys are never empty, so the empty
+prefix matches every key.
 """
 
 from enum import IntEnum
@@ -24,7 +24,7 @@ class Kind(IntEnum):
 
 
 class KeyRange(NamedTuple):
-    """A range in its simplest form. An interval without an end has `end` empty."""
+    """A normalised range. `end` is empty for an interval without an end."""
 
     kind: Kind
     begin: bytes
@@ -32,10 +32,10 @@ class KeyRange(NamedTuple):
 
 
 def key_range(key: bytes, range_end: bytes) -> KeyRange | None:
-    """Give a request's range its simplest form; None if no key can be in it.
+    """Normalise a request's range; return None if no key can be in it.
 
-    An empty key is the smallest one. `range_end` is as everywhere in the API: empty for the
-    single key, one zero byte for all keys from `key` on.
+    An empty `key` means the smallest key. As everywhere in the API, an empty `range_end` means
+    the single key and one zero byte means all keys from `key` on.
     """
     key = key or b"\0"
     if not range_end or range_end == key + b"\0":
@@ -57,23 +57,23 @@ class Entry(Generic[T]):
     def __init__(self) -> None:
         self.watchers: dict[T, None] = {}
         self.audience: Audience[T] | None = None
-        """The same watchers by what they are sent, where that is known."""
+        """The same watchers grouped by response bytes; None until the hub computes it."""
 
 
 class Audience(Generic[T]):
-    """Watchers of which none needs a look of its own, and the calls that they belong to."""
+    """Watchers that need no individual checks, and the calls that they belong to."""
 
     __slots__ = ("groups", "pauses")
 
     def __init__(self, groups: list[tuple[T, list[int]]], pauses: int) -> None:
         self.groups = groups
-        """One of those who are sent the same bytes, and the calls of all of them."""
+        """Per response: one watcher that represents its group, and the calls of the whole group."""
         self.pauses = pauses
-        """How often streams had been paused when no stream of these was."""
+        """The hub's count of pauses when this was computed; any later pause makes it stale."""
 
 
 class WatchedRanges(Generic[T]):
-    """The three tables. Callers may read `keys` and `has_wide` directly, for speed."""
+    """Holds the three tables. Callers may read `keys` and `has_wide` directly, for speed."""
 
     __slots__ = ("_intervals", "_prefixes", "count", "has_wide", "keys")
 
@@ -82,13 +82,13 @@ class WatchedRanges(Generic[T]):
         """Watchers in all entries."""
         self.keys: dict[bytes, Entry[T]] = {}
         self.has_wide = False
-        """Whether any range is more than a single key."""
+        """Whether any range covers more than a single key."""
         # Pairs of a length and its table, shortest first.
         self._prefixes: list[tuple[int, dict[bytes, Entry[T]]]] = []
         self._intervals: intervals.Tree[Entry[T]] = None
 
     def add(self, where: KeyRange, watcher: T) -> Entry[T]:
-        """Add a watcher, which must not be there, and return the entry it shares."""
+        """Add a new watcher and return the entry that it shares."""
         entry = self._find(where)
         if entry is None:
             entry = Entry()
@@ -100,7 +100,7 @@ class WatchedRanges(Generic[T]):
         return entry
 
     def remove(self, where: KeyRange, watcher: T) -> None:
-        """Remove a watcher, which must be there, and the entry with its last watcher."""
+        """Remove an existing watcher, and its entry if no watcher is left."""
         entry = self._find(where)
         assert entry is not None, f"not watched: {where}"
         del entry.watchers[watcher]
@@ -110,7 +110,7 @@ class WatchedRanges(Generic[T]):
             self._delete(where)
 
     def matching(self, key: bytes) -> list[Entry[T]]:
-        """Return the entries whose range holds a key: the key itself, prefixes, intervals."""
+        """Return the entries whose range contains a key: the key itself, prefixes, intervals."""
         entry = self.keys.get(key)
         found = [] if entry is None else [entry]
         if self.has_wide:

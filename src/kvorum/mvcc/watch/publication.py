@@ -1,8 +1,8 @@
-"""One write transaction on its way to the synced watchers.
+"""Publishes one write transaction to the synced watchers in bounded steps.
 
-Rules: its changes are matched a bounded number at a time, then the watchers whose ranges they touch
-are sent them one after another. Between two calls watchers may come, go, or catch up; the hub
-checks that each is still concerned.
+Rules: `match_some` matches a bounded number of changes per call; the hub then sends them to one
+matching watcher after another. Between two calls watchers may come, go, or catch up, so the hub
+checks each watcher again before sending.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,20 +16,20 @@ CHANGES_PER_STEP = 1000
 
 
 class Publication:
-    """A transaction's changes, their matches so far, and who is still to be sent them."""
+    """A transaction's changes, their matches so far, and the watchers still to be served."""
 
     __slots__ = ("_batch", "_matches", "_position", "main", "targets")
 
     def __init__(self, main: int, changes: Sequence[Change]) -> None:
         self.main = main
         self.targets: Iterator[tuple[Watcher, Match]] = iter(())
-        """Once everything is matched: the watchers to send to, each once."""
+        """The watchers to send to, each once; empty until every change is matched."""
         self._batch = Batch(changes)
         self._matches: dict[Entry[Watcher], Match] = {}
         self._position = 0
 
     def match_some(self, ranges: WatchedRanges[Watcher]) -> bool:
-        """Match some more changes; True when all are."""
+        """Match some more changes; return True when all are matched."""
         changes, matches = self._batch.changes, self._matches
         if self._position == len(changes):
             return True
@@ -49,8 +49,8 @@ class Publication:
 
 def _targets(matches: dict[Entry[Watcher], Match]) -> Iterator[tuple[Watcher, Match]]:
     for entry in tuple(matches):
-        # Freed one by one: freeing a hundred thousand at the end would take long.
+        # Free the matches one by one: freeing a hundred thousand at the end would take long.
         match = matches.pop(entry)
-        # Sending to a watcher may take it out of its entry.
+        # Sending may remove a watcher from its entry.
         for watcher in tuple(entry.watchers):
             yield watcher, match

@@ -1,9 +1,9 @@
-"""A watch stream: the watchers of one call, their ids, and whether its client reads.
+"""A watch stream: the watchers of one call, their ids, and its back-pressure.
 
-Rules: what a stream sends goes to the hub's outgoing list in order, control responses and
-events alike, so a watcher's `created` comes before its events and `canceled` after them. A
-stream that is paused gets no events; answers to its client's own requests are still sent.
-After `close` nothing refers to the stream or its watchers.
+Rules: a stream appends control responses and events alike to the hub's outgoing list, in order, so
+a watcher's `created` precedes its events and `canceled` follows them. A paused stream receives no
+events, but still answers its client's requests. After `close` the hub drops the stream at once and
+its watchers in steps.
 """
 
 from collections.abc import Iterable
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from kvorum.mvcc.watch.hub import WatchHub
 
 WATCHERS_PER_STEP = 1000
-"""How many watchers one step forgets when their stream closes."""
+"""Watchers that one step removes from a closed stream."""
 
-# `WatchCreateRequest.FilterType`; other values are ignored.
+# `WatchCreateRequest.FilterType`; the server ignores other values.
 _FILTERS: Final = {0: NO_PUT, 1: NO_DELETE}
 
 
 class WatchStream:
-    """The server's side of one Watch call; made by `WatchHub.open_stream`."""
+    """The server's side of one Watch call; `WatchHub.open_stream` creates it."""
 
     __slots__ = (
         "_future",
@@ -58,19 +58,20 @@ class WatchStream:
         self.progress: dict[Watcher, None] = {}
         self.progress_seconds = progress_seconds
         self.synced = 0
-        """How many of the watchers are synced; maintained by the hub."""
-        # What was sent since the outgoing list was last taken; 0 if that was in an earlier turn.
+        """The number of synced watchers; the hub maintains it."""
+        # `unsent_bytes` counts this stream's bytes in the outgoing list during turn `turn`; the
+        # hub resets it at the first response of a later turn.
         self.turn = -1
         self.unsent_bytes = 0
         self._hub = hub
         self._watchers: dict[int, Watcher] = {}
         self._next_id = 0
-        # A heap of watchers whose start was in the future: (-start revision, watch id). Those
-        # that were cancelled leave theirs behind.
+        # A heap of watchers whose start was in the future: (-start revision, watch id).
+        # Cancelled watchers leave their entries behind.
         self._future: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
-        """Count the watchers, including those that a compaction ended."""
+        """Return the number of watchers, including those that a compaction ended."""
         return len(self._watchers)
 
     def create(
@@ -85,10 +86,10 @@ class WatchStream:
         prev_kv: bool = False,
         fragment: bool = False,
     ) -> None:
-        """Serve a WatchCreateRequest; the fields are the request's, as they came.
+        """Serve a WatchCreateRequest, whose unchanged fields are the arguments.
 
-        A caller that checks permissions does so before, and only if `start_revision` is not
-        negative: that is the order in which etcd refuses.
+        A caller that checks permissions does so first, and only if `start_revision` is not
+        negative: etcd refuses in this order.
         """
         hub = self._hub
         where = key_range(key, range_end)
@@ -121,13 +122,13 @@ class WatchStream:
         return None
 
     def refuse(self, reason: str) -> None:
-        """Answer a create request with a refusal, also for a reason of the caller's."""
+        """Refuse a create request; callers also use this for reasons of their own."""
         hub = self._hub
         hub.figures.creations += 1
         hub.send(self, watch_refused(hub.header.field(hub.history.revision), reason))
 
     def cancel(self, watch_id: int) -> None:
-        """Serve a WatchCancelRequest. An unknown id gets no answer."""
+        """Serve a WatchCancelRequest; send no answer for an unknown id."""
         watcher = self._watchers.pop(watch_id, None)
         if watcher is not None:
             hub = self._hub
@@ -137,9 +138,9 @@ class WatchStream:
     def request_progress(self) -> None:
         """Serve a WatchProgressRequest.
 
-        It is dropped, as in etcd, unless every watcher of the stream was sent everything and the
-        current revision concerns it: a client may resume from the answer's revision. The check
-        takes the same time however many watchers there are.
+        As in etcd, drop the request unless every watcher has received all events and starts no
+        later than the current revision, because a client may resume from the answer's revision.
+        The check takes the same time for any number of watchers.
         """
         hub = self._hub
         is_synced = self._watchers and self.synced == len(self._watchers)
@@ -148,7 +149,7 @@ class WatchStream:
             hub.send(self, hub.header.field(hub.history.revision) + NO_WATCHER)
 
     def _await(self, watcher: Watcher) -> None:
-        """Note a watcher whose start is in the future."""
+        """Remember a watcher that starts after the current revision."""
         future = self._future
         if len(future) > 2 * len(self._watchers) + 64:
             future[:] = [each for each in future if self._is_watched(each)]
@@ -156,9 +157,9 @@ class WatchStream:
         heappush(future, (-watcher.start_revision, watcher.watch_id))
 
     def _awaits_future(self) -> bool:
-        """Whether a watcher starts after the current revision."""
+        """Return whether a watcher starts after the current revision."""
         future = self._future
-        # The last start comes first in this heap.
+        # The greatest start revision comes first in this heap.
         while future and -future[0][0] > self._hub.history.revision:
             if self._is_watched(future[0]):
                 return True
@@ -171,10 +172,10 @@ class WatchStream:
         return watcher is not None and watcher.start_revision == -start[0]
 
     def pause(self) -> None:
-        """Send no events: the client does not read what was sent.
+        """Stop sending events, because the client reads too slowly.
 
-        A watcher whose range changes meanwhile falls behind, and keeps only the revision to
-        continue from.
+        A watcher whose range changes while its stream is paused falls behind and keeps only the
+        revision to continue from.
         """
         self.is_paused = True
         self._hub.pauses += 1
@@ -185,12 +186,12 @@ class WatchStream:
         self._hub.release(self)
 
     def close(self) -> None:
-        """Forget the stream and its watchers: its call has ended. Nothing more is sent."""
+        """Remove the stream and its watchers after its call ended; send nothing more."""
         self.pause()
         self._hub.close_stream(self)
 
     def forget_some(self) -> bool:
-        """Forget some watchers of a stream that closes, for the hub; True when all are."""
+        """Remove some watchers of a closed stream, for the hub; return True when none is left."""
         for watch_id in tuple(islice(self._watchers, WATCHERS_PER_STEP)):
             self._forget(self._watchers.pop(watch_id))
         return not self._watchers
@@ -202,7 +203,7 @@ class WatchStream:
         self.progress.pop(watcher, None)
 
     def end_compacted(self, watcher: Watcher, compacted_revision: int) -> None:
-        """Send the end of a watcher that cannot go on, for the hub."""
+        """Cancel a watcher whose next revision was compacted, for the hub."""
         watcher.standing = Standing.COMPACTED
         mark("watcher ended by a compaction")
         hub = self._hub

@@ -1,7 +1,7 @@
-"""A watcher: which changes one client wants, and up to where it was sent them.
+"""A watcher: the changes that one client wants, and the next revision to send.
 
-Rules: a watcher is in exactly one place. Its events below `next_revision` have been sent, and
-nothing else is kept for it, however long its client does not read.
+Rules: a watcher has exactly one standing. The hub has sent its events below `next_revision` and
+keeps nothing else for it, however long its client does not read.
 """
 
 from enum import Enum
@@ -13,26 +13,26 @@ from kvorum.mvcc.watch.matching import KeyRange
 if TYPE_CHECKING:
     from kvorum.mvcc.watch.stream import WatchStream
 
-# What a watcher selects of its range's events, as bits.
+# A watcher's event options, as bits.
 PREV_KV: Final = 1
 NO_PUT: Final = 2
 NO_DELETE: Final = 4
 
 
 class Standing(Enum):
-    """Where a watcher is."""
+    """The state of a watcher."""
 
     SYNCED = "synced"
-    """In the hub's tables: sent each transaction as it commits. It was sent everything up to the
-    revision the hub has served, even if `next_revision` is lower."""
+    """In the hub's tables: it receives each transaction at its commit. It has received everything
+    up to the hub's served revision, even if its `next_revision` is lower."""
     BEHIND = "behind"
     """In the hub's queue, or part of the catch-up in progress."""
     HELD = "held"
-    """Behind, and left alone until its stream's client reads."""
+    """Behind, and excluded from catching up until its stream has room again."""
     COMPACTED = "compacted"
     """Ended by a compaction; keeps its id until the client cancels it."""
     CLOSED = "closed"
-    """Cancelled. The queue may still hold it, and skips it."""
+    """Cancelled. The hub's queue may still contain it; the hub then skips it."""
 
 
 class Watcher:
@@ -70,7 +70,7 @@ class Watcher:
         self.selection = selection
         self.is_fragmented = is_fragmented
         self.variant = bytes((selection, is_fragmented)) + self.id_field
-        """Watchers of a range with the same are sent the same bytes, unless in fragments."""
+        """Watchers of one range with equal variants receive the same bytes, unless fragmented."""
         self.had_events = False
-        """Whether it got events since its stream's last periodic progress."""
+        """Whether it received events since its stream's last periodic progress."""
         self.standing = Standing.CLOSED

@@ -1,1 +1,1 @@
-"""What members ask each other beside raft, and what connects a member to the transport."""
+"""The requests between members besides raft, and the link between a member and its transport."""

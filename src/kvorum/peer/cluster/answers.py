@@ -1,8 +1,8 @@
-"""What other members may ask at the peer port beside raft.
+"""Answer the requests of other members at the peer port, besides raft.
 
-Who the members are, which versions run, and the questions of `kvorum.member.questions`. Refusals
-have etcd's words. The body of a question is read to its end before anything is done, within limits
-of size and time.
+The requests are for the member list, for versions, and those of `kvorum.member.questions`. The
+latter are served once the whole body has arrived, within limits of size and time. Refusals have
+etcd's text.
 """
 
 import json
@@ -29,14 +29,14 @@ UNDECIDED_CLUSTER = "not_decided"
 UNKNOWN_STORAGE = "unknown"
 
 BODY_SECONDS_MAX = 5.0
-"""Time for a question to arrive completely."""
+"""How long the body of a request may take to arrive."""
 OPEN_MAX = 1000
-"""Questions that may be open at once; more are refused."""
+"""How many requests may be open at once; further ones are refused."""
 
 _WITHOUT_CLUSTER_ID = (VERSION_PATH, questions.LEASES_PATH, questions.LEASES_INTERNAL_PATH)
 _WITHOUT_ALLOW = (questions.LEASES_PATH, questions.LEASES_INTERNAL_PATH)
 PEER = Caller(Front.PEER)
-"""The caller of questions at the peer port: another member."""
+"""The caller of requests at the peer port: another member."""
 
 _BROKEN_OFF = Status(Code.UNAVAILABLE, "the request took too long")
 
@@ -53,7 +53,7 @@ def version_document(member: Member) -> bytes:
 
 
 class _Question:
-    """A question whose body is not complete."""
+    """A request whose body is incomplete."""
 
     __slots__ = ("body_bytes", "deadline", "headers", "path", "pieces")
 
@@ -66,7 +66,7 @@ class _Question:
 
 
 class Answers:
-    """Answers questions that arrive through an edge."""
+    """Answers the requests of other members through an edge."""
 
     __slots__ = ("_member", "_output", "_reading", "open")
 
@@ -76,10 +76,10 @@ class Answers:
         # In the order of their deadlines.
         self._reading: dict[int, _Question] = {}
         self.open: dict[int, str] = {}
-        """The path of every question that is not answered yet."""
+        """The path of every open request."""
 
     def opened(self, call: int, method: str, target: str, headers: Headers, now: float) -> None:
-        """Take the head of a question."""
+        """Take the head of a request."""
         path, _ = split_target(target)
         refusal = self._refusal(method, path, headers)
         if refusal is not None:
@@ -94,7 +94,7 @@ class Answers:
             self._reading[call] = _Question(path, headers, now + BODY_SECONDS_MAX)
 
     def handle(self, kind: int, call: int, detail: object) -> None:
-        """Take an event of an open question."""
+        """Take an event of an open request."""
         question = self._reading.get(call)
         if kind == EventKind.MESSAGE and question is not None:
             assert isinstance(detail, bytes)
@@ -112,7 +112,7 @@ class Answers:
             self._member.cancel(call)
 
     def pass_time(self, now: float) -> float:
-        """Break off what is not complete in time; return when to check again."""
+        """End requests whose bodies are late; return when to check again."""
         late = [call for call, question in self._reading.items() if question.deadline <= now]
         for call in late:
             self.forget(call)
@@ -122,7 +122,7 @@ class Answers:
     def _refusal(
         self, method: str, path: str, headers: Headers
     ) -> tuple[Answered, tuple[tuple[str, str], ...]] | None:
-        """Return why a question is refused before it is read, with the headers of the refusal."""
+        """Return the refusal of a request, by its head alone, and the refusal's extra headers."""
         allowed = questions.allowed_method(path)
         if path in (MEMBERS_PATH, VERSION_PATH):
             allowed = "GET"
@@ -176,6 +176,6 @@ class Answers:
         return f"{self._member.cluster.cluster_id:x}"
 
     def forget(self, call: int) -> None:
-        """Forget a question without answering it."""
+        """Forget a request without answering it."""
         self._reading.pop(call, None)
         self.open.pop(call, None)

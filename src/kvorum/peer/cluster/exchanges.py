@@ -1,7 +1,8 @@
 """Short requests to other members: one answer, of bounded size and within a time limit.
 
-A member may have several peer URLs; the next one is tried when a connection fails, never after an
-answer. Only so many requests to one member run at once; the others wait for their turn.
+A member may have several peer URLs; after a failed connection an exchange tries the next, but never
+after the start of an answer. At most `RUNNING_MAX` requests to one member run at once; the others
+wait for their turn.
 """
 
 from collections import deque
@@ -15,13 +16,13 @@ from kvorum.net.interface import FAILURES, Dialer, DialEvent, DialEventKind
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 """The largest answer: more than any list of members, and any useful list of a lease's keys."""
 RUNNING_MAX = 32
-"""Requests to one member at once."""
+"""How many requests to one member run at once."""
 WAITING_MAX = 10_000
-"""Requests to one member that wait; further ones fail at once."""
+"""How many requests to one member wait; further ones fail at once."""
 
 
 class Answer(NamedTuple):
-    """A member's answer; names of headers are in lower case."""
+    """A member's answer; header names are lower-case."""
 
     status: int
     headers: Mapping[str, str]
@@ -33,7 +34,7 @@ Done = Callable[[Answer | None], None]
 
 
 class Exchange:
-    """One request and what has arrived of its answer."""
+    """One request, and the received part of its answer."""
 
     __slots__ = (
         "body",
@@ -94,7 +95,7 @@ class Exchanges:
         deadline: float,
         done: Done,
     ) -> None:
-        """Send (method, target, headers, body) to a member; `done` is called, maybe at once."""
+        """Send (method, target, headers, body) to a member; call `done` once, maybe at once."""
         if not urls:
             done(None)
             return
@@ -110,7 +111,7 @@ class Exchanges:
             done(None)
 
     def handle_answer(self, event: DialEvent) -> bool:
-        """Take an event of the dialer; return whether it concerns one of these requests."""
+        """Take an event of the dialer; return whether it belongs to one of these requests."""
         exchange = self._running.get(event.number)
         if exchange is None:
             return False
@@ -144,7 +145,7 @@ class Exchanges:
             self._end(exchange, None)
 
     def pass_time(self, now: float) -> float:
-        """Give up what took too long; return when to be called next."""
+        """Cancel requests that timed out; return when to call this next."""
         for peer, waiting in list(self._waiting.items()):
             late = [each for each in waiting if each.deadline <= now]
             if late:
@@ -154,11 +155,11 @@ class Exchanges:
         for exchange in [each for each in self._running.values() if each.deadline <= now]:
             self._dialer.cancel(exchange.number)
             self._end(exchange, None)
-        # Requests that wait are checked when one of these ends.
+        # Waiting requests are checked again when a running one ends.
         return min((each.deadline for each in self._running.values()), default=inf)
 
     def stop(self) -> None:
-        """Give up everything; no callback is called."""
+        """Cancel all requests without calling back."""
         for number in self._running:
             self._dialer.cancel(number)
         self._running.clear()
@@ -179,7 +180,7 @@ class Exchanges:
         self._finish(exchange, answer)
 
     def _finish(self, exchange: Exchange, answer: Answer | None) -> None:
-        """Call back, and let the next request to that member run."""
+        """Call back, and start the next request to the same member."""
         peer = exchange.peer
         waiting = self._waiting.get(peer)
         if waiting:

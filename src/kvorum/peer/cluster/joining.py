@@ -1,12 +1,13 @@
-"""What a member asks others before it starts for the first time.
+"""The requests to other members before a member's first start.
 
-A member that joins a cluster takes its id and the cluster's from the first answer, after checking
-that both sides mean the same members and that the versions fit. A member of a new cluster makes
-sure that the others do not know it from an earlier run: if it lost its log, it has forgotten its
-votes, and must not come back under the same id. All others are asked, because one that lags behind
-may not know yet that this one has run.
+A joining member takes its id and the cluster's from the first answer, after checking that both
+sides list the same members and that the versions are compatible. A member of a new cluster makes
+sure that the others do not know it from an earlier run: a member that lost its log has forgotten
+its votes, and must not come back under the same id. The member asks all others, because a member
+that lags behind may not know yet that this one has run.
 
-All are generators that yield a request and are given the answer, or None; `Inquiry` runs them.
+The functions are generators that yield a request and receive its answer or None; `Inquiry` runs
+them.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -38,15 +39,15 @@ from kvorum.peer.cluster.polling import versions_of
 from kvorum.peer.transport.headers import parse_id
 
 JOIN_SECONDS_MAX = 10.0
-"""Time for one answer, if a member joins."""
+"""The timeout of one request if the member joins a cluster."""
 NEW_SECONDS_MAX = 1.0
-"""Time for one answer, if the cluster is new: most of the other members do not run yet."""
+"""The timeout of one request if the cluster is new: most of the other members do not run yet."""
 MORE_SECONDS_MAX = 1.0
-"""Time for each further answer after the first."""
+"""The timeout of each request after the first answer."""
 
 
 class Asking(NamedTuple):
-    """A GET request to `scheme://host:port`, and how long it may take."""
+    """A GET request to `scheme://host:port`, and its timeout."""
 
     url: str
     target: str
@@ -54,7 +55,7 @@ class Asking(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """The cluster that a member found, and itself in it."""
+    """The cluster that a joining member found, and that member's id."""
 
     member_id: int
     cluster_id: int
@@ -62,11 +63,11 @@ class Joined(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where a member begins: in a cluster that exists, or with others in a new one."""
+    """How a member starts: in an existing cluster, or in a new one (`joined` is None)."""
 
     joined: Joined | None
     known: Sequence[Member]
-    """The members it knows before its log names them."""
+    """The members that it knows before its log names them."""
 
 
 Steps = Generator[Asking, Answer | None, None]
@@ -77,9 +78,9 @@ Value = TypeVar("Value")
 
 
 class Inquiry(Generic[Value]):
-    """Sends the requests that steps yield, in turn; `value` is their result once `is_done`.
+    """Sends the requests that a generator yields, in turn; `value` is its result once `is_done`.
 
-    Any method may raise what the steps raise. Requests are handed to the dialer at once.
+    Any method may raise the errors of the generator. Each request goes to the dialer at once.
     """
 
     __slots__ = ("_exchanges", "_now", "_steps", "is_done", "value")
@@ -96,13 +97,13 @@ class Inquiry(Generic[Value]):
         self._next_step(None)
 
     def handle_answers(self, events: Iterable[DialEvent], now: float) -> None:
-        """Take what the dialer reports."""
+        """Take events of the dialer."""
         self._now = now
         for event in events:
             self._exchanges.handle_answer(event)
 
     def pass_time(self, now: float) -> float:
-        """Give up a request that took too long; return when to be called next."""
+        """Cancel a request that timed out; return when to call this next."""
         self._now = now
         return self._exchanges.pass_time(now)
 
@@ -128,9 +129,9 @@ def find_start(
     *,
     is_existing: bool,
 ) -> Generator[Asking, Answer | None, Start]:
-    """Find where a member without a log begins; raises BootstrapError if it may not.
+    """Find how a member without a log starts; raise BootstrapError if it must not.
 
-    `advertised` are its own peer URLs; `is_existing` is whether the cluster was configured as
+    `advertised` are its own peer URLs; `is_existing` says whether the flags declare the cluster as
     existing.
     """
     check_initial_cluster(initial_cluster, name, advertised, resolve)
@@ -149,7 +150,7 @@ def join(
     server_version: str,
     resolve: Callable[[str], str] = str,
 ) -> Generator[Asking, Answer | None, Joined]:
-    """Find the existing cluster of the listed members; raises BootstrapError if that fails."""
+    """Find the existing cluster of the listed members; raise BootstrapError if that fails."""
     urls = _urls_of_others(initial_cluster, name)
     told = list((yield from _fetch(urls, JOIN_SECONDS_MAX)).values())
     if not told:
@@ -173,9 +174,9 @@ def join(
 
 
 def check_new(initial_cluster: InitialCluster, token: str, name: str) -> Steps:
-    """Make sure that no other member knows this one; raises BootstrapError.
+    """Raise BootstrapError if another member knows this one from an earlier run.
 
-    It is refused as well if all the others belong to another cluster.
+    Raise it, too, if all the others belong to another cluster.
     """
     members = initial_members(initial_cluster, token)
     local = next(each for each in members if each.name == name)
@@ -200,7 +201,7 @@ def _urls_of_others(initial_cluster: InitialCluster, name: str) -> list[str]:
 def _fetch(
     urls: Sequence[str], seconds_max: float
 ) -> Generator[Asking, Answer | None, dict[str, _Told]]:
-    """Return the answers that came by URL, in the order in which members were asked."""
+    """Return the valid answers by URL, in the order of the requests."""
     told: dict[str, _Told] = {}
     for url in urls:
         answer = yield Asking(url, MEMBERS_PATH, MORE_SECONDS_MAX if told else seconds_max)
@@ -215,10 +216,10 @@ def _fetch(
 
 
 def _check_versions(existing: Sequence[Member], local_id: int, own: Version) -> Steps:
-    """Check that a cluster's version is one that this server can run with.
+    """Raise BootstrapError unless this server can run with the cluster's version.
 
-    While the cluster has decided on none, it will be at most the version of a member. The decision
-    must not be waited for: without this member the cluster may have no quorum for it.
+    A cluster that has not decided on a version will decide on at most that of a member. Do not wait
+    for the decision: without this member, the cluster may have no quorum for it.
     """
     others = [each for each in existing if each.id != local_id]
     found: dict[int, Version] = {}
@@ -255,7 +256,7 @@ def _version_or_more(versions: Mapping[str, str]) -> Version:
 def _is_downgrading(
     others: Sequence[Member],
 ) -> Generator[Asking, Answer | None, bool]:
-    """Return whether the first member that answers says so."""
+    """Return whether the cluster is downgrading, according to the first member that answers."""
     for member in others:
         for url in member.peer_urls:
             answer = yield Asking(url, DOWNGRADE_PATH, JOIN_SECONDS_MAX)

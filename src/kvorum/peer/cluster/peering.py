@@ -1,13 +1,13 @@
-"""A member among others: its connection to the transport, and what members ask each other.
+"""Connect a member to the transport, and exchange all other requests with the other members.
 
-The server hands in what arrived at the peer port and what the dialer reports before the member's
-turn, and calls `deliver` after it. The transport follows the membership: a member that was added
-is dialed, messages of one that was removed are ignored. Until this member knows the cluster from
-its own log, it uses the list that it was given when it joined.
+Before the member's turn, the server hands in the events of the peer port and of the dialer; after
+it, the server calls `deliver`. The transport follows the membership: it dials added members and
+ignores messages of removed ones. Until this member knows the cluster from its own log, peering uses
+the member list from the join.
 
-An unforeseen error over a request of another member, or over an answer to ours, ends that request
-(see `kvorum.member.boundary`). Raft messages among them go to the member, which stops itself if one
-raises an error.
+An unforeseen error over a request of another member, or over an answer to one of ours, ends only
+that request (see `kvorum.member.boundary`). Raft messages go to the member, which stops if one of
+them raises an error.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -33,25 +33,25 @@ from kvorum.raft.messages import NONE
 
 CLUSTER_VERSION_MIN = "3.0.0"
 LOOK_SECONDS = 0.5
-"""How often, at least, questions are checked for taking too long."""
+"""The longest time between two checks of the timeouts of requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What peering needs to know of this member and the others."""
+    """The options of peering."""
 
     peer_urls: tuple[str, ...]
     """The URLs at which others reach this member."""
     known: Sequence[Peer] = ()
-    """The members that a joining member was told of; later it knows them from its log."""
+    """The members known before the log names them, for instance those of a joined cluster."""
     read_seconds_max: float = 5.0
     """How long a stream of another member may be silent."""
     write_seconds_max: float = 5.0
-    """How long another member may leave a stream to it unread."""
+    """How long another member may leave its stream unread."""
 
 
 class Peering:
-    """The transport of one member, its questions and its answers."""
+    """Connects one member to the others: raft transport, requests and answers."""
 
     def __init__(
         self, member: Member, output: Output, dialer: Dialer, settings: Settings, logger: Logger
@@ -96,16 +96,16 @@ class Peering:
         self._add(settings.known, member.now)
         self._follow(member.now)
 
-    # What arrives.
+    # Requests of other members, and events of the dialer.
 
     @property
     def open(self) -> Container[int]:
-        """The calls of the peer port that are served here."""
+        """The open calls of the peer port."""
         return self
 
     @property
     def foreign_cluster(self) -> int:
-        """The other cluster that every other member says it belongs to; 0 if one does not."""
+        """A foreign cluster's id if every other member reports a foreign one; else 0."""
         told = {peer.foreign_cluster for peer in self.transport.peers.values()}
         return min(told, default=0)
 
@@ -146,7 +146,7 @@ class Peering:
             self._output.respond(call, 500, (), b"Internal Server Error\n")
 
     def take_dialed(self, events: Iterable[DialEvent], now: float) -> None:
-        """Take what the dialer reports."""
+        """Take events of the dialer."""
         self._now = now
         transport, exchanges = self.transport, self._exchanges
         for event in events:
@@ -157,17 +157,17 @@ class Peering:
                 self._not_understood(event, error)
 
     def _not_understood(self, event: DialEvent, error: Exception) -> None:
-        """Let a request of ours fail, because its answer raised an unforeseen error."""
+        """Fail a request of ours whose answer raised an unforeseen error."""
         sent = event.detail if isinstance(event.detail, bytes) else str(event.detail)
         self._member.boundary.take(error, "dial", f"request {event.number} to a member", sent)
         problem = f"its answer cannot be understood: {error}"
         self.transport.give_up(event.number, problem, self._now)
         self._exchanges.give_up(event.number)
 
-    # What goes out.
+    # Messages and requests of this member.
 
     def deliver(self, now: float) -> None:
-        """Send the member's messages and questions; called after each of its turns."""
+        """Send the member's messages and requests; called after each of the member's turns."""
         if self._is_stopped:
             return
         self._now = now
@@ -189,9 +189,9 @@ class Peering:
                 self._ask(question, now)
 
     def pass_time(self, now: float) -> float:
-        """Do what is due; return when something will be due next.
+        """Run the timers that are due; return when the next one is.
 
-        Called in every turn, after the events were handed in.
+        The server calls this in every turn, after it has handed in the events.
         """
         if self._is_stopped:
             return inf
@@ -206,7 +206,7 @@ class Peering:
         return min(self.transport.pass_time(now), self._look_at)
 
     def stop(self) -> None:
-        """End every stream and request; what the member sends afterwards is lost."""
+        """End every stream and request, and discard what the member sends afterwards."""
         self._is_stopped = True
         self._exchanges.stop()
         self.transport.stop()
@@ -214,7 +214,7 @@ class Peering:
     # Membership.
 
     def _follow(self, now: float) -> None:
-        """Tell the transport which members are in the log."""
+        """Update the transport's peers from the membership in the log."""
         cluster = self._member.cluster
         self._generation = cluster.generation
         self._add(cluster.members, now)
@@ -225,7 +225,7 @@ class Peering:
 
     def _add(self, members: Iterable[Peer], now: float) -> None:
         for each in members:
-            # The data may hold a member without an address, which cannot be dialed.
+            # The membership may hold a member without an address; skip it.
             if each.id == self._member.id or not each.peer_urls:
                 continue
             if each.id not in self.transport.peers:
@@ -234,7 +234,7 @@ class Peering:
                 self.transport.update_peer(each.id, each.peer_urls)
             self._known[each.id] = each.peer_urls
 
-    # Questions.
+    # Requests to other members.
 
     def _ask(self, question: Question, now: float) -> None:
         number, peer, method, path, body, headers = question
@@ -259,7 +259,7 @@ class Peering:
         self._exchanges.ask(peer.id, peer.peer_urls, request, deadline, self._understood(done))
 
     def _understood(self, done: Done) -> Done:
-        """Return `done` with a guard: an answer that raises an unforeseen error counts as none."""
+        """Wrap `done`: if it raises an unforeseen error, call it again with no answer."""
 
         def take(answer: Answer | None) -> None:
             try:

@@ -1,6 +1,6 @@
-"""Which versions the other members run: the leader asks them, at its election and then regularly.
+"""Poll the other members' versions: the leader does, at its election and then regularly.
 
-The cluster's version follows from the answers. The version of a member that does not answer is
+The answers determine the cluster's version. If a member does not answer, its version counts as
 unknown, whatever it answered before.
 """
 
@@ -14,17 +14,17 @@ from kvorum.membership.documents import Member as Peer
 from kvorum.peer.cluster.exchanges import Answer
 
 AskVersion = Callable[[Peer, Callable[[Answer | None], None]], None]
-"""A function that asks a member for its versions."""
+"""A function that requests a member's versions."""
 
 
 def server_version(answer: Answer | None) -> str | None:
-    """Return the server's version in an answer to `/version`; None if there is none."""
+    """Return the server's version in an answer to `/version`; None if it has none."""
     versions = versions_of(answer)
     return None if versions is None else versions.get("etcdserver")
 
 
 def versions_of(answer: Answer | None) -> dict[str, str] | None:
-    """Return the versions in an answer to `/version`; None if it cannot be read."""
+    """Return the versions in an answer to `/version`; None if the answer is invalid."""
     if answer is None or answer.status != 200:
         return None
     try:
@@ -49,7 +49,7 @@ class VersionPolling:
         self._unanswered = 0
 
     def pass_time(self, now: float) -> float:
-        """Ask if it is due; return when to be called next."""
+        """Poll if it is due; return when to call this next."""
         member = self._member
         if not member.is_leader:
             self.is_leading = False

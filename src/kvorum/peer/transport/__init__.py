@@ -1,8 +1,8 @@
 """Raft messages and snapshots between the nodes of a group, over etcd's peer protocol.
 
-Serves any program that runs raft (`kvorum.peer.interface.Host`); it knows nothing about keys,
-members' names or the meaning of entries. Requests come in through an edge and go out through a
-dialer.
+The transport serves any program that runs raft (`kvorum.peer.interface.Host`); it knows nothing
+about keys, members' names or the meaning of entries. Requests come in through an edge and go out
+through a dialer.
 """
 
 from kvorum.peer.transport.headers import Identity

@@ -1,10 +1,10 @@
-"""The addresses of a peer: one is used until it fails, then the next."""
+"""The addresses of a peer: all channels use one until it fails, then the next."""
 
 from collections.abc import Sequence
 
 
 class Addresses:
-    """At least one address, `scheme://host:port`. All channels to a peer share them."""
+    """One or more addresses, `scheme://host:port`, which all channels to a peer share."""
 
     __slots__ = ("_place", "_urls", "current")
 
@@ -20,16 +20,16 @@ class Addresses:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """All of them."""
+        """All addresses."""
         return self._urls
 
     def failed(self, url: str) -> None:
-        """Switch to the next address, unless that has happened already."""
+        """Switch to the next address, unless another one is current already."""
         if url == self.current:
             self._place = (self._place + 1) % len(self._urls)
             self.current = self._urls[self._place]
 
 
 def problem_at(url: str, problem: str) -> str:
-    """Return what went wrong with an address; the dialer may have named it already."""
+    """Return a problem prefixed with its address, unless the dialer has named it already."""
     return problem if url in problem else f"{url}: {problem}"

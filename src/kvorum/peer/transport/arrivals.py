@@ -1,8 +1,8 @@
-"""Receiving a snapshot and its database, piece by piece, with jobs that the host runs.
+"""Receive a snapshot and its database, piece by piece, with jobs that the host runs.
 
-Pieces are gathered while a job writes; if the disk is slower than the network, the rest of the
-request is held back. The file gets its name when it is durable, and only then does the node learn
-of the snapshot. Whatever goes wrong, an unfinished file is removed.
+The transport buffers pieces while a job writes; if the disk is slower than the network, it pauses
+the request. A job renames the file once it is durable, and only then does the node receive the
+snapshot message. After any failure, a job removes the unfinished file.
 """
 
 from collections.abc import Callable
@@ -33,26 +33,26 @@ _NEVER: Final = float("inf")
 
 @dataclass(slots=True, frozen=True)
 class BeginDatabase:
-    """A job: make the file that a database is received into."""
+    """A job: create the file for a received database."""
 
     directory: str
     index: int
     is_copy: bool
 
     def run(self, files: Files) -> ReceivedDatabase:
-        """Return it, empty."""
+        """Return the empty file."""
         return ReceivedDatabase(files, self.directory, self.index)
 
 
 @dataclass(slots=True, frozen=True)
 class WritePieces:
-    """A job: append pieces to a database one by one; joining them would cost more."""
+    """A job: append pieces to a database, one by one because joining them would cost more."""
 
     database: ReceivedDatabase
     pieces: list[bytes]
 
     def run(self, files: Files) -> None:
-        """Write them."""
+        """Write the pieces."""
         del files
         for piece in self.pieces:
             self.database.write(piece)
@@ -60,16 +60,16 @@ class WritePieces:
 
 @dataclass(slots=True, frozen=True)
 class FinishDatabase:
-    """A job: make a database durable under its name, if it fits its snapshot."""
+    """A job: make a database durable under its final name, if it fits its snapshot."""
 
     database: ReceivedDatabase
     snapshot: Snapshot | None
-    """None if what the database says is not to be compared with anything."""
+    """The snapshot to compare the database with; None to skip that check."""
     is_copy: bool
     native: NativeRows | None
 
     def run(self, files: Files) -> int:
-        """Return its length; raises CopyError or OtherDatabaseError."""
+        """Return the file's length; raise CopyError or OtherDatabaseError."""
         if self.snapshot is not None:
             check_database(files, self.database, self.snapshot, self.native, is_copy=self.is_copy)
         elif self.is_copy:
@@ -84,13 +84,13 @@ class AbandonDatabase:
     database: ReceivedDatabase
 
     def run(self, files: Files) -> None:
-        """Remove it."""
+        """Remove the file."""
         del files
         self.database.abandon()
 
 
 class SnapshotArrival:
-    """A snapshot that is being received."""
+    """The reception of one snapshot."""
 
     __slots__ = (
         "_answer_headers",
@@ -130,7 +130,7 @@ class SnapshotArrival:
         self._answer_headers = answer_headers
         self._message: Message | None = None
         self._message_bytes: int | None = None
-        # What arrived and was not given to a job yet.
+        # Pieces that no job writes yet.
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
         self._received_bytes = 0
@@ -147,7 +147,7 @@ class SnapshotArrival:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is over and no job works on its file any more."""
+        """Whether the reception is over and no job works on its file any more."""
         return self.is_over and not self._is_working and self._database is None
 
     def handle(self, kind: int, detail: Any, now: float) -> None:
@@ -177,7 +177,7 @@ class SnapshotArrival:
             self._shared.output.pause(self._call)
 
     def _read_message(self) -> bool:
-        """Read the message if it is complete; False if it is not, or is refused."""
+        """Read the message; return False if it is incomplete or refused."""
         if self._message_bytes is None:
             if self._pieces_bytes < 8:
                 return self._incomplete()
@@ -224,7 +224,7 @@ class SnapshotArrival:
         return True
 
     def _work(self) -> None:
-        """Give the next job out, if there is one."""
+        """Submit the next job, if there is one."""
         settings = self._shared.settings
         if self.is_over:
             if self._database is not None:
@@ -274,7 +274,7 @@ class SnapshotArrival:
             f"{length} bytes"
         )
         if self.is_over:
-            return  # the file is complete, but its sender was told otherwise
+            return  # the file is complete, but the sender already got an error
         figures = self._figures_of(message.sender)
         figures.snapshots_received += 1
         figures.snapshots_receiving -= 1
@@ -323,7 +323,7 @@ class SnapshotArrival:
         self._shared.calls.pop(self._call, None)
 
     def pass_time(self, now: float) -> float:
-        """Log the progress; give up if nothing moves; return when to be called next."""
+        """Log the progress; give up a stalled snapshot; return when to call this next."""
         if self.is_over:
             return _NEVER
         if self._is_working:
@@ -340,6 +340,6 @@ class SnapshotArrival:
         return min(self._log_at, self.wake_at)
 
     def stop(self) -> None:
-        """Give up the snapshot."""
+        """Refuse the rest of the snapshot."""
         if not self.is_over:
             self._refuse(BUSY)

@@ -1,7 +1,7 @@
-"""Whether a database that came with a snapshot is the one that the snapshot describes.
+"""Check that a received database is the one that its snapshot describes.
 
-A member that installed another one would stop, and at every start again. What is inside the
-database is not judged: whoever may send snapshots decides what the members hold.
+A member that installed another database would stop, and stop again at every start. The check
+ignores the keys in the database: a peer that may send snapshots decides what the members hold.
 """
 
 from kvorum.backend.bbolt import Image, ImageError, open_image
@@ -15,7 +15,7 @@ from kvorum.snap import ReceivedDatabase
 
 
 class OtherDatabaseError(Exception):
-    """A database that belongs to another snapshot, or that cannot be read."""
+    """The database belongs to another snapshot, or is unreadable."""
 
 
 def check_database(
@@ -45,9 +45,9 @@ def _meta(image: Image) -> dict[bytes, bytes]:
 
 
 def check_facts(meta: dict[bytes, bytes], snapshot: Snapshot) -> None:
-    """Raise OtherDatabaseError unless bucket `meta` says what a snapshot says."""
+    """Raise OtherDatabaseError unless bucket `meta` matches a snapshot's index, term, members."""
     index, term = (int.from_bytes(meta.get(name, b""), "big") for name in (CONSISTENT_INDEX, TERM))
-    # Older versions of etcd have stored neither term nor members.
+    # Older versions of etcd store neither term nor members.
     if index != snapshot.index or (term and term != snapshot.term):
         raise OtherDatabaseError(
             f"the database holds what was applied up to entry {index} of term {term}, and its "

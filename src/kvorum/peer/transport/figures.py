@@ -1,4 +1,4 @@
-"""What is counted about a peer, for metrics."""
+"""The metrics of a peer."""
 
 from kvorum.api.histograms import Histogram, exponential
 
@@ -6,7 +6,7 @@ _TRANSFER_BOUNDS = exponential(0.1, 10)
 
 
 class Figures:
-    """Totals since the peer was added, and the last round trip."""
+    """Counters since the peer was added, and the last round-trip time."""
 
     __slots__ = (
         "disconnections",
@@ -42,6 +42,6 @@ class Figures:
         self.snapshots_receiving = 0
         self.snapshot_send_seconds = Histogram(_TRANSFER_BOUNDS)
         self.snapshot_receive_seconds = Histogram(_TRANSFER_BOUNDS)
-        """How long transfers took that succeeded."""
+        """The durations of successful transfers."""
         self.round_trips = 0
         self.round_trip_seconds = 0.0

@@ -1,12 +1,12 @@
-"""The two forms in which raft messages follow each other on a stream, to bytes and back.
+"""Encode and decode the frames of the two raft streams.
 
-The message stream frames each message by its length. The append stream carries appends alone: one
-that continues where the last one ended, within a term, leaves out everything that both ends know.
-For that both keep the position after the last append, so one wrong byte spoils all that follows,
-and the reader gives up the stream.
+The message stream frames each message by its length. The append stream carries only appends: an
+append that continues where the last one ended, within a term, omits everything that both ends
+know. Both ends keep the position after the last append, so one wrong byte corrupts the rest, and
+the reader cancels the stream.
 
-A reader takes pieces of any size, refuses a frame as soon as its length is known to be too large,
-and never holds more than one incomplete frame. It raises ValueError, and cannot be used afterwards.
+A reader takes pieces of any size, refuses a frame as soon as it sees a length that is too large,
+and never holds more than one incomplete frame. After a ValueError, do not use the reader again.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _pack_word: Final = _WORD.pack
 _unpack_word: Final = _WORD.unpack_from
 
 MESSAGE_HEARTBEAT: Final = _pack_word(2) + b"\x08\x08"
-"""A heartbeat of the link on the message stream: one of raft's, from node 0 to node 0."""
+"""A link heartbeat on the message stream: a raft heartbeat from node 0 to node 0."""
 APPEND_HEARTBEAT: Final = b"\x00"
 
 _CONTINUED: Final = 1
@@ -33,9 +33,9 @@ _WHOLE: Final = 2
 
 
 def decode_checked(data: bytes) -> Message:
-    """Read a message whose entries, if they are to be appended, follow each other.
+    """Decode a message, and raise ValueError for an append with invalid entries.
 
-    None is of a later term than its message: a leader appends nothing from the future.
+    The entries of an append must have consecutive indexes, and no later term than the message.
     """
     message = decode_message(data)
     if message.type == MessageType.APP:
@@ -56,19 +56,19 @@ def encode_message_frame(message: Message) -> bytes:
 
 
 class MessageReader:
-    """Reads the message stream."""
+    """Decodes the message stream."""
 
     __slots__ = ("_frame_bytes_max", "_held", "_held_bytes", "_needed_bytes")
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
-        # The beginning of a frame, and how long it must be before it can be read.
+        # The start of an incomplete frame, and how many bytes it needs before parsing can go on.
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._needed_bytes = 0
 
     def feed(self, piece: bytes) -> list[Message]:
-        """Take the next piece; return the messages that are complete, without heartbeats."""
+        """Take the next piece; return the complete messages, without heartbeats."""
         messages: list[Message] = []
         data = piece
         if self._held:
@@ -102,7 +102,7 @@ class MessageReader:
 
 
 class EntriesEncoder:
-    """Encodes the entries of appends; the same entries for several nodes only once."""
+    """Encodes the entries of appends, and reuses the encoding for the next node."""
 
     __slots__ = ("_encoded", "_entries")
 
@@ -111,10 +111,10 @@ class EntriesEncoder:
         self._encoded = b""
 
     def encode(self, entries: Sequence[Entry]) -> bytes:
-        """Return the number of entries, and each with its length, in the append stream's form."""
+        """Encode entries for the append stream: their number, then each with its length."""
         count = len(entries)
         known = self._entries
-        # Entries never change, and two logs that share two entries share those between them.
+        # Entries never change, and two logs that share two entries share all entries between them.
         if count and count == len(known) and entries[0] is known[0] and entries[-1] is known[-1]:
             return self._encoded
         parts = [_pack_word(count)]
@@ -142,12 +142,12 @@ class EntriesEncoder:
         return self._encoded
 
     def forget(self) -> None:
-        """Forget what was encoded last."""
+        """Release the last entries and their encoding."""
         self._entries, self._encoded = (), b""
 
 
 class AppendWriter:
-    """Writes the append stream: one for each stream, from its beginning on."""
+    """Encodes the frames of one append stream, from its start."""
 
     __slots__ = ("_entries", "_index", "_term")
 
@@ -172,7 +172,7 @@ class AppendWriter:
 
 
 class AppendReader:
-    """Reads the append stream that one node sends to another."""
+    """Decodes the append stream that one node sends to another."""
 
     __slots__ = (
         "_count",
@@ -198,14 +198,14 @@ class AppendReader:
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._needed_bytes = 0
-        # Within a continued frame: how many entries it has, and those that were read.
+        # Within a continued frame: the number of its entries, and the entries decoded so far.
         self._is_within = False
         self._count = 0
         self._entries: list[Entry] = []
         self._frame_bytes = 0
 
     def feed(self, piece: bytes) -> list[Message]:
-        """Take the next piece; return the appends that are complete."""
+        """Take the next piece; return the complete appends."""
         messages: list[Message] = []
         data = piece
         if self._held:
@@ -282,9 +282,10 @@ class AppendReader:
         return message
 
     def _read_entries(self, data: bytes, offset: int) -> tuple[int, int]:
-        """Continue a frame; return the position, and how many bytes are needed, 0 if complete.
+        """Decode entries of a frame; return the offset and the bytes needed there, 0 if complete.
 
-        Index and term of each entry are known, so that a usual entry only has to be compared.
+        Each entry's index and term are known in advance, so that a usual entry needs only a
+        comparison of bytes.
         """
         entries, term = self._entries, self._term
         end = len(data)

@@ -1,7 +1,7 @@
-"""What peers say about themselves in the headers of requests, and when they are refused.
+"""The headers by which peers identify themselves, and the checks that refuse requests.
 
-A refusal has exactly etcd's text, because its members act upon it. Versions are compared without
-their patch; one that is missing counts as 2.0.0.
+A refusal has exactly etcd's text, because etcd members act upon it. Comparisons ignore the patch
+version; a missing version counts as 2.0.0.
 """
 
 import re
@@ -16,8 +16,9 @@ APPEND_STREAM: Final = "/raft/stream/msgapp"
 PIPELINE: Final = "/raft"
 SNAPSHOT: Final = "/raft/snapshot"
 COPY: Final = "/raft/snapshot/copy"
-"""Where a snapshot goes whose database is a copy of the sender's own file. No etcd serves it, and
-no older version: a member that was replaced by one says so, and gets etcd's format next."""
+"""The path for a snapshot whose database is a copy of the sender's own file. Etcd and older
+versions of Kvorum do not serve it: a member that one of them has replaced answers 404, and gets
+etcd's format next."""
 PROBING: Final = "/raft/probing"
 
 PROTOBUF: Final = "application/protobuf"
@@ -34,7 +35,7 @@ READ_HEADERS: Final = (
     "authorization",
     "x-kvorum-user",
 )
-"""Headers of requests that are used; the edge passes no others."""
+"""The request headers that peers use; the edge passes no others."""
 
 _OLDEST: Final = (2, 0)
 _VERSION: Final = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})([-+][0-9A-Za-z.+-]+)?", re.ASCII)
@@ -43,7 +44,7 @@ _ID: Final = re.compile(r"[0-9a-fA-F]{1,16}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How a node presents itself to others."""
+    """How a node identifies itself to others."""
 
     local_id: int
     cluster_id: int
@@ -51,7 +52,7 @@ class Identity:
     server_version: str
     min_cluster_version: str = "3.0.0"
     copy_format: str = ""
-    """The format of databases that it takes beside etcd's; empty if there is none."""
+    """The database format that the node accepts besides etcd's; empty if there is none."""
 
 
 class Refusal(NamedTuple):
@@ -99,7 +100,7 @@ def parse_id(text: str) -> int | None:
 
 
 def parse_level(text: str) -> tuple[int, int] | None:
-    """Return major and minor of a version; those of 2.0.0 if it is missing, None if invalid."""
+    """Return major and minor of a version; (2, 0) if it is missing, None if it is invalid."""
     if not text:
         return _OLDEST
     match = _VERSION.fullmatch(text)
@@ -128,7 +129,7 @@ def request_headers(identity: Identity) -> list[tuple[str, str]]:
 
 
 def check_sender(identity: Identity, headers: dict[str, str]) -> Refusal | None:
-    """Return why a request is refused whatever it asks for; names of headers are lower-case."""
+    """Return the refusal for an incompatible or foreign sender; header names are lower-case."""
     server = parse_level(headers.get("x-server-version", ""))
     minimum = parse_level(headers.get("x-min-cluster-version", ""))
     if not is_compatible(identity, server, minimum):
@@ -141,7 +142,7 @@ def check_sender(identity: Identity, headers: dict[str, str]) -> Refusal | None:
 def is_compatible(
     identity: Identity, server: tuple[int, int] | None, minimum: tuple[int, int] | None
 ) -> bool:
-    """Return whether a peer of these versions and this node understand each other."""
+    """Return whether a peer of these versions is compatible with this node."""
     own_server = parse_level(identity.server_version)
     own_minimum = parse_level(identity.min_cluster_version)
     assert own_server is not None and own_minimum is not None, identity
@@ -151,7 +152,7 @@ def is_compatible(
 
 
 def mismatch_hint(own: int, foreign: str) -> str:
-    """Return what to look at if another node belongs to another cluster."""
+    """Return advice for an operator whose nodes belong to different clusters."""
     return (
         f"it is of cluster {foreign[:16] or '(none)'}, this node of {own:x}: were both started "
         "with the same --initial-cluster-token and --initial-cluster?"
@@ -167,7 +168,7 @@ def header(headers: Headers, name: str) -> str:
 
 
 def joined(headers: Headers) -> dict[str, str]:
-    """Return the headers by name; if one repeats, the first counts."""
+    """Return the headers by name; the first of repeated headers counts."""
     found: dict[str, str] = {}
     for name, value in headers:
         found.setdefault(name, value)

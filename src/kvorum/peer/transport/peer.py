@@ -1,8 +1,9 @@
-"""A peer: its channels, and which message takes which of them.
+"""A peer: its channels, and the choice of a channel for each message.
 
-Appends take the append stream, everything else the message stream; without a stream a message is
-posted. A snapshot without a database is always posted. A message that finds its channel full is
-dropped, never tried on another one, and the host is told.
+Appends take the append stream, all other messages the message stream; without a stream, the
+transport posts a message. It always posts a snapshot without a database. If the channel of a
+message is full, the transport drops the message, never tries another channel, and reports the peer
+to the host as unreachable.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from kvorum.raft.messages import Message, MessageType
 
 
 class Peer:
-    """A node of the group. It can be reached as long as one of its streams is read."""
+    """A node of the group; it counts as connected while this node reads one of its streams."""
 
     __slots__ = (
         "_addresses",
@@ -54,7 +55,7 @@ class Peer:
         self._snapshot: SnapshotSending | None = None
         self._is_connected = False
         self._is_dropping = False
-        # Whether a database may be sent as it is, by what the peer said when it opened a stream.
+        # Whether the peer accepts copies of the database file, by the headers of its streams.
         self.takes_copies = False
 
     @property
@@ -64,12 +65,12 @@ class Peer:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a stream of the peer is read."""
+        """Whether this node reads a stream of the peer."""
         return self._is_connected
 
     @property
     def foreign_cluster(self) -> int:
-        """The other cluster that the peer says it belongs to; 0 if it does not say so."""
+        """The other cluster that the peer reports as its own; 0 if it reports ours or none."""
         return self._messages_in.foreign_cluster
 
     def update(self, urls: Sequence[str]) -> None:
@@ -78,11 +79,11 @@ class Peer:
             self._addresses.use(urls)
 
     def attach(self, call: int, source: str, now: float, *, is_append: bool) -> None:
-        """Let the peer read a stream by a call, which comes from that source."""
+        """Send a stream to the peer in answer to a call from an address."""
         (self._appends_out if is_append else self._messages_out).attach(call, source, now)
 
     def send(self, message: Message, now: float) -> None:
-        """Send a message by the channel that is there for it."""
+        """Send a message on its channel."""
         kind = message.type
         if kind == MessageType.APP and self._appends_out.call is not None:
             is_sent = self._appends_out.write(message)
@@ -93,7 +94,7 @@ class Peer:
         if not is_sent:
             self._dropped(message)
         elif self._is_dropping and self._messages_out.call is not None:
-            # Not for every successful post: a peer that is away would fill the log.
+            # Not after a successful post: lines about an absent peer would fill the log.
             self._is_dropping = False
             self._shared.logger.info(f"messages to {self.id:x} are sent again")
 
@@ -109,7 +110,7 @@ class Peer:
             self._shared.node.snapshot_sent(Transfer(message), failed=True)
 
     def send_snapshot(self, transfer: SnapshotTransfer, now: float) -> None:
-        """Send a snapshot and its database; one at a time."""
+        """Send a snapshot and its database; fail if another is in transit."""
         if self._snapshot is not None and not self._snapshot.is_over:
             self._shared.logger.warning(
                 f"a snapshot for {self.id:x} is on its way; dropped another"
@@ -125,12 +126,12 @@ class Peer:
         self.takes_copies = False
 
     def flush(self, batch: list[tuple[int, bytes]]) -> None:
-        """Put what was written to the streams into a batch for the edge."""
+        """Add the queued messages of both streams to a batch for the edge."""
         self._messages_out.flush(batch)
         self._appends_out.flush(batch)
 
     def pass_time(self, now: float, batch: list[tuple[int, bytes]]) -> float:
-        """Do what is due on each channel; return when to be called next."""
+        """Run the timers of each channel; return when to call this next."""
         wake_at = min(
             self._messages_out.pass_time(now, batch),
             self._appends_out.pass_time(now, batch),
@@ -144,11 +145,11 @@ class Peer:
         return wake_at
 
     def knock(self) -> bool:
-        """Ask the peer's host whether it is there; False if no stream of it is read."""
+        """Probe the peer's host; return False if this node reads no stream of the peer."""
         return self._messages_in.knock() or self._appends_in.knock()
 
     def note_connection(self, now: float) -> None:
-        """Tell the host if the peer can be reached now and could not before, or the reverse."""
+        """Report to the host if the peer has become reachable or unreachable."""
         is_connected = self._messages_in.is_open or self._appends_in.is_open
         if is_connected == self._is_connected:
             return
@@ -175,7 +176,7 @@ class Peer:
 
 
 class Remote:
-    """A node that is known only by the address it gave: messages to it are posted."""
+    """A node known only by the address in its requests; the transport posts messages to it."""
 
     __slots__ = ("_addresses", "figures", "id", "pipeline")
 

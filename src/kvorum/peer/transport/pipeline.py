@@ -1,7 +1,7 @@
-"""Single messages, each posted as a request of its own: for peers that read no stream yet.
+"""The pipeline: posts each message as a request of its own, for peers that read no stream yet.
 
-A message that could not be posted is lost, and the host is told. None is posted twice: it may have
-arrived, and a proposal must not be made again.
+If a post fails, the message is lost, and the transport reports the peer to the host as unreachable.
+It never posts a message twice: the first post may have arrived, and a proposal must not repeat.
 """
 
 from collections import deque
@@ -31,7 +31,7 @@ _NEVER: Final = float("inf")
 
 
 class Transfer:
-    """A snapshot without a database, for `Host.snapshot_sent`."""
+    """A snapshot without a database, as the argument of `Host.snapshot_sent`."""
 
     __slots__ = ("message", "path")
 
@@ -41,7 +41,7 @@ class Transfer:
 
 
 class Post:
-    """One message on its way."""
+    """The post of one message."""
 
     __slots__ = ("_answer", "_pipeline", "_status", "deadline", "message", "url")
 
@@ -67,7 +67,7 @@ class Post:
 
 
 class Pipeline:
-    """The posts to one peer: a few at a time, and a queue."""
+    """Posts messages to one peer: a few at a time, the others wait in a queue."""
 
     __slots__ = ("_addresses", "_figures", "_peer", "_posts", "_problems", "_queue", "_shared")
 
@@ -78,11 +78,11 @@ class Pipeline:
         self._addresses = addresses
         self._queue: deque[Message] = deque()
         self._posts: dict[int, Post] = {}
-        # What went wrong since a post last arrived; each problem is logged once.
+        # The problems since the last successful post; each is logged once.
         self._problems: set[str] = set()
 
     def send(self, message: Message, now: float) -> bool:
-        """Post a message; False if too many wait: then it is lost."""
+        """Post a message; return False, and drop it, if the queue is full."""
         settings = self._shared.settings
         if len(self._posts) < settings.pipeline_requests_max:
             self._post(message, now)
@@ -115,7 +115,7 @@ class Pipeline:
         self._next(now)
 
     def failed(self, post: Post, problem: str, now: float) -> None:
-        """Note that a post was lost."""
+        """Report a failed post, and start the next one."""
         self._forget(post)
         self._addresses.failed(post.url)
         self._figures.send_failures += 1
@@ -143,7 +143,7 @@ class Pipeline:
             self._post(self._queue.popleft(), now)
 
     def pass_time(self, now: float) -> float:
-        """Give up posts that are not answered in time; return when to be called next."""
+        """Cancel posts without an answer in time; return when to call this next."""
         late = [number for number, post in self._posts.items() if now >= post.deadline]
         for number in late:
             post = self._posts[number]
@@ -152,7 +152,7 @@ class Pipeline:
         return min((post.deadline for post in self._posts.values()), default=_NEVER)
 
     def stop(self) -> None:
-        """Give up all posts; snapshots among them have failed."""
+        """Cancel all posts, and report snapshots among them as failed."""
         posts, self._posts = self._posts, {}
         waiting, self._queue = self._queue, deque()
         for number in posts:
@@ -162,7 +162,7 @@ class Pipeline:
 
 
 class Arrival:
-    """A posted message that is being received."""
+    """The reception of one posted message."""
 
     __slots__ = ("_answer_headers", "_call", "_length", "_pieces", "_shared")
 

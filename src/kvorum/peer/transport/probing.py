@@ -1,6 +1,6 @@
-"""Probes: whether a peer answers, how fast, and how far its clock is from ours.
+"""Probes: they measure whether a peer answers, how fast, and how far its clock differs from ours.
 
-The results are only logged, once each time they change.
+The transport counts the round trips for metrics, and logs each change of the results.
 """
 
 import json
@@ -25,7 +25,7 @@ def answer_probe(unix_seconds: float) -> bytes:
 
 
 def read_probe(answer: bytes) -> float:
-    """Return the time of day in the answer to a probe; raises ValueError if there is none."""
+    """Return the time of day in the answer to a probe; raise ValueError if it is invalid."""
     try:
         document = json.loads(answer)
     except RecursionError:
@@ -39,7 +39,7 @@ def read_probe(answer: bytes) -> float:
 
 
 class Probe:
-    """The probes of one peer, one after the other."""
+    """Probes one peer, one request at a time."""
 
     __slots__ = (
         "_addresses",
@@ -73,7 +73,7 @@ class Probe:
         self.wake_at = now + PROBE_SECONDS
 
     def pass_time(self, now: float) -> float:
-        """Send the probe that is due; return when to be called next."""
+        """Send a probe if it is due; return when to call this next."""
         if now >= self.wake_at:
             if self._number is not None:
                 self._shared.cancel(self._number)
@@ -137,7 +137,7 @@ class Probe:
                 self._shared.logger.info(f"the clock of {self._peer:x} agrees again")
 
     def stop(self) -> None:
-        """Send no more."""
+        """Stop probing."""
         if self._number is not None:
             self._shared.cancel(self._number)
             self._number = None

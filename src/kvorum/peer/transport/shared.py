@@ -1,4 +1,4 @@
-"""What the parts of a transport share: the host, and what carries their bytes."""
+"""The state that the parts of a transport share: host, edge, dialer, open calls and requests."""
 
 from typing import Any, Final, Protocol
 
@@ -12,30 +12,30 @@ from kvorum.raft.messages import IS_LOCAL, Message, MessageType
 
 
 class Requester(Protocol):
-    """Sends a request and takes its events."""
+    """The sender of a request, which takes its events."""
 
     def handle_answer(self, kind: int, detail: Any, now: float) -> None:
         """Take an event of the request."""
 
 
 class Served(Protocol):
-    """A request of a peer that is not answered yet."""
+    """An open request of a peer."""
 
     def handle(self, kind: int, detail: Any, now: float) -> None:
         """Take an event of the request."""
 
 
 PROBLEMS_MAX: Final = 16
-"""So many different lines are logged about a channel that does not work."""
+"""How many different lines are logged about a failing channel."""
 LINES_MAX: Final = 256
-"""So many different lines about bad requests are logged within `WARN_SECONDS`; more are only
-counted."""
+"""How many different lines about bad requests are logged within `WARN_SECONDS`; further ones are
+only counted."""
 WARN_SECONDS: Final = 60.0
-"""How often the same line about what others send is logged."""
+"""The minimum time between two equal log lines about bad requests."""
 
 
 class Shared:
-    """The surroundings of each part. Requests and calls are listed here as long as they last."""
+    """The shared state of a transport; `requests` and `calls` hold what is open."""
 
     __slots__ = (
         "_is_told_removed",
@@ -74,10 +74,10 @@ class Shared:
         self.calls: dict[int, Served] = {}
         # Bytes of all incomplete posted messages together.
         self.body_bytes = 0
-        # Messages that were not for this node, or from a removed one.
+        # How many messages were addressed to another node, or came from a removed one.
         self.misdirected = 0
         self._is_told_removed = False
-        # When each line was last logged, and how often it was suppressed since.
+        # When each line was last logged, and how often it has been suppressed since.
         self._warned: dict[str, tuple[float, int]] = {}
         self._unwarned = 0
 
@@ -90,13 +90,13 @@ class Shared:
         headers: Headers,
         body: bytes | None,
     ) -> int:
-        """Begin a request whose events go to the requester."""
+        """Send a request whose events go to the requester; return its number."""
         number = self.dialer.request(url, method, target, headers, body)
         self.requests[number] = requester
         return number
 
     def cancel(self, number: int) -> None:
-        """Give up a request; it has no more events."""
+        """Cancel a request, which then has no more events."""
         del self.requests[number]
         self.dialer.cancel(number)
 
@@ -106,9 +106,9 @@ class Shared:
         self.output.respond(call, refusal.status, [*refusal.headers(), *headers], refusal.body())
 
     def warn_once(self, line: str, subject: str = "") -> None:
-        """Log a line about what others send; again only after a while, with how often it was so.
+        """Log a line about bad requests, at most every `WARN_SECONDS`, with the suppressed count.
 
-        Lines with the same subject, if there is one, count as the same.
+        Lines with the same subject, if there is one, count as equal.
         """
         now = self.settings.unix_seconds()
         key = subject or line
@@ -136,16 +136,16 @@ class Shared:
             self._unwarned = 0
 
     def report_removal(self) -> None:
-        """Tell the host, once, that a peer says it was removed."""
+        """Report to the host, once, that a peer refused this node as removed."""
         if not self._is_told_removed:
             self._is_told_removed = True
             self.node.removed()
 
     def receive(self, message: Message) -> bool:
-        """Give the host a message of a peer; False if it is not for this node.
+        """Give the host a message of a peer; return False if it is not for this node.
 
-        Messages that only a node itself may send are dropped. So is a snapshot whose database went
-        another way, or did not arrive.
+        Drop messages that a node may send only to itself. Drop snapshot messages, too, if snapshots
+        come with a database: such a message belongs in the request that carries the database.
         """
         node = self.node
         if message.to != self.identity.local_id or node.is_removed(message.sender):

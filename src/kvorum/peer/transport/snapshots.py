@@ -1,7 +1,7 @@
-"""Sending a snapshot and its database: a message, and then a file to the end of the body.
+"""Send a snapshot and its database in one request body: first the message, then the file.
 
-The file is read piece by piece, with jobs that the host runs. One piece is read ahead while the one
-before is sent, so that at most two or three are in memory.
+Jobs that the host runs read the file piece by piece. A job reads one piece ahead while the dialer
+sends the piece before, so that at most two or three are in memory.
 """
 
 from collections.abc import Callable
@@ -34,19 +34,19 @@ class SnapshotTransfer(Protocol):
 
     @property
     def message(self) -> Message:
-        """The message."""
+        """The raft message."""
 
     @property
     def path(self) -> str:
-        """The file; nobody changes it until `Host.snapshot_sent` was called."""
+        """The path of the file, which must not change before `Host.snapshot_sent`."""
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """The size of the file in bytes."""
 
     @property
     def is_copy(self) -> bool:
-        """Whether the file is a copy of the sender's database, and not one of etcd's format."""
+        """Whether the file is a copy of the sender's database, and not in etcd's format."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -58,7 +58,7 @@ class ReadPiece:
     length: int
 
     def run(self, files: Files) -> bytes:
-        """Return the piece; shorter only where the file ends."""
+        """Return the piece, which is shorter only at the end of the file."""
         descriptor = files.open(self.path, Opening.READ)
         try:
             return files.pread(descriptor, self.offset, self.length)
@@ -67,7 +67,7 @@ class ReadPiece:
 
 
 class SnapshotSending:
-    """One snapshot on its way to a peer."""
+    """The transfer of one snapshot to a peer."""
 
     __slots__ = (
         "_addresses",
@@ -101,7 +101,7 @@ class SnapshotSending:
         now: float,
         copy_refused: Callable[[], None],
     ) -> None:
-        """Begin to send; `copy_refused` is called if the peer does not know copies."""
+        """Start the transfer; call `copy_refused` if the peer does not support copies."""
         self._shared = shared
         self._figures = figures
         self._addresses = addresses
@@ -109,13 +109,14 @@ class SnapshotSending:
         self._copy_refused = copy_refused
         self._url = addresses.current
         self._offset = 0
-        # The next piece, read before there was room for it.
+        # The next piece, read ahead.
         self._ahead: bytes | None = None
         self._is_reading = False
-        self._end = False  # of the file, so that the body is complete
+        self._end = False  # of the file: the body is complete
         self._status = 0
         self._answer = b""
-        # How much of the file had been sent at the last check, and when that last changed.
+        # How many bytes of the file had left the dialer at the last check, and the time of the
+        # last progress.
         self._taken_bytes = 0
         self._moved_at = self._started_at = now
         self._log_at = now + PROGRESS_SECONDS
@@ -150,7 +151,7 @@ class SnapshotSending:
         )
 
     def _send_next(self) -> None:
-        """Send the next piece, if there is room for it, and read the one after it."""
+        """Send the next piece if the dialer has room, and read the one after it."""
         if self._end or self.is_over:
             return
         dialer, length = self._shared.dialer, self._shared.settings.snapshot_piece_bytes
@@ -219,7 +220,7 @@ class SnapshotSending:
         self._shared.node.snapshot_sent(self._transfer, failed=bool(problem))
 
     def pass_time(self, now: float) -> float:
-        """Log the progress; give up if nothing moves; return when to be called next."""
+        """Log the progress; cancel a stalled transfer; return when to call this next."""
         if self.is_over:
             return _NEVER
         pending = self._shared.dialer.pending_bytes(self._number)
@@ -242,7 +243,7 @@ class SnapshotSending:
         return self._log_at
 
     def stop(self, problem: str) -> None:
-        """Give up the snapshot."""
+        """Cancel the transfer."""
         if not self.is_over:
             self._shared.cancel(self._number)
             self._finish(problem)

@@ -1,8 +1,9 @@
-"""The two streams in each direction between two nodes: those that a peer reads, those we read.
+"""The streams between two nodes: `StreamWriter` sends to a peer, `StreamReader` reads from it.
 
-The receiver asks for the stream. So a writer has nothing to do until its peer asks, and the peer's
-newest request counts. A reader asks again, at most every `DIAL_SECONDS_MIN`, until there is a
-stream; heartbeats of the link show that it is still alive.
+There are two streams in each direction, for appends and for all other messages. The receiver
+requests a stream: a writer waits for its peer's request, and the newest request replaces the older
+one. A reader retries, at most every `DIAL_SECONDS_MIN`, until it has a stream. Link heartbeats show
+that a stream is alive.
 """
 
 from typing import Any, Final
@@ -43,14 +44,14 @@ _OK: Final = Status(Code.OK, "")
 _REFUSAL_BYTES_MAX: Final = 1024
 _NEVER: Final = float("inf")
 
-# Kinds of events as plain numbers, because every piece of a stream is compared with them.
+# Kinds of events as plain numbers, for speed: every piece of a stream is compared with them.
 _ENDED: Final = int(EventKind.ENDED)
 _RESPONDED: Final = int(DialEventKind.RESPONDED)
 _PIECE: Final = int(DialEventKind.PIECE)
 
 
 class StreamWriter:
-    """The stream of one kind that a peer reads, while there is one."""
+    """Writes the append or the message stream that a peer reads, while that is open."""
 
     __slots__ = (
         "_append_writer",
@@ -88,25 +89,26 @@ class StreamWriter:
         self._name = "append stream" if is_append else "message stream"
         self._append_writer = AppendWriter(entries)
         self._frames: list[bytes] = []
-        # What the peer had not read when the batch began, and what the batch adds to it.
+        # The bytes that the edge had yet to send when the batch began, plus those of the batch.
         self._pending_bytes = 0
-        # What was given to the edge, and how much of it had been sent when that last moved.
+        # The bytes given to the edge in total, how many of them had left the edge at the last
+        # check, and the time of the last progress.
         self._sent_bytes = 0
         self._taken_bytes = 0
         self._moved_at = 0.0
-        # Who reads it, and when it was recently taken over from a reader that was still alive.
+        # The address of the reader, and the recent times at which a new reader replaced a live one.
         self._source = ""
         self._taken_over: list[float] = []
         self.call: int | None = None
         self.heartbeat_at = _NEVER
 
     def attach(self, call: int, source: str, now: float) -> None:
-        """Write to this call from now on; the older one is ended."""
+        """Write to this call from now on, and end the older one."""
         if self.call is not None:
             self._taken_over = [each for each in self._taken_over if now - each < DOUBLE_SECONDS]
             self._taken_over.append(now)
             if len(self._taken_over) >= DOUBLE_TIMES:
-                # A member that lost its connection asks again after a timeout, so not this often.
+                # A member that lost its connection reconnects after a timeout, so not this often.
                 self._shared.warn_once(
                     f"two processes speak as member {self._peer:x}: they take its {self._name} "
                     f"from each other, lately {source} from {self._source}. Stop the one that does "
@@ -152,7 +154,7 @@ class StreamWriter:
             self._shared.output.finish(call, _OK)
 
     def write(self, message: Message) -> bool:
-        """Add a message to what `flush` sends; False if the peer is too slow to be sent more."""
+        """Queue a message for `flush`; return False if the peer leaves too many bytes unread."""
         frames, call, shared = self._frames, self.call, self._shared
         assert call is not None, "no stream is attached"
         if not frames:
@@ -168,7 +170,7 @@ class StreamWriter:
         return True
 
     def flush(self, batch: list[tuple[int, bytes]]) -> None:
-        """Put what was written into a batch for the edge."""
+        """Add the queued messages to a batch for the edge."""
         call = self.call
         if call is None or not self._frames:
             return
@@ -179,7 +181,7 @@ class StreamWriter:
         batch.append((call, data))
 
     def pass_time(self, now: float, batch: list[tuple[int, bytes]]) -> float:
-        """Send the heartbeat that is due; end a stream that makes no progress; return when next."""
+        """Send a due heartbeat, or end a stalled stream; return when to call this next."""
         call = self.call
         if call is None or now < self.heartbeat_at:
             return self.heartbeat_at
@@ -200,7 +202,7 @@ class StreamWriter:
 
 
 class Knock:
-    """Asks the host of a peer whether it is there. Any outcome says that it is not silent."""
+    """A probe of a peer's host. Any outcome, even a refusal, shows that the host is up."""
 
     __slots__ = ("_number", "_peer", "_shared")
 
@@ -211,13 +213,13 @@ class Knock:
         shared.requests[self._number] = self
 
     def handle_answer(self, _kind: int, _detail: Any, _now: float) -> None:
-        """Take the outcome."""
+        """Report the outcome to the host."""
         del self._shared.requests[self._number]
         self._shared.node.present(self._peer)
 
 
 class StreamReader:
-    """The stream of one kind that this node reads from a peer; asked for until there is one."""
+    """Reads the append or the message stream of a peer, and reopens it whenever it ends."""
 
     __slots__ = (
         "_addresses",
@@ -256,22 +258,22 @@ class StreamReader:
         self._url = ""
         self._dialed_at = 0.0
         self._decoder: MessageReader | AppendReader = MessageReader()
-        # What was wrong since a stream last lasted; each problem is logged once.
+        # The problems since the last stable stream; each is logged once.
         self._problems: set[str] = set()
         self._settled_at = _NEVER
-        # How many addresses have to refuse a connection until the peer counts as gone: all of them,
-        # counted from its last answer; 0 once that was told.
+        # How many more connections the peer's addresses must refuse until the peer counts as
+        # absent: one for each address since its last answer; 0 once it was reported.
         self._refusals_left = 0
         self._status = 0
         self._answer = b""
         self.is_open = False
         self.foreign_cluster = 0
-        """The cluster that the peer said it belongs to when it last answered, if not to ours."""
-        # When to dial, or to give up the stream.
+        """The peer's cluster id in its last answer, if it differs from ours; else 0."""
+        # When to dial, or to cancel a silent stream.
         self.wake_at = 0.0
 
     def pass_time(self, now: float) -> float:
-        """Dial if it is time to; give up a silent stream; return when to be called next."""
+        """Dial if that is due, or cancel a silent stream; return when to call this next."""
         if now >= self.wake_at:
             if self._number is None:
                 self._dial(now)
@@ -281,7 +283,7 @@ class StreamReader:
         return self.wake_at
 
     def knock(self) -> bool:
-        """Ask the host that the stream comes from whether it is there; False: there is none."""
+        """Probe the host of the open stream; return False if no stream is open."""
         if not self.is_open or self._number is None:
             return False
         Knock(self._shared, self._peer, self._number)
@@ -353,7 +355,7 @@ class StreamReader:
                 self._shared.logger.info(f"reads the {self._name} of {self._peer:x} at {self._url}")
 
     def _settle(self) -> None:
-        """Note that the stream lasts."""
+        """Mark the stream as stable, and log the recovery if there were problems."""
         self._settled_at = _NEVER
         if self._problems:
             self._problems = set()
@@ -396,7 +398,7 @@ class StreamReader:
             self._shared.logger.warning(line)
 
     def stop(self) -> None:
-        """Read no more."""
+        """Cancel the stream, and open no other."""
         if self._number is not None:
             self._shared.cancel(self._number)
             self._number = None

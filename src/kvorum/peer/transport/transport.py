@@ -1,7 +1,7 @@
-"""The transport of a node: sends its messages to peers, and answers theirs.
+"""The transport of a node: sends its messages to peers, and serves their requests.
 
-Everything is driven from outside, in turns: events of calls and of requests first, then the node's
-messages, then `pass_time`, so that what arrived during a pause counts before its deadline.
+The host drives the transport in turns: first the events of calls and requests, then the node's
+messages, then `pass_time`. So input that arrived during a pause counts before its deadline does.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -80,7 +80,7 @@ class Transport:
         return self._peers
 
     def add_peer(self, peer: int, urls: Sequence[str], now: float) -> None:
-        """Keep streams with a node from now on; if it is known, update its addresses."""
+        """Keep streams with a node from now on; if it is a peer already, update its addresses."""
         assert peer != self._shared.identity.local_id, "a node is no peer of its own"
         if peer in self._peers:
             self._peers[peer].update(urls)
@@ -104,28 +104,28 @@ class Transport:
             self._shared.logger.info(f"removed peer {peer:x}")
 
     def add_remote(self, peer: int, urls: Sequence[str]) -> None:
-        """Post messages to a node that is not known as a peer, while this one catches up."""
+        """Post messages to a node that is not a peer yet, while this node catches up."""
         if peer in self._peers or peer in self._remotes or peer == self._shared.identity.local_id:
             return
         if len(self._remotes) < self._shared.settings.remotes_max:
             self._remotes[peer] = Remote(self._shared, peer, urls)
             self._shared.logger.info(f"{peer:x} gave its address, {','.join(urls)}")
 
-    # What peers ask.
+    # Requests from peers.
 
     @property
     def open(self) -> Container[int]:
-        """The calls that were opened here and are not answered yet."""
+        """The open calls that the transport serves."""
         return self._shared.calls
 
     def serves(self, method: str, target: str) -> bool:
-        """Return whether a request is one for the transport."""
+        """Return whether the transport serves a request."""
         del method
         path, _, _ = target.partition("?")
         return path == PIPELINE or path.startswith("/raft/")
 
     def opened(self, call: int, method: str, target: str, headers: Headers, now: float) -> None:
-        """Begin to answer a request that `serves` accepts."""
+        """Take the head of a request that `serves` accepts."""
         path, _, _ = target.partition("?")
         if path == PROBING:
             body = answer_probe(self._shared.settings.unix_seconds())
@@ -223,7 +223,7 @@ class Transport:
     def _refuse(
         self, call: int, refusal: Refusal, answer_headers: Headers, headers: dict[str, str]
     ) -> None:
-        """Refuse a request, and log it once for each sender and reason."""
+        """Refuse a request, and log that once for each sender and reason."""
         sender = headers.get("x-server-from", "")[:16]
         own, cluster = self._shared.identity.cluster_id, headers.get("x-etcd-cluster-id", "")
         hint = f"; {mismatch_hint(own, cluster)}" if refusal is CLUSTER_MISMATCH else ""
@@ -235,13 +235,13 @@ class Transport:
         self._shared.refuse(call, refusal, answer_headers)
 
     def handle(self, kind: int, call: int, detail: Any, now: float) -> None:
-        """Take an event of a call that was opened here; after its answer events are ignored."""
+        """Take an event of a call, and ignore it if the call is answered already."""
         served = self._shared.calls.get(call)
         if served is not None:
             served.handle(kind, detail, now)
 
     def abandon(self, call: int, now: float) -> bool:
-        """Forget a call whose event raised an error; return whether its answer has begun."""
+        """Forget a call whose event raised an error; return whether its answer has started."""
         served = self._shared.calls.get(call)
         if served is None:
             return False
@@ -251,17 +251,17 @@ class Transport:
             served.handle(EventKind.ENDED, None, now)
         return isinstance(served, StreamWriter)
 
-    # What the transport asks.
+    # Requests to peers.
 
     def handle_answer(self, event: DialEvent, now: float) -> bool:
-        """Take an event of a request; False if it is not one of the transport's."""
+        """Take an event of a request; return False if the transport did not send it."""
         kind, number, detail = event
         requester = self._shared.requests.get(number)
         if requester is None:
             return False
         requester.handle_answer(kind, detail, now)
         if kind != _PIECE or number not in self._shared.requests:
-            # Something began or ended: connections may have changed, and something may be due.
+            # An answer started or ended: connections may have changed, and timers may be due.
             self._wake_at = now
         return True
 
@@ -273,12 +273,12 @@ class Transport:
             requester.handle_answer(DialEventKind.FAILED, problem, now)
             self._wake_at = now
 
-    # What the node sends.
+    # Messages of the node.
 
     def send(self, messages: Sequence[Message], now: float) -> None:
-        """Send messages; those that cannot be sent are lost, and the host is told.
+        """Send messages; drop those that cannot be sent, and report that to the host.
 
-        Of acknowledgements in a row to one node only the last is sent: it covers the others.
+        Of consecutive acknowledgements to one node, send only the last, which covers the others.
         """
         held: Message | None = None
         for message in messages:
@@ -318,14 +318,14 @@ class Transport:
             self._wake_at = now
 
     def takes_copies(self, peer: int) -> bool:
-        """Return whether a snapshot for a peer may come with a copy of a database."""
+        """Return whether a peer accepts a snapshot with a copy of the database file."""
         known = self._peers.get(peer)
         return known is not None and known.takes_copies
 
     def knock(self, peer: int) -> bool:
-        """Ask a peer's host whether it is there, if a stream of it is read; return whether it was.
+        """Probe a peer's host if a stream from the peer is open; return whether a probe was sent.
 
-        `Host.present` reports any outcome; a host that is silent gives none.
+        `Host.present` reports any outcome; a silent host gives none.
         """
         known = self._peers.get(peer)
         return known is not None and known.knock()
@@ -333,7 +333,7 @@ class Transport:
     # Time.
 
     def pass_time(self, now: float) -> float:
-        """Do what is due; return when to be called next, at the latest."""
+        """Run the timers that are due; return when to call this next, at the latest."""
         if now < self._wake_at:
             return self._wake_at
         batch: list[tuple[int, bytes]] = []

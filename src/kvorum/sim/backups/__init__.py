@@ -1,1 +1,1 @@
-"""Programs that make backups in a run: real code of `kvorum.backup` on virtual time, and checks."""
+"""Simulated backup programs: the real `kvorum.backup` code on virtual time, and its checks."""

@@ -1,9 +1,9 @@
-"""Whether an archive holds what was reported, and restores what the cluster was.
+"""Check that an archive holds every reported object and restores states the cluster really had.
 
-The archive is read by production's code for restores, at moments of the seed's choice and when all
-is quiet; what it gives is compared with the history of what members applied. A cluster that was
-forced anew from a survivor that lacked revisions has another history from there on: a *line* is one
-of them, and all points of one history of an archive must be of one line.
+The checks read the archive with production's restore code, at moments drawn from the seed and once
+faults have ended, and compare each restored state with the history of what members applied. A
+cluster that was forced from a survivor lacking revisions has another history from that revision
+on. A *line* is one such history; all points of one history of an archive must belong to one line.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ KEPT = "verified snapshots stay"
 NEWEST = "a restore gives the newest state that was backed up"
 VERIFIES = "verify tells what is missing, and nothing else"
 _POINTS = 3
-"""How many revisions of each history are restored in a check, beside the newest."""
+"""How many revisions of each history a check restores, besides the newest."""
 
 
 class State(NamedTuple):
-    """What was restored."""
+    """A restored store."""
 
     revision: int
     compacted: int
@@ -55,7 +55,7 @@ class State(NamedTuple):
 
 
 class Lines:
-    """The histories that a cluster had, the one that goes on last."""
+    """The histories that a cluster had; the last one is current."""
 
     __slots__ = ("_ended", "_now")
 
@@ -68,25 +68,25 @@ class Lines:
 
     @property
     def revision(self) -> int:
-        """The revision of the cluster."""
+        """The current revision of the cluster."""
         return self._now.revision
 
     def fork(self, revision: int) -> None:
-        """Let the history go on from a revision, as if what came after had never been."""
+        """Fork the history at a revision: the new line lacks everything after it."""
         self._ended.append(self._now.fork(revision))
 
     def having(self, fits: Callable[[History], bool]) -> set[int]:
-        """Return which of them something fits."""
+        """Return the numbers of the lines for which `fits` is true."""
         return {number for number, each in enumerate((*self._ended, self._now)) if fits(each)}
 
     def with_rows(self, rows: Sequence[tuple[int, tuple[Row, ...]]]) -> set[int]:
-        """Return which of them have the rows of these revisions."""
+        """Return the numbers of the lines that have these rows at these revisions."""
         return self.having(
             lambda line: all(line.effects.get(number) == found for number, found in rows)
         )
 
     def with_state(self, state: State) -> set[int]:
-        """Return which of them were in a state."""
+        """Return the numbers of the lines that were in a state."""
 
         def fits(line: History) -> bool:
             by_main: dict[int, list[Row]] = {}
@@ -111,7 +111,7 @@ class Lines:
 
 
 class Keeper(Listener):
-    """What the programs of one archive have reported, and whether the archive holds it."""
+    """Records what the programs of one archive reported, and checks that the archive holds it."""
 
     def __init__(
         self, world: World, name: str, place: Place, lines: Lines, *, has_log: bool, shared: bool
@@ -124,21 +124,21 @@ class Keeper(Listener):
         self._has_log = has_log
         self._is_shared = shared
         self._taken: SnapshotName | None = None
-        # What else there was when it was reported: one that comes later may take its place.
+        # The other snapshots at the time of that report; only a later one may replace it.
         self._others: set[SnapshotName] = set()
-        # How far each history was reported to be, in the order in which they were begun.
+        # The newest revision reported for each history, in the order in which histories started.
         self._reported: dict[str, int] = {}
-        # Which lines objects fit.
+        # The lines that each object fits, by the object's name.
         self._fitting: dict[str, set[int]] = {}
         self.checks = 0
         self.points = 0
         self.snapshots = 0
         self.segments = 0
 
-    # What programs report.
+    # Reports from programs.
 
     def told(self, program: Program, name: str, revision: int, *, is_snapshot: bool) -> None:
-        """Take that an object counts: its name, and up to which revision."""
+        """Record a completed object: its name, and the newest revision in it."""
         del program
         parsed = parse_name(name)
         assert isinstance(parsed, SnapshotName | SegmentName)
@@ -148,30 +148,33 @@ class Keeper(Listener):
             self.snapshots += 1
         else:
             self.segments += 1
-        # A history counts once it has a snapshot.
+        # A history counts only after its first snapshot.
         if is_snapshot or parsed.history in self._reported:
             known = self._reported.get(parsed.history, 0)
             self._reported[parsed.history] = max(known, revision)
         self._look(0.1)
 
     def ended(self, program: Program) -> None:
-        """Take that a program has ended, or was killed."""
+        """Sometimes check the archive after a program ended or was killed."""
         del program
         self._look(0.3)
 
     def _look(self, chance: float) -> None:
-        """Judge the archive at this moment, by chance; but not amid a program's work."""
+        """Sometimes schedule a check; it runs as a later event, never within a program's step."""
         if self._random.random() < chance:
             self._world.after(0.0, self.check)
 
     def forked(self) -> None:
-        """Note that there is one line more."""
+        """Forget which lines objects fit, because there is a new line."""
         self._fitting.clear()
 
-    # What the archive holds.
+    # Checks of the archive.
 
     def check(self, *, is_quiet: bool = False, least: int = 0) -> None:
-        """Judge the archive; when all is quiet, it is complete, and has a revision at least."""
+        """Check the archive.
+
+        With `is_quiet`, its log must be complete; it must always reach revision `least`.
+        """
         self.checks += 1
         archive = Archive(self._place.store)
         taken = self._taken
@@ -191,13 +194,13 @@ class Keeper(Listener):
             self._violate(VERIFIES, f"nothing is missing, and verify tells {problems}")
 
     def _has_kept(self, archive: Archive, taken: SnapshotName) -> bool:
-        """Return whether the last snapshot, or one that took its place, is there."""
+        """Return whether the last reported snapshot, or a later one, is in the archive."""
         if set(archive.snapshots) - self._others:
             return True
         return self._is_shared and any(each > taken for each in archive.snapshots)
 
     def is_complete(self, least: int) -> bool:
-        """Return whether the newest history has a snapshot and reaches a revision."""
+        """Return whether the newest history has a snapshot and reaches revision `least`."""
         archive = Archive(self._place.store)
         begun = [each for each in archive.histories if each.snapshots]
         if not begun:
@@ -210,14 +213,14 @@ class Keeper(Listener):
         raise Violation(guarantee, f"{self.name} {text}")
 
     def _lines_of(self, archive: Archive, history: Recorded) -> set[int]:
-        """Return which lines a history may be of; at least one."""
+        """Return the lines to which a history may belong; raise Violation if there is none."""
         found = set(range(len(self._lines)))
         before = ""
         names: list[SnapshotName | SegmentName] = [*history.snapshots, *history.segments]
         for name in sorted(names, key=lambda each: each[1]):
             fitting = self._fits(archive, name)
             if not self._has_log and fitting:
-                # Each snapshot stands for itself; the last one is the newest.
+                # Without a log, each snapshot stands alone; the last one is the newest.
                 found = fitting
                 continue
             if not fitting & found:
@@ -229,7 +232,7 @@ class Keeper(Listener):
         return found
 
     def _fits(self, archive: Archive, name: SnapshotName | SegmentName) -> set[int]:
-        """Return which lines an object fits."""
+        """Return the lines that an object fits."""
         key = str(name)
         if key not in self._fitting:
             try:
@@ -255,7 +258,7 @@ class Keeper(Listener):
     def _check_whole(self, archive: Archive, history: Recorded) -> bool:
         """Require that the log has no gap; return whether it ends before the last snapshot.
 
-        That is so until the log is flushed, and for good if the history was not continued.
+        The log ends earlier until its next flush, or for good if the history was not continued.
         """
         first = end = history.snapshots[0].revision
         for segment in sorted(history.segments, key=lambda each: each.first):
@@ -274,7 +277,7 @@ class Keeper(Listener):
 
     def _check_point(self, archive: Archive, history: Recorded, revision: int) -> None:
         """Restore a revision of a history as production does."""
-        # Others may have the same revision, of which the newest history is chosen.
+        # Several histories may have this revision, and `find_point` prefers the newest history.
         only = Archive(archive.store)
         only.histories = [each for each in only.histories if each.name == history.name]
         told: list[str] = []
@@ -298,7 +301,7 @@ class Keeper(Listener):
         self._check_restored(archive, point, told)
         if self._reported:
             newest = next(reversed(self._reported))
-            # Two programs may have begun histories at about the same time.
+            # Two programs that share an archive may start histories at about the same time.
             is_older = history in self._reported and history != newest and not self._is_shared
             is_behind = point.revision < self._reported[newest]
             if is_older or (is_behind and (history == newest or self._is_shared)):
@@ -313,7 +316,7 @@ class Keeper(Listener):
             )
 
     def _restored(self, archive: Archive, point: Point) -> State:
-        """Return the store of a point."""
+        """Return the store at a point."""
         rows: list[Row] = []
         meta: dict[bytes, bytes] = {}
         with (

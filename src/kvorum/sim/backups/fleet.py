@@ -1,4 +1,4 @@
-"""All programs that make backups in a run, their archives, and what of them the seed decides."""
+"""All backup programs of a run, their archives, and the options that the seed draws for them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from kvorum.sim.world import World
 
 CHANCE = 0.16
-"""Of runs without users; an eighth of all."""
+"""Chance that a run without users has backups; this makes an eighth of all runs."""
 BACKED_UP = "backups are made in bounded time"
 QUIET_SECONDS_MAX = 30.0
-"""Once faults have ended, everything is in the archives within this time."""
+"""Everything must be in the archives within this time after faults have ended."""
 LOOK_SECONDS = 0.1
 _CONSTANTS: dict[str, object] = {
     "RETRY_SECONDS": 0.3,
@@ -34,37 +34,37 @@ _CONSTANTS: dict[str, object] = {
     "UNANSWERED_SECONDS_MAX": 2.0,
     "ANSWER_SECONDS_MAX": 2.0,
 }
-"""Times of production that are longer than a run."""
+"""Replacements for production's times that are longer than a run."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Backups:
-    """What makes backups, and what goes wrong with it."""
+    """Which programs make backups, and which faults they get."""
 
     forms: tuple[str, ...]
-    """Of the programs beside the cluster: `every`, `once`, or `mixed`."""
+    """The forms of the programs beside the cluster: `every`, `once`, or `mixed`."""
     is_shared: bool
-    """Whether two of them use one archive."""
+    """Whether two programs write to one archive."""
     by_members: bool
-    """Whether the members make backups by themselves, into one archive."""
+    """Whether the members make the backups, into one archive."""
     every_seconds: float
     keep: int
     log_seconds: float
     segment_bytes: int
     kill_gap: float
-    """Average time between two ends of a program; here and below 0 is never."""
+    """Average time between two deaths of a program; in all gaps, 0 means never."""
     clock_gap: float
-    """The same between two jumps of a program's clock."""
+    """Average time between two jumps of a program's clock."""
     disk_gap: float
-    """The same between two troubles of an archive's disk."""
+    """Average time between two faults of an archive's disk."""
     disturb_gap: float
-    """The same between two troubles of a program's process and its network."""
+    """Average time between two faults of a program's process and its network."""
     is_forked: bool
-    """Whether the cluster is made anew of a member that lacks revisions, once it was judged."""
+    """Whether the run, once checked, forces a new cluster from a member that lacks revisions."""
 
 
 def draw_backups(random: Random) -> Backups | None:
-    """Return what makes backups; None, as mostly, if nothing does."""
+    """Draw the backup programs of a run; None, as for most runs, if it has none."""
     if random.random() >= CHANCE:
         return None
     by_members = random.random() < 0.3
@@ -92,7 +92,7 @@ def draw_backups(random: Random) -> Backups | None:
 
 
 class BackupFleet:
-    """The programs of a run that make backups."""
+    """The backup programs of a run."""
 
     def __init__(self, world: World, cluster: Cluster, plan: Backups) -> None:
         self._world = world
@@ -135,7 +135,7 @@ class BackupFleet:
     # A run.
 
     def start(self, until: float) -> None:
-        """Let all begin, and things go wrong with them up to a moment."""
+        """Start all programs, and inject faults into them until a moment."""
         plan = self._plan
         for service in self.services:
             service.start()
@@ -146,7 +146,7 @@ class BackupFleet:
             self._again(until, plan.disk_gap, partial(self._trouble, place))
 
     def _again(self, until: float, gap: float, trouble: Callable[[], None]) -> None:
-        """Let something go wrong now and then."""
+        """Inject a fault again and again, at random intervals around `gap`."""
         if not gap:
             return
         moment = self._world.now + self._random.expovariate(1 / gap)
@@ -173,14 +173,14 @@ class BackupFleet:
             place.cut_power()
 
     def calm_down(self) -> None:
-        """End all troubles; clocks are right from now on."""
+        """Stop injecting faults and correct all clocks."""
         for place in self.places:
             place.relieve()
         for service in self.services:
             service.calm_down()
 
     def expect_quiet(self, members: Sequence[int]) -> None:
-        """Require that everything is backed up in time; end all programs, and judge."""
+        """Require that all programs back up in bounded time; then stop them and check archives."""
         world, least = self._world, self.lines.revision
         deadline = world.now + QUIET_SECONDS_MAX
         for service in self.services:
@@ -205,23 +205,23 @@ class BackupFleet:
             keeper.check(is_quiet=True, least=least)
 
     def go_back(self) -> None:
-        """Let the cluster go back behind what was backed up, if the seed says so, and go on."""
+        """Fork the cluster to before the last backup, if the seed says so, and let it continue."""
         if self._plan.is_forked and len(self._cluster.members) >= MEMBERS_MIN:
             Fork(self._world, self._cluster, self).run()
 
     def fork(self, revision: int) -> None:
-        """Note that the cluster has gone back to a revision."""
+        """Record that the cluster has gone back to a revision."""
         self.lines.fork(revision)
         for keeper in self.keepers:
             keeper.forked()
 
     def close(self) -> None:
-        """End everything: the run is over."""
+        """End all programs because the run is over."""
         for service in self.services:
             service.close()
 
     def counts(self) -> dict[str, int]:
-        """Return how much happened, by kind."""
+        """Return how often each kind of event happened."""
         return {
             "backups: snapshots": sum(each.snapshots for each in self.keepers),
             "backups: segments": sum(each.segments for each in self.keepers),
@@ -231,7 +231,7 @@ class BackupFleet:
         }
 
     def troubles(self) -> dict[str, int]:
-        """Return what went wrong, by kind."""
+        """Return how often each kind of fault happened."""
         return {
             "backups killed": sum(each.kills for each in self.services),
             "clocks of backups jumped": sum(each.jumps for each in self.services),
@@ -242,7 +242,7 @@ class BackupFleet:
 
 @contextmanager
 def backups_installed(fleet: BackupFleet | None, plan: Backups | None) -> Iterator[None]:
-    """Let backups run on the threads of a run in the block."""
+    """Run backup code on the simulated threads of a run within the block."""
     if fleet is None or plan is None:
         yield
         return

@@ -1,8 +1,8 @@
-"""A cluster that goes back: it is made anew of a member that lacks what others had committed.
+"""Fork a cluster: force a new one from a member that lacks writes the others had committed.
 
-That is an operator's last resort, and what it loses is lost, so it comes when everything else of a
-run was judged. Backups have recorded revisions that the new cluster has never had, and makes again
-with other content: they must not put the two together.
+Forcing a new cluster is an operator's last resort and loses those writes, so a run forks only after
+all its other checks. The archives then hold revisions that the new cluster never had and writes
+again with other content; a backup must not combine the two.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 MEMBERS_MIN = 3
 _SECONDS_MAX = 30.0
-"""How long any of the steps takes at most."""
+"""Limit for each of the steps."""
 _LOOK_SECONDS = 0.05
 _RETRY_SECONDS = 0.1
 _LOST_MAX = 12
-"""How many writes the survivor lacks, at most."""
+"""At most this many writes are missing on the survivor."""
 _MORE_MAX = 6
-"""How many more there are then afterwards, at most."""
+"""At most this many more writes follow the fork than it lost."""
 
 
 class _Writer:
-    """Puts keys, one after the other, until so many were acknowledged."""
+    """Puts keys, one after the other, until the given number is acknowledged."""
 
     def __init__(self, world: World, cluster: Cluster, count: int) -> None:
         self._world = world
@@ -67,7 +67,7 @@ class _Writer:
 
 
 class Fork:
-    """The steps of it."""
+    """The steps of a fork."""
 
     def __init__(self, world: World, cluster: Cluster, fleet: BackupFleet) -> None:
         self._world = world
@@ -76,7 +76,7 @@ class Fork:
         self._random = world.stream("fork")
 
     def run(self) -> None:
-        """Let the cluster lose writes that were backed up, and go on; then judge the archives."""
+        """Make the cluster lose writes that were backed up, and continue; then check archives."""
         cluster, random = self._cluster, self._random
         recorders = [each for each in self._fleet.services if isinstance(each, Recorder)]
         for service in self._fleet.services:
@@ -93,8 +93,8 @@ class Fork:
         if random.random() < 0.3:
             self._compact()
         for recorder in recorders:
-            # Of two that share an archive, one that does not know of the fork may write last, and
-            # what is recorded then differs until the next snapshot is compared with it.
+            # When two programs share an archive, the one that missed the fork may write last, and
+            # its records then differ until the next snapshot is compared with them.
             if random.random() < 0.6 and not self._fleet.is_shared:
                 recorder.cut_off(random.uniform(0.3, 4.0))
             elif random.random() < 0.5 or self._fleet.is_shared:
@@ -108,11 +108,11 @@ class Fork:
         self._fleet.expect_quiet(cluster.members)
 
     def _let(self, seconds: float) -> None:
-        """Let things happen."""
+        """Run the world for this many seconds."""
         self._world.run_until(self._world.now + seconds)
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Let things happen while a condition holds."""
+        """Run the world while a condition holds; raise Violation if it holds for too long."""
         deadline = self._world.now + _SECONDS_MAX
         if not self._world.look_while(condition, deadline, _LOOK_SECONDS):
             raise Violation("the cluster serves in bounded time", what)
@@ -122,7 +122,7 @@ class Fork:
         self._wait(lambda: writer.left > 0, f"{count} writes before or after a fork")
 
     def _compact(self) -> None:
-        """Ask for a compaction, whose answer nobody waits for."""
+        """Send a compaction and ignore its answer."""
         cluster, history = self._cluster, self._cluster.history
         request = CompactionRequest(revision=self._random.randint(2, history.revision))
         record = Record(0, "compact", 0, request, history.moment(), self._world.now)
@@ -131,7 +131,7 @@ class Fork:
         cluster.call(cluster.members[0], path, request.SerializeToString(), lambda _: None)
 
     def _go_back(self, survivor: Machine, revision: int) -> None:
-        """Let all others be lost, and make a new cluster of the one that was away."""
+        """Destroy all other members, and force a new cluster from the survivor."""
         cluster = self._cluster
         for machine in cluster.standing():
             if machine is not survivor:
@@ -139,7 +139,7 @@ class Fork:
                 machine.wipe()
         for service in self._fleet.services:
             if isinstance(service, Children):
-                # They were on the machines that are lost.
+                # These children ran on the lost machines.
                 service.kill()
         cluster.members[:] = [survivor.number]
         cluster.fork()

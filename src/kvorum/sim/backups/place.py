@@ -1,7 +1,7 @@
-"""Where an archive is: a disk that fails, fills up and loses power, and how a program sees it.
+"""The disk of an archive, which fails, fills up and loses power, and a program's view of it.
 
-Every call of a program to it is a step: the program may end there, the call may fail, and other
-things may happen first. What a program had open is closed with it.
+Every call of a program to its disk is a step: the program may die there, the call may fail, and
+other events may happen first. The files that a program has open are closed when it dies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PATH = "/archive"
 _PAUSE_CHANCE = 0.04
 _PAUSE_SECONDS = (0.0005, 0.005, 0.05)
-"""For how long a program waits for its disk at some calls, on average."""
+"""Average pauses for disk calls; each pause uses one of them."""
 _CHANGES = ("create", "pwrite", "fdatasync", "rename", "unlink", "sync_directory")
 
 
@@ -41,29 +41,29 @@ class Place:
 
     @property
     def store(self) -> DirectoryStore:
-        """The archive as somebody sees it who is not disturbed."""
+        """The archive, read without faults."""
         return DirectoryStore(self.files, PATH)
 
     def _survives(self) -> bool:
         return self._random.random() < 0.5
 
     def cut_power(self) -> None:
-        """Lose what was not synced; no program uses it any more."""
+        """Drop unsynced data; the caller has already killed the programs that use this disk."""
         self.power_cuts += 1
         self.files = self.files.after_power_cut(self._survives)
         self.files.before = self._before
 
     def fail_after(self, calls: int) -> None:
-        """Let one call that changes something fail after so many others."""
+        """Let one changing call fail after this many other changing calls."""
         self._errors_left = calls
 
     def fill_up(self) -> None:
-        """Leave next to no room."""
+        """Leave less than 3000 bytes of room."""
         self.failures += 1
         self.files.bytes_max = self.files.used_bytes() + self._random.randrange(3000)
 
     def relieve(self) -> None:
-        """Let there be room, and no call fail."""
+        """Give the disk room again, and let no call fail."""
         self._errors_left = None
         self.files.bytes_max = None
 
@@ -77,7 +77,7 @@ class Place:
 
 
 class ProgramFiles:
-    """The files of a place as one life of a program uses them: `kvorum.files.interface.Files`."""
+    """A place's files for one life of a program, as `kvorum.files.interface.Files`."""
 
     def __init__(self, threads: Threads, program: Program, place: Place) -> None:
         self._threads = threads
@@ -87,13 +87,13 @@ class ProgramFiles:
         self._opened: set[int] = set()
 
     def close_all(self) -> None:
-        """Close what is open: the program has ended."""
+        """Close all open files because the program has ended."""
         for descriptor in self._opened:
             self._files.close(descriptor)
         self._opened.clear()
 
     def _step(self, name: str, path: str = "") -> None:
-        """Let other things happen before a call, or the program end."""
+        """Let other events happen before a call, or the program die."""
         program, random = self._program, self._random
         if not program.is_dead and random.random() < _PAUSE_CHANCE:
             self._threads.sleep(random.expovariate(1.0) * random.choice(_PAUSE_SECONDS))
@@ -126,7 +126,7 @@ class ProgramFiles:
         return self._files.size(descriptor)
 
     def pread(self, descriptor: int, offset: int, length: int) -> bytes:
-        """Read that many bytes; fewer only where the file ends."""
+        """Read the given number of bytes; fewer only at the end of the file."""
         self._step("pread")
         return self._files.pread(descriptor, offset, length)
 
@@ -151,10 +151,10 @@ class ProgramFiles:
         self._files.fdatasync(descriptor)
 
     def start_sync(self, descriptor: int) -> None:
-        """Promise nothing."""
+        """Do nothing: the interface requires no effect."""
 
     def syncing(self, descriptor: int) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Promise nothing."""
+        """Do nothing: the interface requires no effect."""
         return nullcontext()
 
     def list(self, directory: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""One life of a program that makes backups: its threads, its client, and what it reports.
+"""One life of a backup program: its threads, its client, and its reports.
 
-What runs is `kvorum.backup.running.Backup`, as `kvorumctl backup` and a member's child run it.
+It runs `kvorum.backup.running.Backup`, as `kvorumctl backup` and a member's child process do.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class Clock:
 
     def __init__(self) -> None:
         self.offset = 0.0
-        """By how many seconds it is ahead."""
+        """By how many seconds the clock is fast."""
 
 
 class Listener:
-    """Is told what the programs of an archive report."""
+    """Receives the reports of an archive's programs."""
 
     def told(self, program: Program, name: str, revision: int, *, is_snapshot: bool) -> None:
-        """Take that an object counts: its name, and up to which revision."""
+        """Handle a completed object: its name, and the newest revision in it."""
 
     def ended(self, program: Program) -> None:
-        """Take that a program has ended, or was killed."""
+        """Handle the end of a program, also when it was killed."""
 
 
 class Host(NamedTuple):
-    """What a program runs on and for."""
+    """The environment of a program."""
 
     threads: Threads
     cluster: Cluster
@@ -65,7 +65,7 @@ class Host(NamedTuple):
 
 
 class Program:
-    """One life of a program; the next one is another."""
+    """One life of a program; a restart makes another object."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class Program:
         timeout: float = TIMEOUT_SECONDS,
         asks_for_turn: bool = False,
     ) -> None:
-        """Start it; it asks these members first."""
+        """Start the program, with a client for these members; it asks a random one first."""
         self.process, self.clock, self.life = host.process, host.clock, life
         self.is_once = is_once
         self.is_dead = False
         self.is_stopping = False
         self.error: Exception | None = None
-        """What a run that makes one backup has failed with."""
+        """Why a program that makes a single backup failed."""
         self.has_succeeded = False
         self.began_at = host.threads.world.now
         self._host = host
@@ -116,11 +116,11 @@ class Program:
     # Threads.
 
     def start_thread(self, call: Callable[[], object]) -> None:
-        """Run a thread more."""
+        """Start another thread of the program."""
         self._threads.append(SimThread(self._host.threads, self, call))
 
     def thread_ended(self, thread: SimThread) -> None:
-        """Note that a thread has ended; the first one ends the program."""
+        """Handle the end of a thread; the end of the first thread ends the program."""
         if thread is self._threads[0]:
             self._end("ended")
 
@@ -137,37 +137,37 @@ class Program:
             self.line(f"failed: {error}")
             self.error = error
 
-    # Its end.
+    # The end of the program.
 
     def stop(self) -> None:
-        """Ask it to bring what it knows into the archive, as a signal does."""
+        """Ask the program to store what it has received and then end, as a signal does."""
         if not self.is_dead and not self.is_stopping:
             self.line("is to stop")
             self.is_stopping = True
             self.backup.stop()
 
     def kill(self) -> None:
-        """End it now; not by one of its threads."""
+        """Kill the program now; must not be called from one of its threads."""
         if not self.is_dead:
             self._end("killed")
 
     def kill_at_step(self, steps: int) -> None:
-        """Let it end before a call that changes its archive, after so many of these."""
+        """Kill the program before a call that changes its archive, after `steps` such calls."""
         self._steps_left = steps
 
     def spare(self) -> None:
-        """Let it live."""
+        """Revoke `kill_at_step`."""
         self._steps_left = None
 
     def count_step(self, what: str) -> None:
-        """Note a call that changes the archive; raises ProcessEnd if it ends there."""
+        """Count a call that changes the archive; raises ProcessEnd if the program dies there."""
         if self._steps_left is None or self.is_dead:
             return
         self._steps_left -= 1
         if self._steps_left < 0:
             self.is_dead = True
             self.line(f"killed before {what}")
-            # Its threads cannot be ended by one of them.
+            # A thread of the program cannot end the program's threads.
             self._world.after(0.0, self._end, "")
             raise ProcessEnd
 
@@ -181,31 +181,31 @@ class Program:
             thread.end()
         self._host.listener.ended(self)
 
-    # What it reports.
+    # Reports of the backup.
 
     def began(self, history: str, reason: str) -> None:
-        """Take that a history was begun."""
+        """Trace that a new history started."""
         self.line(f"begins history {history}: {reason}")
 
     def progress(self, received: int, remaining: int) -> None:
-        """Take how far a snapshot has come."""
+        """Ignore the progress of a snapshot."""
 
     def took(self, taken: Taken) -> None:
-        """Take a snapshot that counts."""
+        """Report a completed snapshot."""
         self.line(f"took {taken.name}, removed {len(taken.removed)}")
         self._host.listener.told(
             self, str(taken.name), taken.manifest.facts.revision, is_snapshot=True
         )
 
     def recorded(self, name: SegmentName, size: int) -> None:
-        """Take that changes are in the archive."""
+        """Report changes that are in the archive."""
         self.line(f"recorded {name}, {size} bytes")
         self._host.listener.told(self, str(name), name.last, is_snapshot=False)
 
     def failed(self, what: str, error: Exception) -> None:
-        """Take what failed, and will be tried again."""
+        """Trace a failure that will be retried."""
         self.line(f"{what} failed: {error}")
 
     def warned(self, text: str) -> None:
-        """Take what somebody should look at."""
+        """Trace a warning that an operator should read."""
         self.line(f"warns: {text}")

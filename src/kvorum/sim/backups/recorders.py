@@ -1,7 +1,7 @@
-"""Who makes backups: services beside the cluster, and the children of members.
+"""The services that run backup programs: beside the cluster, or as children of members.
 
-A service is started again whenever it has ended, as a timer or a supervisor does. A child begins
-with the process of its member, speaks to that alone, and is told to end when the member has ended.
+A service restarts its program whenever it has ended, as a timer or a supervisor does. A child
+starts with its member's process, calls only that member, and must stop when the member has ended.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from kvorum.sim.machine import Machine
 
 _DOWN_SECONDS = (0.02, 0.3, 1.5)
-"""How long a program is down, on average."""
+"""Average times for which a program is down; each restart uses one of them."""
 _STEPS_MAX = 25
 _RIGHT_CHANCE = 0.4
-"""That a clock which jumps is right afterwards."""
+"""Chance that a jump sets a clock to the right time."""
 _CHILD_SECONDS_MAX = 5.0
-"""How long a child may bring what it knows into the archive."""
+"""How long an orphaned child may still write to the archive before it is killed."""
 _LOOK_SECONDS = 0.1
 
 
 class Service(Listener):
-    """Programs that make backups into one archive, and what goes wrong with them."""
+    """Programs that make backups into one archive, and the faults injected into them."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Service(Listener):
         self._programs: list[Program] = []
         self._is_ending = False
         self._is_killed_when_taken = False
-        # Since when all is quiet, and the revision that must be backed up from then on.
+        # When faults ended, and the revision that backups must reach from then on.
         self._quiet_since: float | None = None
         self._least = 0
         self._has_taken = False
@@ -79,31 +79,31 @@ class Service(Listener):
 
     @property
     def has_backed_up(self) -> bool:
-        """Whether there is a snapshot since all is quiet, and everything up to then."""
+        """Whether a snapshot was taken since `finish`, and the archive reaches its revision."""
         return self._has_taken and self._keeper.is_complete(self._least)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the service."""
 
     def stop(self) -> None:
-        """Tell all programs to end, and start none."""
+        """Ask all programs to stop, and start no more."""
         self._is_ending = True
         for program in list(self._programs):
             program.stop()
 
     def resume(self) -> None:
-        """Begin again after `stop`."""
+        """Restart after `stop`."""
         self._is_ending = False
         self._quiet_since = None
         self.start()
 
     def close(self) -> None:
-        """End all programs: the run is over."""
+        """Kill all programs because the run is over."""
         self._is_ending = True
         self.kill()
 
     def finish(self, members: Sequence[int], least: int) -> None:
-        """Let what is backed up from now on count; the members are these."""
+        """From now on require a backup up to revision `least`, taken from these members."""
         self._least = least
         self._quiet_since = self._world.now
         self._has_taken = False
@@ -112,31 +112,31 @@ class Service(Listener):
                 addresses = [parse_endpoint(f"m{number}:2379") for number in members]
                 program.shell.set_endpoints(addresses)
 
-    # What programs report.
+    # Reports from programs.
 
     def told(self, program: Program, name: str, revision: int, *, is_snapshot: bool) -> None:
-        """Take that an object counts."""
+        """Handle a completed object."""
         self._keeper.told(program, name, revision, is_snapshot=is_snapshot)
         if is_snapshot:
             self._has_taken = True
             if self._is_killed_when_taken:
                 self._is_killed_when_taken = False
-                # The log has not been flushed since.
+                # This kills the program before it has flushed its log again.
                 seconds = self._random.uniform(0.0, self._options.log_seconds)
                 self._world.after(seconds, program.kill)
 
     def ended(self, program: Program) -> None:
-        """Take that a program has ended."""
+        """Handle the end of a program."""
         self._programs.remove(program)
         self._keeper.ended(program)
 
-    # What goes wrong.
+    # Faults.
 
     def disturb(self, until: float, gap: float) -> None:
-        """Let something go wrong with its processes up to a moment."""
+        """Inject faults into the programs' processes until a moment."""
 
     def fail(self) -> None:
-        """Let a program end, somehow and somewhere."""
+        """Make a program end, in a random way at a random point."""
         if not self._programs:
             return
         random = self._random
@@ -158,10 +158,10 @@ class Service(Listener):
             program.kill()
 
     def jump(self) -> None:
-        """Let a clock jump, by hours or back to what it should be."""
+        """Make a clock jump, by hours or back to the right time."""
 
     def calm_down(self) -> None:
-        """Let nothing go wrong any more."""
+        """Stop injecting faults."""
         self._is_killed_when_taken = False
         for program in self._programs:
             program.spare()
@@ -175,7 +175,7 @@ class Service(Listener):
 
 
 class Recorder(Service):
-    """A program beside the cluster, started again and again: one that goes on, or one for once."""
+    """A program beside the cluster, restarted whenever it ends; it runs on, or makes one backup."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class Recorder(Service):
             self._clock.offset = self._random.uniform(*CLOCK_JUMP)
 
     def start(self) -> None:
-        """Begin soon."""
+        """Start the program soon."""
         self._world.after(self._random.uniform(0.1, 1.0), self._begin)
 
     def _begin(self) -> None:
@@ -216,7 +216,7 @@ class Recorder(Service):
         self._programs.append(program)
 
     def ended(self, program: Program) -> None:
-        """Start the next one."""
+        """Restart the program, unless a single backup succeeded since `finish`."""
         super().ended(program)
         quiet = self._quiet_since
         if program.has_succeeded and quiet is not None and program.began_at >= quiet:
@@ -228,36 +228,36 @@ class Recorder(Service):
 
     @property
     def has_backed_up(self) -> bool:
-        """Whether one that makes one backup has done so, or the others are where they should be."""
+        """Whether a single backup has succeeded, or the archive is as complete as required."""
         return self._has_succeeded or super().has_backed_up
 
     def finish(self, members: Sequence[int], least: int) -> None:
-        """Let what is backed up from now on count."""
+        """From now on require a backup up to revision `least`, taken from these members."""
         super().finish(members, least)
         self._has_succeeded = False
         self._world.after(0.0, self._begin)
 
     def disturb(self, until: float, gap: float) -> None:
-        """Let its process stand still, and be cut off, now and then."""
+        """Pause and partition the program's process at random, until a moment."""
         if gap:
             self._process.disturb(until, gap)
 
     def cut_off(self, seconds: float) -> None:
-        """Let nothing reach it for so long."""
+        """Partition the program from all members for this many seconds."""
         self._process.cut_until = self._world.now + seconds
 
     def jump(self) -> None:
-        """Let its clock jump."""
+        """Make the program's clock jump."""
         self._jumped(self._clock)
 
     def calm_down(self) -> None:
-        """Let nothing go wrong any more; its clock is right."""
+        """Stop injecting faults and correct the clock."""
         super().calm_down()
         self._clock.offset = 0.0
 
 
 class _Socket:
-    """A cluster as a child has it: its member's process, and nobody else."""
+    """A child's view of the cluster: only its own member's process."""
 
     def __init__(self, cluster: Cluster, machine: Machine) -> None:
         self._cluster = cluster
@@ -265,7 +265,7 @@ class _Socket:
         self._incarnation = machine.incarnation
 
     def front(self, number: int) -> Front | None:
-        """Return the process, for as long as it is there."""
+        """Return the member's front while its process is still the same."""
         front = self._cluster.front(number)
         return front if self._machine.incarnation == self._incarnation else None
 
@@ -274,18 +274,18 @@ class _Socket:
 
 
 class Children(Service):
-    """The children of members, which make backups while their member leads."""
+    """The child processes of members, which make backups while their member leads."""
 
     def __init__(
         self, threads: Threads, cluster: Cluster, place: Place, keeper: Keeper, options: Options
     ) -> None:
         super().__init__(threads, cluster, place, keeper, options, "members")
         self._clocks: dict[int, Clock] = {}
-        # Those whose members run.
+        # The children of running members, by machine and incarnation.
         self._born: dict[tuple[int, int], Program] = {}
 
     def start(self) -> None:
-        """Begin to look after members."""
+        """Start to follow the members' processes."""
         self._look()
 
     def _look(self) -> None:
@@ -308,7 +308,7 @@ class Children(Service):
         self._world.after(_LOOK_SECONDS, self._look)
 
     def _orphaned(self, program: Program) -> None:
-        """End the child of a member that has ended, with its machine or by itself."""
+        """End the child of a member whose process ended, alone or with its machine."""
         if self._random.random() < 0.3:
             program.kill()
         else:
@@ -333,17 +333,17 @@ class Children(Service):
         return program
 
     def finish(self, members: Sequence[int], least: int) -> None:
-        """Let what is backed up from now on count."""
+        """From now on require a backup up to revision `least`; children keep their one member."""
         del members
         super().finish((), least)
 
     def jump(self) -> None:
-        """Let the clock of a member's machine jump."""
+        """Make the clock of a member's machine jump."""
         if self._clocks:
             self._jumped(self._random.choice(list(self._clocks.values())))
 
     def calm_down(self) -> None:
-        """Let nothing go wrong any more; clocks are right."""
+        """Stop injecting faults and correct all clocks."""
         super().calm_down()
         for clock in self._clocks.values():
             clock.offset = 0.0

@@ -1,4 +1,4 @@
-"""What carries the calls of a program's client with threads: `ThreadedClient` on virtual time."""
+"""The shell of a program's threaded client on virtual time: `ThreadedClient`'s stand-in."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LEFT_OUT = ("kvorum.backup.s3", "kvorum.backup.child")
-"""They need a network and a process of their own."""
+"""Modules that need a network or a process of their own."""
 
 
 class ThreadedShell:
@@ -46,11 +46,11 @@ class ThreadedShell:
         self.watching = self._engine.watching
 
     def turn(self) -> Engine:
-        """Touch the core."""
+        """Return a context in which the caller may use the core."""
         return self._engine
 
     def call(self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None) -> bytes:
-        """Make a call and wait for its answer; raises what it ended with instead."""
+        """Make a call and return its answer; raises the call's error."""
         waiter = Waiter()
         with self.turn():
             call = self.core.start(rpc, message, seconds_max, waiter.answered, at)
@@ -65,39 +65,39 @@ class ThreadedShell:
         raise waiter.answer
 
     def wait(self, waiter: Waiter, until: float = FOREVER) -> None:
-        """Return when a waiter was woken, or at that moment."""
+        """Return when a waiter is woken, or at moment `until`."""
         thread, world = self._threads.current, self._threads.world
         waiter.thread = thread
         while not waiter.is_done and world.now < until:
             thread.park(until)
 
     def start_reading(self) -> None:
-        """Read even if no call waits, as is done here anyway."""
+        """Do nothing: this shell reads even if no call waits."""
 
     def hold(self, call: int, *, is_held: bool) -> None:
-        """Let the server send what it likes: snapshots are short here."""
+        """Do nothing: simulated snapshots are too short for back-pressure."""
 
     def work(self, function: Callable[[], T]) -> T:
-        """Do something that may take a while."""
+        """Run a function that may take a while."""
         return function()
 
     def set_endpoints(self, addresses: Sequence[Address]) -> None:
-        """Use other endpoints from now on."""
+        """Replace the client's endpoints."""
         with self.turn():
             self.core.set_endpoints(addresses)
 
     def close(self) -> None:
-        """End everything."""
+        """Close the core and its connections."""
         self._engine.close()
 
     @property
     def connections(self) -> tuple[int, int]:
-        """How many connections there were, and how many were lost."""
+        """The numbers of connections made and lost."""
         return self._engine.connections.connected, self._engine.connections.lost
 
 
 class ThreadedSimClient(Client):
-    """The library's client for threads on such a shell."""
+    """The library's client for threads on a `ThreadedShell`."""
 
     def __init__(self, shell: ThreadedShell, timeout: float) -> None:
         self.shell = cast("Any", shell)
@@ -107,14 +107,14 @@ class ThreadedSimClient(Client):
 
 
 def modules() -> list[ModuleType]:
-    """Return the modules that make backups."""
+    """Return the modules of `kvorum.backup` that run in the simulation."""
     found = walk_packages(backup.__path__, "kvorum.backup.")
     return [import_module(each.name) for each in found if each.name not in _LEFT_OUT]
 
 
 @contextmanager
 def threads_installed(threads: Threads, constants: dict[str, object]) -> Iterator[None]:
-    """Let backups run on these threads in the block, and have these constants, where they are."""
+    """Within the block, run backups on these threads and with these values for constants."""
     chance = threads.world.stream("backups")
     names = {"time": time, "Event": Event, "Thread": Thread, "token_hex": token_hex}
     stand_ins = threads.stand_ins() | {"token_hex": lambda size: chance.randbytes(size).hex()}

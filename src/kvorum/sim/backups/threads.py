@@ -1,7 +1,7 @@
 """Threads of simulated programs: each has a stack of its own, and they run one at a time.
 
-A thread that waits gives the stack of the run back and goes on in an event of the world, so code
-that blocks runs as it is. Which program the running thread belongs to decides what the clock shows.
+A thread that waits returns control to the run and continues in a later event of the world, so
+blocking code runs unchanged. The clocks show the time of the running thread's program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvorum.sim.world import World
 
 STEPS_MAX = 2000
-"""A thread that goes on so often at one moment gets nowhere."""
+"""A thread that runs more often than this at one moment makes no progress."""
 
 
 class SimThread:
@@ -32,7 +32,7 @@ class SimThread:
     def __init__(self, threads: Threads, program: Program, call: Callable[[], object]) -> None:
         self._threads = threads
         self._stack = Stepped(call)
-        # How often it has waited: a wake that comes late belongs to an earlier wait.
+        # Counts the waits: a wake-up that arrives late belongs to an earlier wait.
         self._epoch = 0
         self._steps = 0
         self._steps_at = -1.0
@@ -42,11 +42,11 @@ class SimThread:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its function has returned."""
+        """Whether the thread's function has returned."""
         return self._stack.has_ended
 
     def park(self, until: float = inf) -> None:
-        """Wait until it is woken, or until a moment; for the thread itself."""
+        """Wait for `wake` or until a moment; only the thread itself may call this."""
         world = self._threads.world
         self._epoch += 1
         self.is_parked = True
@@ -55,12 +55,12 @@ class SimThread:
         self._stack.pause()
 
     def wake(self) -> None:
-        """Let it go on soon if it waits."""
+        """Continue the thread soon if it waits."""
         if self.is_parked:
             self._threads.world.after(0.0, self._resume, self._epoch)
 
     def end(self) -> None:
-        """End it where it waits: its process has ended."""
+        """End the thread where it waits, because its process has ended."""
         if not self.has_ended:
             self._threads.run(self, lambda: self._stack.end(ProcessEnd()))
 
@@ -85,7 +85,7 @@ class SimThread:
 
 
 class Threads:
-    """The threads of all programs of a run; `current` is the one that runs."""
+    """The threads of all programs of a run; `current` is the running one."""
 
     __slots__ = ("_current", "world")
 
@@ -95,12 +95,12 @@ class Threads:
 
     @property
     def current(self) -> SimThread:
-        """The thread that runs; there is one wherever something waits."""
+        """The running thread; code that waits always runs in one."""
         assert self._current is not None, "only a thread of a program can wait"
         return self._current
 
     def run(self, thread: SimThread, step: Callable[[], object]) -> None:
-        """Let a thread go on until it waits again."""
+        """Run a thread until it waits again."""
         before, self._current = self._current, thread
         try:
             step()
@@ -108,17 +108,17 @@ class Threads:
             self._current = before
 
     def sleep(self, seconds: float) -> None:
-        """Let the running thread wait for so long."""
+        """Make the running thread wait for this many seconds."""
         until = self.world.now + seconds
         while self.world.now < until:
             self.current.park(until)
 
     def offset(self) -> float:
-        """Return by how much the clock of the running program is off."""
+        """Return by how many seconds the running program's clock is off."""
         return 0.0 if self._current is None else self._current.program.clock.offset
 
     def stand_ins(self) -> dict[str, object]:
-        """Return what stands in for Python's clocks, events and threads, by their usual names."""
+        """Return stand-ins for Python's clocks, events and threads, by their usual names."""
         threads = self
 
         class Clock:
@@ -126,7 +126,7 @@ class Threads:
 
             @staticmethod
             def time() -> float:
-                """Return the wall clock of the program."""
+                """Return the wall clock of the running program."""
                 return UNIX_SECONDS + threads.world.now + threads.offset()
 
             @staticmethod
@@ -135,28 +135,28 @@ class Threads:
                 return threads.world.now
 
         class Event:
-            """As `threading.Event`."""
+            """A stand-in for `threading.Event`."""
 
             def __init__(self) -> None:
                 self._is_set = False
                 self._waiting: list[SimThread] = []
 
             def is_set(self) -> bool:
-                """Return whether it was set."""
+                """Return whether the event is set."""
                 return self._is_set
 
             def set(self) -> None:
-                """Set it, and let everybody go on who waits for it."""
+                """Set the event and wake all waiting threads."""
                 self._is_set = True
                 for each in self._waiting:
                     each.wake()
 
             def clear(self) -> None:
-                """Let it be as before it was set."""
+                """Reset the event."""
                 self._is_set = False
 
             def wait(self, timeout: float | None = None) -> bool:
-                """Wait until it is set, or for so long."""
+                """Wait until the event is set, or until the timeout."""
                 world, thread = threads.world, threads.current
                 until = inf if timeout is None else world.now + timeout
                 self._waiting.append(thread)
@@ -168,7 +168,7 @@ class Threads:
                 return self._is_set
 
         class Thread:
-            """As `threading.Thread`."""
+            """A stand-in for `threading.Thread`."""
 
             def __init__(
                 self, *, target: Callable[[], object], name: str = "", daemon: bool = False
@@ -178,7 +178,7 @@ class Threads:
                 del name, daemon
 
             def start(self) -> None:
-                """Run it in the program that runs now."""
+                """Start a thread in the running program."""
 
                 def work() -> None:
                     self._target()
@@ -187,14 +187,14 @@ class Threads:
                 threads.current.program.start_thread(work)
 
             def join(self) -> None:
-                """Wait until it has ended."""
+                """Wait until the thread has ended."""
                 self._ended.wait()
 
         return {"time": Clock, "Event": Event, "Thread": Thread}
 
 
 class Waiter:
-    """Something that a thread waits for; as that of `kvorum.client.threads`."""
+    """One wait of a thread, as `Waiter` in `kvorum.client.threads`."""
 
     __slots__ = ("answer", "is_done", "thread")
 
@@ -204,12 +204,12 @@ class Waiter:
         self.thread: SimThread | None = None
 
     def answered(self, answer: bytes | KvorumError) -> None:
-        """Take an answer, and wait no longer."""
+        """Store an answer and end the wait."""
         self.answer = answer
         self.wake()
 
     def wake(self) -> None:
-        """Wait no longer."""
+        """End the wait."""
         self.is_done = True
         if self.thread is not None:
             self.thread.wake()

@@ -1,6 +1,6 @@
-"""Clients of the library in a run: production's core, watches, leases and recipes on virtual time.
+"""Library clients in a run: production's core, watches, leases and recipes on virtual time.
 
-`connections` carries the core's calls to members, `shell` stands where a loop or threads stand in
-production, `process` pauses it and cuts it off. What users do is in `clients`, `watchers` and
-`holders`; `checks` judges what they took for theirs, and `fleet` is all of them.
+`connections` carries the core's calls to members, `shell` replaces production's loop or threads,
+and `process` pauses and partitions a client. `clients`, `watchers` and `holders` play the users;
+`checks` judges the leases and locks they claimed, and `fleet` holds all of them.
 """

@@ -1,7 +1,7 @@
-"""What users of the library took for theirs was theirs: locks, and keys with a lease.
+"""Check the claims of library users: the locks and leased keys that they believed to hold.
 
-A user may rely on a lease until the moment that the library names, and on a lock as long; so until
-then its key must be there. Who holds a lock later has a greater fencing number.
+A user may rely on a lease until the moment that the library reports, and on a lock for as long; so
+the key must exist until then. Each later holder of a lock has a greater fencing number.
 """
 
 from collections.abc import Sequence
@@ -19,27 +19,27 @@ FENCED = "fencing numbers grow"
 
 @dataclass(slots=True)
 class Claim:
-    """That a key is a user's, from when to when."""
+    """A user's belief that it holds a key, from one moment to another."""
 
     name: bytes
-    """The lock that it stands for; empty for a key that only has a lease."""
+    """The lock that the key stands for; empty for a key that only has a lease."""
     holder: str
     key: bytes
     fencing: int
     """The revision that created the key."""
     record: Record
-    """The call whose answer made it so."""
+    """The call whose answer gave the key to the user."""
     since: float
     until: float
 
     @property
     def hold(self) -> Hold:
-        """The same for the check of all locks."""
+        """The claim as input for the check of all locks."""
         return Hold(self.name, self.holder, self.record, self.since, self.until)
 
 
 def check_claims(history: History, claims: Sequence[Claim]) -> None:
-    """Require that the key of every claim was there as long as that was relied on."""
+    """Require that the key of every claim existed for as long as its holder relied on it."""
     ends = _ends(history)
     for claim in claims:
         found = history.at(claim.key, claim.fencing)
@@ -64,7 +64,7 @@ def check_claims(history: History, claims: Sequence[Claim]) -> None:
 
 
 def _ends(history: History) -> dict[bytes, list[tuple[int, float]]]:
-    """Return when keys were deleted: by which revisions, and when those were first applied."""
+    """Return when keys were deleted: the revisions, and when a member first applied them."""
     ends: dict[bytes, list[tuple[int, float]]] = {}
     for main in sorted(history.effects):
         for revision, kv in history.effects[main]:

@@ -1,6 +1,6 @@
-"""Users of the library that ask one thing after the other: the requests of etcd's shape.
+"""Library users that make one request after the other, in the shape of etcd's requests.
 
-The library makes reads again by itself; a write of unknown outcome is never sent again by its user.
+The library retries reads; a user never repeats a write whose outcome is unknown.
 """
 
 from random import Random
@@ -28,7 +28,7 @@ _TIMEOUTS = (0.3, 1.0, 5.0)
 
 
 class LibraryClient:
-    """One user of the library, busy until it is told to stop."""
+    """One library user; it makes requests until it is stopped."""
 
     __slots__ = ("_random", "_requests", "_shape", "_think", "_world", "is_stopped", "shell")
 
@@ -44,7 +44,7 @@ class LibraryClient:
         self.is_stopped = False
 
     async def run(self) -> None:
-        """Ask one thing after the other."""
+        """Make one request after the other."""
         random, world = self._random, self._world
         await self.shell.sleep(random.uniform(0.0, 0.5))
         for _ in range(self._requests):
@@ -52,7 +52,7 @@ class LibraryClient:
             if self.is_stopped:
                 return
             if isinstance(asked.request, LeaseKeepAliveRequest):
-                # Leases are kept alive by holders.
+                # Only holders keep leases alive.
                 continue
             if isinstance(asked.request, LeaseGrantRequest):
                 asked.request.ID = random.getrandbits(62) + 1
@@ -66,7 +66,7 @@ class LibraryClient:
 
 
 def rpc_of(asked: Asked) -> Rpc:
-    """Return the call of a request, as the library chooses it."""
+    """Return the RPC that the library chooses for a request."""
     request = asked.request
     if isinstance(request, TxnRequest):
         return operations.txn_operation(request).rpc

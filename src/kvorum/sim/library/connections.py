@@ -1,8 +1,8 @@
-"""What carries the calls of a library's core to members: `kvorum.client.interface.Transport`.
+"""Simulated connections for the calls of a library's core, as `kvorum.client.interface.Transport`.
 
-A connection breaks with the process at its other end, by chance, or because its client is cut off;
-then all of its calls end. What a client sends while it is cut off leaves later, in order, and what
-arrives while it cannot read is taken later, in order.
+A connection breaks with the process at its other end, at random, or because its client is
+partitioned; then all of its calls end. While a client is partitioned its output waits, and while it
+cannot read its input waits; both keep their order.
 """
 
 from collections import deque
@@ -23,9 +23,9 @@ from kvorum.sim.world import World
 
 CONNECT_SECONDS_MAX = 5.0
 _BREAK_CHANCE = 0.5
-"""That a call whose answer is lost takes its connection with it; and that a cut breaks it."""
+"""Chance that a lost answer breaks its connection, and that a partition does."""
 _STREAMS = (rpcs.RANGE_STREAM.path, rpcs.SNAPSHOT.path)
-"""One request, and as many messages as there are."""
+"""Calls with one request and many responses."""
 _READ_METADATA = ("token", "hasleader", "client-api-version")
 
 Deed = tuple[Callable[..., None], tuple[Any, ...]]
@@ -47,7 +47,7 @@ class _Connection:
 
 
 class _Call:
-    """A call, by its number here and by that in the cluster, once it has left."""
+    """A call; `there` is its number in the cluster, None until it has left."""
 
     __slots__ = ("connection", "is_stream", "number", "there")
 
@@ -59,7 +59,7 @@ class _Call:
 
 
 class Connections:
-    """The connections of one core."""
+    """The connections of one core, as its transport."""
 
     __slots__ = (
         "_calls",
@@ -87,7 +87,7 @@ class Connections:
         runs_at: Callable[[], float],
         settle: Callable[[], None],
     ) -> None:
-        """Let `settle` be called whenever the core was told something."""
+        """Make the transport; it calls `settle` after each input to the core."""
         self._world = world
         self._cluster = cluster
         self._process = process
@@ -102,10 +102,10 @@ class Connections:
         self.connected = 0
         self.lost = 0
 
-    # What the core asks for.
+    # Requests of the core.
 
     def connect(self, endpoint: int) -> None:
-        """Connect soon; when the client is no longer cut off, if that is in time."""
+        """Connect soon, or after the partition unless that exceeds the connect timeout."""
         world = self._world
         attempt = self._connecting[endpoint] = self._connecting.get(endpoint, 0) + 1
         arrival = world.now + self._random.uniform(*CLIENT_DELAY)
@@ -116,7 +116,7 @@ class Connections:
             world.at(arrival, self._connected, endpoint, attempt, False)
 
     def disconnect(self, endpoint: int) -> None:
-        """Give a connection up."""
+        """Close a connection or stop connecting."""
         self._connecting[endpoint] = self._connecting.get(endpoint, 0) + 1
         connection = self._current.pop(endpoint, None)
         if connection is not None:
@@ -125,7 +125,7 @@ class Connections:
     def start(
         self, call: int, endpoint: int, path: str, metadata: Metadata, message: bytes, ends: bool
     ) -> None:
-        """Begin a call."""
+        """Start a call."""
         connection = self._current[endpoint]
         is_stream = not ends or path in _STREAMS
         made = self._calls[call] = connection.calls[call] = _Call(call, connection, is_stream)
@@ -133,31 +133,31 @@ class Connections:
         self._depart(connection, self._begin, made, path, fields, message)
 
     def send(self, call: int, message: bytes) -> None:
-        """Send a message more."""
+        """Send another message of a call."""
         found = self._calls.get(call)
         if found is not None:
             self._depart(found.connection, self._send, found, message)
 
     def cancel(self, call: int) -> None:
-        """Break a call off."""
+        """Cancel a call."""
         found = self._calls.pop(call, None)
         if found is not None:
             del found.connection.calls[call]
             self._depart(found.connection, self._hang_up, found)
 
     def close(self) -> None:
-        """Break all connections: the process ends."""
+        """Break all connections because the process ends."""
         self.is_closed = True
         self._current.clear()
         for call in list(self._calls.values()):
             self._lose(call.connection, "the client is closed")
 
     def break_all(self) -> None:
-        """Let all connections break."""
+        """Break all connections."""
         for connection in list(self._current.values()):
             self._lose(connection, "connection reset by peer")
 
-    # On the way to members.
+    # To members.
 
     def _connected(self, endpoint: int, attempt: int, is_late: bool) -> None:
         if self.is_closed or self._connecting.get(endpoint) != attempt:
@@ -178,7 +178,7 @@ class Connections:
         self._settle()
 
     def _depart(self, connection: _Connection, deed: Callable[..., None], *arguments: Any) -> None:
-        """Let something leave, after what waits for that already."""
+        """Run `deed` when output can leave, after the output that already waits."""
         is_first = not connection.outgoing
         if is_first and self._process.cut_until <= self._world.now:
             deed(*arguments)
@@ -198,7 +198,7 @@ class Connections:
             deed(*arguments)
 
     def _notice(self, connection: _Connection) -> None:
-        """Notice that nothing comes back any more."""
+        """Close a connection because the server no longer answers."""
         if not self._process.later(self._runs_at, self._notice, connection):
             self._lose(connection, "the server is silent")
 
@@ -208,7 +208,7 @@ class Connections:
             return
         machine = connection.machine
         if machine.incarnation != connection.incarnation or machine.is_dead:
-            # There is another process by now, which knows nothing of this connection.
+            # The machine runs another process by now, which does not know this connection.
             delay = self._random.uniform(*CLIENT_DELAY)
             self._world.after(delay, self._arrive, connection, self._reset, connection)
             return
@@ -229,13 +229,13 @@ class Connections:
         if call.there is not None:
             self._cluster.hang_up(call.connection.machine.number, call.there)
 
-    # What comes back.
+    # From members.
 
     def _readable_at(self) -> float:
         return max(self._runs_at(), self._process.hears_at())
 
     def _arrive(self, connection: _Connection, deed: Callable[..., None], *arguments: Any) -> None:
-        """Take what has come, after what waits for that already."""
+        """Run `deed` when the client can read, after the input that already waits."""
         if connection.is_lost:
             return
         is_first = not connection.incoming
@@ -294,7 +294,7 @@ class Connections:
         self._lose(connection, "connection reset by peer")
 
     def _go_away(self, connection: _Connection) -> None:
-        """Make no more calls by a connection; those that there are go on."""
+        """Start no more calls on a connection; its open calls continue."""
         if self._current.get(connection.endpoint) is connection:
             del self._current[connection.endpoint]
             self._core.now = self._process.clock()

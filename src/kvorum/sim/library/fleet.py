@@ -1,4 +1,4 @@
-"""All clients of the library in a run, and what of them the seed decides."""
+"""All library clients of a run, and the options that the seed draws for them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,33 +26,33 @@ from kvorum.sim.workloads import Workload
 from kvorum.sim.world import World
 
 CHANCE = 0.26
-"""Of runs without users; a fifth of all."""
+"""Chance that a run without users has library clients; this makes a fifth of all runs."""
 CALM_CHANCE = 0.25
 FIRST_NUMBER = 4000
-"""Clients of the library are numbered from here on in the records."""
+"""The records number library clients from here on."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Library:
-    """What clients of the library there are, and what goes wrong with them."""
+    """The library clients of a run, and the faults they get."""
 
     clients: int
     watchers: int
     holders: int
     disturb_gap: float
-    """Average time between two troubles of a client's process."""
+    """Average time between two faults of a client's process."""
     sync_share: float
-    """How many ask the cluster for its members now and then."""
+    """Share of the clients that refresh their endpoints from the member list."""
     kept_events_max: int
-    """How many events a watch keeps that nobody takes."""
+    """How many untaken events a watch keeps."""
     fragment_bytes_max: int
-    """How long a response of a watch is before it comes in pieces."""
+    """Size above which a watch response is split into fragments."""
     is_calm: bool
-    """Whether nothing goes wrong with members: elections give leases more time."""
+    """Whether members get no faults: each election would extend the leases."""
 
 
 def draw_library(random: Random) -> Library | None:
-    """Return what clients of the library there are; None, as mostly, if there are none."""
+    """Draw a run's library clients; None, as for most runs, if it has none."""
     if random.random() >= CHANCE:
         return None
     return Library(
@@ -68,7 +68,7 @@ def draw_library(random: Random) -> Library | None:
 
 
 class Fleet:
-    """The clients of the library in a run."""
+    """The library clients of a run."""
 
     __slots__ = (
         "_asks",
@@ -93,7 +93,7 @@ class Fleet:
         asks: Callable[[str], Sequence[int]],
         suspensions: Suspensions | None,
     ) -> None:
-        """Make clients; `asks` says whom one with a name asks at first, members or proxies."""
+        """Make the clients; `asks` returns the first targets, members or proxies, for a name."""
         self._world = world
         self._cluster = cluster
         self._library = library
@@ -135,7 +135,7 @@ class Fleet:
         return shell
 
     def start(self) -> None:
-        """Let all begin."""
+        """Start all clients and their faults."""
         until = self._cluster.nemesis.peace_at
         for shell in self.shells:
             process = shell.process
@@ -153,7 +153,7 @@ class Fleet:
             self._tasks.append(Task(self._world, watcher.shell.process, watcher.run()))
 
     def stop(self) -> None:
-        """Let all but those that watch ask for nothing more, and end their processes."""
+        """Stop all clients except watchers, and end their processes."""
         for client in self.clients:
             client.is_stopped = True
             client.shell.end()
@@ -163,22 +163,22 @@ class Fleet:
             leaser.stop()
 
     def close(self) -> None:
-        """End what is left when the run is over."""
+        """End the remaining tasks because the run is over."""
         for task in self._tasks:
             task.end()
 
     @property
     def holds(self) -> list[Hold]:
-        """The locks that they believe to have held."""
+        """The locks that the holders claim to have held."""
         return [claim.hold for holder in self.holders for claim in holder.claims if claim.name]
 
     def check(self, history: History) -> None:
-        """Judge what they believed."""
+        """Check the holders' claims and the leasers' reads against the history."""
         check_claims(history, [claim for holder in self.holders for claim in holder.claims])
         check_reads(history, [read for leaser in self.leasers for read in leaser.reads])
 
     def counts(self) -> dict[str, int]:
-        """Return how much happened, by kind."""
+        """Return how often each kind of event happened."""
         connections = [shell.connections for shell in self.shells]
         counts = {
             "connections of the library": sum(each[0] for each in connections),
@@ -195,7 +195,7 @@ class Fleet:
 
 @contextmanager
 def library_installed(world: World, library: Library | None) -> Iterator[None]:
-    """Let the library, and watches of members, be as a run wants them in the block."""
+    """Apply the run's clocks and limits to the library and to members' watches in the block."""
     if library is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Users of the library that hold locks and keep leases alive, and believe what it tells them."""
+"""Library users that hold locks and keep leases alive, and claim what the library reports."""
 
 from random import Random
 
@@ -18,15 +18,15 @@ from kvorum.sim.world import World
 LOOK_SECONDS = 0.2
 KEPT_PREFIX = b"kept/"
 _TIMEOUTS = (0.5, 3.0, None)
-"""How long a lock is waited for."""
+"""Timeouts for acquiring a lock."""
 _HELD_SECONDS = (1.0, 8.0)
-"""How long something is held, on average."""
+"""Average times for which a user holds a lock or lease."""
 _SILENT_CHANCE = 0.4
 _CANCEL_CHANCE = 0.2
 
 
 class Holder:
-    """One user that wants a lock, or a key as long as it lives."""
+    """One user that repeatedly acquires a lock, or keeps a key with a lease."""
 
     __slots__ = (
         "_client",
@@ -46,7 +46,7 @@ class Holder:
         self._random: Random = world.stream(f"holder {number}")
         self._wants_lock = self._random.random() < 0.6
         low, high = workload.lease_seconds
-        # Shorter ones end within a run.
+        # Leases with longer times would not end within a run.
         self._lease_seconds = (low, min(high, low + 2))
         self.claims: list[Claim] = []
         self.is_stopped = False
@@ -56,7 +56,7 @@ class Holder:
         return self.shell.process.name
 
     async def run(self) -> None:
-        """Hold something, again and again."""
+        """Hold a lock or a lease, again and again."""
         random = self._random
         await self.shell.sleep(random.uniform(0.0, 1.0))
         while not self.is_stopped:
@@ -73,7 +73,7 @@ class Holder:
             await self.shell.sleep(random.uniform(0.0, 0.3))
 
     def stop(self) -> None:
-        """Want nothing more; the process ends, and leases run out."""
+        """Stop the user and end its process, so that its leases expire."""
         self.is_stopped = True
         self.shell.end()
 
@@ -103,7 +103,7 @@ class Holder:
         ends_at = self._ends_at(session.ttl)
 
         def look() -> bool:
-            """Return whether the lock is held; then it is relied on, now and until its end."""
+            """Return whether the lock is held; if so, extend the claim to its lease's end."""
             is_held = lock.is_held
             if is_held:
                 until = self.shell.process.world_moment(session._kept.lives_until)
@@ -115,7 +115,7 @@ class Holder:
             await self.shell.sleep(random.uniform(0.0, LOOK_SECONDS))
             self._check_lost(session._kept, session.id)
         if shared is None and lock.is_held and random.random() < 0.2:
-            # It lives on until its time is over, and may be relied on as long.
+            # The lock stays until its lease expires, and the claim covers that time.
             look()
             session.orphan()
             return
@@ -125,7 +125,7 @@ class Holder:
         await lock.release()
 
     async def _acquire(self, lock: AsyncLock) -> None:
-        """Wait for the lock; some lose their patience, as tasks that are cancelled do."""
+        """Acquire the lock; some attempts are cancelled, as tasks can be."""
         random = self._random
         timeout = random.choice(_TIMEOUTS)
         if random.random() >= _CANCEL_CHANCE:
@@ -141,7 +141,7 @@ class Holder:
     # Leases.
 
     async def _keep(self) -> None:
-        """Have a key with a lease, for a while."""
+        """Keep a key with a lease for a while."""
         random, world, client = self._random, self._world, self._client
         lease = await client.lease(random.randint(*self._lease_seconds))
         key = KEPT_PREFIX + b"%x" % lease.id
@@ -156,7 +156,7 @@ class Holder:
         ends_at = self._ends_at(lease.ttl)
 
         def look() -> bool:
-            """Return whether the lease lives; then its key is relied on until its end."""
+            """Return whether the lease lives; if so, extend the claim on its key to its end."""
             until = self._lives_until(lease)
             lives = lease.lost is None and world.now < until
             if lives:
@@ -176,15 +176,15 @@ class Holder:
             await lease.revoke()
 
     def _lives_until(self, lease: AsyncLease) -> float:
-        """Return until when a lease lives by what its client knows, as a moment of the world."""
+        """Return the world's time at which the client considers a lease expired."""
         kept = lease._kept
         moment = lease.asked_at + lease.ttl if kept is None else kept.lives_until
         return self.shell.process.world_moment(moment)
 
     def _ends_at(self, ttl: int) -> float:
-        """Return until when something is held whose lease lives so long without a renewal.
+        """Return when to release a lock or lease that lives `ttl` seconds after a renewal.
 
-        Often that is until nobody can be asked any more, and a while longer.
+        With `_SILENT_CHANCE` the process falls silent meanwhile, often for longer than `ttl`.
         """
         random, world = self._random, self._world
         if random.random() >= _SILENT_CHANCE:
@@ -195,7 +195,7 @@ class Holder:
         return world.now + begins + deaf + cut
 
     def _check_lost(self, kept: Kept, lease: int) -> None:
-        """Require that nobody is told that a lease has ended which must live."""
+        """Require that the library reports no lease as expired before its promised end."""
         if kept.error is not None and "has ended" in str(kept.error):
             lost_at = self._world.now
             if lost_at < self.shell.process.world_moment(kept.lives_until):

@@ -1,6 +1,6 @@
-"""Users of the library that own the keys they read, and so read them without a call.
+"""Library users that own the keys they read, and therefore read them without a call.
 
-They share a few keys, and write them past their owners, who have to give them up first.
+They share a few keys, and write keys that others own, which forces the owners to give them up.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _TIMEOUTS = (0.5, 2.0)
 
 @dataclass(slots=True)
 class Read:
-    """One read of a key, and the revision that it found; 0 if there was no key."""
+    """One read of a key, and the revision it returned; 0 if the key did not exist."""
 
     reader: str
     key: bytes
@@ -38,7 +38,7 @@ class Read:
 
 
 class Leaser:
-    """One leasing client, busy until it is told to stop."""
+    """One leasing client; it reads and writes until it is stopped."""
 
     __slots__ = ("_client", "_random", "_ttl", "_world", "is_stopped", "reads", "shell")
 
@@ -53,7 +53,7 @@ class Leaser:
         self.is_stopped = False
 
     async def run(self) -> None:
-        """Read and write, one key after the other."""
+        """Read and write random keys."""
         random = self._random
         leased = self._client.leasing(OWNERS, ttl=self._ttl)
         self.shell.process.on_resume = lambda: self._look(leased)
@@ -77,12 +77,12 @@ class Leaser:
             await self.shell.sleep(random.uniform(0.0, 0.3))
 
     def stop(self) -> None:
-        """Read nothing more; the process ends."""
+        """Stop reading and end the process."""
         self.is_stopped = True
         self.shell.end()
 
     def _look(self, leased: AsyncClient) -> None:
-        """Read all keys, before anything else happens in the process."""
+        """Read all keys before anything else runs in the resumed process."""
         for key in KEYS:
             Task(self._world, self.shell.process, self._look_at(leased, key), at_once=True)
 
@@ -106,14 +106,14 @@ class Leaser:
 
 
 def check_reads(history: History, reads: Sequence[Read]) -> None:
-    """Require that nobody read a key as it no longer was when they began to ask."""
+    """Require that no read returned a state older than the key had when the read started."""
     changes: dict[bytes, list[tuple[int, float, bool]]] = {key: [] for key in KEYS}
     for main in sorted(history.effects):
         for revision, kv in history.effects[main]:
             if (key := key_of(kv)) in changes:
                 changes[key].append((main, history.first_seen[main], not revision & 1))
     for read in reads:
-        # What had happened to the key before the question.
+        # The key's changes before the read started.
         before = [main for main, at, _ in changes[read.key] if at < read.started]
         newest = before[-1] if before else 0
         if read.revision:

@@ -1,9 +1,8 @@
-"""The process of a client: it stands still for a while, is deaf, cut off from members, or busy.
+"""The process of a client, which can be paused, deaf, partitioned, busy or suspended.
 
-Or its machine is suspended, which also stops the clock that its timers are set by.
-
-What arrives meanwhile waits, and is read late; where it stands still, timers run late, too. While
-the loop of its user is busy, what keeps leases alive goes on, because the loop does not do that.
+Input that arrives meanwhile waits and is read late. A paused process also runs its timers late; a
+suspended machine also stops the clock that sets them. While only the user's loop is busy, leases
+are still kept alive, because another thread does that.
 """
 
 from collections.abc import Callable
@@ -17,17 +16,17 @@ from kvorum.sim.world import World
 _PAUSE_SECONDS = (0.05, 0.5, 2.0)
 _CUT_SECONDS = (0.1, 0.5, 3.0)
 _DEAF_SECONDS = (0.3, 1.0, 2.5)
-"""How long these last, at most; by chance."""
+"""Maximum durations; each fault draws one of them and then a duration up to it."""
 
 _READS_SECONDS = 0.001
-"""How long a client reads what it was deaf for before it is cut off."""
+"""How long a client that was deaf reads the waiting input before it is partitioned."""
 _COUNTED = ("clients paused", "clients deaf", "clients cut off", "loops of clients busy")
 _ROUNDING_SECONDS = 1e-9
 _SUSPENDED = "clients suspended"
 
 
 class Process:
-    """Whether a client's process runs, and whether anything reaches it."""
+    """Whether a client's process runs, and whether input reaches it."""
 
     __slots__ = (
         "_random",
@@ -58,31 +57,31 @@ class Process:
         self.peace_at = 0.0
         self.suspended_until = 0.0
         self.stood = 0.0
-        """For how long the monotonic clock stood still so far."""
+        """For how long the monotonic clock has stood still so far."""
         self.on_resume: Callable[[], object] | None = None
-        """Called before anything else runs after a suspension."""
+        """Called after a suspension, before anything else runs."""
         self.clock: Callable[[], float] = lasting_clock(self)
-        """The clock that the library chooses of those that there are here."""
+        """The clock that the library chooses from the simulated ones."""
         self.counts = dict.fromkeys(_COUNTED, 0)
 
-    # Clocks and timers, as the module `time` has them and a loop sets them.
+    # Clocks as module `time` has them, and timers as a loop sets them.
 
     def monotonic(self) -> float:
-        """Return the time without that of suspensions."""
+        """Return the time without suspensions."""
         return self._world.now - self.stood
 
     def clock_gettime(self, _: int) -> float:
-        """Return the time."""
+        """Return the time including suspensions."""
         return self._world.now
 
     def world_moment(self, moment: float) -> float:
-        """Return when it is that moment by the clock that the library has chosen."""
+        """Return the world's time at which the library's chosen clock shows `moment`."""
         behind = self._world.now - self.clock()
-        # Rounded up, as a loop does it: a timer is not early by that clock.
+        # Rounded up, as a loop does, so that a timer is not early by the chosen clock.
         return moment + behind + _ROUNDING_SECONDS if behind else moment
 
     def at(self, moment: float, call: Callable[..., None], *arguments: object) -> None:
-        """Do something at a moment of the world; later, if the process is suspended before."""
+        """Call something at a moment of the world; a suspension before then delays the call."""
         self._world.at(moment, self._due, self.stood, call, arguments)
 
     def _due(self, stood: float, call: Callable[..., None], arguments: tuple[object, ...]) -> None:
@@ -91,34 +90,34 @@ class Process:
         else:
             call(*arguments)
 
-    # When what is due now can be done.
+    # When work that is due can run.
 
     def runs_at(self) -> float:
-        """Return when its threads run."""
+        """Return when the process's threads run again."""
         return self.paused_until
 
     def user_runs_at(self) -> float:
-        """Return when the loop of its user runs."""
+        """Return when the user's loop runs again."""
         return max(self.paused_until, self.busy_until)
 
     def hears_at(self) -> float:
-        """Return when something can reach it."""
+        """Return when input can reach the process again."""
         return max(self.cut_until, self.deaf_until)
 
     def later(
         self, moment: Callable[[], float], call: Callable[..., None], *arguments: object
     ) -> bool:
-        """Put something off to a moment that is not now; return whether it was put off."""
+        """Defer a call to `moment()` if that is in the future; return whether it was deferred."""
         until = moment()
         if until <= self._world.now:
             return False
         self._world.at(until, call, *arguments)
         return True
 
-    # What goes wrong.
+    # Faults.
 
     def disturb(self, until: float, gap: float) -> None:
-        """Let something go wrong now and then, up to a moment, with that time in between."""
+        """Inject faults until a moment, on average `gap` seconds apart."""
         self.peace_at = until
         wait = self._random.expovariate(1 / gap)
         if self._world.now + wait < until:
@@ -145,7 +144,7 @@ class Process:
         world.after(seconds, self.disturb, until, gap)
 
     def suspend(self, seconds: float) -> None:
-        """Let the machine sleep: nothing of the process runs, leaves or arrives."""
+        """Suspend the machine: no code of the process runs, and nothing leaves or arrives."""
         until = self._world.now + seconds
         self.stood += max(0.0, until - max(self.suspended_until, self._world.now))
         for name in ("suspended_until", "paused_until", "cut_until"):
@@ -159,7 +158,7 @@ class Process:
             RUNNING.reset(before)
 
     def suspend_often(self, random: Random, until: float, gap: float) -> None:
-        """Let the machine sleep now and then, up to a moment, with that time in between."""
+        """Suspend the machine until a moment, on average every `gap` seconds."""
         wait = random.expovariate(1 / gap)
         if self._world.now + wait < until:
             self._world.after(wait, self._fall_asleep, random, until, gap)
@@ -172,7 +171,7 @@ class Process:
         self._world.after(seconds, self.suspend_often, random, until, gap)
 
     def fall_silent(self, deaf: float, cut: float) -> None:
-        """Be deaf and then cut off: what it reads late is the last that it hears for a while."""
+        """Make the process deaf and then partition it, so that it reads late input and no more."""
         if self._world.now + deaf < self.peace_at:
             self._note("clients deaf", deaf)
             self.deaf_until = self._world.now + deaf
@@ -189,4 +188,4 @@ class Process:
 
 
 RUNNING: ContextVar[Process] = ContextVar("process")
-"""The process whose coroutine runs."""
+"""The process whose coroutine is running."""

@@ -1,9 +1,9 @@
-"""What stands around the library's core in a run, in the place of asyncio's loop.
+"""The shell around the library's core in a run, in the place of asyncio's loop.
 
 It has the names of `kvorum.client.loop.LoopClient` that the client uses, so that the client and its
-recipes run as they are. Every call goes into the history, also what parts of the library ask by
-themselves: a write whose outcome the library calls unknown as one that may have taken effect, any
-other error as one that has not.
+recipes run unchanged. The history records every call, including those that the library's parts
+start. A write that ends with OutcomeUnknownError, ClosedError or NoSpaceError counts as one that
+may have taken effect; a call with any other error counts as one that has not.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,22 +41,22 @@ from kvorum.sim.violation import Violation
 from kvorum.sim.world import World
 
 WAKES_MAX = 1000
-"""So often at one moment a client is not woken for something."""
+"""A client that is woken more often than this at one moment makes no progress."""
 MESSAGES: dict[str, tuple[Any, Any]] = {
     path: (request, response) for request, (path, response) in METHODS.items()
 }
-"""The messages of each call that is told in words."""
+"""The request and response types of each call that the trace can describe."""
 
 
 class RecordedCore(Core):
-    """A core whose calls all go into the history, also those that parts of the library begin.
+    """A core that records all calls in the history, including those of the library's own parts.
 
-    A leasing client gives keys and its lease up by itself, for example. A lease that nobody revoked
-    according to the history would have ended too early.
+    For example, a leasing client gives up keys and revokes its lease without a call by its user.
+    Without a record of that revocation, the lease would seem to have ended too early.
     """
 
     shell: "Shell"
-    """The shell that has this core; it records the calls of the library's user by itself."""
+    """The shell of this core; it records the calls of the library's user."""
 
     def start(
         self,
@@ -67,14 +67,14 @@ class RecordedCore(Core):
         at: int | None = None,
         on_message: TakeMessage | None = None,
     ) -> Call:
-        """Begin a call of a part of the library."""
+        """Start and record a call of a part of the library."""
         if rpc.path in MESSAGES:
             answered = self.shell.recorded(rpc, message, answered)
         return super().start(rpc, message, seconds_max, answered, at, on_message)
 
 
 class Engine:
-    """A core, what carries its calls, and its timer."""
+    """A core with its simulated connections and its timer."""
 
     __slots__ = (
         "_is_settling",
@@ -109,7 +109,7 @@ class Engine:
         core.transport = self.connections
         self._is_settling = False
         self._wakes_at = FOREVER
-        # How often it was woken at one moment.
+        # Counts the wake-ups at one moment.
         self._wakes = 0
         self._woken_at = -1.0
 
@@ -120,7 +120,7 @@ class Engine:
         self.settle()
 
     def settle(self) -> None:
-        """Set the timer once everything of this moment is done."""
+        """Set the timer after all other events of this moment."""
         if not self._is_settling:
             self._is_settling = True
             self._world.after(0.0, self._set_timer)
@@ -129,7 +129,7 @@ class Engine:
         self._is_settling = False
         parts = (self.core, self.watching, self.keeping)
         moment = min(part.wake_at() for part in parts)
-        # As production's loop: a timer that a suspension made late is set again.
+        # As production's loop does, set a timer again that a suspension made late.
         is_late = self._process.stood > 0 and self._wakes_at <= self.core.now
         if not self.connections.is_closed and (moment < self._wakes_at or is_late):
             self._wakes_at = moment
@@ -156,7 +156,7 @@ class Engine:
         self.settle()
 
     def close(self) -> None:
-        """End everything."""
+        """Close the core and its connections."""
         self.core.now = self._process.clock()
         self.core.close()
         self.watching.close()
@@ -165,7 +165,7 @@ class Engine:
 
 
 class Shell:
-    """The shell of one client: a core for its user, and one that keeps leases alive."""
+    """The shell of one client: a core for its user, and another that keeps leases alive."""
 
     __slots__ = (
         "_cluster",
@@ -189,7 +189,7 @@ class Shell:
         number: int,
         name: str = "",
     ) -> None:
-        """Make the shell of a client; of several in a process each needs a name of its own."""
+        """Make the shell of a client; each client of a process needs a `name` of its own."""
         self._world = world
         self._cluster = cluster
         self._history: History = cluster.history
@@ -204,19 +204,19 @@ class Shell:
         if isinstance(core, RecordedCore):
             core.shell = self
         self.watching = self._engine.watching
-        # The last call that was answered.
+        # The record of the last answered call.
         self.last: Record | None = None
 
-    # What the client calls, as of production's shells.
+    # Methods that the client calls, as on production's shells.
 
     def turn(self) -> Engine:
-        """Touch the core."""
+        """Return a context in which the caller may use the core."""
         return self._engine
 
     async def call(
         self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None
     ) -> bytes:
-        """Make a call; raises what it ended with if that is not an answer."""
+        """Make a call and return its answer; raises the call's error."""
         assert at is None, "nobody here calls one endpoint"
         record, answer = await self._make(_asked(rpc, message), rpc, seconds_max)
         if isinstance(answer, KvorumError):
@@ -225,17 +225,17 @@ class Shell:
         return answer
 
     async def wait(self, waiter: Waiter, until: float = FOREVER) -> None:
-        """Return when a waiter was woken, or at that moment."""
+        """Return when a waiter is woken, or at moment `until`."""
         if until < FOREVER:
             moment = max(self.process.world_moment(until), self._world.now)
             self.process.at(moment, waiter.wake)
         await waiter
 
     def start_reading(self) -> None:
-        """Let somebody read even if no call waits."""
+        """Do nothing: this shell reads even if no call waits."""
 
     def keep(self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]) -> Kept:
-        """Keep a lease alive that was asked for at that moment."""
+        """Keep a lease alive that was requested at moment `asked_at`."""
 
         def changed() -> None:
             if not self._process_later(changed):
@@ -250,44 +250,44 @@ class Shell:
         return self.process.later(self.process.user_runs_at, call)
 
     def release(self, kept: Kept) -> None:
-        """Keep a lease no longer."""
+        """Stop keeping a lease alive."""
         with self._keeper:
             self._keeper.keeping.release(kept)
 
     def set_endpoints(self, addresses: Sequence[Address]) -> None:
-        """Use other endpoints from now on, for leases too."""
+        """Replace the client's endpoints, including those that its leases use."""
         for engine in (self._engine, self._keeper):
             with engine:
                 engine.core.set_endpoints(addresses)
 
     async def close(self) -> None:
-        """End everything."""
+        """Close the client."""
         self.end()
 
-    # What the run does.
+    # Methods that the run calls.
 
     def end(self) -> None:
-        """End the process, without a word to anybody."""
+        """Kill the process: both cores and their connections close without a message."""
         self._engine.close()
         self._keeper.close()
 
     def break_connections(self) -> None:
-        """Let all connections break."""
+        """Break all connections."""
         self._engine.connections.break_all()
         self._keeper.connections.break_all()
 
     @property
     def connections(self) -> tuple[int, int]:
-        """How many connections there were, and how many were lost."""
+        """The numbers of connections made and lost."""
         engines = (self._engine.connections, self._keeper.connections)
         return sum(each.connected for each in engines), sum(each.lost for each in engines)
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so long."""
+        """Return after this many seconds of the client's clock."""
         await self.wait(Waiter(), self.process.clock() + seconds)
 
     async def ask(self, asked: Asked, rpc: Rpc, seconds_max: float) -> Record:
-        """Make a call; return its record, whatever it ended with."""
+        """Make a call and return its record, also if it failed."""
         record, _ = await self._make(asked, rpc, seconds_max)
         return record
 
@@ -304,7 +304,7 @@ class Shell:
             waiter.wake()
 
         with self._engine:
-            # Not as a call of the library's own: its record is there, with what it expects.
+            # `RecordedCore.start` would record the call again, and without its expectation.
             message = asked.request.SerializeToString()
             call = Core.start(self.core, rpc, message, seconds_max, answered)
         try:
@@ -316,7 +316,7 @@ class Shell:
         return record, answers[0]
 
     def recorded(self, rpc: Rpc, message: bytes, then: Answered) -> Answered:
-        """Record a call that a part of the library begins; return what takes its answer."""
+        """Record a call of a part of the library; return the callback for its answer."""
         record = self._record(_asked(rpc, message))
 
         def answered(answer: bytes | KvorumError) -> None:
@@ -326,7 +326,7 @@ class Shell:
         return answered
 
     def _record(self, asked: Asked) -> Record:
-        """Take what is asked, before it is sent."""
+        """Add a request to the history before it is sent."""
         world, history = self._world, self._history
         record = Record(self._number, asked.kind, 0, asked.request, history.moment(), world.now)
         record.expected = asked.expected
@@ -339,7 +339,7 @@ class Shell:
         return record
 
     def _note(self, record: Record, kind: Any, answer: bytes | KvorumError) -> None:
-        """Take how a call ended, as far as the library says whether it took effect."""
+        """Record how a call ended, as far as the library reports whether it took effect."""
         world = self._world
         record.finished = world.now
         if isinstance(answer, bytes):
@@ -363,7 +363,7 @@ def _asked(rpc: Rpc, message: bytes) -> Asked:
 
 
 class SimulatedClient(AsyncClient):
-    """The library's client on such a shell."""
+    """The library's client on a simulated shell."""
 
     def __init__(self, shell: Shell) -> None:
         self.shell = cast("loop.LoopClient", shell)
@@ -373,7 +373,7 @@ class SimulatedClient(AsyncClient):
 
 
 def clocks(world: World, running: Callable[[], Process]) -> dict[str, object]:
-    """Return the clocks of the process that runs, and chance, by the client's names for them."""
+    """Return the running process's clocks and random numbers, by the client's names for them."""
     random = world.stream("library")
     return {
         "clock": lambda: running().clock(),
@@ -385,7 +385,7 @@ def clocks(world: World, running: Callable[[], Process]) -> dict[str, object]:
 
 @contextmanager
 def client_names(names: Mapping[str, object]) -> Iterator[None]:
-    """Let names of the shell on asyncio be something else in the client in the block."""
+    """Within the block, replace these names that the client imports from the asyncio shell."""
     with ExitStack() as patches:
         for found in walk_packages(aio.__path__, "kvorum.client.aio."):
             module = import_module(found.name)

@@ -1,4 +1,4 @@
-"""Coroutines of users on virtual time: what asyncio is for programs, without a loop of its own."""
+"""Coroutines of users on virtual time: asyncio's tasks and waiters without asyncio's loop."""
 
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
@@ -8,7 +8,7 @@ from kvorum.sim.world import World
 
 
 class Waiter:
-    """Something to wait for; as those of production's shells."""
+    """One wait of a coroutine, as `Waiter` in production's shells."""
 
     __slots__ = ("is_woken", "resume")
 
@@ -17,7 +17,7 @@ class Waiter:
         self.resume: Callable[[], None] | None = None
 
     def wake(self) -> None:
-        """Wait no longer."""
+        """End the wait."""
         if not self.is_woken:
             self.is_woken = True
             if self.resume is not None:
@@ -29,11 +29,11 @@ class Waiter:
 
 
 class Cancelled(BaseException):
-    """What a coroutine gets that its user cancels."""
+    """Raised in a coroutine that its user cancels."""
 
 
 class Task:
-    """A coroutine that goes on whenever what it waits for has happened, and its process runs."""
+    """A coroutine that continues after each wait, as soon as its process runs."""
 
     __slots__ = ("_coroutine", "_process", "_waiter", "_world", "is_done")
 
@@ -45,11 +45,11 @@ class Task:
         *,
         at_once: bool = False,
     ) -> None:
-        """Begin it once everything of this moment is done, or at once."""
+        """Start the coroutine now with `at_once`, else after all other events of this moment."""
         self._world = world
         self._process = process
         self._coroutine = coroutine
-        # What it waits for; None before it begins.
+        # The coroutine's current wait; None before it starts.
         self._waiter: Waiter | None = None
         self.is_done = False
         if at_once:
@@ -58,12 +58,12 @@ class Task:
             world.after(0.0, self._go_on, None)
 
     def cancel(self) -> None:
-        """Let it get `Cancelled` where it waits, unless it is done."""
+        """Raise `Cancelled` where the coroutine waits, unless it is done."""
         if not self.is_done and not self._process.later(self._process.user_runs_at, self.cancel):
             self._run(Cancelled())
 
     def end(self) -> None:
-        """Cancel it wherever it waits, until it is done: its process has ended."""
+        """Cancel the coroutine until it is done, because its process has ended."""
         while not self.is_done:
             self._run(Cancelled())
 
@@ -74,7 +74,7 @@ class Task:
             self._run(None)
 
     def _run(self, cancelled: Cancelled | None) -> None:
-        """Let it go on until it waits again, or is done."""
+        """Run the coroutine until it waits again or is done."""
         before = RUNNING.set(self._process)
         try:
             if cancelled is not None:

@@ -1,7 +1,7 @@
-"""Users of the library that watch: whatever happens to streams, they must get every event once.
+"""Library users that watch: however streams break, they must receive every event exactly once.
 
-They see no stream: the library resumes by itself. They take events late, so that the library parks
-their watch, and sometimes end it and begin another where they were.
+They never see a stream because the library resumes watches. They take events late, so that the
+library parks their watch, and sometimes end a watch and start another where it stopped.
 """
 
 from kvorum.api.pb.mvccpb import Event, KeyValue
@@ -23,7 +23,7 @@ FIRST_NUMBER = 3000
 
 
 class LibraryWatcher(Watcher):
-    """One watcher; the same one over all its watches."""
+    """One watcher; it stays the same over all its watches."""
 
     __slots__ = ("_client", "_is_served", "_slow_chance", "shell")
 
@@ -41,14 +41,14 @@ class LibraryWatcher(Watcher):
         self.shell = shell
         self._client = SimulatedClient(shell)
         self._slow_chance = self._random.choice([0.0, 0.1, 0.5])
-        # Whether a call was answered once faults had ended.
+        # Whether a call was answered after faults had ended.
         self._is_served = False
 
     def start(self) -> None:
-        """Leave it to whoever starts all clients of the library."""
+        """Do nothing: the fleet runs `run` as a task."""
 
     async def run(self) -> None:
-        """Watch, again and again."""
+        """Watch again and again until stopped."""
         await self.shell.sleep(self._random.uniform(0.0, 2.0))
         while not self.is_stopped:
             watch = self._begin()
@@ -85,7 +85,7 @@ class LibraryWatcher(Watcher):
         )
 
     async def _follow(self, watch: AsyncWatch) -> None:
-        """Take what comes, for a while."""
+        """Read changes for a while; after faults have ended, until the client closes."""
         random = self._random
         begun = await watch.begun()
         if not self.next:
@@ -112,7 +112,7 @@ class LibraryWatcher(Watcher):
         self.next = max(self.next, changes.revision + 1)
 
     def leave_removed(self) -> None:
-        """Use the members that there are, and make a call, which must be answered as well."""
+        """Use only the current members, and make a call, which must be answered as well."""
         urls = [parse_endpoint(f"m{member}:2379") for member in self._streams.members]
         self.shell.set_endpoints(urls)
         Task(self._world, self.shell.process, self._ask())
@@ -129,7 +129,7 @@ class LibraryWatcher(Watcher):
                 await self.shell.sleep(0.1)
 
     def is_complete(self) -> bool:
-        """Return whether everything has arrived, and a call was answered."""
+        """Return whether all events have arrived and a call was answered."""
         return self._is_served and super().is_complete()
 
     def hang_up(self) -> None:
@@ -138,7 +138,7 @@ class LibraryWatcher(Watcher):
 
 
 def _message(event: values.Event) -> Event:
-    """Return an event as the message that it was made of."""
+    """Convert the library's event back to its protobuf message."""
     kind = Event.PUT if event.kind is EventKind.PUT else Event.DELETE
     message = Event(type=kind, kv=_key_value(event.kv))
     if event.previous is not None:

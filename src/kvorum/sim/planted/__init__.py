@@ -1,7 +1,7 @@
-"""Bugs to be found: each replaces one production function in memory, for as long as a run lasts.
+"""Planted bugs: each replaces one production function in memory for the duration of a run.
 
-They are the field's classics, and each breaks a promise. `make sim-planted` looks for every one in
-three ranges of seeds, and prints how many it took.
+They are classic bugs of the field, and each breaks a guarantee. `make sim-planted` searches for
+every bug in three ranges of seeds, and prints how many seeds each search took.
 """
 
 from kvorum.sim.planted.auth import (
@@ -135,4 +135,4 @@ PLANTED: dict[str, Planted] = {
         take_any_store_for_the_recorded_one,
     )
 }
-"""By name; the simulator is measured by the first fifteen."""
+"""All planted bugs by name; the first fifteen measure the simulator."""

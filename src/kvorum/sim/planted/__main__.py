@@ -1,6 +1,6 @@
-"""Looks for every planted bug, from three ranges of seeds, on all cores; prints a table.
+"""Search for every planted bug in three ranges of seeds, on all cores, and print a table.
 
-`python -m kvorum.sim.planted [name ...]`; the exit code is 1 if one stays unnoticed in 400 seeds.
+`python -m kvorum.sim.planted [name ...]`; the exit code is 1 if a search of 400 seeds misses a bug.
 """
 
 import os
@@ -14,13 +14,13 @@ FIRST_SEEDS = (0, 10_000, 20_000)
 
 
 def _find(name: str, first_seed: int) -> tuple[int, str] | None:
-    """Return how many seeds it took, and what was violated."""
+    """Return how many seeds the search took and which guarantee was violated; None if it failed."""
     outcome = find(PLANTED[name], first_seed)
     return None if outcome is None else (outcome.seed - first_seed + 1, outcome.guarantee)
 
 
 def main() -> int:
-    """Look for the bugs named, or for all; return the exit code."""
+    """Search for the named bugs, or for all; return the exit code."""
     names = sys.argv[1:] or list(PLANTED)
     missed = 0
     print(f"| bug | seeds from {', '.join(map(str, FIRST_SEEDS))} | noticed as |")

@@ -1,4 +1,4 @@
-"""Bugs of authentication: who may do what, and by which state of users and roles."""
+"""Planted bugs of authentication: wrong permission checks, or checks against the wrong state."""
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +20,7 @@ from kvorum.raft.entries import EntryType
 
 @contextmanager
 def apply_what_was_asked_as_of_an_old_revision() -> Iterator[None]:
-    """Judge by the user's rights alone, whatever changed since its entry was proposed."""
+    """Check only the user's permissions, and ignore changes since the entry was proposed."""
     keys_refusal, is_all_permitted = AuthStore.keys_refusal, AuthStore.is_all_permitted
 
     def checked(
@@ -41,7 +41,7 @@ def apply_what_was_asked_as_of_an_old_revision() -> Iterator[None]:
 
 @contextmanager
 def leave_nested_transactions_unchecked() -> Iterator[None]:
-    """Check the operations of a transaction, and not those of transactions within it."""
+    """Check the operations of a transaction, but not those of nested transactions."""
     original = permissions._branch_refusal
 
     def branch_refusal(
@@ -56,7 +56,7 @@ def leave_nested_transactions_unchecked() -> Iterator[None]:
 
 @contextmanager
 def permit_by_the_newest_grants() -> Iterator[None]:
-    """Judge entries by the grants after all entries that are known to be committed."""
+    """Check entries against the permissions that hold after all entries known to be committed."""
     original = permissions.keys_refusal
 
     def keys_refusal(
@@ -73,7 +73,7 @@ def permit_by_the_newest_grants() -> Iterator[None]:
 
 
 def _newest(member: Member) -> AuthStore:
-    """Return the users and roles as they will be when everything that waits is applied."""
+    """Return the users and roles as they will be after all queued entries are applied."""
     before = member.auth
     nowhere: Any = SimpleNamespace(put=lambda *_: None, delete=lambda *_: None)
     store = AuthStore(nowhere)
@@ -96,7 +96,7 @@ def _newest(member: Member) -> AuthStore:
 
 @contextmanager
 def keep_the_tokens_of_users_that_are_gone() -> Iterator[None]:
-    """Leave tokens as they are when their user is removed, or its password changed."""
+    """Keep a user's tokens valid after the user is deleted or its password changes."""
 
     def forget(_tokens: SimpleTokens, _user: str) -> None:
         pass
@@ -107,7 +107,7 @@ def keep_the_tokens_of_users_that_are_gone() -> Iterator[None]:
 
 @contextmanager
 def take_the_short_way_past_permissions() -> Iterator[None]:
-    """Apply plain puts and transactions as if nobody had to be asked who they are."""
+    """Apply plain puts and transactions without a permission check."""
 
     def plain_put_refusal(_member: Member, _caller: Caller, _request: Put) -> Status | None:
         return None

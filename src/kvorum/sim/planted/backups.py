@@ -1,4 +1,4 @@
-"""Bugs of backups: of what is rotated away, of what is compared, and of where a log goes on."""
+"""Planted bugs of backups: in rotation, in comparisons, and in where a log continues."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from kvorum.backup.stores import Store
 
 @contextmanager
 def order_histories_by_the_wall_clock() -> Iterator[None]:
-    """Name a history by the clock alone, and keep what sorts last."""
+    """Name a history by the clock alone, and keep those whose names sort last."""
 
     def history_name(now: float, newest: str, token: str) -> str:
         del newest
@@ -39,7 +39,7 @@ def order_histories_by_the_wall_clock() -> Iterator[None]:
 
 @contextmanager
 def go_on_at_the_newest_snapshot() -> Iterator[None]:
-    """Continue a log at the newest snapshot, as if nothing could be missing before it."""
+    """Continue a log at the newest snapshot, without checking for a gap before it."""
     original = Backup._place
 
     def place(backup: Backup, history: History) -> Place:
@@ -58,7 +58,7 @@ def go_on_at_the_newest_snapshot() -> Iterator[None]:
 
 
 def _count_at_once(recording: session.Session, received: taking.Received) -> None:
-    """Let a snapshot count before the log has reached it."""
+    """Publish a snapshot before the log has reached it."""
     store, keep = recording._store, recording._options.keep
 
     def count(_: object) -> taking.Taken:
@@ -69,7 +69,7 @@ def _count_at_once(recording: session.Session, received: taking.Received) -> Non
 
 @contextmanager
 def take_any_store_for_the_recorded_one() -> Iterator[None]:
-    """Continue a history without a comparison of what comes again with what was recorded."""
+    """Continue a history without comparing repeated changes with the recorded ones."""
     original = Recorder.resume
 
     def resume(recorder: Recorder, revision_min: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""Bugs of rarer calls: ranges in pieces, hashes, renewals amid a transfer of the leadership."""
+"""Planted bugs of rarer calls: range streams, hashes, renewals during a leadership transfer."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,7 +21,7 @@ from kvorum.rpc import kv, maintenance
 
 @contextmanager
 def keep_the_pin_of_a_stream_that_is_broken_off() -> Iterator[None]:
-    """Pin the revision of a range in pieces, and release it only after the last piece."""
+    """Pin the revision of a range stream, and release it only after the last piece."""
     original = kv._range_stream
 
     def range_stream(member: Member, caller: Caller, request: Range) -> Steps:
@@ -37,7 +37,7 @@ def keep_the_pin_of_a_stream_that_is_broken_off() -> Iterator[None]:
 
 @contextmanager
 def overwrite_the_key_at_the_cursor() -> Iterator[None]:
-    """Let the key where the next piece begins share its bytes with the last one that is sent."""
+    """Let the key where the next piece starts overwrite the last key of the sent piece."""
     original = kv._read
 
     def read(options: RangeOptions) -> Part[RangeResult]:
@@ -55,7 +55,7 @@ def overwrite_the_key_at_the_cursor() -> Iterator[None]:
 
 @contextmanager
 def hash_a_state_that_was_replaced() -> Iterator[None]:
-    """Choose the revision of a hash first, and wait for its turn then; a snapshot may come."""
+    """Choose the revision of a hash before waiting for its turn; a snapshot may come meanwhile."""
 
     def hash_kv(member: Member, revision: int) -> Part[hashing.Hashed]:
         store = member.store
@@ -85,7 +85,7 @@ def hash_a_state_that_was_replaced() -> Iterator[None]:
 
 @contextmanager
 def renew_amid_a_transfer() -> Iterator[None]:
-    """Renew without asking who leads once another member was told to take over."""
+    """Renew leases without a leadership check during a leadership transfer."""
     original = leases.is_confirmed
 
     def is_confirmed(member: Member) -> bool:

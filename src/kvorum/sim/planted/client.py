@@ -1,4 +1,4 @@
-"""Bugs of the library: of its watches, leases and calls."""
+"""Planted bugs of the client library: of its watches, leases and calls."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from kvorum.sim.library import process
 
 @contextmanager
 def resume_a_revision_too_late() -> Iterator[None]:
-    """Let a watch that lost its stream leave out the revision that it waits for."""
+    """Make a watch that lost its stream skip the revision that it waits for."""
     original = Watching._create_request
 
     def create_request(watching: Watching, watch: Watch) -> bytes:
@@ -31,7 +31,7 @@ def resume_a_revision_too_late() -> Iterator[None]:
 
 @contextmanager
 def tell_each_fragment_by_itself() -> Iterator[None]:
-    """Take a part of a revision for all of it, so that its rest counts as told."""
+    """Treat one fragment of a revision as all of it, so that the watch skips the rest."""
     original = Watching._tell
 
     def tell(watching: Watching, watch: Watch, response: WatchResponse) -> None:
@@ -46,7 +46,7 @@ def tell_each_fragment_by_itself() -> Iterator[None]:
 
 @contextmanager
 def count_a_renewal_from_its_answer() -> Iterator[None]:
-    """Rely on a lease for its time from when the answer came, not from when it was asked for."""
+    """Count a lease's time from the arrival of the answer instead of from the request."""
     original = Keeping._take_message
 
     def take_message(keeping: Keeping, message: bytes) -> None:
@@ -72,7 +72,7 @@ def ask_a_clock_that_a_suspend_stops() -> Iterator[None]:
 
 @contextmanager
 def rely_on_a_lease_until_a_timer_ends_it() -> Iterator[None]:
-    """Take a lease for lost once a timer has found that, without a look at the clock."""
+    """Consider a lease lost only after a timer noticed that, without reading the clock."""
     original = Keeping.pass_time
     look = Kept.lost
 
@@ -90,6 +90,6 @@ def rely_on_a_lease_until_a_timer_ends_it() -> Iterator[None]:
 
 @contextmanager
 def make_a_write_again() -> Iterator[None]:
-    """Send a put again whose answer was lost, as if that did no harm."""
+    """Repeat a put whose answer was lost, as if puts were safe to repeat."""
     with patch.object(rpcs, "PUT", rpcs.PUT._replace(is_repeatable=True)):
         yield

@@ -1,4 +1,4 @@
-"""Bugs of consensus: votes, commits, and reads."""
+"""Planted bugs of consensus: in votes, commits, and reads."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ from kvorum.wal.log import Log
 
 @contextmanager
 def forget_the_vote() -> Iterator[None]:
-    """Write the term without the vote."""
+    """Write the hard state without the vote."""
     original = Log.save
 
     def save(log: Log, state: HardState | None, entries: list[Entry]) -> AppendLog | None:
@@ -45,7 +45,7 @@ def forget_the_vote() -> Iterator[None]:
 
 @contextmanager
 def commit_an_older_term_by_counting() -> Iterator[None]:
-    """Commit whatever is on a quorum, whatever its term."""
+    """Commit an entry that is on a quorum even if it is of an older term."""
 
     def maybe_commit(log: RaftLog, term: int, index: int) -> bool:
         if term and index > log.committed:
@@ -85,7 +85,7 @@ def answer_reads_on_a_removed_leader() -> Iterator[None]:
 
 @contextmanager
 def apply_a_change_on_top_of_a_snapshot() -> Iterator[None]:
-    """Apply what was handed out before a snapshot came until its installation begins."""
+    """Keep applying entries handed out before a snapshot arrived, until its installation starts."""
 
     def may_apply(member: Member) -> bool:
         return not member.is_installing and not member.writer.is_keeping_commit
@@ -107,7 +107,7 @@ def apply_a_change_on_top_of_a_snapshot() -> Iterator[None]:
 
 @contextmanager
 def match_a_late_read_index_answer() -> Iterator[None]:
-    """Take any answer for that of the current round."""
+    """Accept any ReadIndex answer for the current round."""
 
     def answered(reads: Reads, states: Sequence[ReadState]) -> "list[Procedure | None]":
         confirmed: list[Procedure | None] = []
@@ -126,9 +126,9 @@ def match_a_late_read_index_answer() -> Iterator[None]:
 
 @contextmanager
 def count_votes_of_removed_members() -> Iterator[None]:
-    """Ask removed members for their votes, too, and count their answers.
+    """Request votes from removed members as well, and count them.
 
-    A member ignores what removed ones send; here it accepts their votes, or they would not count.
+    A member ignores messages from removed members; here it accepts their votes so that they count.
     """
     removed: dict[int, set[int]] = {}
     install, campaign, tally = Tracker.install, election.campaign, Tracker.tally_votes
@@ -177,7 +177,7 @@ def count_votes_of_removed_members() -> Iterator[None]:
 
 @contextmanager
 def send_in_reverse_order() -> Iterator[None]:
-    """Hand out the messages of one Ready to peers last first."""
+    """Send the messages of one Ready to peers in reverse order."""
     original = RawNode.ready
 
     def ready(node: RawNode) -> Ready:

@@ -1,4 +1,4 @@
-"""Bugs of a clean end, and of calls that come to none."""
+"""Planted bugs of clean ends, and of calls that never end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from kvorum.server.server import Server
 
 @contextmanager
 def answer_after_the_drain() -> Iterator[None]:
-    """Serve clients in every phase, and answer them."""
+    """Serve and answer clients in every phase of an end."""
 
     def answer(self: Server, now: float) -> None:
         self.services.deliver(now)
@@ -30,7 +30,7 @@ def answer_after_the_drain() -> Iterator[None]:
 
 @contextmanager
 def end_without_handing_over() -> Iterator[None]:
-    """Let a leader end as a follower does."""
+    """Let a leader end without transferring its leadership, as a follower does."""
 
     def hand_over(_ending: Ending) -> bool:
         return True
@@ -41,7 +41,7 @@ def end_without_handing_over() -> Iterator[None]:
 
 @contextmanager
 def forget_to_answer() -> Iterator[None]:
-    """Lose the last answer of every batch of more than three."""
+    """Lose the last answer of every batch with more than three."""
     original = Services.deliver
 
     def deliver(self: Services, now: float) -> None:
@@ -56,6 +56,6 @@ def forget_to_answer() -> Iterator[None]:
 
 @contextmanager
 def stay_when_removed() -> Iterator[None]:
-    """Let a removed member wait for hours before it leaves."""
+    """Make a removed member wait for an hour before it ends."""
     with patch.object(server, "REMOVED_SECONDS", 3600.0):
         yield

@@ -1,4 +1,4 @@
-"""Bugs of the JSON gateway."""
+"""Planted bugs of the JSON gateway."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from kvorum.gateway.calls import Gateway, GatewayCall
 
 @contextmanager
 def go_on_with_calls_in_json_whose_client_left() -> Iterator[None]:
-    """Forget a call of the gateway when its client hangs up, and tell the services nothing."""
+    """Forget a gateway call when its client hangs up, without cancelling it in the services."""
     original = Gateway._cancel
 
     def cancel(gateway: Gateway, call: int, found: GatewayCall) -> None:
@@ -22,7 +22,7 @@ def go_on_with_calls_in_json_whose_client_left() -> Iterator[None]:
 
 @contextmanager
 def send_the_line_of_another_message() -> Iterator[None]:
-    """Take a message for the one before it, whose line is known, if it is as long."""
+    """Reuse the JSON line of the previous message for a message of the same length."""
     original = Gateway._lines
 
     def lines(gateway: Gateway, batch: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:

@@ -1,4 +1,4 @@
-"""Bugs of the proxy: of its cache, of watches that are shared, and of leases that it renews."""
+"""Planted bugs of the proxy: of its cache, its shared watches, and the leases it renews."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ RENEW_SECONDS = 0.5
 
 @contextmanager
 def answer_from_the_cache_after_a_put() -> Iterator[None]:
-    """Give what is cached to those who were told of a write that the cache has not heard of."""
+    """Answer from the cache even if the client knows of a write that the cache has not seen."""
     original = Cache.find
 
     def find(cache: Cache, request: bytes, floor: int, now: float) -> bytes | None:
@@ -31,7 +31,7 @@ def answer_from_the_cache_after_a_put() -> Iterator[None]:
 
 @contextmanager
 def lose_an_event_where_watches_are_shared() -> Iterator[None]:
-    """Let a watcher that joins others begin a revision too late."""
+    """Start a watcher that joins a shared watch one revision too late."""
     original = Broadcast.join
 
     def join(broadcast: Broadcast, watcher: Watcher) -> None:
@@ -43,7 +43,7 @@ def lose_an_event_where_watches_are_shared() -> Iterator[None]:
 
 
 class _Renewal:
-    """One more question for a lease, whoever is there to hear the answer."""
+    """One renewal of a lease, which is repeated even after all clients have left."""
 
     def __init__(self, routes: Routes, lease: int) -> None:
         self._routes = routes
@@ -61,7 +61,7 @@ class _Renewal:
         self.asks_at = self._routes.now + RENEW_SECONDS
 
     def writable(self) -> None:
-        """Have nothing to send."""
+        """Ignore the stream's readiness: there is nothing more to send."""
 
     def again(self, now: float) -> "_Renewal":
         return self if self.asks_at > now else _Renewal(self._routes, self._lease)
@@ -69,7 +69,7 @@ class _Renewal:
 
 @contextmanager
 def renew_leases_of_clients_that_left() -> Iterator[None]:
-    """Keep leases alive by oneself from the first time on that a client asked for it."""
+    """Keep renewing every lease for which a client has asked once."""
     take, pass_time = KeepAlives.message, KeepAlives.pass_time
     renewals: dict[KeepAlives, dict[int, _Renewal]] = {}
 

@@ -1,4 +1,4 @@
-"""Looking for a planted bug: seed after seed, until a guarantee is violated."""
+"""Search for a planted bug: simulate seed after seed until a guarantee is violated."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -12,7 +12,7 @@ Planted = Callable[[], AbstractContextManager[object]]
 
 
 def find(planted: Planted, first_seed: int = 0, seeds: int = SEEDS_MAX) -> Outcome | None:
-    """Return the first run that notices a bug; None if none does."""
+    """Return the first run that detects a bug; None if no run does."""
     with planted():
         for seed in range(first_seed, first_seed + seeds):
             outcome = simulate(seed, size_of(seed))

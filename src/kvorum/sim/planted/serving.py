@@ -1,4 +1,4 @@
-"""Bugs of answers: transactions, ranges, leases, locks."""
+"""Planted bugs of answers: to transactions, ranges, leases, locks."""
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from kvorum.rpc import sessions
 
 @contextmanager
 def miss_the_last_compare() -> Iterator[None]:
-    """Check all compares of a transaction but the last, if there are several."""
+    """Check all compares of a transaction except the last, if there are several."""
     original = transactions.txn
 
     def txn(member: Member, request: Txn, wanted: bool) -> Any:
@@ -30,7 +30,7 @@ def miss_the_last_compare() -> Iterator[None]:
 
 @contextmanager
 def serve_a_range_across_two_revisions() -> Iterator[None]:
-    """Read the second half of a range at whatever revision the store has by then."""
+    """Read the second half of a range at the store's then current revision."""
     original = Store.range_slices
 
     def range_slices(store: Store, options: RangeOptions) -> Generator[None, None, RangeResult]:
@@ -50,14 +50,14 @@ def serve_a_range_across_two_revisions() -> Iterator[None]:
 
 @contextmanager
 def keep_a_lease_alive_on_a_deposed_leader() -> Iterator[None]:
-    """Renew without checking when the leadership was confirmed."""
+    """Renew leases without checking when the leadership was last confirmed."""
     with patch.object(leases, "is_confirmed", lambda _: True):
         yield
 
 
 @contextmanager
 def end_leases_early_after_an_election() -> Iterator[None]:
-    """Let a new leader count from the grant, as if nobody had renewed since."""
+    """Make a new leader count leases from the grant, and ignore later renewals."""
     original = Lessor.promote
 
     def promote(lessor: Lessor, now: float, extension: float) -> None:
@@ -69,7 +69,7 @@ def end_leases_early_after_an_election() -> Iterator[None]:
 
 @contextmanager
 def skip_the_queue_of_a_lock() -> Iterator[None]:
-    """Wait only for the oldest key of the queue, not for all that are before."""
+    """Wait only for the deletion of the queue's oldest key, not of all older keys."""
     original = sessions.wait_for_older
 
     def wait_for_older(name: bytes, own_revision: int) -> Any:
@@ -90,7 +90,7 @@ def skip_the_queue_of_a_lock() -> Iterator[None]:
 
 @contextmanager
 def keep_procedures_of_clients_that_left() -> Iterator[None]:
-    """Let calls go on after their clients are gone."""
+    """Continue calls after their clients have left."""
 
     def cancel(_procedures: Procedures, _call: int) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Bugs of what is on the disk, and of when."""
+"""Planted bugs of durable storage: what is written, and when."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from kvorum.wal.reading import LogContent, SnapshotRecord
 
 @contextmanager
 def acknowledge_before_fsync() -> Iterator[None]:
-    """Release what waits for a batch as soon as the batch is on its way."""
+    """Release the messages that wait for a batch before the batch is synced."""
     original = LogWriter._write_batch
 
     def write_batch(writer: LogWriter) -> None:
@@ -37,7 +37,7 @@ def acknowledge_before_fsync() -> Iterator[None]:
 
 @contextmanager
 def run_log_jobs_after_a_failed_one() -> Iterator[None]:
-    """Let the log go on after a job of it has failed."""
+    """Continue the log after one of its jobs has failed."""
 
     def end_log_job(order: JobOrder, job: Job, result: object, error: Exception | None) -> None:
         order._ended.append((job, result, error))
@@ -48,7 +48,7 @@ def run_log_jobs_after_a_failed_one() -> Iterator[None]:
 
 @contextmanager
 def lose_the_tail_of_the_log() -> Iterator[None]:
-    """Silently leave out the last entry when the log is read."""
+    """Silently drop the last entry when the log is read."""
 
     def shortened(content: LogContent) -> LogContent:
         entries = content.entries[:-1]
@@ -74,7 +74,7 @@ def lose_the_tail_of_the_log() -> Iterator[None]:
 
 @contextmanager
 def apply_twice_after_restart() -> Iterator[None]:
-    """Treat the last applied entry as not applied yet."""
+    """Treat the last applied entry as not yet applied."""
     original = View.applied
 
     def applied(view: View) -> tuple[int, int]:
@@ -87,7 +87,7 @@ def apply_twice_after_restart() -> Iterator[None]:
 
 @contextmanager
 def index_ahead_of_effects() -> Iterator[None]:
-    """Flush the index of the last entry, and its rows only with the next batch."""
+    """Flush the index of the last entry, but its last row only with the next batch."""
     original = Backend.seal
 
     def seal(backend: Backend, *arguments: Any) -> StageFlush | None:
@@ -104,7 +104,7 @@ def index_ahead_of_effects() -> Iterator[None]:
 
 @contextmanager
 def compact_away_a_needed_revision() -> Iterator[None]:
-    """Also forget what a reader at the compacted revision itself sees."""
+    """Also drop the revision that a reader at the compacted revision itself needs."""
     original = history.compacted
 
     def compacted(entry: history.Entry, main: int) -> tuple[history.Entry | None, bytes]:
@@ -121,10 +121,10 @@ def compact_away_a_needed_revision() -> Iterator[None]:
 
 @contextmanager
 def leave_the_directory_of_a_snapshot_unsynced() -> Iterator[None]:
-    """Give a received snapshot and its database their names, and do not make these durable.
+    """Rename a received snapshot and its database into place without making the names durable.
 
     Both are in one directory, and the sync for the snapshot's own file covers the database, too. So
-    both are left out; those of snapshots that the member makes itself are not.
+    the bug omits both syncs; it keeps those for snapshots that the member makes itself.
     """
     finish, run = ReceivedDatabase.finish, WriteSnap.run
 

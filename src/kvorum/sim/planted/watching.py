@@ -1,4 +1,4 @@
-"""Bugs of watching."""
+"""Planted bugs of watching."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from kvorum.mvcc.watch.watcher import Standing, Watcher
 
 @contextmanager
 def lose_an_event_at_catch_up() -> Iterator[None]:
-    """Leave out the last row of a piece of history that a watcher catches up with."""
+    """Drop the last row of a piece of history that a watcher catches up with."""
     original = CatchUp._read
 
     def read(catch_up: CatchUp, history: Any) -> bool:
@@ -29,7 +29,7 @@ def lose_an_event_at_catch_up() -> Iterator[None]:
 
 @contextmanager
 def deliver_an_event_twice() -> Iterator[None]:
-    """Let a watcher that fell behind begin with the last event it got."""
+    """Start a watcher that fell behind with the last event it received."""
     original = WatchHub._enqueue
 
     def enqueue(hub: WatchHub, watcher: Watcher, next_revision: int) -> None:
@@ -43,7 +43,7 @@ def deliver_an_event_twice() -> Iterator[None]:
 
 @contextmanager
 def tell_progress_too_soon() -> Iterator[None]:
-    """Treat a watcher that is still catching up as one that was sent everything."""
+    """Report progress for a watcher that is still catching up."""
 
     def request_progress(stream: WatchStream) -> None:
         hub = stream._hub

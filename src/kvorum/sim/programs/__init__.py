@@ -1,1 +1,1 @@
-"""Programs of users on virtual time: asyncio, clocks and chance, and processes that are killed."""
+"""User programs on virtual time: asyncio, clocks, randomness, and processes that get killed."""

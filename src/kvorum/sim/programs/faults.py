@@ -1,7 +1,7 @@
-"""What goes wrong with members and programs in a run of a user's scenario, by kind and seed.
+"""The faults of members and programs in a run of a user's scenario, by kind and seed.
 
-As in all runs, a seed draws a part of what it may: each kind is there or not, at a rate of its own.
-Everything here happens to clusters that are run well; disks that lose data are not among it.
+As in all runs, the seed draws some of the allowed kinds, each with a rate of its own. All of these
+faults can happen to well-run clusters; disks that lose data are not included.
 """
 
 from dataclasses import replace
@@ -40,17 +40,17 @@ KINDS: dict[str, tuple[str, ...]] = {
     "disk": ("log_time", "flush_time", "disk_stall_gap", "disk_stall_time"),
     PROCESSES: (),
 }
-"""The kinds that a user can name, and the faults that each of them is."""
+"""The kinds that a user can name, with their faults."""
 
 GAPS = 4.0
-"""How many times as long members are left alone as in other runs: scenarios last longer."""
+"""Factor on the gaps between members' faults: scenarios last longer than other runs."""
 GAP_SECONDS = (3.0, 8.0, 20.0)
-"""How long it is, on average, between two troubles of a program; one of these by the seed."""
+"""Average times between two faults of a program; the seed chooses one."""
 TROUBLED_CHANCE = 0.8
 
 
 def checked_kinds(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the kinds that were named; raises ValueError if there is none of a name."""
+    """Return the named kinds; raises ValueError for an unknown name."""
     for name in names:
         if name not in KINDS:
             raise ValueError(f"{name!r} is no kind of fault; there are {', '.join(KINDS)}")
@@ -58,7 +58,7 @@ def checked_kinds(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def draw_faults(seed: int, members: int, kinds: tuple[str, ...]) -> Faults:
-    """Return the faults of members, as far as they are of these kinds."""
+    """Return the faults of members, limited to these kinds."""
     drawn = draw(Random(f"{seed}/scenario faults"), members)
     drawn = draw_more(Random(f"{seed}/more scenario faults"), drawn, members)
     fields = {name: getattr(drawn, name) for kind in kinds for name in KINDS[kind]}
@@ -67,7 +67,7 @@ def draw_faults(seed: int, members: int, kinds: tuple[str, ...]) -> Faults:
 
 
 def draw_gap(random: Random, kinds: tuple[str, ...]) -> float:
-    """Return the time between two troubles of a program, on average; 0 if it has none."""
+    """Return the average time between two faults of a program; 0 if it has none."""
     if PROCESSES not in kinds or random.random() >= TROUBLED_CHANCE:
         return 0.0
     return random.choice(GAP_SECONDS)

@@ -1,7 +1,7 @@
 """An asyncio loop on virtual time: every callback is an event of the world.
 
-Which program a callback belongs to is in its context, which tasks inherit. A program that stands
-still runs its callbacks late, one that was killed runs none any more, not even to clean up.
+Each callback belongs to the program in its context, which tasks inherit. A paused program runs its
+callbacks late; a killed program runs none, not even to clean up.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _ENDING_ROUNDS_MAX = 10
-"""How often a task is cancelled when the run is over."""
+"""How often a task is cancelled at the end of the run before it is abandoned."""
 _REFUSED = (
     "add_reader",
     "add_signal_handler",
@@ -46,7 +46,7 @@ _REFUSED = (
     "subprocess_exec",
     "subprocess_shell",
 )
-"""What leads out of the simulation."""
+"""Methods that would reach outside the simulation."""
 
 
 class ForbiddenError(RuntimeError):
@@ -54,18 +54,18 @@ class ForbiddenError(RuntimeError):
 
 
 class VirtualLoop(BaseEventLoop):
-    """The loop of all programs of a run; made anew for each."""
+    """The loop of all programs of one run."""
 
     def __init__(self, world: World, program: Program) -> None:
-        """Let what is in no context belong to a program."""
+        """Make a loop whose callbacks belong to `program` unless their context names another."""
         super().__init__()
         self._world = world
         self.program = program
         self._named = 0
-        # What is still to be called when the run is over; None before.
+        # Callbacks to run after the end of the run; None before.
         self._last: deque[asyncio.Handle] | None = None
         self._pending: dict[asyncio.Task[Any], None] = {}
-        # What was to be called and was not: tasks of programs that were killed wait for it.
+        # Callbacks that have not run: tasks of killed programs wait for theirs until the end.
         self._due: dict[asyncio.Handle, None] = {}
         self.failure: BaseException | None = None
         """The first error that ends the run."""
@@ -73,12 +73,12 @@ class VirtualLoop(BaseEventLoop):
             setattr(self, name, self._refusing(f"loop.{name}()"))
 
     def fail(self, error: BaseException) -> None:
-        """Let the run end with an error, unless it does already."""
+        """End the run with an error, unless an earlier one already ends it."""
         if self.failure is None:
             self.failure = error
 
     def refuse(self, what: str) -> ForbiddenError:
-        """Return the error of who uses what there is not; the run ends with it in any case."""
+        """Fail the run because a program used `what`, and return the error to raise."""
         error = ForbiddenError(
             f"{what} was called in a simulation, which has no sockets, threads or processes: use "
             "AsyncClient for the store, asyncio.sleep to wait, and a stand-in for anything else"
@@ -95,13 +95,13 @@ class VirtualLoop(BaseEventLoop):
     # What asyncio calls.
 
     def time(self) -> float:
-        """Return the virtual time, as the program that asks has it."""
+        """Return the virtual time as seen by the running program."""
         return PROGRAM.get(self.program).process.monotonic()
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """Call something at this moment, after what is to be called already."""
+        """Call something at this moment, after everything already due."""
         context = copy_context() if context is None else context
         handle = asyncio.Handle(callback, args, self, context)
         if self._last is not None:
@@ -114,7 +114,7 @@ class VirtualLoop(BaseEventLoop):
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """Call something at this moment: there is one thread."""
+        """Call something at this moment; the simulation has only one thread."""
         return self.call_soon(callback, *args, context=context)
 
     def call_at(
@@ -124,7 +124,7 @@ class VirtualLoop(BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call something at a moment."""
+        """Call something at a moment of the program's clock."""
         context = copy_context() if context is None else context
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         if self._last is None:
@@ -150,33 +150,33 @@ class VirtualLoop(BaseEventLoop):
         context: Context | None = None,
         **_: Any,
     ) -> asyncio.Task[T]:
-        """Start a coroutine; without a name it is called by its number in this run."""
+        """Start a coroutine; an unnamed task is named by its number in this run."""
         self._named += 1
         task: asyncio.Task[T] = asyncio.Task(
             coro, loop=self, name=str(name or f"task-{self._named}"), context=context
         )
-        # Held here, so that none ends because it is collected.
+        # This reference keeps the garbage collector from ending the task.
         self._pending[task] = None
         task.add_done_callback(self._done)
         return task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._pending.pop(task, None)
-        # Whoever waits for it may never look; what was asserted must hold anyway.
+        # An awaiting task may ignore the result, but a failed assertion must still fail the run.
         error = None if task.cancelled() else task.exception()
         if isinstance(error, AssertionError):
             self.fail(error)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Let the run fail if a callback failed."""
+        """Fail the run if a callback failed."""
         if self._last is None and "handle" in context and "exception" in context:
             self.fail(context["exception"])
 
-    # What the run does.
+    # What the run calls.
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Let this be the loop that runs in the block; all its tasks end with the block."""
+        """Make this the running loop within the block; all its tasks end with the block."""
         before = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(
             firstiter=self._asyncgen_firstiter_hook,  # type: ignore[attr-defined]
@@ -192,7 +192,7 @@ class VirtualLoop(BaseEventLoop):
             self.close()
 
     def end(self) -> None:
-        """Cancel what was not done when the run was over; whatever it still does has no effect."""
+        """Cancel the tasks left at the end of the run; their further work has no effect."""
         last = self._last = deque(self._due)
         for _ in range(_ENDING_ROUNDS_MAX):
             for task in list(self._pending):

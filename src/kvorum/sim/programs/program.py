@@ -1,4 +1,4 @@
-"""A process of a user: its name, when it runs, and the clients that it has open."""
+"""A user's process: its name, when it runs, and its open clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """One life of a process: one that is started again is another."""
+    """One life of a process; a restart makes another object."""
 
     __slots__ = ("cluster", "is_dead", "life", "process", "shells", "world")
 
@@ -30,16 +30,16 @@ class Program:
 
     @property
     def name(self) -> str:
-        """What it is called, in all of its lives."""
+        """The process's name, the same in all of its lives."""
         return self.process.name
 
     def line(self, what: str, kind: Kind | None = None, seconds: float = 0.0) -> None:
-        """Add a line to the trace; one with a kind is in a picture."""
+        """Add a line to the trace; lines with a kind also appear in a picture."""
         if self.world.trace is not None:
             self.world.trace.line(self.world.now, self.name, what, kind, seconds)
 
     def end(self) -> None:
-        """End it without a word to anybody: its connections break, and nothing of it runs."""
+        """Kill the program: its connections break, and none of its code runs again."""
         self.is_dead = True
         for shell in self.shells:
             shell.end()
@@ -47,4 +47,4 @@ class Program:
 
 
 PROGRAM: ContextVar[Program] = ContextVar("program")
-"""The program that runs."""
+"""The running program."""

@@ -1,7 +1,7 @@
-"""The shell of a client in a program: production's, but for what carries its calls.
+"""The shell of a program's client, with simulated connections for its calls.
 
-It is what `AsyncClient` gets in the place of `kvorum.client.loop.LoopClient`, so that clients are
-made as they are outside of a simulation.
+`AsyncClient` gets this shell in place of `kvorum.client.loop.LoopClient`, so programs make clients
+as they do outside a simulation.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ CLIENT_PORT = 2379
 
 
 class ProgramShell(Shell):
-    """The shell of one client of the program that runs."""
+    """The shell of one client of the running program."""
 
     __slots__ = ("_program",)
 
@@ -52,7 +52,7 @@ class ProgramShell(Shell):
     async def call(
         self, rpc: Rpc, message: bytes, seconds_max: float, at: int | None = None
     ) -> bytes:
-        """Make a call; raises what it ended with if that is not an answer."""
+        """Make a call and return its answer; raises the call's error."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         record = self._told_of(rpc, message)
 
@@ -76,7 +76,7 @@ class ProgramShell(Shell):
                     self.core.cancel(call)
 
     def _told_of(self, rpc: Rpc, message: bytes) -> Record | None:
-        """Tell the trace of a call; return what its picture shows."""
+        """Add a call to the trace; return the record that its picture shows."""
         world, name = self._world, self.process.name
         if world.trace is None:
             return None
@@ -91,14 +91,14 @@ class ProgramShell(Shell):
         return record
 
     async def wait(self, waiter: Waiter, until: float = FOREVER) -> None:  # type: ignore[override]
-        """Return when a waiter was woken, or at that moment."""
+        """Return when a waiter is woken, or at moment `until`."""
         with suppress(TimeoutError):
             stops = self.process.clock() - self.process.monotonic()
             async with asyncio.timeout_at(None if until == FOREVER else until - stops):
                 await waiter.future
 
     def keep(self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]) -> Kept:
-        """Keep a lease alive that was asked for at that moment."""
+        """Keep a lease alive that was requested at moment `asked_at`."""
         loop, context = asyncio.get_running_loop(), copy_context()
 
         def changed() -> None:
@@ -108,13 +108,13 @@ class ProgramShell(Shell):
             return self._keeper.keeping.keep(lease, ttl, asked_at, changed)
 
     def hold(self, call: int, *, is_held: bool) -> None:
-        """Let a server send what it likes: it has little."""
+        """Do nothing: simulated servers send too little for back-pressure."""
 
     async def work(self, function: Callable[[], T]) -> T:
-        """Do something that would be done in another thread."""
+        """Run work that production runs in another thread."""
         return function()
 
     def set_endpoints(self, addresses: Sequence[Address]) -> None:
-        """Use other endpoints from now on, for leases too."""
+        """Replace the client's endpoints, including those that its leases use."""
         self._check(addresses)
         super().set_endpoints(addresses)

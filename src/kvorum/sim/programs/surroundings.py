@@ -1,8 +1,8 @@
-"""What Python itself offers a program, as far as it depends on the world: clocks, chance, others.
+"""Replace Python's clocks, randomness, threads and sockets for programs in a simulation.
 
-Clocks are virtual and chance comes from the seed; threads, sockets, processes and real sleeps are
-refused. Only for the thread that simulates: others in the same process, such as those of a runner
-of tests, keep what they have.
+Clocks are virtual and random numbers come from the seed; threads, sockets, processes and real
+sleeps are refused. Only the simulating thread is affected: other threads of the process, such as a
+test runner's, keep the real functions.
 """
 
 import os
@@ -28,7 +28,7 @@ from kvorum.sim.world import World
 
 @contextmanager
 def surrounded(world: World, loop: VirtualLoop) -> Iterator[None]:
-    """Let programs have clocks, chance and clients of a run in the block, and nothing else."""
+    """Give programs only the run's clocks, randomness and clients within the block."""
     thread = threading.get_ident()
 
     def process() -> Process:

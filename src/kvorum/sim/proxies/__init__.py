@@ -1,1 +1,1 @@
-"""Proxies between clients and the cluster: production's, in processes of the simulator's."""
+"""Production's proxies between clients and the cluster, in simulated processes."""

@@ -1,7 +1,7 @@
-"""A proxy's answer from its cache is not older than what its clients were told.
+"""Check that a proxy's cached answer is not older than answers its clients already have.
 
-That it is a state of the store, at the revision in its header, is judged as of any other answer. By
-ordering, no current read is older than any that was answered before by the same process.
+Other checks require that the answer is a state of the store at the revision in its header. With
+ordering enabled, no current read is older than any earlier answer of the same process.
 """
 
 from bisect import bisect_right
@@ -21,7 +21,7 @@ _WRITES |= {"Campaign", "Proclaim", "Resign"}
 def check_cached(
     history: History, proxy: int, started: Sequence[float], *, is_ordering: bool
 ) -> None:
-    """Compare every current read through a proxy with what its process had told before."""
+    """Require that each current read through a proxy covers the process's earlier answers."""
     told: dict[int, list[tuple[int, int, Record]]] = {}
     for record in history.records:
         if record.member == proxy and record.is_answered and record.returned is not None:
@@ -54,7 +54,7 @@ def check_cached(
 
 
 class _Floor:
-    """The newest revision that one process had told by each moment."""
+    """The newest revision that one process had returned by each moment."""
 
     def __init__(self, entries: list[tuple[int, int, Record]]) -> None:
         self._moments: list[int] = []

@@ -1,4 +1,4 @@
-"""All proxies of a run: who goes through them, and what goes wrong with them."""
+"""All proxies of a run: which clients use them, and their faults."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,17 +17,17 @@ from kvorum.sim.proxies.tier import Tier
 from kvorum.sim.world import World
 
 FIRST_NUMBER = 101
-"""Proxies are numbered from here on, where no machine is."""
+"""Proxies are numbered from here on, above all machines."""
 DOWN_SECONDS = (0.05, 0.5)
 PAUSE_SECONDS = (0.05, 0.5, 2.0)
 CUT_SECONDS = (0.2, 1.0, 3.0)
-"""How long these last, at most; by chance."""
+"""Maximum durations; each fault draws one of them and then a duration up to it."""
 OVER_SECONDS = 0.3
-"""How long beyond the end of the faults."""
+"""How long a fault may last beyond the end of the fault phase."""
 
 
 class ThroughProxies:
-    """The way of a client that goes through proxies; some go to members, too."""
+    """The targets of a client that uses proxies; some clients also call members directly."""
 
     __slots__ = ("_cluster", "_fronts", "_is_switching")
 
@@ -38,7 +38,7 @@ class ThroughProxies:
 
     @property
     def members(self) -> Sequence[int]:
-        """The proxies, and the members, that can be asked."""
+        """The proxies, and for some clients also the members, that may be called."""
         if self._is_switching:
             return [*self._fronts, *self._cluster.members]
         return self._fronts
@@ -102,16 +102,16 @@ class Fronts:
             for place in range(tier.proxies)
         ]
         cluster.proxies.update({host.number: host for host in self.hosts})
-        # How often each kind of trouble happened.
+        # How often each kind of fault was injected.
         self.troubles: Counter[str] = Counter()
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of all."""
+        """The numbers of all proxies."""
         return [host.number for host in self.hosts]
 
     def way(self, name: str, *, always: bool = False) -> Way:
-        """Return the way of a client: through proxies, or to members."""
+        """Return a client's targets: the proxies or the members."""
         random = self._world.stream(f"proxied {name}")
         is_proxied = random.random() < self._tier.share or always
         is_switching = random.random() < self._tier.switching
@@ -119,10 +119,10 @@ class Fronts:
             return self._cluster
         return ThroughProxies(self._cluster, self.numbers, is_switching=is_switching)
 
-    # What goes wrong.
+    # Faults.
 
     def start(self) -> None:
-        """Start all, and let things go wrong."""
+        """Start all proxies and their faults."""
         for host in self.hosts:
             host.start()
         faults = self._faults
@@ -145,7 +145,7 @@ class Fronts:
             self._again(gap, trouble)
 
     def _lasting(self, choices: tuple[float, ...]) -> float:
-        """Return how long something lasts, which is not long beyond the end of the faults."""
+        """Return a fault's duration, which ends at most `OVER_SECONDS` after the fault phase."""
         seconds = self._random.uniform(0.0, self._random.choice(choices))
         left = self._cluster.nemesis.peace_at + OVER_SECONDS - self._world.now
         return min(seconds, left)
@@ -167,7 +167,7 @@ class Fronts:
             self._look_for_end(host)
 
     def _look_for_end(self, host: ProxyHost) -> None:
-        """Start a proxy anew once it has ended."""
+        """Restart a proxy once it has ended."""
         if host.is_dead:
             self._start(host)
         elif host.is_ending:
@@ -188,9 +188,9 @@ class Fronts:
         host.break_one()
 
     def stop(self, faults: Faults) -> None:
-        """Let nothing more go wrong.
+        """Stop injecting faults, and start all proxies that are down.
 
-        An operator starts those anew that know no member of the cluster any more.
+        Restart those that no longer know any member of the cluster, as an operator would.
         """
         self._faults = faults
         for host in self.hosts:
@@ -202,35 +202,35 @@ class Fronts:
             self._start(host)
 
     def end(self) -> None:
-        """End all processes."""
+        """End all proxy processes."""
         for host in self.hosts:
             host.end()
 
     # Checks.
 
     def check_bounds(self) -> None:
-        """Require that no proxy keeps more than it may."""
+        """Require that all proxies stay within their limits."""
         for host in self.hosts:
             host.check_bounds()
 
     def probes(self, calls: Callable[[str], Calls]) -> list[ProxyProbe]:
-        """Return who asks each proxy whether it serves; `calls` carries what one of a name asks."""
+        """Return a probe for each proxy; `calls` returns the way for a probe's calls by name."""
         return [
             ProxyProbe(self._world, calls(f"x{host.number}"), host.number, host.advertised)
             for host in self.hosts
         ]
 
     def leftovers(self) -> dict[str, dict[str, int]]:
-        """Return what proxies still keep for clients, by their names."""
+        """Return what proxies still keep for clients, by proxy name."""
         return {host.name: kept for host in self.hosts if (kept := host.leftovers())}
 
     def check(self, history: History) -> None:
-        """Judge what clients were told by proxies."""
+        """Check the answers that clients got from proxies."""
         for host in self.hosts:
             check_cached(history, host.number, host.started, is_ordering=self._tier.is_ordering)
 
     def counts(self) -> dict[str, int]:
-        """Return how much happened, by kind."""
+        """Return how often each kind of event happened."""
         return {
             "calls through proxies": sum(host.calls for host in self.hosts),
             "reads from caches": sum(host.hits for host in self.hosts),

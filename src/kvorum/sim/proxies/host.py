@@ -1,7 +1,7 @@
-"""The process of a proxy: production's `Proxy`, whose turns are run when the seed says.
+"""The process of a proxy: production's `Proxy`, with turns at moments drawn from the seed.
 
-A crash ends it with everything it knew, and another one starts with nothing. It pauses, is told to
-end, is cut off from some members, and loses connections to both sides.
+A crash discards all state of the process, and the next process starts empty. The process also
+pauses, terminates cleanly, is partitioned from some members, and loses connections on both sides.
 """
 
 from collections.abc import Callable
@@ -31,13 +31,13 @@ from kvorum.sim.world import World
 SERVES = "the proxy serves"
 ANSWERED = "every call is answered or ended"
 STALLED_FACTOR = 2048
-"""Bytes that a client leaves unread count so many times."""
+"""Factor by which bytes that a client leaves unread are counted."""
 _TURNS_AT_ONCE_MAX = 1000
-"""Turns at one moment; more of them are a loop that gets nowhere."""
+"""More turns than this at one moment mean a loop without progress."""
 
 
 class ProxyHost:
-    """A place in front of the cluster, and the process that comes and goes there."""
+    """A proxy's machine, and the process that starts and ends there."""
 
     __slots__ = (
         "_alarm_at",
@@ -89,16 +89,16 @@ class ProxyHost:
         self.upstream: SimulatedUpstream
         self.proxy: Proxy | None = None
         self.is_dead = True
-        # Was told to end cleanly.
+        # Whether the process was asked to end cleanly.
         self.is_ending = False
         self._standstill = Standstill(world)
-        # When each of its processes started, and how many ended.
+        # When each of its processes started, and how many have ended.
         self.started: list[float] = []
         self.ended = 0
-        # Of all its processes that ended: calls, reads from the cache, events that were shared.
+        # Totals of the ended processes: calls, cache hits, shared events, lost connections.
         self.calls = self.hits = self.coalesced = self.connections_lost = 0
         self._incarnation = 0
-        # The streams that its process was told of, and that have not ended.
+        # The streams that the process has seen opened and that have not ended.
         self._streams: set[int] = set()
         self._is_woken = False
         self._alarm_at = inf
@@ -107,23 +107,23 @@ class ProxyHost:
 
     @property
     def member(self) -> object:
-        """Who serves; None if nobody does."""
+        """The serving proxy; None while no process runs."""
         return self.proxy
 
     @property
     def incarnation(self) -> int:
-        """A number that changes with every start and every end of the process."""
+        """A number that changes with every start and end of the process."""
         return self._incarnation
 
     def line(self, what: str, kind: Kind | None = None, seconds: float = 0.0) -> None:
-        """Add a line to the trace, and with a kind to pictures."""
+        """Add a line to the trace; lines with a kind also appear in pictures."""
         if self._world.trace is not None:
             self._world.trace.line(self._world.now, self.name, what, kind, seconds)
 
     # The life of a process.
 
     def start(self) -> None:
-        """Start a process, which knows where the members are now."""
+        """Start a process with the current members as its endpoints."""
         assert self.is_dead
         world, tier = self._world, self._tier
         self.is_dead = self.is_ending = False
@@ -150,13 +150,13 @@ class ProxyHost:
         self.request_turn()
 
     def crash(self) -> None:
-        """End the process now."""
+        """Kill the process now."""
         if not self.is_dead:
             self.line("killed", Kind.KILLED)
             self._die()
 
     def terminate(self) -> None:
-        """Let the process end cleanly, as a signal does."""
+        """Let the process drain and end, as a signal does."""
         if self.proxy is not None and not self.is_ending:
             self.is_ending = True
             self._drain(self._incarnation)
@@ -193,23 +193,23 @@ class ProxyHost:
         if not self.is_dead:
             self._die()
 
-    # What goes wrong.
+    # Faults.
 
     def pause(self, seconds: float) -> None:
-        """Let the process stand still for a while."""
+        """Pause the process for a while."""
         if not self.is_dead:
             self.line(f"paused for {seconds:.3f}", Kind.PAUSED, seconds)
             self._standstill.last(seconds)
 
     def cut_off(self, members: list[int], seconds: float) -> None:
-        """Let nothing pass between the process and some members for a while."""
+        """Partition the process from some members for a while."""
         if not self.is_dead:
             self.line(f"cut off from {members} for {seconds:.3f}", Kind.CUT_OFF, seconds)
             for number in members:
                 self.upstream.cut_off(number, self._world.now + seconds)
 
     def break_one(self) -> None:
-        """Let a connection to a member break, or that of a client's call."""
+        """Break one connection: to a member, or of a client's call."""
         if self.is_dead:
             return
         if self._random.random() < 0.5:
@@ -222,13 +222,13 @@ class ProxyHost:
             self._world.after(self._random.uniform(*CLIENT_DELAY), self.arrivals.hang_up, call)
 
     def later(self, call: Callable[..., None], *arguments: object) -> bool:
-        """Put something off if the process stands still; return whether it was put off."""
+        """Defer a call while the process is paused; return whether it was deferred."""
         return self._standstill.later(call, *arguments)
 
     # Turns.
 
     def request_turn(self) -> None:
-        """Let a turn be run soon, unless one is to come already."""
+        """Schedule a turn soon, unless one is scheduled already."""
         if self._is_woken or self.proxy is None:
             return
         self._is_woken = True
@@ -243,7 +243,7 @@ class ProxyHost:
         self._run_turn()
 
     def _wait_until(self, moment: float) -> None:
-        """Let a turn be run at a moment, if nothing wakes the process before."""
+        """Schedule a turn at a moment, in case nothing wakes the process earlier."""
         if moment < self._alarm_at:
             self._alarm_at = moment
             self._world.at(max(moment, self._world.now), self._alarm, self._incarnation, moment)
@@ -283,13 +283,13 @@ class ProxyHost:
     # Checks.
 
     def look(self) -> None:
-        """Have nothing to look at before it says anything."""
+        """Do nothing: a proxy has no state to check before its outputs."""
 
     def output(self) -> None:
-        """Let an output leave: a crash happens between turns."""
+        """Allow every output: a proxy crashes only between turns."""
 
     def _check(self, proxy: Proxy) -> None:
-        """Check after a turn that no call was forgotten, and that nothing unforeseen happened."""
+        """Check after a turn that no call was forgotten and no unexpected error was counted."""
         if proxy.routes.boundary.counts:
             raise Violation(
                 "nothing unforeseen happens", f"{self.name} {proxy.routes.boundary.counts}"
@@ -300,7 +300,7 @@ class ProxyHost:
             if forgotten:
                 raise Violation(ANSWERED, f"{self.name} has forgotten calls {sorted(forgotten)}")
         self._check_relays(proxy)
-        # The end of a stream may not have been taken by a turn.
+        # A turn may not have taken the end of a stream yet.
         ended = {call for _, call in waiting.events()}
         self._streams &= edge.pending.keys() | ended
         differing = self._streams ^ proxy.figures.streams.keys()
@@ -308,7 +308,7 @@ class ProxyHost:
             raise Violation(ANSWERED, f"{self.name} has forgotten streams {sorted(differing)}")
 
     def _check_relays(self, proxy: Proxy) -> None:
-        """Check that no member is held back for a client that takes what it is sent."""
+        """Check that back-pressure on a member ends once the client reads again."""
         if not len(proxy._forwarding) or self._standstill.until == self._world.now:
             return
         told = self.arrivals.events()
@@ -321,7 +321,7 @@ class ProxyHost:
                 raise Violation(ANSWERED, f"{self.name} does not go on with stream {call}")
 
     def check_bounds(self) -> None:
-        """Require that the process keeps no more than it may."""
+        """Require that the process keeps no more than its limits."""
         for name, size in self.kept().items():
             if size > WAITING_MAX:
                 raise Violation(BOUNDED, f"{self.name} keeps {size} {name}")
@@ -330,7 +330,7 @@ class ProxyHost:
                 raise Violation(BOUNDED, f"{self.name} holds {size} bytes for stream {call}")
 
     def kept(self) -> dict[str, int]:
-        """Return how much it keeps for clients and of members, by kind."""
+        """Return how much the process keeps for clients and from members, by kind."""
         proxy = self.proxy
         if proxy is None:
             return {}
@@ -349,8 +349,8 @@ class ProxyHost:
         }
 
     def leftovers(self) -> dict[str, int]:
-        """Return what is still kept; once all clients are gone that must be nothing.
+        """Return the nonzero counts of `kept`, which must vanish after all clients have left.
 
-        What the proxy asks for itself, where the members are, is over soon and comes again.
+        The proxy's own calls for the member list appear from time to time, but end soon.
         """
         return {name: size for name, size in self.kept().items() if size}

@@ -1,4 +1,4 @@
-"""Asks proxies whether they serve, and who the members are."""
+"""Probe proxies: whether they serve, and which members they list."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ GUARANTEE = "status and members are told as they are"
 
 
 class ProxyProbe(Probe):
-    """Asks one proxy until it does, and then for the members, which may be itself."""
+    """Probes one proxy until it serves, then checks its member list, which may name the proxy."""
 
     def __init__(self, world: World, calls: Calls, proxy: int, advertised: str) -> None:
         super().__init__(world, calls, proxy)
@@ -26,7 +26,7 @@ class ProxyProbe(Probe):
 
     def _take_members(self, response: Any) -> None:
         told = [url for member in response.members for url in member.clientURLs]
-        # Members that have yet to publish their URLs are listed without.
+        # A member that has not published its URLs yet is listed without any.
         if not response.members or (self._advertised and told != [self._advertised]):
             raise Violation(
                 GUARANTEE,

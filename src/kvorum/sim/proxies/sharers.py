@@ -1,8 +1,8 @@
-"""Clients that share a lease: two ask for its renewal, often at about the same time.
+"""Clients that share a lease: two renew it, often at about the same time.
 
-A proxy renews for both at once. Each may count the lease's time from its own question, which is
-judged as of any other renewal. When they have asked for a while, one looks for the lease shortly
-before it may end.
+A proxy renews the lease once for both. Each client may count the lease's time from its own request,
+and the checks judge that as for any other renewal. After a while one client looks the lease up,
+shortly before it may expire.
 """
 
 from random import Random
@@ -17,23 +17,23 @@ from kvorum.sim.history import History, Record
 from kvorum.sim.world import World
 
 FIRST_NUMBER = 5000
-"""They are numbered from here on in the records."""
+"""The records number sharers from here on."""
 PATIENCE = (0.5, 4.0)
 GAP_SECONDS = 0.05
-"""Between an answer and the next question, on average."""
+"""Average time between an answer and the next renewal."""
 SHARED_SECONDS = (0.3, 1.5)
-"""How long they ask for one lease."""
+"""How long a pair renews one lease."""
 LOOK_SECONDS = (0.02, 0.3)
-"""How long before the end of a lease it is looked for."""
+"""How long before the end of a lease it is looked up."""
 
 
 def name_of_sharer(number: int) -> str:
-    """Return how the trace calls a pair; the second of them has a letter more."""
+    """Return the trace's name for a pair; the name of its second client ends with an `r`."""
     return f"s{100 + number}"
 
 
 class Sharer:
-    """Two callers with one lease after the other."""
+    """Two callers that share one lease after the other."""
 
     __slots__ = (
         "_callers",
@@ -57,11 +57,11 @@ class Sharer:
         self.is_stopped = False
 
     def start(self) -> None:
-        """Begin soon."""
+        """Start soon."""
         self._world.after(self._random.uniform(0.0, 1.0), self._grant)
 
     def stop(self) -> None:
-        """Ask for nothing more, and stop waiting."""
+        """Stop all requests and abandon open ones."""
         self.is_stopped = True
         for caller in self._callers:
             caller.give_up()
@@ -113,7 +113,7 @@ class Sharer:
         caller.ask(asked, self._patience(), renewed)
 
     def _look_later(self, lease: int) -> None:
-        """Look for the lease when the other has an answer, too, and its time is nearly over."""
+        """Look the lease up shortly before the end promised by the latest renewal of either."""
         before = self._random.uniform(*LOOK_SECONDS)
         moment = max(self._world.now, self._live_until - before)
         self._world.at(moment, self._look, lease, moment)

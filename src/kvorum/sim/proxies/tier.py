@@ -1,4 +1,4 @@
-"""What of the proxies in a run the seed decides."""
+"""The options that the seed draws for the proxies of a run."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,7 +10,7 @@ from unittest.mock import patch
 from kvorum.sim.faults import Faults
 
 CHANCE = 0.18
-"""A sixth of all, as there are none where both users and members change."""
+"""Gives a sixth of all runs, because runs in which both users and members change have none."""
 SMALL_CHANCE = 0.5
 DISTURBED_CHANCE = 0.6
 _SMALL: dict[str, tuple[float, ...]] = {
@@ -24,41 +24,41 @@ _SMALL: dict[str, tuple[float, ...]] = {
     "watch.RESUMED_PER_TURN_MAX": (1,),
     "watch_sessions.PROGRESS_SECONDS": (0.3, 2.0),
 }
-"""Limits of production that a run may make small, by module and name, and to what."""
+"""Production limits that a run may lower, by module and name, with the possible values."""
 _IDLE_SECONDS = (1.0, 3.0)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Tier:
-    """The proxies between clients and the cluster."""
+    """The proxies between clients and the cluster, and the clients that use them."""
 
     proxies: int
     share: float
-    """How many clients go through a proxy."""
+    """Share of the clients that go through a proxy."""
     switching: float
-    """How many of those go to members, too."""
+    """Share of the proxied clients that also call members directly."""
     readers: int
-    """Clients that read the same again and again, from wherever it is cached."""
+    """Clients that repeat the same reads, which a proxy may answer from its cache."""
     sharers: int
     """Pairs of clients that renew one lease."""
     watchers: int
-    """How many more watchers there are than without proxies."""
+    """How many watchers there are in addition to those of a run without proxies."""
     sync_seconds: float
-    """How often proxies ask where the members are."""
+    """How often proxies refresh the members' addresses."""
     is_advertised: bool
-    """Whether the list of members that proxies give names themselves."""
+    """Whether proxies name themselves in the member list."""
     cache_bytes_max: int
     is_ordering: bool
     polled_events_max: int
-    """How much of what members said a turn takes."""
+    """How many upstream events a turn takes."""
     queued_bytes_max: int
-    """How much of a stream members may send ahead of that."""
+    """How many bytes of a stream members may send ahead of the proxy's turns."""
     limits: tuple[tuple[str, float], ...]
-    """Limits of production that are small."""
+    """The lowered production limits."""
 
 
 def draw_tier(random: Random) -> Tier | None:
-    """Return what proxies there are; None, as mostly, if there are none."""
+    """Draw the proxies of a run; None, as for most runs, if it has none."""
     if random.random() >= CHANCE:
         return None
     return Tier(
@@ -86,7 +86,7 @@ def draw_tier(random: Random) -> Tier | None:
 
 
 def draw_proxy_faults(random: Random, faults: Faults) -> Faults:
-    """Return the faults with what goes wrong with proxies."""
+    """Add the faults of proxies."""
 
     def gap(*seconds: float) -> float:
         return random.choice(seconds) if random.random() < DISTURBED_CHANCE else 0.0
@@ -103,7 +103,7 @@ def draw_proxy_faults(random: Random, faults: Faults) -> Faults:
 
 @contextmanager
 def tier_installed(tier: Tier | None) -> Iterator[None]:
-    """Let limits of proxies be as a run wants them in the block."""
+    """Apply the run's lowered limits to proxies within the block."""
     with ExitStack() as patches:
         for name, value in () if tier is None else tier.limits:
             module, _, variable = name.partition(".")

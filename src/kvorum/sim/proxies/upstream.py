@@ -1,9 +1,8 @@
-"""A proxy's calls to members as the simulator carries them: `kvorum.edge.upstream.Upstream`.
+"""Simulated connections from a proxy to members, as `kvorum.edge.upstream.Upstream`.
 
-A connection breaks with the process at its other end, by chance, or while the proxy is cut off from
-its member; then all of its calls end. What is sent while it is cut off leaves later, in order, and
-what arrives meanwhile is taken later, in order. A member that drains refuses calls, which it never
-looked at.
+A connection breaks with the process at its other end, at random, or while the proxy is partitioned
+from its member; then all of its calls end. During a partition output and input wait, and both keep
+their order. A draining member refuses calls without processing them.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ if TYPE_CHECKING:
     from kvorum.sim.world import World
 
 BREAK_CHANCE = 0.5
-"""That a call whose answer is lost takes its connection with it; and that a cut breaks it."""
+"""Chance that a lost answer breaks its connection, and that a partition does."""
 ONE_WAY_CHANCE = 0.6
-"""That a cut stops one direction only."""
+"""Chance that a partition stops only one direction."""
 LOOKED_AT_CHANCE = 0.5
-"""That nobody knows of a call which a process refused that it was never looked at."""
+"""Chance that a call which a dying process refused is reported as not processed."""
 _SETTINGS = UpstreamSettings()
 
 Deed = tuple["Callable[..., None]", tuple[Any, ...]]
@@ -70,12 +69,12 @@ class _Connection:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the process at its other end has ended."""
+        """Whether the process at the other end has ended."""
         return self.machine.incarnation != self.incarnation or self.machine.is_dead
 
 
 class _Call:
-    """A call, by its number here and by that in the cluster, once it has left."""
+    """A call; `there` is its number in the cluster, None until it has left."""
 
     __slots__ = (
         "connection",
@@ -96,23 +95,23 @@ class _Call:
         self.connection = connection
         self.there: int | None = None
         self.is_ended = False
-        """Whether nothing more comes."""
+        """Whether no more input will arrive for the call."""
         self.is_over = False
-        """Whether nothing more is told of it."""
+        """Whether the proxy gets no more events of the call."""
         self.is_paused = False
         self.held: deque[UpstreamEvent] = deque()
-        """What came while it was paused."""
+        """Events that arrived while the call was paused."""
         self.queued_bytes = 0
-        """How much came that was not polled."""
+        """Bytes received and not yet polled."""
         self.is_stalled = False
-        """Whether its member is held back."""
+        """Whether back-pressure stops the member from sending."""
         self.pending_bytes = 0
-        """How much was sent that has not left."""
+        """Bytes sent that have not left yet."""
         self.was_full = False
 
 
 class SimulatedUpstream:
-    """The connections of one process of a proxy."""
+    """The connections of one proxy process."""
 
     __slots__ = (
         "_calls",
@@ -139,7 +138,7 @@ class SimulatedUpstream:
         queued_bytes_max: int,
         wake: Callable[[], None],
     ) -> None:
-        """Let `wake` be called whenever there is something to poll."""
+        """Make the connections; they call `wake` whenever there is an event to poll."""
         self._world = world
         self._cluster = cluster
         self._random = random
@@ -148,21 +147,21 @@ class SimulatedUpstream:
         self._current: dict[int, _Connection] = {}
         self._connecting: set[int] = set()
         self._calls: dict[int, _Call] = {}
-        # With the call that an event is about, if it is about one.
+        # Each event with its call, if it belongs to one.
         self._events: deque[tuple[UpstreamEvent, _Call | None]] = deque()
-        # By the number of a machine: until when nothing passes to it, and nothing comes from it.
+        # By machine: until when nothing passes to it, and nothing arrives from it.
         self._cut_until: dict[int, float] = {}
         self._deaf_until: dict[int, float] = {}
         self._is_stopped = False
         self.connected = 0
         self.lost = 0
 
-    # What the proxy asks for.
+    # Requests of the proxy.
 
     def connect(
         self, endpoint: int, address: str, authority: str, tls: UpstreamTls | None = None
     ) -> None:
-        """Connect soon; when nothing is cut off any more, if that is in time."""
+        """Connect soon, or after the partition unless that exceeds the connect timeout."""
         del authority, tls
         world, number = self._world, int(address.partition(":")[0].removeprefix("m"))
         self._connecting.add(endpoint)
@@ -175,7 +174,7 @@ class SimulatedUpstream:
             world.at(max(arrival, until), self._connected, endpoint, number, False)
 
     def disconnect(self, endpoint: int) -> None:
-        """Give a connection up."""
+        """Close a connection or stop connecting."""
         connection = self._current.get(endpoint)
         if connection is not None:
             self._lose(connection, "it was given up", Code.CANCELLED)
@@ -191,13 +190,13 @@ class SimulatedUpstream:
                 self._depart(call.connection, self._begin, call, path, metadata, message)
 
     def open(self, call: int, endpoint: int, path: str, metadata: Metadata) -> None:
-        """Begin a stream."""
+        """Open a stream."""
         made = self._make(call, endpoint)
         if made is not None:
             self._depart(made.connection, self._begin, made, path, metadata, None)
 
     def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
-        """Send messages of streams."""
+        """Send messages on streams."""
         for number, message in batch:
             call = self._calls.get(number)
             if call is not None:
@@ -206,13 +205,13 @@ class SimulatedUpstream:
                 self._depart(call.connection, self._send, call, message)
 
     def half_close(self, call: int) -> None:
-        """Say that nothing more will be sent on a stream."""
+        """Announce that no more messages will be sent on a stream."""
         found = self._calls.get(call)
         if found is not None:
             self._depart(found.connection, self._half_close, found)
 
     def cancel(self, call: int) -> None:
-        """Break a call off, and forget it."""
+        """Cancel a call and forget it."""
         found = self._calls.get(call)
         if found is not None:
             self._forget(found)
@@ -221,7 +220,7 @@ class SimulatedUpstream:
                 self._end_of(found)
 
     def pause(self, call: int) -> None:
-        """Hand out no more messages of a stream until `resume`."""
+        """Return no more events of a stream from `poll` until `resume`."""
         found = self._calls.get(call)
         if found is not None and not found.is_paused:
             found.is_paused = True
@@ -231,7 +230,7 @@ class SimulatedUpstream:
             self._hold_back(found)
 
     def resume(self, call: int) -> None:
-        """Hand out a stream's messages again."""
+        """Return a stream's events from `poll` again."""
         found = self._calls.get(call)
         if found is not None and found.is_paused:
             found.is_paused = False
@@ -241,12 +240,12 @@ class SimulatedUpstream:
             self._wake()
 
     def pending_bytes(self, call: int) -> int:
-        """Return how many bytes were sent on a stream and have not yet left."""
+        """Return how many bytes sent on a stream have not left yet."""
         found = self._calls.get(call)
         return 0 if found is None else found.pending_bytes
 
     def poll(self, events_max: int, bytes_max: int) -> list[UpstreamEvent]:
-        """Take what happened, in order for each endpoint and call."""
+        """Return the next events, in order for each endpoint and call."""
         taken: list[UpstreamEvent] = []
         while self._events and len(taken) < events_max and bytes_max > 0:
             event, call = self._events.popleft()
@@ -264,30 +263,30 @@ class SimulatedUpstream:
         return taken
 
     def is_paused(self, call: int) -> bool:
-        """Return whether nothing is handed out of a stream."""
+        """Return whether a stream is paused."""
         return call in self._calls and self._calls[call].is_paused
 
     @property
     def has_more(self) -> bool:
-        """Whether there is something to poll."""
+        """Whether there is an event to poll."""
         return any(call is None or not call.is_over for _, call in self._events)
 
     def fileno(self) -> int:
-        """Have none: nobody sleeps here."""
+        """Fail: the simulated proxy never sleeps on a descriptor."""
         raise AssertionError("there is no descriptor")
 
     def announce_sleep(self) -> bool:
-        """Sleep unless there is something to poll."""
+        """Return whether the proxy may sleep because there is no event to poll."""
         return not self._events
 
     def awake(self) -> None:
-        """Do nothing: turns are asked for whenever something arrives."""
+        """Do nothing: every arrival requests a turn."""
 
     def relay(self, rules: RelayRules) -> None:
-        """Return None: calls are passed on by the loop."""
+        """Return None, so that the loop forwards the calls."""
 
     def counters(self) -> dict[str, int]:
-        """Return totals; nobody reads them here."""
+        """Return zero totals; the simulation does not read them."""
         return dict.fromkeys(UPSTREAM_COUNTERS, 0)
 
     def stop(self) -> None:
@@ -309,10 +308,10 @@ class SimulatedUpstream:
         """How many calls have not ended."""
         return len(self._calls)
 
-    # What goes wrong.
+    # Faults.
 
     def cut_off(self, number: int, until: float) -> None:
-        """Let nothing pass between the proxy and a machine until a moment, or in one direction."""
+        """Partition the proxy from a machine until a moment, often in one direction only."""
         choice = self._random.random()
         if choice >= ONE_WAY_CHANCE / 2:
             self._cut_until[number] = max(until, self._cut_until.get(number, 0.0))
@@ -324,7 +323,7 @@ class SimulatedUpstream:
                 self._world.after(seconds, self._lose, connection, "the server is silent")
 
     def break_one(self) -> bool:
-        """Let a connection break; return whether there was one."""
+        """Break a random connection; return whether there was one."""
         connections = list(self._current.values())
         if connections:
             self._lose(self._random.choice(connections), "connection reset by peer")
@@ -336,7 +335,7 @@ class SimulatedUpstream:
     def _deaf(self, connection: _Connection) -> float:
         return self._deaf_until.get(connection.machine.number, 0.0)
 
-    # On the way to members.
+    # To members.
 
     def _connected(self, endpoint: int, number: int, is_late: bool) -> None:
         if endpoint not in self._connecting:
@@ -353,7 +352,7 @@ class SimulatedUpstream:
             self._tell(UpstreamEventKind.CONNECTED, endpoint, None)
 
     def _make(self, number: int, endpoint: int) -> _Call | None:
-        """Return a new call; None if its end was told because nobody is there."""
+        """Return a new call; None, after an event that ends it, without a connection."""
         connection = self._current.get(endpoint)
         if connection is None or connection.is_leaving:
             end = (int(Code.UNAVAILABLE), "not connected", True)
@@ -363,7 +362,7 @@ class SimulatedUpstream:
         return made
 
     def _depart(self, connection: _Connection, deed: Callable[..., None], *arguments: Any) -> None:
-        """Let something leave, after what waits for that already."""
+        """Run `deed` when output can leave, after the output that already waits."""
         is_first = not connection.outgoing
         if is_first and self._cut(connection) <= self._world.now:
             deed(*arguments)
@@ -385,7 +384,7 @@ class SimulatedUpstream:
         if call.is_over or call.is_ended:
             return
         if connection.is_gone:
-            # There is another process by now, which knows nothing of this connection.
+            # The machine runs another process by now, which does not know this connection.
             delay = self._random.uniform(*CLIENT_DELAY)
             self._world.after(delay, self._arrive, connection, self._reset, connection)
             return
@@ -413,7 +412,7 @@ class SimulatedUpstream:
         if call.there is not None:
             self._cluster.hang_up(call.connection.machine.number, call.there)
 
-    # How a member is held back.
+    # Back-pressure on members.
 
     def _hold_back(self, call: _Call) -> None:
         if not call.is_stalled and call.there is not None:
@@ -426,7 +425,7 @@ class SimulatedUpstream:
             call.is_stalled = False
             call.connection.machine.arrivals.unstall(call.there)
 
-    # What comes back.
+    # From members.
 
     def _tell(
         self, kind: UpstreamEventKind, number: int, detail: object, call: _Call | None = None
@@ -440,7 +439,7 @@ class SimulatedUpstream:
             self._wake()
 
     def _arrive(self, connection: _Connection, deed: Callable[..., None], *arguments: Any) -> None:
-        """Take what has come, after what waits for that already."""
+        """Run `deed` when input can arrive, after the input that already waits."""
         if connection.is_lost:
             return
         is_first = not connection.incoming
@@ -497,7 +496,7 @@ class SimulatedUpstream:
         self._end_of(call)
 
     def _end_of(self, call: _Call) -> None:
-        """Note that nothing more comes; that may have to be told yet."""
+        """Record that no more input arrives for a call; its last events may not be polled yet."""
         call.is_ended = True
         connection = call.connection
         connection.calls.pop(call.number, None)
@@ -514,7 +513,7 @@ class SimulatedUpstream:
         self._lose(connection, "connection reset by peer")
 
     def _leave(self, connection: _Connection) -> None:
-        """Note that a member wants no more calls; those that there are go on."""
+        """Report that a member accepts no more calls; open calls continue."""
         if not connection.is_leaving:
             connection.is_leaving = True
             self._tell(UpstreamEventKind.LEAVING, connection.endpoint, None)

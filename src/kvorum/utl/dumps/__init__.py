@@ -1,5 +1,5 @@
-"""`dump`: what is in databases, logs, snapshots and on pages of metrics, as text and JSON lines.
+"""`dump`: show databases, logs, snapshots and metrics, as text and as lines of JSON.
 
-The text is that of etcd-dump-db, etcd-dump-logs and etcd-dump-metrics. Files are only read, piece
-by piece, whatever their size. No password, hash of one, or token of a user is ever shown.
+The text is that of etcd-dump-db, etcd-dump-logs and etcd-dump-metrics. Dumps only read files, piece
+by piece, whatever their size. A dump never shows a password, the hash of one, or a user's token.
 """

@@ -42,7 +42,7 @@ def dump_entries(
     is_decoded: bool,
     lock_seconds: float,
 ) -> None:
-    """Show the entries of a bucket, the greatest key first; all of them if the limit is 0."""
+    """Show the entries of a bucket in descending order of keys; a limit of 0 shows all."""
     bucket = name.encode("utf-8", "surrogateescape")
     with Place(files, argument).opened(lock_seconds) as database:
         if bucket not in database.buckets():
@@ -57,7 +57,7 @@ def dump_entries(
 
 
 def dump_rows(files: Files, lines: Lines, argument: str, start: int, lock_seconds: float) -> None:
-    """Show the rows from a main revision on, page by page, whatever is damaged."""
+    """Show the rows from a main revision on, page by page, skipping damage."""
     place = Place(files, argument)
     with ExitStack() as stack:
         if not place.is_own:
@@ -82,7 +82,7 @@ def _show_row(lines: Lines, found: Found, start: int) -> None:
 
 
 def dump_hash(files: Files, lines: Lines, argument: str, lock_seconds: float) -> None:
-    """Show what the Hash call of a member with this database answers."""
+    """Show the result of the Hash call of a member with this database."""
     place = Place(files, argument)
     with place.opened(lock_seconds) as database:
         value = database.hash()

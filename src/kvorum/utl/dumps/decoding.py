@@ -1,6 +1,6 @@
-"""A program of the user's that decodes entries: it gets lines of hex and answers with lines.
+"""Run a user's program that decodes entries: it reads lines of hex and answers each with a line.
 
-An answer is `STATUS|TEXT`. The program has to answer each line before the next one comes.
+An answer is `STATUS|TEXT`. The program must answer each line before it gets the next one.
 """
 
 import shlex
@@ -15,7 +15,7 @@ _DELIMITER = "|"
 
 
 class Decoder:
-    """The program, while the block lasts; leaving it normally checks that it ended well."""
+    """The running program; leaving the block normally checks the program's exit code."""
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -27,7 +27,7 @@ class Decoder:
             raise CommandError(f"the decoder {command!r} cannot be run: {error}") from error
 
     def ask(self, data: bytes) -> str:
-        """Return what it says about the data of an entry; raises CommandError if it ended."""
+        """Return the program's answer for an entry's data; raise CommandError if it has ended."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None
         try:

@@ -1,6 +1,6 @@
-"""Entries of a database: as text, in the words of etcd-dump-db, and as objects for JSON lines.
+"""Show entries of a database: as text, in the words of etcd-dump-db, and as objects for JSON.
 
-What cannot be decoded is shown as it is stored, so that a damaged entry hides no other.
+An entry that cannot be decoded is shown as it is stored, so that it does not hide others.
 """
 
 import json
@@ -37,17 +37,17 @@ _SUB_BITS = 31
 
 
 def stored_text(bucket: bytes, key: bytes, value: bytes) -> str:
-    """Return an entry as it is stored, apart from secrets."""
+    """Return an entry as it is stored, without secrets, as text."""
     return f"key={quoted(key)}, value={quoted(_safe(bucket, value))}"
 
 
 def stored_object(bucket: bytes, key: bytes, value: bytes) -> Shown:
-    """Return an entry as it is stored, apart from secrets."""
+    """Return an entry as it is stored, without secrets, as an object."""
     return {"key": key, "value": _safe(bucket, value)}
 
 
 def decoded_text(bucket: bytes, key: bytes, value: bytes) -> str:
-    """Return what an entry means."""
+    """Return the decoded entry as text."""
     decode = _TEXTS.get(bucket)
     try:
         return stored_text(bucket, key, value) if decode is None else decode(key, value)
@@ -56,7 +56,7 @@ def decoded_text(bucket: bytes, key: bytes, value: bytes) -> str:
 
 
 def decoded_object(bucket: bytes, key: bytes, value: bytes) -> Shown:
-    """Return what an entry means."""
+    """Return the decoded entry as an object."""
     decode = _OBJECTS.get(bucket)
     try:
         return stored_object(bucket, key, value) if decode is None else decode(key, value)
@@ -65,7 +65,7 @@ def decoded_object(bucket: bytes, key: bytes, value: bytes) -> Shown:
 
 
 def row_text(key: bytes, value: bytes) -> str:
-    """Return a row of bucket `key`; raises ValueError or DecodeError if it is none."""
+    """Return a row of bucket `key` as text; raise ValueError or DecodeError if it is invalid."""
     main, sub, is_tombstone = _revision(key)
     kv = KeyValue.FromString(value)
     tombstone = "true" if is_tombstone else "false"
@@ -77,7 +77,7 @@ def row_text(key: bytes, value: bytes) -> str:
 
 
 def row_object(key: bytes, value: bytes) -> Shown:
-    """Return a row of bucket `key`; raises ValueError or DecodeError if it is none."""
+    """Return a row of bucket `key` as an object; raise ValueError or DecodeError if invalid."""
     main, sub, is_tombstone = _revision(key)
     kv = KeyValue.FromString(value)
     return {

@@ -1,4 +1,4 @@
-"""Where dumps go: lines of text, or of JSON with bytes in base64; what goes wrong, on stderr."""
+"""Output of dumps: lines of text, or of JSON with bytes in base64; problems go to stderr."""
 
 import json
 import sys
@@ -11,10 +11,10 @@ from kvorum.cli.output import Output, check_format
 
 
 class Lines:
-    """The lines of one dump, which a pipe gets as they come."""
+    """The output of one dump; a pipe receives each line at once."""
 
     def __init__(self, form: str) -> None:
-        """Refuse a format that dumps do not have."""
+        """Refuse a format that dumps do not support."""
         check_format(form)
         if form not in ("simple", "json"):
             raise CommandError(
@@ -30,7 +30,7 @@ class Lines:
         self._output.line(text)
 
     def part(self, text: str) -> None:
-        """Write text that more follows on its line."""
+        """Write text without a line end."""
         self._output.write(text)
 
     def object(self, shown: Mapping[str, Any]) -> None:
@@ -39,7 +39,7 @@ class Lines:
 
 
 def tell(text: str) -> None:
-    """Say something about the dump that is not part of it."""
+    """Write a message about the dump to standard error."""
     sys.stdout.flush()
     sys.stderr.write(f"{text}\n")
 

@@ -1,4 +1,4 @@
-"""The members of raft's configuration, as dumps show them."""
+"""Show the members of a Raft configuration in dumps."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +9,7 @@ _LISTS = ("voters", "learners", "voters_outgoing", "learners_next")
 
 
 def conf_state_object(state: ConfState) -> dict[str, Any]:
-    """Return the members as etcd writes them in JSON: lists that are empty are left out."""
+    """Return the members as etcd writes them in JSON, without empty lists."""
     found: dict[str, Any] = {
         name: list(getattr(state, name)) for name in _LISTS if getattr(state, name)
     }

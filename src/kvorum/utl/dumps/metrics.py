@@ -1,7 +1,7 @@
-"""`dump metrics`: which metrics a running member has, with their descriptions, without values.
+"""`dump metrics`: list the metrics of a running member, with descriptions, without values.
 
-Ids of members are replaced by words and codes of calls are listed once, so that pages of different
-members can be compared.
+Words replace the ids of members, and the status codes of calls are listed once, so that the output
+of different members can be compared.
 """
 
 import re
@@ -19,7 +19,7 @@ from kvorum.utl.dumps.lines import Lines
 PAGE_BYTES_MAX = 64 << 20
 
 _LOCAL, _REMOTE = "LOCAL_NODE_ID", "REMOTE_PEER_NODE_ID"
-# These are shown once, whichever peers there are.
+# Show these once, whatever peers there are.
 _OF_PEERS = {
     "etcd_network_active_peers": f'{{Local="{_LOCAL}",Remote="{_REMOTE}"}}',
     "etcd_network_peer_sent_bytes_total": f'{{To="{_REMOTE}"}}',
@@ -33,7 +33,7 @@ _CODE = re.compile(r'\bgrpc_code="([^"]*)"')
 
 
 class Tls(NamedTuple):
-    """Which certificates to trust, and which to show."""
+    """The trusted certificates, and the client's own."""
 
     ca: str = ""
     cert: str = ""
@@ -43,7 +43,7 @@ class Tls(NamedTuple):
 
 @dataclass
 class Metric:
-    """A metric, and the names and labels of its samples."""
+    """A metric, with the names and labels of its samples."""
 
     name: str
     description: str
@@ -53,7 +53,7 @@ class Metric:
 
 
 def dump_metrics(lines: Lines, url: str, tls: Tls, seconds: float) -> None:
-    """Ask a member for its metrics, and show them in the order of their names."""
+    """Fetch a member's metrics, and show them in the order of their names."""
     metrics = sorted(parse_page(_fetched(url, tls, seconds)), key=lambda metric: metric.name)
     version = next((each.samples[0] for each in metrics if each.name == _VERSION), "unknown")
     if lines.is_json:
@@ -76,7 +76,7 @@ def dump_metrics(lines: Lines, url: str, tls: Tls, seconds: float) -> None:
 
 
 def parse_page(page: str) -> list[Metric]:
-    """Return the metrics of a page in the text format of Prometheus, in its order."""
+    """Parse a page in the text format of Prometheus; return the metrics in its order."""
     found: list[Metric] = []
     for line in page.split("\n"):
         if line.startswith("# HELP "):
@@ -93,7 +93,7 @@ def parse_page(page: str) -> list[Metric]:
 
 
 def _sample(line: str) -> str:
-    """Return name and labels of a sample, whose labels may have blanks in them."""
+    """Return name and labels of a sample; labels may contain blanks."""
     end = line.rfind("}")
     return line[: end + 1] if end >= 0 else line.partition(" ")[0]
 

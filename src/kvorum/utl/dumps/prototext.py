@@ -1,7 +1,7 @@
-"""Messages as text on one line, in the form that etcd's dump tools have always printed.
+"""Print messages as text on one line, in the form of etcd's dump tools.
 
-`name:value` for each field that is set, in the order of the message's definition, each followed by
-a blank; messages in angle brackets; bytes and strings in quotes, with octal escapes.
+The form is `name:value` for each set field, in the order of the message's definition, each followed
+by a blank; messages in angle brackets; bytes and strings in quotes, with octal escapes.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ _BYTES = [
 
 
 def octal_quoted(data: bytes) -> str:
-    """Quote bytes; those that are no printable ASCII become octal escapes."""
+    """Quote bytes; all but printable ASCII become octal escapes."""
     if data.isascii() and b'"' not in data and b"\\" not in data:
         text = data.decode()
         if text.isprintable():

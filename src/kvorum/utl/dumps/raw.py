@@ -1,6 +1,6 @@
-"""`dump wal --raw`: every record of a log in the order of its files, nothing replaced or left out.
+"""`dump wal --raw`: show every record of a log in the order of its files, even replaced ones.
 
-A wrong checksum is told once, until the next checkpoint, and reading goes on behind it.
+After a wrong checksum, reading continues, and no other one is reported before the next checkpoint.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from kvorum.wal.framing import CRC, ENTRY, METADATA, SNAPSHOT, STATE
 
 
 def dump_records(files: Files, lines: Lines, directory: str, start: int, end: int) -> None:
-    """Show records; of entries, snapshots and states those from an index on and below another."""
+    """Show records; `start` and `end` select entries, snapshots and states by index."""
     names = []
     try:
         found = files.list(directory)
@@ -78,7 +78,7 @@ def _show(lines: Lines, record: Record, start: int, end: int) -> None:
 
 
 def _parsed(record: Record) -> tuple[str, str, Any, int | None]:
-    """Return the title, the kind and the message of a record, and the index filters go by."""
+    """Return the title, the kind and the message of a record, and the index for filters."""
     if record.type == CRC:
         return "CRC", "crc", None, None
     if record.type == METADATA:

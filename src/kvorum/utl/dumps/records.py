@@ -1,7 +1,7 @@
-"""The records of a log as they lie in its files, read one after the other, damaged ones too.
+"""Read the records of a log in the order of its files, even damaged ones.
 
-A member's own reading refuses what is damaged; this goes on behind a wrong checksum, and leaves it
-to the caller whether to believe the rest. Memory holds one record at a time.
+A member refuses damaged records. This reader continues after a wrong checksum, and leaves it to the
+caller whether to trust the rest. Memory holds one record at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ _word = Struct("<Q")
 
 
 class Record(NamedTuple):
-    """A record, and where it begins."""
+    """A record, and its position."""
 
     type: int
     crc: int
@@ -30,11 +30,11 @@ class Record(NamedTuple):
     segment: str
     offset: int
     is_right: bool
-    """Whether its checksum continues those before."""
+    """Whether its checksum continues the chain of those before."""
 
     @property
     def place(self) -> str:
-        """Where it is, in words."""
+        """The position, in words."""
         return f"{self.segment} at offset {self.offset}"
 
 
@@ -45,14 +45,14 @@ class Problem(NamedTuple):
     offset: int
     text: str
     is_torn: bool
-    """Whether the last record was not written completely: a power cut leaves that."""
+    """Whether the last record is incomplete, as a power cut leaves it."""
 
     def __str__(self) -> str:
         return f"{self.segment} at offset {self.offset}: {self.text}"
 
 
 class RecordReader:
-    """Goes through segments in order; afterwards `problem` says why it ended early, if it did."""
+    """Reads segments in order; afterwards `problem` has the reason for an early end, if any."""
 
     def __init__(self, files: Files, directory: str, names: Sequence[str]) -> None:
         self._files = files
@@ -80,7 +80,7 @@ class RecordReader:
                 return
 
     def _segment(self, name: str, *, is_last: bool) -> Iterator[tuple[int, int, bytes, int, bool]]:
-        """Yield type, checksum, data, offset, and whether a sector holds nothing but zeros."""
+        """Yield type, checksum, data, offset, and whether a sector holds only zeros."""
         window = _Window(self._files, f"{self._directory}/{name}")
         offset = 0
         while (word := window.read(offset, 8)) and any(word):
@@ -107,7 +107,7 @@ class RecordReader:
 
 
 class _Window:
-    """A file that is read in order, in large pieces; it is open only while a piece is read."""
+    """A file read in order, in large pieces; it is open only while a piece is read."""
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
@@ -118,7 +118,7 @@ class _Window:
         self._fill(0, _WINDOW_BYTES)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return that many bytes; fewer only where the file ends."""
+        """Return this many bytes; fewer only at the end of the file."""
         begin = offset - self._start
         if begin + length > len(self._data) and offset + length <= self.size:
             self._fill(offset, max(length, _WINDOW_BYTES))

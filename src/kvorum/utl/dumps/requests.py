@@ -1,6 +1,6 @@
-"""What an entry of a log asks for: its kind, for filters, and its content, as text and as JSON.
+"""Describe the request in a log entry: its kind, for filters, and its content, as text and JSON.
 
-Requests of etcd's version 2, which 3.5 still wrote about the cluster itself, are known as well.
+This includes requests of etcd's version 2, which 3.5 still wrote about the cluster itself.
 """
 
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from kvorum.utl.dumps.secrets import remove_secrets
 
 CONFIG_CHANGE, NORMAL = "ConfigChange", "Normal"
 V2_REQUEST, INTERNAL_REQUEST = "Request", "InternalRaftRequest"
-# Words of --entry-type for requests of one kind, and the fields that hold these.
+# Words of --entry-type for single kinds of requests, with the fields that hold these requests.
 REQUESTS = {
     "IRRRange": "range",
     "IRRPut": "put",
@@ -37,21 +37,21 @@ _UNREADABLE = "???"
 
 
 class Described(NamedTuple):
-    """An entry in words."""
+    """The description of an entry."""
 
     words: frozenset[str]
-    """Those of --entry-type that it goes by."""
+    """The words of --entry-type that select the entry."""
     type: str
-    """As dumps call it: `norm` or `conf`."""
+    """The type's name in dumps: `norm` or `conf`."""
     text: str
     shown: dict[str, Any]
-    """The content for JSON; without any if it cannot be read."""
+    """The content for JSON; empty if it cannot be read."""
     data: bytes
     """The data, without secrets."""
 
 
 def describe(entry: Entry) -> Described:
-    """Return what an entry says; whatever its data is, this does not fail."""
+    """Describe an entry; invalid data does not make this fail."""
     data = entry.Data
     if entry.Type != EntryType.EntryNormal:
         return _change(entry)
@@ -85,9 +85,10 @@ def _change(entry: Entry) -> Described:
 
 
 def _v2_fields(data: bytes) -> dict[int, int | bytes] | None:
-    """Return the fields of a request of version 2; None if this is none.
+    """Return the fields of a request of version 2; None if the data is another request.
 
-    It begins with an id and then has the method, in a field that later requests do not have.
+    A request of version 2 begins with an id, followed by the method, in a field that later requests
+    do not have.
     """
     found: dict[int, int | bytes] = {}
     offset = 0
@@ -138,7 +139,7 @@ def _v2_shown(fields: dict[int, int | bytes]) -> dict[str, Any]:
 
 
 def _excerpt(data: bytes, beginning: int, end: int) -> str:
-    """Quote bytes; of many, those at the beginning and at the end."""
+    """Quote bytes; long ones only at their beginning and end."""
     if beginning + end > len(data):
         return quoted(data)
     return f"{quoted(data[:beginning])}...{quoted(data[len(data) - end :])}"

@@ -37,7 +37,7 @@ def list_bucket(invocation: Invocation) -> None:
 
 
 def iterate_bucket(invocation: Invocation) -> None:
-    """Show the entries of a bucket, backwards."""
+    """Show the entries of a bucket, in descending order of keys."""
     from kvorum.utl.dumps.db import dump_entries
 
     path, bucket = _two(invocation)

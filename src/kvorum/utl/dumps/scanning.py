@@ -1,7 +1,7 @@
-"""Rows of bucket `key` found page by page, without the tree: what is left of a damaged database.
+"""Find rows of bucket `key` page by page, without the tree, even in a damaged database.
 
-Every page is looked at, in the order of their numbers, free ones as well: rows that were deleted
-since may turn up, and rows may turn up twice. What cannot be read is told, and the scan goes on.
+The scan reads every page in the order of page numbers, including free ones. So it may find deleted
+rows, and may find a row twice. It reports unreadable parts, and continues.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,16 +29,16 @@ from kvorum.files import Files, Opening
 
 Tell = Callable[[str], None]
 
-# LMDB: number, unused, kind, and where the room between node offsets and nodes begins and ends.
+# LMDB: page number, unused, kind, and the start and end of the room between node offsets and nodes.
 _LMDB_HEADER = Struct("<QHHHH")
-# Length of the data in two halves, flags, length of the key.
+# The length of the data in two halves, flags, the length of the key.
 _LMDB_NODE = Struct("<HHHH")
 _LMDB_PAGE_BYTES_AT, _LMDB_LEAF, _LMDB_OVERFLOW = 40, 0x02, 0x04
 _IS_ELSEWHERE, _IS_TREE = 0x01, 0x02
 
 
 class Found(NamedTuple):
-    """A row, and where it lies: on which page, which of how many entries there."""
+    """A row with its page, its position there, and the number of entries on the page."""
 
     page: int
     position: int
@@ -48,7 +48,7 @@ class Found(NamedTuple):
 
 
 class Pages:
-    """An open file in pages of one size."""
+    """An open file, read in pages of one size."""
 
     def __init__(self, files: Files, descriptor: int) -> None:
         self._files = files
@@ -58,15 +58,15 @@ class Pages:
 
     @property
     def count(self) -> int:
-        """How many whole pages it has."""
+        """The number of whole pages."""
         return self.length // self.page_bytes
 
     def head(self, offset: int, length: int) -> bytes:
-        """Return bytes, whatever the size of pages is; fewer where the file ends."""
+        """Return bytes regardless of the page size; fewer at the end of the file."""
         return self._files.pread(self._descriptor, offset, length)
 
     def read(self, number: int, count: int = 1) -> bytes:
-        """Return so many pages; raises ValueError if the file ends before."""
+        """Return this many pages; raise ValueError if the file ends before."""
         if not 0 < count <= self.count - number:
             raise ValueError(f"the file ends before page {number + count}")
         size = self.page_bytes
@@ -75,7 +75,7 @@ class Pages:
 
 @contextmanager
 def opened_pages(files: Files, path: str) -> Iterator[Pages]:
-    """Open a database file of either kind, whole or not."""
+    """Open a database file of either kind, even a damaged one."""
     descriptor = files.open(path, Opening.READ)
     try:
         yield Pages(files, descriptor)
@@ -107,7 +107,7 @@ def etcd_rows(pages: Pages, tell: Tell) -> Iterator[Found]:
 
 
 def _etcd_page_count(pages: Pages, tell: Tell) -> int:
-    """Set the size of pages, and return how many were ever used."""
+    """Set the page size, and return the number of pages that were ever used."""
     sizes = [1 << bits for bits in range(PAGE_BYTES_MIN.bit_length() - 1, 17)]
     assert sizes[-1] == PAGE_BYTES_MAX
     metas = [decode_meta(pages.head(offset, META_BYTES)) for offset in (0, *sizes)]
@@ -127,7 +127,7 @@ def _leaf_rows(page: bytes, number: int, count: int, tell: Tell) -> Iterator[Fou
             flags, key, value = _element(page, index)
             if flags & IS_BUCKET:
                 if key == KEY and not BUCKET_HEADER.unpack_from(value)[0]:
-                    # A small bucket lies within its own entry.
+                    # The content of a small bucket lies within its own entry.
                     inner = value[BUCKET_HEADER.size :]
                     yield from _leaf_rows(inner, number, PAGE_HEADER.unpack_from(inner)[2], tell)
                 continue
@@ -155,14 +155,14 @@ def _element(page: bytes, index: int) -> tuple[int, bytes, bytes]:
 
 
 def own_rows(pages: Pages, tell: Tell) -> Iterator[Found]:
-    """Scan a database of ours: a row counts if its checksum is right."""
+    """Scan a database of ours; a row counts if its checksum is right."""
     size = int.from_bytes(pages.head(_LMDB_PAGE_BYTES_AT, 4), "little")
     if PAGE_BYTES_MIN <= size <= PAGE_BYTES_MAX and not size & size - 1:
         pages.page_bytes = size
     for number in range(2, pages.count):
         page = pages.read(number)
         own, _, kind, lower, _ = _LMDB_HEADER.unpack_from(page)
-        # Pages with large values have no header but on the first, so any other may be data.
+        # Only the first page of a large value has a header, so any other page may be data.
         if own == number and kind == _LMDB_LEAF:
             yield from _node_rows(pages, page, number, lower, tell)
 

@@ -1,4 +1,4 @@
-"""What is never shown: passwords, their hashes, and tokens, in requests and in stored users."""
+"""Remove passwords, their hashes, and tokens from requests and stored users before display."""
 
 from google.protobuf.message import DecodeError
 
@@ -28,7 +28,7 @@ def remove_secrets(request: InternalRaftRequest) -> bool:
 
 
 def data_without_secrets(data: bytes) -> bytes:
-    """Return the data of an entry; it is as it was unless a secret is in it."""
+    """Return the data of an entry without secrets; unchanged if it has none."""
     try:
         request = InternalRaftRequest.FromString(data)
     except DecodeError:
@@ -37,7 +37,7 @@ def data_without_secrets(data: bytes) -> bytes:
 
 
 def user_without_secrets(stored: bytes) -> bytes:
-    """Return a stored user without the hash of the password; other bytes as they are."""
+    """Return a stored user without the hash of its password; other bytes stay unchanged."""
     try:
         user = User.FromString(stored)
     except DecodeError:

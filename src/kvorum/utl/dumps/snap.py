@@ -1,7 +1,7 @@
-"""`dump snap`: the small files that stand for a log up to an index, damaged ones too.
+"""`dump snap`: show the small files that replace a log up to an index, even damaged ones.
 
-What they hold beside term, index and members is etcd's store of version 2, in which the membership
-was kept once: its leaves are shown, by their paths.
+Beside term, index and members, they hold etcd's store of version 2, which once kept the membership:
+its leaves are shown, with their paths.
 """
 
 import json
@@ -22,7 +22,7 @@ _ENDING = ".snap"
 
 
 def dump_snapshots(files: Files, lines: Lines, argument: str) -> None:
-    """Show a file, or all of a data directory; raises CommandError behind them if one is bad."""
+    """Show one file, or all of a data directory; then raise CommandError if any is damaged."""
     path = Path(argument)
     if path.is_file():
         paths = [path]
@@ -40,7 +40,7 @@ def dump_snapshots(files: Files, lines: Lines, argument: str) -> None:
 
 
 def _dump(files: Files, lines: Lines, path: Path, *, is_first: bool) -> bool:
-    """Show one file; return whether it is whole."""
+    """Show one file; return whether it is undamaged."""
     content = read_file(files, str(path))
     shown: dict[str, Any] = {"file": path.name, "bytes": len(content)}
     texts = [f"file={path.name} bytes={len(content)}"]
@@ -80,7 +80,7 @@ def _dump(files: Files, lines: Lines, path: Path, *, is_first: bool) -> bool:
 
 
 def _document(data: bytes) -> dict[str, str]:
-    """Return the membership, etcd's tree of version 2, as its leaves by their paths."""
+    """Return the leaves of the membership, a tree of etcd's version 2, by their paths."""
     found: dict[str, str] = {}
     waiting = [json.loads(data).get("Root")] if data else []
     while waiting:

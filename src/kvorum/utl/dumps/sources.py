@@ -1,7 +1,7 @@
-"""The database that a path means: a file of etcd's, a snapshot, or a data directory of either kind.
+"""Open the database at a path: an etcd file, a snapshot, or a data directory of either kind.
 
-A file of etcd's is read under a shared lock, which a running etcd does not let go of. A running
-Kvorum may go on: a view of its database stays as it was when it was opened.
+A file of etcd's is read under a shared lock, which is not available while an etcd runs. A Kvorum
+may run at the same time, because a view of its database stays as it was when it was opened.
 """
 
 from collections.abc import Iterator
@@ -25,16 +25,16 @@ Entries = Iterator[tuple[bytes, bytes]]
 
 
 class Database(Protocol):
-    """An open database. A bucket may be walked once."""
+    """An open database. Each bucket can be walked only once."""
 
     def buckets(self) -> list[bytes]:
         """Return the names of the buckets, in order."""
 
     def entries_back(self, bucket: bytes) -> Entries:
-        """Walk the entries of a bucket, the greatest key first, in bounded memory."""
+        """Walk the entries of a bucket in descending order of keys, in bounded memory."""
 
     def hash(self) -> int:
-        """Return what the Hash call of a member with this database answers."""
+        """Return the result of the Hash call of a member with this database."""
 
 
 class _EtcdDatabase:
@@ -67,10 +67,10 @@ class _OwnDatabase:
 
 
 class Place:
-    """Where the database is that an argument means."""
+    """The location of the database that an argument names."""
 
     def __init__(self, files: Files, argument: str) -> None:
-        """Find it; raises CommandError if there is none."""
+        """Locate the database; raise CommandError if there is none."""
         self._files = files
         path = Path(argument)
         self.directory = path / "member" / "backend"
@@ -79,7 +79,7 @@ class Place:
         if current is not None:
             self.path = database_path(str(self.directory), current.number)
             return
-        # As etcd's tool has it: a path that ends so is the file itself.
+        # Like etcd's tool, take a path with this ending as the file itself.
         is_file = path.is_file() or argument.endswith("db")
         self.path = argument if is_file else str(path / "member" / "snap" / "db")
         if not Path(self.path).exists():
@@ -87,7 +87,7 @@ class Place:
 
     @contextmanager
     def opened(self, lock_seconds: float) -> Iterator[Database]:
-        """Open the database; wait so long for the lock of one of etcd's, 0 for ever."""
+        """Open the database; wait this long for the lock of an etcd file, with 0 for ever."""
         if self.is_own:
             environments = LmdbEnvironments(native_rows())
             with open_view(self._files, environments, str(self.directory)) as view:
@@ -102,7 +102,7 @@ class Place:
 
 @contextmanager
 def shared_lock(path: str, seconds: float) -> Iterator[None]:
-    """Keep an etcd from writing to its database; raises CommandError if one does for so long."""
+    """Keep an etcd from writing its database; raise CommandError if the lock stays taken."""
     with ExitStack() as stack:
         try:
             stack.enter_context(etcd_lock(Path(path), seconds, is_shared=True))

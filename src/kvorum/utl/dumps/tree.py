@@ -54,7 +54,7 @@ _DATABASE = "<data dir or db file>"
 DUMP = Command(
     "dump",
     "Shows what is in databases, logs and snapshots, and which metrics there are",
-    # What is short for a command of etcdutl stays so.
+    # An abbreviation of an etcdutl command keeps its meaning.
     is_exact=True,
     children=(
         Command(
@@ -98,4 +98,4 @@ DUMP = Command(
         ),
     ),
 )
-"""What `kvorumutl` has of it."""
+"""The `dump` commands of `kvorumutl`."""

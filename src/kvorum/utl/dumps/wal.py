@@ -1,8 +1,8 @@
-"""`dump wal`: the entries of a log from a snapshot or an index on, as a member would read them.
+"""`dump wal`: show the entries of a log from a snapshot or an index on, as a member reads them.
 
-A later entry of the same index replaces the earlier one and all behind it. The log is read twice,
-first for what stands above the entries, so that memory holds one record at a time. Of a damaged log
-everything before the damage is shown, and then what is wrong.
+A later entry of the same index replaces the earlier one and all after it. The log is read twice,
+first for the summary above the entries, so that memory holds one record at a time. Of a damaged
+log, everything before the damage is shown, and then the problem.
 """
 
 import json
@@ -37,46 +37,46 @@ NO_END = (1 << 64) - 1
 
 
 class LogPlace(NamedTuple):
-    """Where a log is, and the snapshots that go with it."""
+    """The directories of a log and of its snapshots."""
 
     snap: Path
     wal: Path
 
 
 class Choice(NamedTuple):
-    """Which entries are shown."""
+    """The selection of entries."""
 
     start_snap: str = ""
-    """The name of the snapshot's file to begin behind; without one, the newest."""
+    """The name of the snapshot file after which to start; empty means the newest."""
     start_index: int | None = None
-    """The first entry, whatever snapshots there are."""
+    """The first entry to show, regardless of snapshots."""
     end_index: int = NO_END
-    """The first entry that is not shown."""
+    """The index after the last entry to show."""
     types: str = USUAL_TYPES
 
 
 @dataclass
 class _Overview:
-    """What the first reading finds."""
+    """The results of the first reading."""
 
     start: int
-    """The entry before the first one."""
+    """The index before the first entry."""
     last: int
     metadata: Metadata | None = None
     state: HardState = field(default_factory=HardState)
     terms: list[int] = field(default_factory=list)
-    """Of the log's records of a snapshot at the start."""
+    """Terms of the log's snapshot records at the start index."""
     cuts: list[tuple[int, int]] = field(default_factory=list)
-    """Which entries replace others: how many records come before, and the entry's index."""
+    """Entries that replace others: the number of records before them, and the entry's index."""
     records: int = 0
-    """How many can be believed."""
+    """The number of records before the problem, or of all."""
     problem: Problem | None = None
 
 
 def dump_log(
     files: Files, lines: Lines, place: LogPlace, choice: Choice, decoder: Decoder | None
 ) -> None:
-    """Show entries; raises CommandError, behind what could be shown, if the log is damaged."""
+    """Show entries; on a damaged log, show those before the damage and raise CommandError."""
     snapshot = None
     if choice.start_index is None:
         snapshot = _snapshot(files, place.snap, choice.start_snap)
@@ -113,7 +113,7 @@ def dump_log(
 
 
 def _snapshot(files: Files, directory: Path, name: str) -> Snapshot | None:
-    """Return the snapshot of a name, or the newest that is whole; None if there is none."""
+    """Return the named snapshot, or the newest undamaged one; None if there is none."""
     try:
         if name:
             path = str(directory / name)
@@ -180,7 +180,7 @@ def _look(reader: RecordReader, start: int) -> _Overview:
 
 
 def _note_entry(overview: _Overview, entry: Entry) -> str:
-    """Return why an entry cannot follow those before it; empty if it can."""
+    """Return why an entry cannot follow the entries before it; empty if it can."""
     if entry.Index <= overview.start:
         return ""
     if entry.Index > overview.last + 1:
@@ -192,7 +192,7 @@ def _note_entry(overview: _Overview, entry: Entry) -> str:
 
 
 def _entries(reader: RecordReader, overview: _Overview, end: int) -> Iterator[Entry]:
-    """Walk the entries that no later one replaces."""
+    """Yield the entries that no later entry replaces."""
     lowest = NO_END
     bounds = []
     for position, index in reversed(overview.cuts):

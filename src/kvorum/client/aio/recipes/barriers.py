@@ -1,4 +1,4 @@
-"""Barriers: many wait for one, or all of them for each other."""
+"""Barriers: many clients wait for one, or all of them for each other."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 
 class AsyncBarrier:
-    """A barrier: everybody waits as long as it is there."""
+    """A barrier: clients wait as long as it exists."""
 
     def __init__(self, client: "AsyncClient", key: Text) -> None:
         self._client = client
         self._key = as_bytes(key)
 
     async def create(self, timeout: float | None = None) -> None:
-        """Let everybody wait; raises BarrierExistsError if they do already."""
+        """Create the barrier; raises BarrierExistsError if it exists."""
         txn = self._client.txn().when(version(self._key) == 0).then(put(self._key))
         if not (await txn.commit(timeout)).succeeded:
             raise BarrierExistsError(self._key.decode(errors="replace"))
 
     async def remove(self, timeout: float | None = None) -> None:
-        """Let everybody go on."""
+        """Remove the barrier, so that all clients go on."""
         await self._client.delete(self._key, timeout=timeout)
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Return when it is not there; raises DeadlineError if the seconds are over before."""
+        """Wait until the barrier does not exist; raises DeadlineError after `timeout` seconds."""
         what = f"barrier {self._key.decode(errors='replace')!r} was not removed"
         patience = AsyncPatience(self._client, what, timeout)
         keys = key_range(self._key)
@@ -45,7 +45,7 @@ class AsyncBarrier:
 
 
 class AsyncDoubleBarrier:
-    """A double barrier: so many begin together, and end together."""
+    """A double barrier: `count` clients begin together, and end together."""
 
     def __init__(
         self, client: "AsyncClient", key: Text, count: int, ttl: int, session: AsyncSession | None
@@ -73,11 +73,11 @@ class AsyncDoubleBarrier:
         if error is None:
             await self.leave()
         elif self._session is not None:
-            # Whoever failed waits for nobody, and nobody for it.
+            # A client that failed waits for no other, and no other waits for it.
             await self._end(self._session)
 
     async def enter(self, timeout: float | None = None) -> None:
-        """Wait until as many have entered; raises TooManyClientsError if they have already."""
+        """Wait until all clients have entered; raises TooManyClientsError if they already have."""
         if self._session is not None:
             raise RuntimeError(f"this object has entered {self._name!r} already")
         session = self._shared or await begin_session(self._client, self._ttl)
@@ -108,7 +108,7 @@ class AsyncDoubleBarrier:
                 return
         keys = key_range(self._ready)
         if await patience.event(keys, revision, puts=True) is None:
-            # What happened since is forgotten; if it is there, it came after this one.
+            # The event was compacted. If the ready key exists, it is newer than this client's key.
             while not (found := await patience.read(keys)).kvs:
                 await patience.event(keys, found.revision + 1, puts=True)
 
@@ -127,7 +127,7 @@ class AsyncDoubleBarrier:
                 return found.kvs[0].create_revision
 
     async def leave(self, timeout: float | None = None) -> None:
-        """Wait until all who have entered leave."""
+        """Wait until all clients that have entered leave."""
         session = self._session
         if session is None:
             return

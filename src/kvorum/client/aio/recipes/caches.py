@@ -1,4 +1,4 @@
-"""A cache: keys under a prefix, at hand without a call, a moment behind the store at most."""
+"""A cache: keys under a prefix, readable without a call, a moment behind the store."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Self
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 ASK_SECONDS = 0.05
 ASK_SECONDS_MAX = 1.0
-"""How often the server is asked for other changes while somebody waits for a revision."""
+"""The longest interval of asking for the store's revision while a caller waits for one."""
 
 
 class AsyncCache:
-    """A local mirror of a prefix; used as a context manager it is filled, and closed at the end."""
+    """A local mirror of a prefix; as a context manager it is filled, and closed at the end."""
 
     def __init__(self, client: "AsyncClient", prefix: Text, timeout: float | None) -> None:
         self._client = client
@@ -48,14 +48,14 @@ class AsyncCache:
         await self.close()
 
     async def close(self) -> None:
-        """Follow the store no longer; what is here stays as it is."""
+        """Stop following the store; later reads raise ClosedError."""
         with self._shell.turn():
             self._reflector.end(ClosedError("the cache is closed"))
 
-    # What is here.
+    # Reading.
 
     def get(self, key: Text) -> KeyValue | None:
-        """Return a key as it was a moment ago, or None; raises what has ended the cache."""
+        """Return a key as it was a moment ago, or None; raises the error that ended the cache."""
         name = as_bytes(key)
         if not name.startswith(self._prefix):
             raise ValueError(f"the cache holds keys that begin with {self._prefix!r}, not {name!r}")
@@ -63,7 +63,7 @@ class AsyncCache:
         return self._reflector.found.get(name)
 
     def __iter__(self) -> Iterator[KeyValue]:
-        """Go through all keys in their order, as they are at one revision."""
+        """Iterate over all keys in their order, as they are at one revision."""
         self._check()
         with self._shell.turn():
             found = self._reflector.found
@@ -77,17 +77,17 @@ class AsyncCache:
 
     @property
     def revision(self) -> int:
-        """Everything up to this revision is here; 0 before it is ready."""
+        """The cache includes everything up to this revision; 0 before it is ready."""
         return self._reflector.revision
 
     @property
     def readings(self) -> int:
-        """How often everything was read: once, and once more after each gap in the history."""
+        """The number of full reads: one, and one more after each gap in the history."""
         return self._reflector.readings
 
     @property
     def error(self) -> KvorumError | None:
-        """What has ended it; None while it follows the store."""
+        """The error that ended the cache; None while it follows the store."""
         return self._reflector.error
 
     def _check(self) -> None:
@@ -99,11 +99,11 @@ class AsyncCache:
     # Waiting.
 
     async def wait_ready(self, timeout: float | None = None) -> None:
-        """Wait until everything is here."""
+        """Wait until the cache is filled."""
         await self._wait(lambda: self._reflector.readings > 0, "ready", timeout)
 
     async def wait_revision(self, revision: int, timeout: float | None = None) -> None:
-        """Wait until everything up to a revision is here: that of a write, to read it back."""
+        """Wait until the cache includes a revision, for example to read back a write."""
         await self._wait(
             lambda: self._reflector.readings > 0 and self._reflector.revision >= revision,
             f"at revision {revision}",
@@ -112,7 +112,7 @@ class AsyncCache:
         )
 
     async def wait_change(self, revision: int, timeout: float | None = None) -> int:
-        """Wait until there is something newer than a revision, and return how far it is then."""
+        """Wait until the cache is newer than a revision, and return its revision."""
         await self._wait(
             lambda: self._reflector.revision > revision, f"newer than revision {revision}", timeout
         )

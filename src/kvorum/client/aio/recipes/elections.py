@@ -1,4 +1,4 @@
-"""Elections: candidates wait in the order in which they came; the first of them leads."""
+"""Elections: candidates wait in the order of arrival; the first of them leads."""
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AsyncElection:
-    """An election: whoever campaigns leads once nobody is left who came before."""
+    """An election: a candidate leads once all earlier candidates are gone."""
 
     def __init__(
         self, client: "AsyncClient", name: Text, ttl: int, session: AsyncSession | None
@@ -34,7 +34,7 @@ class AsyncElection:
     # The candidate.
 
     async def campaign(self, value: Text = b"", timeout: float | None = None) -> None:
-        """Wait until this one leads, and let others see its value meanwhile."""
+        """Wait until this candidate leads; the election's observers then see `value`."""
         if self._session is not None:
             raise RuntimeError(f"this object leads, or campaigns in, {self._name!r} already")
         session = self._shared or await begin_session(self._client, self._ttl)
@@ -70,7 +70,7 @@ class AsyncElection:
                 await self.proclaim(value)
 
     async def proclaim(self, value: Text, timeout: float | None = None) -> None:
-        """Change the value that others see; raises ElectionNotLeaderError if it leads no more."""
+        """Change this leader's value; raises ElectionNotLeaderError if it leads no longer."""
         session = self._leading()
         parts = TxnParts()
         parts.add_conditions((self.condition,))
@@ -81,7 +81,7 @@ class AsyncElection:
             raise not_leader()
 
     async def resign(self) -> None:
-        """Let the next one lead; nothing happens if this one does not."""
+        """Withdraw, and let the next candidate lead; does nothing without a campaign."""
         session, self._session = self._session, None
         if session is None:
             return
@@ -94,7 +94,7 @@ class AsyncElection:
             session.unclaim(self._key)
 
     async def resume(self, leader: KeyValue) -> None:
-        """Go on leading with the key of an earlier object whose session is the one given here."""
+        """Continue to lead with the key of an earlier object that had this election's session."""
         if self._shared is None or leader.lease != self._shared.id:
             raise ValueError(
                 f"the leader's key {leader.key!r} ends with lease {leader.lease}; expected an "
@@ -104,11 +104,11 @@ class AsyncElection:
         self._session, self._key = self._shared, leader.key
         self._revision = leader.create_revision
 
-    # What is known of it.
+    # The candidate's state.
 
     @property
     def fencing(self) -> int:
-        """A number that is greater for each later leader: give it to what it leads."""
+        """A number that grows with each leader: send it to the systems that the leader controls."""
         self._leading()
         return self._revision
 
@@ -120,17 +120,17 @@ class AsyncElection:
 
     @property
     def condition(self) -> Condition:
-        """The condition, for a transaction, that it still leads."""
+        """The condition, for a transaction, that this candidate still leads."""
         self._leading()
         return create_revision(self._key) == self._revision
 
     @property
     def lost(self) -> KvorumError | None:
-        """Why it does not lead any more although it did not resign; None while it does."""
+        """Why the candidate leads no longer although it did not resign; None while it leads."""
         return self._leading().lost
 
     async def wait_lost(self) -> KvorumError:
-        """Wait until it does not lead any more, and return why."""
+        """Wait until the candidate leads no longer, and return why."""
         return await self._leading().wait_lost()
 
     def _leading(self) -> AsyncSession:
@@ -138,7 +138,7 @@ class AsyncElection:
             raise not_leader()
         return self._session
 
-    # Everybody.
+    # For all clients.
 
     async def leader(self, timeout: float | None = None) -> KeyValue:
         """Return the leader's key; raises ElectionNoLeaderError if there is none."""
@@ -148,7 +148,7 @@ class AsyncElection:
         return found.kvs[0]
 
     async def observe(self) -> AsyncIterator[KeyValue]:
-        """Go through leaders and what they proclaim, from the present one on, for ever."""
+        """Iterate over leaders and what they proclaim, from the present leader on, for ever."""
         patience = AsyncPatience(self._client, "leaders", None)
         while True:
             found = await self._oldest(None)

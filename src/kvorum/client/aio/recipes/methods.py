@@ -1,4 +1,4 @@
-"""The recipes as methods of the client; a recipe is imported when it is asked for first."""
+"""The recipes as methods of the client; a recipe is imported on first use."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class AsyncRecipes:
-    """What a client has beside calls. `ttl` are the seconds after which a crash is noticed."""
+    """The recipe methods of a client. A crash is noticed after `ttl` seconds."""
 
     async def session(self, ttl: int = SESSION_SECONDS, *, lease: int = 0) -> "AsyncSession":
-        """Begin a session, for recipes to share; with a lease that there is, or a new one."""
+        """Begin a session for recipes to share, with an existing lease or a new one."""
         from kvorum.client.aio.recipes.sessions import begin_session
 
         return await begin_session(self._client, ttl, lease)
@@ -53,7 +53,7 @@ class AsyncRecipes:
         session: "AsyncSession | None" = None,
         timeout: float | None = None,
     ) -> "AsyncSemaphore":
-        """Return a semaphore that so many hold at a time."""
+        """Return a semaphore that up to `permits` clients hold at a time."""
         from kvorum.client.aio.recipes.locks import AsyncSemaphore
 
         return AsyncSemaphore(self._client, name, permits, ttl, session, timeout)
@@ -69,13 +69,13 @@ class AsyncRecipes:
     def election(
         self, name: Text, *, ttl: int = SESSION_SECONDS, session: "AsyncSession | None" = None
     ) -> "AsyncElection":
-        """Return an election: to campaign in, or to see who leads."""
+        """Return an election, to campaign in or to observe."""
         from kvorum.client.aio.recipes.elections import AsyncElection
 
         return AsyncElection(self._client, name, ttl, session)
 
     def barrier(self, key: Text) -> "AsyncBarrier":
-        """Return a barrier, which many wait at until somebody removes it."""
+        """Return a barrier, at which clients wait until one removes it."""
         from kvorum.client.aio.recipes.barriers import AsyncBarrier
 
         return AsyncBarrier(self._client, key)
@@ -88,7 +88,7 @@ class AsyncRecipes:
         ttl: int = SESSION_SECONDS,
         session: "AsyncSession | None" = None,
     ) -> "AsyncDoubleBarrier":
-        """Return a barrier at which so many begin together, and end together."""
+        """Return a barrier at which `count` clients begin together, and end together."""
         from kvorum.client.aio.recipes.barriers import AsyncDoubleBarrier
 
         return AsyncDoubleBarrier(self._client, key, count, ttl, session)
@@ -100,13 +100,13 @@ class AsyncRecipes:
         return AsyncQueue(self._client, name)
 
     def priority_queue(self, name: Text) -> "AsyncPriorityQueue":
-        """Return a queue from which the lowest number is taken first."""
+        """Return a queue from which clients take the lowest priority number first."""
         from kvorum.client.aio.recipes.queues import AsyncPriorityQueue
 
         return AsyncPriorityQueue(self._client, name)
 
     def counter(self, key: Text, default: int = 0) -> "AsyncCounter":
-        """Return a number that many may change at a time."""
+        """Return a number that many clients may change at a time."""
         from kvorum.client.aio.recipes.stm import AsyncCounter
 
         return AsyncCounter(self._client, key, default)
@@ -118,9 +118,10 @@ class AsyncRecipes:
         isolation: Isolation = Isolation.SERIALIZABLE_SNAPSHOT,
         timeout: float | None = None,
     ) -> T:
-        """Run a function that reads and writes keys as one transaction; return what it returns.
+        """Run a function that reads and writes keys as one transaction; return its result.
 
-        It is run again whenever others change what it depends on: it must have no other effects.
+        The function runs again whenever other clients change keys that it depends on, so it must
+        have no other effects.
         """
         from kvorum.client.aio.recipes.stm import transact
 

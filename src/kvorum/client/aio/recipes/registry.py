@@ -1,4 +1,4 @@
-"""A registry of services: who serves under a name, and where."""
+"""A registry of services: their names and addresses."""
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class AsyncServiceRegistry:
-    """The services of one target, as Go's resolver for gRPC finds them: `etcd:///target`."""
+    """The services of one target, which Go's gRPC resolver finds as `etcd:///target`."""
 
     def __init__(self, client: "AsyncClient", target: Text) -> None:
         self._client = client
@@ -27,16 +27,16 @@ class AsyncServiceRegistry:
         lease: int = 0,
         timeout: float | None = None,
     ) -> None:
-        """Say where a service is; with a session's id as lease, until that has ended."""
+        """Register a service; with a session's id as lease, until that session ends."""
         value = encoded(Service(address, metadata))
         await self._client.put(self._key(name), value, lease=lease, timeout=timeout)
 
     async def unregister(self, name: str, timeout: float | None = None) -> None:
-        """Say that a service is not there any more."""
+        """Remove a service."""
         await self._client.delete(self._key(name), timeout=timeout)
 
     async def services(self) -> dict[str, Service]:
-        """Return all services by name; what is not one is left out."""
+        """Return all services by name, without values that describe none."""
         found = {}
         async for each in self._client.range(prefix=self._prefix):
             service = decoded(each.value)
@@ -45,7 +45,7 @@ class AsyncServiceRegistry:
         return found
 
     async def watch(self) -> AsyncIterator[ServiceChange]:
-        """Go through the services that there are, then through every change, for ever."""
+        """Iterate over the present services, then over every change, for ever."""
         known: dict[str, Service] = {}
         while True:
             page = await self._client.read(prefix=self._prefix)

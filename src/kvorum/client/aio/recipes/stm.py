@@ -1,4 +1,4 @@
-"""Software transactions and counters: read, compute, write; again if others were faster."""
+"""Software transactions and counters: read, compute, write, and retry if others were faster."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
@@ -22,7 +22,7 @@ BACK_OFF_SECONDS_MAX = 0.1
 
 
 class AsyncStm:
-    """What a transaction's function reads and writes with; nothing is written before it ends."""
+    """Reads and writes keys for a transaction's function; writes wait for the commit."""
 
     def __init__(self, client: "AsyncClient", attempt: Attempt) -> None:
         self._client = client
@@ -36,14 +36,14 @@ class AsyncStm:
         return self._attempt.value(name)
 
     async def revision(self, key: Text) -> int:
-        """Return the revision at which a key was changed before the transaction, or 0."""
+        """Return the mod revision of a key before the transaction, or 0."""
         name = as_bytes(key)
         if not self._attempt.is_fetched(name):
             await self.fetch([name])
         return self._attempt.mod_revision(name)
 
     async def fetch(self, keys: Iterable[Text]) -> None:
-        """Read keys in one call, so that they are there when they are asked for."""
+        """Read keys in one call, so that later reads of them need none."""
         names = [
             name
             for name in map(as_bytes, dict.fromkeys(keys))
@@ -68,7 +68,7 @@ async def transact(
     isolation: Isolation,
     timeout: float | None,
 ) -> T:
-    """Run a function until what it has read still holds when its writes are made."""
+    """Run a function until its reads still hold when its writes are committed."""
     patience = AsyncPatience(client, "the transaction could not commit", timeout)
     attempt = Attempt(isolation)
     seconds = BACK_OFF_SECONDS
@@ -83,16 +83,16 @@ async def transact(
                 return outcome
             attempt = attempt.next(done)
         except CompactedError:
-            # The revision of its reads is gone; the next attempt has a newer one.
+            # The revision of the reads was compacted; the next attempt has a newer one.
             attempt = Attempt(isolation)
         patience.check()
-        # Those who collided do not all come back at the same moment.
+        # Random delays keep clients that collided from retrying at the same moment.
         await client.shell.wait(Waiter(), clock() + seconds * (random_id() % 1000) / 1000)
         seconds = min(2 * seconds, BACK_OFF_SECONDS_MAX)
 
 
 class AsyncCounter:
-    """A whole number that many may change at a time."""
+    """A whole number that many clients may change at a time."""
 
     def __init__(self, client: "AsyncClient", key: Text, default: int) -> None:
         self._client = client
@@ -105,9 +105,9 @@ class AsyncCounter:
         return self._number(None if found is None else found.value)
 
     async def add(self, number: int = 1, timeout: float | None = None) -> int:
-        """Add to it, and return what it is then.
+        """Add to the number, and return the new one.
 
-        If it raises OutcomeUnknownError, it may have been added or not.
+        After OutcomeUnknownError, the addition may or may not have taken effect.
         """
 
         async def change(stm: AsyncStm) -> int:

@@ -1,4 +1,4 @@
-"""How recipes wait: for a change of keys, for so long, and while a session lives."""
+"""How recipes wait for changes of keys: until a deadline, and while a session lives."""
 
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CALL_SECONDS_MIN = 0.01
-"""A call is made even if the time is over, so that without waiting something can be had."""
+"""The shortest timeout of a call, so that a recipe that must not wait can still make calls."""
 
 
 class AsyncPatience:
-    """Until when somebody waits, for what, and with which session."""
+    """The wait of a recipe: its deadline, its purpose, and its session."""
 
     def __init__(
         self,
@@ -56,7 +56,10 @@ class AsyncPatience:
         return min(TIMEOUT_SECONDS, max(self._until - clock(), CALL_SECONDS_MIN))
 
     async def run(self, operation: Operation[T]) -> T:
-        """Make a call that does no harm if it is made twice, until it is answered."""
+        """Make an idempotent call, and repeat it until it is answered or `check` raises.
+
+        Without a deadline and a session, there are no repetitions.
+        """
         while True:
             try:
                 return await self._client.run(operation, self._seconds_left())
@@ -74,7 +77,7 @@ class AsyncPatience:
         by: str = "key",
         older_than: int = 0,
     ) -> RangeResult:
-        """Read keys; those that were created before a revision, if one is given."""
+        """Read keys; with `older_than`, only those that were created before that revision."""
         request = operations.range_request(
             keys,
             limit=limit,
@@ -87,9 +90,9 @@ class AsyncPatience:
     async def event(
         self, keys: KeyRange, revision: int, *, puts: bool = False, deletes: bool = False
     ) -> Event | None:
-        """Return the first change of such a kind from a revision on.
+        """Return the first change of the wanted kinds from a revision on.
 
-        None if that revision was compacted meanwhile: then look again at what there is.
+        None if that revision is compacted: the caller must then read the keys again.
         """
         watch = self._client.watch(
             keys.key, end=keys.end or None, revision=revision, puts=puts, deletes=deletes
@@ -110,7 +113,7 @@ class AsyncPatience:
             await watch.close()
 
     async def older_gone(self, prefix: bytes, revision: int) -> None:
-        """Wait until no key under a prefix is older than a revision: for one after the other."""
+        """Wait until no key under a prefix is older than a revision; watch one key at a time."""
         while True:
             found = await self.read(
                 key_range(prefix=prefix),

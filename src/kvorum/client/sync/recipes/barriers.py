@@ -1,5 +1,5 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""Barriers: many wait for one, or all of them for each other."""
+"""Barriers: many clients wait for one, or all of them for each other."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 class Barrier:
-    """A barrier: everybody waits as long as it is there."""
+    """A barrier: clients wait as long as it exists."""
 
     def __init__(self, client: "Client", key: Text) -> None:
         self._client = client
         self._key = as_bytes(key)
 
     def create(self, timeout: float | None = None) -> None:
-        """Let everybody wait; raises BarrierExistsError if they do already."""
+        """Create the barrier; raises BarrierExistsError if it exists."""
         txn = self._client.txn().when(version(self._key) == 0).then(put(self._key))
         if not (txn.commit(timeout)).succeeded:
             raise BarrierExistsError(self._key.decode(errors="replace"))
 
     def remove(self, timeout: float | None = None) -> None:
-        """Let everybody go on."""
+        """Remove the barrier, so that all clients go on."""
         self._client.delete(self._key, timeout=timeout)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return when it is not there; raises DeadlineError if the seconds are over before."""
+        """Wait until the barrier does not exist; raises DeadlineError after `timeout` seconds."""
         what = f"barrier {self._key.decode(errors='replace')!r} was not removed"
         patience = Patience(self._client, what, timeout)
         keys = key_range(self._key)
@@ -46,7 +46,7 @@ class Barrier:
 
 
 class DoubleBarrier:
-    """A double barrier: so many begin together, and end together."""
+    """A double barrier: `count` clients begin together, and end together."""
 
     def __init__(
         self, client: "Client", key: Text, count: int, ttl: int, session: Session | None
@@ -74,11 +74,11 @@ class DoubleBarrier:
         if error is None:
             self.leave()
         elif self._session is not None:
-            # Whoever failed waits for nobody, and nobody for it.
+            # A client that failed waits for no other, and no other waits for it.
             self._end(self._session)
 
     def enter(self, timeout: float | None = None) -> None:
-        """Wait until as many have entered; raises TooManyClientsError if they have already."""
+        """Wait until all clients have entered; raises TooManyClientsError if they already have."""
         if self._session is not None:
             raise RuntimeError(f"this object has entered {self._name!r} already")
         session = self._shared or begin_session(self._client, self._ttl)
@@ -109,7 +109,7 @@ class DoubleBarrier:
                 return
         keys = key_range(self._ready)
         if patience.event(keys, revision, puts=True) is None:
-            # What happened since is forgotten; if it is there, it came after this one.
+            # The event was compacted. If the ready key exists, it is newer than this client's key.
             while not (found := patience.read(keys)).kvs:
                 patience.event(keys, found.revision + 1, puts=True)
 
@@ -128,7 +128,7 @@ class DoubleBarrier:
                 return found.kvs[0].create_revision
 
     def leave(self, timeout: float | None = None) -> None:
-        """Wait until all who have entered leave."""
+        """Wait until all clients that have entered leave."""
         session = self._session
         if session is None:
             return

@@ -1,5 +1,5 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""Elections: candidates wait in the order in which they came; the first of them leads."""
+"""Elections: candidates wait in the order of arrival; the first of them leads."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Election:
-    """An election: whoever campaigns leads once nobody is left who came before."""
+    """An election: a candidate leads once all earlier candidates are gone."""
 
     def __init__(self, client: "Client", name: Text, ttl: int, session: Session | None) -> None:
         self._client = client
@@ -33,7 +33,7 @@ class Election:
     # The candidate.
 
     def campaign(self, value: Text = b"", timeout: float | None = None) -> None:
-        """Wait until this one leads, and let others see its value meanwhile."""
+        """Wait until this candidate leads; the election's observers then see `value`."""
         if self._session is not None:
             raise RuntimeError(f"this object leads, or campaigns in, {self._name!r} already")
         session = self._shared or begin_session(self._client, self._ttl)
@@ -69,7 +69,7 @@ class Election:
                 self.proclaim(value)
 
     def proclaim(self, value: Text, timeout: float | None = None) -> None:
-        """Change the value that others see; raises ElectionNotLeaderError if it leads no more."""
+        """Change this leader's value; raises ElectionNotLeaderError if it leads no longer."""
         session = self._leading()
         parts = TxnParts()
         parts.add_conditions((self.condition,))
@@ -80,7 +80,7 @@ class Election:
             raise not_leader()
 
     def resign(self) -> None:
-        """Let the next one lead; nothing happens if this one does not."""
+        """Withdraw, and let the next candidate lead; does nothing without a campaign."""
         session, self._session = self._session, None
         if session is None:
             return
@@ -93,7 +93,7 @@ class Election:
             session.unclaim(self._key)
 
     def resume(self, leader: KeyValue) -> None:
-        """Go on leading with the key of an earlier object whose session is the one given here."""
+        """Continue to lead with the key of an earlier object that had this election's session."""
         if self._shared is None or leader.lease != self._shared.id:
             raise ValueError(
                 f"the leader's key {leader.key!r} ends with lease {leader.lease}; expected an "
@@ -103,11 +103,11 @@ class Election:
         self._session, self._key = self._shared, leader.key
         self._revision = leader.create_revision
 
-    # What is known of it.
+    # The candidate's state.
 
     @property
     def fencing(self) -> int:
-        """A number that is greater for each later leader: give it to what it leads."""
+        """A number that grows with each leader: send it to the systems that the leader controls."""
         self._leading()
         return self._revision
 
@@ -119,17 +119,17 @@ class Election:
 
     @property
     def condition(self) -> Condition:
-        """The condition, for a transaction, that it still leads."""
+        """The condition, for a transaction, that this candidate still leads."""
         self._leading()
         return create_revision(self._key) == self._revision
 
     @property
     def lost(self) -> KvorumError | None:
-        """Why it does not lead any more although it did not resign; None while it does."""
+        """Why the candidate leads no longer although it did not resign; None while it leads."""
         return self._leading().lost
 
     def wait_lost(self) -> KvorumError:
-        """Wait until it does not lead any more, and return why."""
+        """Wait until the candidate leads no longer, and return why."""
         return self._leading().wait_lost()
 
     def _leading(self) -> Session:
@@ -137,7 +137,7 @@ class Election:
             raise not_leader()
         return self._session
 
-    # Everybody.
+    # For all clients.
 
     def leader(self, timeout: float | None = None) -> KeyValue:
         """Return the leader's key; raises ElectionNoLeaderError if there is none."""
@@ -147,7 +147,7 @@ class Election:
         return found.kvs[0]
 
     def observe(self) -> Iterator[KeyValue]:
-        """Go through leaders and what they proclaim, from the present one on, for ever."""
+        """Iterate over leaders and what they proclaim, from the present leader on, for ever."""
         patience = Patience(self._client, "leaders", None)
         while True:
             found = self._oldest(None)

@@ -1,8 +1,8 @@
 # Written by `make client` from kvorum/client/aio; change that.
 """Locks, semaphores, and locks for readers and writers: keys that wait in a queue for their turn.
 
-The queue is in the order in which the keys were created. The revision of that is the holder's
-fencing number: whoever comes later has a greater one.
+The queue is in the order of the keys' creation. The create revision of its key is the holder's
+fencing number: later holders have greater ones.
 """
 
 from contextlib import suppress
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Holder:
-    """One that holds, or waits for its turn; what the kinds of locks have in common."""
+    """A holder of a lock, or one that waits for its turn: the base of all kinds of locks."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Holder:
         self._permits = 1
         self._value = b""
         self._blockers = self._name + b"/"
-        """Keys under this prefix that are older go first."""
+        """Older keys under this prefix go first."""
         self._is_trying = False
         self._session: Session | None = None
         self._key = b""
@@ -61,11 +61,11 @@ class Holder:
         if error is None:
             self.release()
             return
-        # What went wrong first is what is told.
+        # The first error matters, not that of the release.
         with suppress(KvorumError):
             self.release()
 
-    # What is known of it.
+    # The holder's state.
 
     @property
     def key(self) -> bytes:
@@ -75,28 +75,28 @@ class Holder:
 
     @property
     def fencing(self) -> int:
-        """A number that is greater for each later holder: give it to what the lock protects."""
+        """A number that grows with each holder: send it to the systems that the lock protects."""
         self._held()
         return self._revision
 
     @property
     def condition(self) -> Condition:
-        """The condition, for a transaction, that it is still held."""
+        """The condition, for a transaction, that the lock is still held."""
         self._held()
         return create_revision(self._key) == self._revision
 
     @property
     def is_held(self) -> bool:
-        """Whether it is held for sure."""
+        """Whether the lock is surely held."""
         return self._session is not None and self._session.lost is None
 
     @property
     def lost(self) -> KvorumError | None:
-        """Why it is not held any more although nobody released it; None while it is."""
+        """Why the lock is no longer held although it was not released; None while it is held."""
         return self._held().lost
 
     def wait_lost(self) -> KvorumError:
-        """Wait until it is not held any more, and return why."""
+        """Wait until the lock is no longer held, and return why."""
         return self._held().wait_lost()
 
     def _held(self) -> Session:
@@ -107,11 +107,11 @@ class Holder:
     # Acquiring and releasing.
 
     def acquire(self, timeout: float | None = None) -> None:
-        """Wait until it is held; raises DeadlineError if the seconds are over before."""
+        """Wait until the lock is held; raises DeadlineError after `timeout` seconds."""
         self._acquire(timeout, waits=True)
 
     def try_acquire(self) -> bool:
-        """Return whether it is held now, without waiting for others."""
+        """Acquire the lock if it is free; return whether it is held now."""
         return self._acquire(None, waits=False)
 
     def _acquire(self, timeout: float | None, *, waits: bool) -> bool:
@@ -149,7 +149,7 @@ class Holder:
             self._is_trying = False
 
     def release(self) -> None:
-        """Let the next one hold it; raises what it was lost by, if it was not held until now."""
+        """Release the lock; if it was lost before, raises the error that explains the loss."""
         session = self._held()
         lost = session.lost
         self._session = None
@@ -177,7 +177,7 @@ class Holder:
         self._key = key
 
     def _enter(self, session: Session, patience: Patience) -> RangeResult:
-        """Stand in line; return who stands in front."""
+        """Create the key in the queue; return the oldest keys that may block it."""
         front = get(
             prefix=self._blockers, limit=self._permits, order="ascending", by="create_revision"
         )
@@ -195,7 +195,7 @@ class Holder:
             self._revision = own.kvs[0].create_revision
             if own.kvs[0].lease == session.id or self._key == self._new_key(session):
                 return found
-            # Somebody else chose the same name.
+            # Another client chose the same key.
             session.unclaim(self._key)
             self._claim_key(session)
 
@@ -219,11 +219,11 @@ class Holder:
 
 
 class Lock(Holder):
-    """A lock: one at a time holds it, in the order in which they came."""
+    """A lock: one holder at a time, in the order of arrival."""
 
 
 class Semaphore(Holder):
-    """A semaphore: so many hold it at a time, in the order in which they came."""
+    """A semaphore: up to `permits` holders at a time, in the order of arrival."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class Semaphore(Holder):
 
 
 class ReadLock(Holder):
-    """One side of a lock for readers and writers: its keys have names of their own."""
+    """The read side of a lock for readers and writers: its keys have names of their own."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class ReadLock(Holder):
 
 
 class WriteLock(ReadLock):
-    """The other side: a writer waits for everybody who came before."""
+    """The write side of a lock for readers and writers: it waits for all earlier keys."""
 
     def __init__(
         self,
@@ -295,9 +295,9 @@ class ReadWriteLock:
         self._session = session
 
     def read(self, *, timeout: float | None = None) -> ReadLock:
-        """Return the lock of one reader; each needs its own."""
+        """Return the lock of one reader; each reader needs its own."""
         return ReadLock(self._client, self._name, self._ttl, self._session, timeout)
 
     def write(self, *, timeout: float | None = None) -> WriteLock:
-        """Return the lock of one writer; each needs its own."""
+        """Return the lock of one writer; each writer needs its own."""
         return WriteLock(self._client, self._name, self._ttl, self._session, timeout)

@@ -1,5 +1,5 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""The recipes as methods of the client; a recipe is imported when it is asked for first."""
+"""The recipes as methods of the client; a recipe is imported on first use."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class Recipes:
-    """What a client has beside calls. `ttl` are the seconds after which a crash is noticed."""
+    """The recipe methods of a client. A crash is noticed after `ttl` seconds."""
 
     def session(self, ttl: int = SESSION_SECONDS, *, lease: int = 0) -> "Session":
-        """Begin a session, for recipes to share; with a lease that there is, or a new one."""
+        """Begin a session for recipes to share, with an existing lease or a new one."""
         from kvorum.client.sync.recipes.sessions import begin_session
 
         return begin_session(self._client, ttl, lease)
@@ -54,7 +54,7 @@ class Recipes:
         session: "Session | None" = None,
         timeout: float | None = None,
     ) -> "Semaphore":
-        """Return a semaphore that so many hold at a time."""
+        """Return a semaphore that up to `permits` clients hold at a time."""
         from kvorum.client.sync.recipes.locks import Semaphore
 
         return Semaphore(self._client, name, permits, ttl, session, timeout)
@@ -70,13 +70,13 @@ class Recipes:
     def election(
         self, name: Text, *, ttl: int = SESSION_SECONDS, session: "Session | None" = None
     ) -> "Election":
-        """Return an election: to campaign in, or to see who leads."""
+        """Return an election, to campaign in or to observe."""
         from kvorum.client.sync.recipes.elections import Election
 
         return Election(self._client, name, ttl, session)
 
     def barrier(self, key: Text) -> "Barrier":
-        """Return a barrier, which many wait at until somebody removes it."""
+        """Return a barrier, at which clients wait until one removes it."""
         from kvorum.client.sync.recipes.barriers import Barrier
 
         return Barrier(self._client, key)
@@ -89,7 +89,7 @@ class Recipes:
         ttl: int = SESSION_SECONDS,
         session: "Session | None" = None,
     ) -> "DoubleBarrier":
-        """Return a barrier at which so many begin together, and end together."""
+        """Return a barrier at which `count` clients begin together, and end together."""
         from kvorum.client.sync.recipes.barriers import DoubleBarrier
 
         return DoubleBarrier(self._client, key, count, ttl, session)
@@ -101,13 +101,13 @@ class Recipes:
         return Queue(self._client, name)
 
     def priority_queue(self, name: Text) -> "PriorityQueue":
-        """Return a queue from which the lowest number is taken first."""
+        """Return a queue from which clients take the lowest priority number first."""
         from kvorum.client.sync.recipes.queues import PriorityQueue
 
         return PriorityQueue(self._client, name)
 
     def counter(self, key: Text, default: int = 0) -> "Counter":
-        """Return a number that many may change at a time."""
+        """Return a number that many clients may change at a time."""
         from kvorum.client.sync.recipes.stm import Counter
 
         return Counter(self._client, key, default)
@@ -119,9 +119,10 @@ class Recipes:
         isolation: Isolation = Isolation.SERIALIZABLE_SNAPSHOT,
         timeout: float | None = None,
     ) -> T:
-        """Run a function that reads and writes keys as one transaction; return what it returns.
+        """Run a function that reads and writes keys as one transaction; return its result.
 
-        It is run again whenever others change what it depends on: it must have no other effects.
+        The function runs again whenever other clients change keys that it depends on, so it must
+        have no other effects.
         """
         from kvorum.client.sync.recipes.stm import transact
 

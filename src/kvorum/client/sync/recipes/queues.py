@@ -1,5 +1,5 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""Queues: every item is taken by one; in the order in which they came, or by priority."""
+"""Queues: one client takes each item, in the order of arrival or by priority."""
 
 from typing import TYPE_CHECKING
 
@@ -16,19 +16,19 @@ PRIORITY_MAX = 65535
 
 
 class Items:
-    """Items under a prefix, of which the first in some order is taken next."""
+    """Items under a prefix; `get` takes the first of them in the order of a field."""
 
     def __init__(self, client: "Client", name: Text, by: str) -> None:
         self._client = client
         self._name = as_bytes(name, "name")
         self._by = by
-        # With the slash: without it, a queue would take the items of every name that begins so.
+        # Without the slash, a queue would take the items of every name that begins with its own.
         self._keys: KeyRange = key_range(prefix=self._name + b"/")
 
     def get(self, timeout: float | None = None) -> bytes:
-        """Take the next item, wait for one; raises DeadlineError if the seconds are over before.
+        """Take the next item, or wait for one; raises DeadlineError after `timeout` seconds.
 
-        If it raises OutcomeUnknownError, the item that was next may have been taken or not.
+        After OutcomeUnknownError, the next item may or may not have been taken.
         """
         what = f"queue {self._name.decode(errors='replace')!r} had no item"
         patience = Patience(self._client, what, timeout)
@@ -40,7 +40,7 @@ class Items:
                 return found.kvs[0].value
 
     def get_nowait(self) -> bytes | None:
-        """Take the next item, if there is one."""
+        """Take the next item; return None if there is none."""
         patience = Patience(self._client, "", None)
         while True:
             found = self._first(patience)
@@ -69,7 +69,7 @@ class Queue(Items):
         super().__init__(client, name, "mod_revision")
 
     def put(self, value: Text, timeout: float | None = None) -> None:
-        """Add an item; if it raises OutcomeUnknownError, it may be there or not."""
+        """Add an item; after OutcomeUnknownError, the queue may or may not have the item."""
         while True:
             key = b"%s/%d" % (self._name, unix_nanoseconds())
             txn = self._client.txn().when(version(key) == 0).then(put(key, value))
@@ -84,11 +84,11 @@ class PriorityQueue(Items):
         super().__init__(client, name, "key")
 
     def put(self, value: Text, priority: int = 0, timeout: float | None = None) -> None:
-        """Add an item; if it raises OutcomeUnknownError, it may be there or not."""
+        """Add an item; after OutcomeUnknownError, the queue may or may not have the item."""
         if not 0 <= priority <= PRIORITY_MAX:
             raise ValueError(f"priority {priority} was given; expected 0 to {PRIORITY_MAX}")
         prefix = b"%s/%05d" % (self._name, priority)
-        # Without it, the number of an item that was just taken could be given a second time.
+        # Without the guard, a new item could get the number of an item that was just taken.
         guard = b"__" + prefix
         while True:
             last = self._client.read(

@@ -1,5 +1,5 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""A registry of services: who serves under a name, and where."""
+"""A registry of services: their names and addresses."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ServiceRegistry:
-    """The services of one target, as Go's resolver for gRPC finds them: `etcd:///target`."""
+    """The services of one target, which Go's gRPC resolver finds as `etcd:///target`."""
 
     def __init__(self, client: "Client", target: Text) -> None:
         self._client = client
@@ -28,16 +28,16 @@ class ServiceRegistry:
         lease: int = 0,
         timeout: float | None = None,
     ) -> None:
-        """Say where a service is; with a session's id as lease, until that has ended."""
+        """Register a service; with a session's id as lease, until that session ends."""
         value = encoded(Service(address, metadata))
         self._client.put(self._key(name), value, lease=lease, timeout=timeout)
 
     def unregister(self, name: str, timeout: float | None = None) -> None:
-        """Say that a service is not there any more."""
+        """Remove a service."""
         self._client.delete(self._key(name), timeout=timeout)
 
     def services(self) -> dict[str, Service]:
-        """Return all services by name; what is not one is left out."""
+        """Return all services by name, without values that describe none."""
         found = {}
         for each in self._client.range(prefix=self._prefix):
             service = decoded(each.value)
@@ -46,7 +46,7 @@ class ServiceRegistry:
         return found
 
     def watch(self) -> Iterator[ServiceChange]:
-        """Go through the services that there are, then through every change, for ever."""
+        """Iterate over the present services, then over every change, for ever."""
         known: dict[str, Service] = {}
         while True:
             page = self._client.read(prefix=self._prefix)

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from kvorum.client.sync.client import Client
 
 REMOVALS_MAX = 3
-"""How often it is tried to remove a key before the session is given up with it."""
+"""How often a session tries to remove a key before it ends itself instead."""
 
 
 class Session:
     """A lease that is kept alive until the session is closed, or lost.
 
-    Locks and the like may share one; what is held with it is free for others once it has ended.
+    Locks and other recipes may share a session; once it has ended, others can take what it held.
     """
 
     def __init__(self, client: "Client", lease: int, ttl: int, asked_at: float) -> None:
         self.client: Client = client
         self.id: int = lease
         self.ttl: int = ttl
-        """Seconds after which it ends if it is not renewed."""
+        """Seconds after which the session ends without renewal."""
         self._ended: KvorumError | None = None
         self._listeners: set[Callable[[], None]] = set()
         self._claimed: set[bytes] = set()
@@ -52,19 +52,20 @@ class Session:
 
     @property
     def lost(self) -> KvorumError | None:
-        """Why it has ended, or must be taken for ended; None while it lives for sure."""
+        """Why the session has ended, or must count as ended; None while it surely lives."""
         return self._kept.lost(clock()) if self._ended is None else self._ended
 
     @property
     def lives_until(self) -> float:
-        """The moment of `time.monotonic` up to which it lives for sure, unless that clock stops.
+        """The moment of `time.monotonic` up to which the session surely lives, if that clock runs.
 
-        It stops while the machine is suspended, which brings the moment nearer: ask each time.
+        That clock stops while the machine is suspended, and the moment then comes earlier on it, so
+        read this property each time.
         """
         return monotonic() + (self._kept.lives_until - clock())
 
     def wait_lost(self) -> KvorumError:
-        """Wait until it has ended, and return why."""
+        """Wait until the session has ended, and return why."""
         while True:
             waiter = Waiter()
             self._listeners.add(waiter.wake)
@@ -77,34 +78,34 @@ class Session:
                 self._listeners.discard(waiter.wake)
 
     def close(self) -> None:
-        """End it, and with it everything that is held; if nobody answers, within its seconds."""
+        """End the session and release what it holds; if no server answers, within its TTL."""
         if self._ended is not None:
             return
         was_lost = self.lost is not None
         self._end(ClosedError("the session is closed"))
         if was_lost:
-            # Its time is over at the server, too, or will be in a moment.
+            # The lease's TTL is over at the server, too, or will be in a moment.
             return
         with suppress(LeaseNotFoundError, UnavailableError, DeadlineError, OutcomeUnknownError):
             self.client.run(operations.revoke_operation(self.id))
 
     def orphan(self) -> None:
-        """Keep it alive no longer; it ends when its seconds are over."""
+        """Stop keeping the session alive; it ends when its TTL is over."""
         if self._ended is None:
             self._end(ClosedError("the session is not kept alive any more"))
 
     # For recipes.
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """Let a function be called when it is lost."""
+        """Call a function when the session ends."""
         self._listeners.add(callback)
 
     def ignore(self, callback: Callable[[], None]) -> None:
-        """Call a function no longer."""
+        """Stop calling a function when the session ends."""
         self._listeners.discard(callback)
 
     def claim(self, key: bytes) -> None:
-        """Use a key that is named for this session: two users of it would both hold it."""
+        """Reserve a key that is named for this session: two users of the key would both hold it."""
         with self.client.shell.turn():
             if key in self._claimed:
                 raise RuntimeError(
@@ -114,15 +115,15 @@ class Session:
             self._claimed.add(key)
 
     def unclaim(self, key: bytes) -> None:
-        """Let another use the key."""
+        """Let another user claim the key."""
         self._claimed.discard(key)
 
     def remove(self, key: bytes, revision: int = 0) -> None:
-        """Remove a key of this session's; if that cannot be done, the session goes with it.
+        """Remove a key of this session; if that fails, end the session.
 
-        A key that stays while the session lives would be held by nobody, for ever. It is the one
-        that this revision created, or whichever there is: a removal whose outcome is unknown may
-        take effect late, and must not take a key that was put anew since.
+        A key that stayed while the session lives would have no holder, for ever. `revision` is the
+        create revision of the key, 0 for that of the present one: a removal whose outcome is
+        unknown may take effect late, and must not remove a key that was created since.
         """
         for _ in range(REMOVALS_MAX):
             if self.lost is not None:
@@ -138,7 +139,7 @@ class Session:
         self._end(LeaseLostError(f"the key {key!r} of the session could not be removed"))
 
     def _creation(self, key: bytes) -> int:
-        """Return the revision that created a key of this session's; 0 if there is none."""
+        """Return the create revision of a key of this session; 0 if there is none."""
         found = self.client.get(key)
         return found.create_revision if found is not None and found.lease == self.id else 0
 
@@ -149,7 +150,7 @@ class Session:
             self._wake_listeners()
 
     def _changed(self) -> None:
-        # It may change before `keep` has returned; nobody listens then.
+        # The lease may change before `keep` has returned; there are no listeners then.
         if self._listeners and self._kept.error is not None:
             self._wake_listeners()
 
@@ -159,7 +160,7 @@ class Session:
 
 
 def begin_session(client: "Client", ttl: int, lease: int = 0) -> Session:
-    """Grant a lease and keep it alive; or keep one alive that there is."""
+    """Grant a lease and keep it alive, or keep an existing one alive."""
     if not lease:
         granted = grant(client, ttl, 0, None)
         return Session(client, granted.id, granted.ttl, granted.asked_at)

@@ -1,5 +1,5 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""Software transactions and counters: read, compute, write; again if others were faster."""
+"""Software transactions and counters: read, compute, write, and retry if others were faster."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
@@ -23,7 +23,7 @@ BACK_OFF_SECONDS_MAX = 0.1
 
 
 class Stm:
-    """What a transaction's function reads and writes with; nothing is written before it ends."""
+    """Reads and writes keys for a transaction's function; writes wait for the commit."""
 
     def __init__(self, client: "Client", attempt: Attempt) -> None:
         self._client = client
@@ -37,14 +37,14 @@ class Stm:
         return self._attempt.value(name)
 
     def revision(self, key: Text) -> int:
-        """Return the revision at which a key was changed before the transaction, or 0."""
+        """Return the mod revision of a key before the transaction, or 0."""
         name = as_bytes(key)
         if not self._attempt.is_fetched(name):
             self.fetch([name])
         return self._attempt.mod_revision(name)
 
     def fetch(self, keys: Iterable[Text]) -> None:
-        """Read keys in one call, so that they are there when they are asked for."""
+        """Read keys in one call, so that later reads of them need none."""
         names = [
             name
             for name in map(as_bytes, dict.fromkeys(keys))
@@ -69,7 +69,7 @@ def transact(
     isolation: Isolation,
     timeout: float | None,
 ) -> T:
-    """Run a function until what it has read still holds when its writes are made."""
+    """Run a function until its reads still hold when its writes are committed."""
     patience = Patience(client, "the transaction could not commit", timeout)
     attempt = Attempt(isolation)
     seconds = BACK_OFF_SECONDS
@@ -84,16 +84,16 @@ def transact(
                 return outcome
             attempt = attempt.next(done)
         except CompactedError:
-            # The revision of its reads is gone; the next attempt has a newer one.
+            # The revision of the reads was compacted; the next attempt has a newer one.
             attempt = Attempt(isolation)
         patience.check()
-        # Those who collided do not all come back at the same moment.
+        # Random delays keep clients that collided from retrying at the same moment.
         client.shell.wait(Waiter(), clock() + seconds * (random_id() % 1000) / 1000)
         seconds = min(2 * seconds, BACK_OFF_SECONDS_MAX)
 
 
 class Counter:
-    """A whole number that many may change at a time."""
+    """A whole number that many clients may change at a time."""
 
     def __init__(self, client: "Client", key: Text, default: int) -> None:
         self._client = client
@@ -106,9 +106,9 @@ class Counter:
         return self._number(None if found is None else found.value)
 
     def add(self, number: int = 1, timeout: float | None = None) -> int:
-        """Add to it, and return what it is then.
+        """Add to the number, and return the new one.
 
-        If it raises OutcomeUnknownError, it may have been added or not.
+        After OutcomeUnknownError, the addition may or may not have taken effect.
         """
 
         def change(stm: Stm) -> int:

@@ -1,5 +1,5 @@
 # Written by `make client` from kvorum/client/aio; change that.
-"""How recipes wait: for a change of keys, for so long, and while a session lives."""
+"""How recipes wait for changes of keys: until a deadline, and while a session lives."""
 
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CALL_SECONDS_MIN = 0.01
-"""A call is made even if the time is over, so that without waiting something can be had."""
+"""The shortest timeout of a call, so that a recipe that must not wait can still make calls."""
 
 
 class Patience:
-    """Until when somebody waits, for what, and with which session."""
+    """The wait of a recipe: its deadline, its purpose, and its session."""
 
     def __init__(
         self,
@@ -57,7 +57,10 @@ class Patience:
         return min(TIMEOUT_SECONDS, max(self._until - clock(), CALL_SECONDS_MIN))
 
     def run(self, operation: Operation[T]) -> T:
-        """Make a call that does no harm if it is made twice, until it is answered."""
+        """Make an idempotent call, and repeat it until it is answered or `check` raises.
+
+        Without a deadline and a session, there are no repetitions.
+        """
         while True:
             try:
                 return self._client.run(operation, self._seconds_left())
@@ -75,7 +78,7 @@ class Patience:
         by: str = "key",
         older_than: int = 0,
     ) -> RangeResult:
-        """Read keys; those that were created before a revision, if one is given."""
+        """Read keys; with `older_than`, only those that were created before that revision."""
         request = operations.range_request(
             keys,
             limit=limit,
@@ -88,9 +91,9 @@ class Patience:
     def event(
         self, keys: KeyRange, revision: int, *, puts: bool = False, deletes: bool = False
     ) -> Event | None:
-        """Return the first change of such a kind from a revision on.
+        """Return the first change of the wanted kinds from a revision on.
 
-        None if that revision was compacted meanwhile: then look again at what there is.
+        None if that revision is compacted: the caller must then read the keys again.
         """
         watch = self._client.watch(
             keys.key, end=keys.end or None, revision=revision, puts=puts, deletes=deletes
@@ -111,7 +114,7 @@ class Patience:
             watch.close()
 
     def older_gone(self, prefix: bytes, revision: int) -> None:
-        """Wait until no key under a prefix is older than a revision: for one after the other."""
+        """Wait until no key under a prefix is older than a revision; watch one key at a time."""
         while True:
             found = self.read(
                 key_range(prefix=prefix),
