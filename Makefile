@@ -14,7 +14,7 @@ DEVELOPED := $(VENV)/.developed
 PROFILE ?= $(if $(filter bench%,$(MAKECMDGOALS)),release,checkout)
 export PROFILE
 EDGE_BUILT := rust/target/$(PROFILE)/.installed
-NATIVE := src/kvorum/edge/_native.abi3.so
+NATIVE := src/kvorum/network/edge/_native.abi3.so
 RUST_SOURCES := .cargo/config.toml rust/Cargo.toml rust/Cargo.lock rust/build.rs $(shell find rust/src -name '*.rs')
 CARGO_CHECKOUT := --quiet --profile checkout --locked --manifest-path rust/Cargo.toml
 CORE := $(VENV)/.compiled
@@ -56,7 +56,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster setup-dev test test-long test-rust collected check flakes lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-etcd bench-member bench-peer bench-proxy bench-raft bench-restarts bench-snapshot bench-storage bench-tail bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page client clean h2load clients oracle try-oracle lock audit notices
+.PHONY: help setup run cluster setup-dev test test-long test-rust collected check flakes lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-etcd bench-member bench-peer bench-proxy bench-raft bench-restarts bench-snapshot bench-storage bench-tail bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page modules client clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -245,12 +245,12 @@ properties: setup-dev ## Try every property on other examples than `make test` d
 
 differential: setup-dev $(TRY_ORACLE) ## Compare thousands of sequences of calls, and every command, with a real etcd's answers
 	KVORUM_SEQUENCES=5000 KVORUM_KINDS=all $(BIN)/python -m pytest --timeout=0 --hypothesis-profile=random \
-		tests/rpc/test_differential.py tests/rpc/test_watch_differential.py tests/rpc/test_process.py \
-		tests/rpc/test_contention.py tests/proxy/test_differential.py \
-		tests/cluster/test_differential.py tests/auth/test_table.py tests/auth/test_differential.py \
-		tests/auth/test_members.py tests/auth/test_grants.py tests/gateway/test_differential.py \
-		tests/gateway/test_streams_differential.py tests/settings/test_differential.py
-	KVORUM_KINDS=all $(PYTEST) tests/ctl tests/client tests/utl tests/doctor
+		tests/server/rpc/test_differential.py tests/server/rpc/test_watch_differential.py tests/server/rpc/test_process.py \
+		tests/server/rpc/test_contention.py tests/proxy/test_differential.py \
+		tests/cluster/test_differential.py tests/state/auth/test_table.py tests/state/auth/test_differential.py \
+		tests/state/auth/test_members.py tests/state/auth/test_grants.py tests/server/http/test_differential.py \
+		tests/server/http/test_streams_differential.py tests/process/settings/test_differential.py
+	KVORUM_KINDS=all $(PYTEST) tests/tools/ctl tests/client tests/tools/utl tests/tools/doctor
 
 mutate-raft: setup-dev ## Break the rules of Raft one at a time; every one must be noticed
 	KVORUM_COMPILED=0 $(BIN)/python -m tests.raft.mutate
@@ -271,7 +271,10 @@ metrics-page: setup-dev ## Write docs/metrics.md from the table of metrics
 	$(BIN)/python -m tools.metrics_page
 
 openapi: setup-dev ## Write docs/openapi.json anew
-	$(BIN)/python -m kvorum.gateway.openapi > docs/openapi.json
+	$(BIN)/python -m kvorum.server.http.openapi > docs/openapi.json
+
+modules: setup-dev ## Write docs/modules.md from the docstrings of all modules
+	$(BIN)/python -m tools.layers
 
 client: setup-dev ## Write the client for threads anew, from the one for asyncio
 	$(BIN)/python tools/unasync.py

@@ -57,7 +57,7 @@ class BinaryDistribution(Distribution):  # type: ignore[misc]
 
 
 native = RustExtension(
-    "kvorum.edge._native",
+    "kvorum.network.edge._native",
     path="rust/Cargo.toml",
     binding=Binding.PyO3,
     debug=False,

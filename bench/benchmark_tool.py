@@ -54,7 +54,7 @@ class Case:
 
     name: str
     arguments: tuple[str, ...]
-    figures: tuple[Figures, ...] = (Figures(),)
+    counters: tuple[Figures, ...] = (Figures(),)
 
 
 FIXED_RATE = (Figures(1, rate=False),)
@@ -131,7 +131,7 @@ def compare(
             *[[measure(tool, cluster, case) for cluster in clusters] for _ in range(rounds)],
             strict=True,
         )
-        for each in case.figures:
+        for each in case.counters:
             name = f"{case.name}, {each.of}" if each.of else case.name
             sides = [[found[each.summary] for found in side] for side in (theirs, ours)]
             if each.rate:
@@ -148,9 +148,9 @@ def _row(
     name: str,
     unit: str,
     clusters: tuple[Cluster, Cluster],
-    figures: Iterable[Sequence[float]],
+    counters: Iterable[Sequence[float]],
 ) -> Row:
-    theirs, ours = figures
+    theirs, ours = counters
     less = unit == "ms"
     return as_row(state, name, unit, clusters, theirs, ours, GOAL, less_is_better=less)
 

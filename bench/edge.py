@@ -19,8 +19,8 @@ from bench.load import Load, fill
 from bench.servers import opponent, running
 from kvorum.api.codec import HeaderEncoder, key_value, length_delimited
 from kvorum.api.pb.etcdserverpb import RangeRequest
-from kvorum.edge import TlsSettings, edge_name, open_edge
-from kvorum.net.certificates import self_signed
+from kvorum.network.edge import TlsSettings, edge_name, open_edge
+from kvorum.network.tls.certificates import self_signed
 
 RANGE = "/etcdserverpb.KV/Range"
 KEY, VALUE = b"/bench/key", b"x" * 256

@@ -20,11 +20,11 @@ from hashlib import sha256
 from pathlib import Path
 
 from kvorum.api.pb.mvccpb import KeyValue
-from kvorum.backend.bbolt import write_image
-from kvorum.backend.buckets import BUCKETS, FINISHED_COMPACT_REVISION, KEY, META
-from kvorum.backend.encoding import revision_of, row_key
-from kvorum.files import Opening
-from kvorum.files.real import RealFiles
+from kvorum.storage.backend.bbolt import write_image
+from kvorum.storage.backend.buckets import BUCKETS, FINISHED_COMPACT_REVISION, KEY, META
+from kvorum.storage.backend.encoding import revision_of, row_key
+from kvorum.storage.files import Opening
+from kvorum.storage.files.real import RealFiles
 
 MEGABYTE = 1_000_000
 PIECE_BYTES = 1 << 20
@@ -76,7 +76,7 @@ def make_snapshot(path: Path, size: int, value_bytes: int, rows_per_key: int) ->
 
 def measure(what: str, size: int, *arguments: str) -> None:
     """Run a kvorumutl command, and print its processor time and memory."""
-    command = [sys.executable, "-m", "kvorum.utl.main", *arguments]
+    command = [sys.executable, "-m", "kvorum.tools.utl.main", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     ended = threading.Event()
     memory = {"RssAnon": 0, "VmHWM": 0}

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 from bench.latencies import NANOS, Activity, Schedule
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.edge import make_upstream
-from kvorum.edge.upstream import Unary, UpstreamEventKind
+from kvorum.network.edge import make_upstream
+from kvorum.network.edge.upstream import Unary, UpstreamEventKind
 
 TXN, RANGE, WATCH = "/etcdserverpb.KV/Txn", "/etcdserverpb.KV/Range", "/etcdserverpb.Watch/Watch"
 LEASES, PODS = b"/registry/leases/kube-node-lease/node-", b"/registry/pods/default/pod-"

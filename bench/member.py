@@ -19,10 +19,6 @@ from random import Random
 from kvorum.api.codec import length_delimited
 from kvorum.api.errors import Status
 from kvorum.api.requests import parse_put, parse_range, parse_txn
-from kvorum.auth.tokens import SimpleTokens
-from kvorum.backend.real import LmdbEnvironments
-from kvorum.edge.interface import Request
-from kvorum.files.real import RealFiles
 from kvorum.member import requests
 from kvorum.member.callers import MEMBER
 from kvorum.member.config import Seams
@@ -30,12 +26,16 @@ from kvorum.member.jobs import Job
 from kvorum.member.member import Member
 from kvorum.member.ranges import range_response
 from kvorum.member.recovery import open_member
-from kvorum.rpc.table import NUMBERS
+from kvorum.network.edge.interface import Request
+from kvorum.process.settings.checks import make_config
+from kvorum.process.settings.member import member_config
 from kvorum.server.jobs import Ended
+from kvorum.server.rpc.table import NUMBERS
 from kvorum.server.server import Server
-from kvorum.settings.checks import make_config
-from kvorum.settings.member import member_config
-from kvorum.wal import AppendLog
+from kvorum.state.auth.tokens import SimpleTokens
+from kvorum.storage.backend.real import LmdbEnvironments
+from kvorum.storage.files.real import RealFiles
+from kvorum.storage.wal import AppendLog
 from tests.server.seams import SETTINGS, NoPeers, RecordingEdge, RecordingLogger, run_job
 
 ROUNDS = 25
@@ -150,13 +150,13 @@ def reads(machine: Machine, bodies: list[bytes], batch: int, *, linearizable: bo
 
 def measure(name: str, machine: Machine, count: int, work: Callable[[], None]) -> None:
     """Print the processor time per request in microseconds, without that of jobs."""
-    figures = []
+    counters = []
     for _ in range(ROUNDS):
         machine.flush_seconds = 0.0
         began = time.process_time()
         work()
-        figures.append((time.process_time() - began - machine.flush_seconds) / count * 1e6)
-    print(f"{name:<34} best {min(figures):6.2f} us   median {statistics.median(figures):6.2f} us")
+        counters.append((time.process_time() - began - machine.flush_seconds) / count * 1e6)
+    print(f"{name:<34} best {min(counters):6.2f} us   median {statistics.median(counters):6.2f} us")
 
 
 def put_body(key: bytes) -> bytes:

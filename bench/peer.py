@@ -23,15 +23,15 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from kvorum.edge import EventKind, TlsSettings, edge_name, open_edge
-from kvorum.net.certificates import self_signed
-from kvorum.net.credentials import Credentials, DialSettings
-from kvorum.net.dialer import HttpDialer
-from kvorum.peer.transport.headers import READ_HEADERS, Identity
-from kvorum.peer.transport.settings import Settings
-from kvorum.peer.transport.transport import Transport
+from kvorum.network.dialer.dialer import HttpDialer
+from kvorum.network.edge import EdgeEventKind, TlsSettings, edge_name, open_edge
+from kvorum.network.tls.certificates import self_signed
+from kvorum.network.tls.credentials import DialSettings, TlsCredentials
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import Message, MessageType
+from kvorum.server.peer.transport.headers import READ_HEADERS, Identity
+from kvorum.server.peer.transport.settings import TransportSettings
+from kvorum.server.peer.transport.transport import Transport
 
 LEADER, FOLLOWER, CLUSTER = 1, 2, 3
 PAYLOAD = bytes(300)
@@ -65,12 +65,12 @@ class Member:
         self.url = f"{'https' if tls else 'http'}://{address}"
         self._dialer = HttpDialer(
             self._loop,
-            Credentials(DialSettings(insecure=True), print),
+            TlsCredentials(DialSettings(insecure=True), print),
             connect_seconds_max=5.0,
             wake=self.wake,
         )
         identity = Identity(local, CLUSTER, (self.url,), "3.7.1")
-        settings = Settings(None, 1.0, time.time)
+        settings = TransportSettings(None, 1.0, time.time)
         logger = logging.getLogger("bench.peer")
         logger.setLevel(logging.ERROR)
         self.transport = Transport(self, self._edge, self._dialer, identity, settings, logger)
@@ -101,7 +101,7 @@ class Member:
             transport.handle_answer(event, now)
         _, events = edge.poll(1000, 4 << 20)
         for kind, call, detail in events:
-            if kind == EventKind.HTTP_OPENED:
+            if kind == EdgeEventKind.HTTP_OPENED:
                 _, method, target, headers = detail
                 transport.opened(call, method, target, headers, now)
                 self.streams += target.startswith("/raft/stream/")

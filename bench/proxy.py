@@ -55,7 +55,7 @@ def _row_pair(
     found: Figures,
 ) -> list[Row]:
     """Make two rows from pairs of figures, of etcd's proxy and of ours, round by round."""
-    theirs, ours = ([list(each) for each in zip(*figures, strict=True)] for figures in found)
+    theirs, ours = ([list(each) for each in zip(*counters, strict=True)] for counters in found)
     return [
         as_row(
             state,
@@ -82,11 +82,11 @@ def rates(
     """Compare the rates of an operation, and its processor time in the proxies."""
     found: Figures = ([], [])
     for _ in range(rounds):
-        for proxy, figures in zip(proxies, found, strict=True):
+        for proxy, counters in zip(proxies, found, strict=True):
             before = proxy.processor_seconds()
             rate = rate_of(proxy)
             used = proxy.processor_seconds() - before
-            figures.append((rate, used / rate / (seconds + WARM_UP_SECONDS) * 1e6))
+            counters.append((rate, used / rate / (seconds + WARM_UP_SECONDS) * 1e6))
     names = name, f"{name}: its time"
     return _row_pair(state, proxies, names, ("/s", "us"), (GOAL, GOAL), found)
 
@@ -97,11 +97,11 @@ def latencies(
     """Compare a single client's median latency, and the part of it that the proxies add."""
     found: Figures = ([], [])
     for _ in range(rounds):
-        for proxy, figures in zip(proxies, found, strict=True):
+        for proxy, counters in zip(proxies, found, strict=True):
             direct = measure(proxy.member, scenario, seconds) * 1e6
             proxied = measure(proxy, scenario, seconds) * 1e6
             # Where the disk dominates, the difference may vanish.
-            figures.append((proxied, max(proxied - direct, 1.0)))
+            counters.append((proxied, max(proxied - direct, 1.0)))
     names = scenario.name, f"{scenario.name}: added"
     return _row_pair(state, proxies, names, ("us", "us"), (1.0, 1.0), found)
 

@@ -17,13 +17,13 @@ from bench.load import Load, fill
 from bench.servers import Server, running
 from kvorum.api.pb.etcdserverpb import PutRequest, SnapshotRequest
 from kvorum.api.pb.mvccpb import KeyValue
-from kvorum.backend import install
-from kvorum.backend.buckets import KEY
-from kvorum.backend.encoding import revision_of, row_key
-from kvorum.backend.real import LmdbEnvironments
-from kvorum.edge import native_rows
-from kvorum.files.real import RealFiles
 from kvorum.member.images import BuildImage, InstallImage
+from kvorum.network.edge import native_rows
+from kvorum.storage.backend import install
+from kvorum.storage.backend.buckets import KEY
+from kvorum.storage.backend.encoding import revision_of, row_key
+from kvorum.storage.backend.real import LmdbEnvironments
+from kvorum.storage.files.real import RealFiles
 
 PUT, SNAPSHOT = "/etcdserverpb.KV/Put", "/etcdserverpb.Maintenance/Snapshot"
 VALUE = b"x" * 256

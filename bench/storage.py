@@ -26,16 +26,16 @@ import grpc
 from bench.servers import opponent, running
 from kvorum.api.codec import HeaderEncoder
 from kvorum.api.pb.etcdserverpb import PutRequest
-from kvorum.backend import Limits, open_backend
-from kvorum.backend.real import LmdbEnvironments
-from kvorum.edge import native_rows
-from kvorum.files.real import RealFiles
-from kvorum.lease import Lessor
-from kvorum.mvcc.ranges import RangeOptions, reply_body
-from kvorum.mvcc.restore import restore_store
-from kvorum.mvcc.slices import Slices
-from kvorum.mvcc.store import Store
-from kvorum.mvcc.watch import WatchHub
+from kvorum.network.edge import native_rows
+from kvorum.state.lease import Lessor
+from kvorum.state.mvcc.ranges import RangeOptions, reply_body
+from kvorum.state.mvcc.restore import restore_store
+from kvorum.state.mvcc.slices import Slices
+from kvorum.state.mvcc.store import Store
+from kvorum.state.mvcc.watch import WatchHub
+from kvorum.storage.backend import BufferLimits, open_backend
+from kvorum.storage.backend.real import LmdbEnvironments
+from kvorum.storage.files.real import RealFiles
 
 VALUE = b"v" * 256
 ROUNDS = 25
@@ -49,7 +49,7 @@ PUTS_IN_FLIGHT = 500
 class Storage:
     """A store over LMDB with everything that the apply path uses, and its flushes."""
 
-    def __init__(self, directory: str, limits: Limits | None = None) -> None:
+    def __init__(self, directory: str, limits: BufferLimits | None = None) -> None:
         self._files = RealFiles()
         self._environments = LmdbEnvironments(native_rows())
         self.backend = open_backend(
@@ -82,7 +82,7 @@ class Storage:
 
 
 @contextmanager
-def storage(limits: Limits | None = None) -> Iterator[Storage]:
+def storage(limits: BufferLimits | None = None) -> Iterator[Storage]:
     """Make a store in a directory of its own."""
     with tempfile.TemporaryDirectory(dir=".") as directory:
         made = Storage(directory, limits)
@@ -165,7 +165,7 @@ def apply_path() -> None:
 def ranges() -> None:
     """Measure ranges of a thousand keys, including the encoding of the reply."""
     for name, cache_bytes, goal in (("LMDB", 0, 400), ("the cache", 64 << 20, 1_500)):
-        with storage(Limits(cache_bytes_max=cache_bytes)) as made:
+        with storage(BufferLimits(cache_bytes_max=cache_bytes)) as made:
             made.put_all(shuffled(20 * RANGE_KEYS))
             first, end = key_of(5 * RANGE_KEYS), key_of(6 * RANGE_KEYS)
             options = RangeOptions(first, end)

@@ -119,9 +119,9 @@ def milliseconds(seconds: float) -> str:
 
 def shown(found: Percentiles) -> str:
     """Format the percentiles on one line."""
-    figures = (found.median, found.p99, found.p999, found.longest)
+    counters = (found.median, found.p99, found.p999, found.longest)
     names = ("p50", "p99", "p99.9", "max")
-    told = (f"{name} {milliseconds(each):>9}" for name, each in zip(names, figures, strict=True))
+    told = (f"{name} {milliseconds(each):>9}" for name, each in zip(names, counters, strict=True))
     return f"{'  '.join(told)} ms of {found.count:,}"
 
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 
 from kvorum.testing.cluster import start_cluster
-from kvorum.testing.companion import Companion
-from kvorum.testing.options import Options
+from kvorum.testing.options import StoreOptions
 from kvorum.testing.store import Stores
+from kvorum.testing.worker_process import WorkerProcess
 
 IMPORT = """
 import time
@@ -32,10 +32,10 @@ def import_seconds() -> float:
     return float(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
-def first_seconds(module: str, make: Callable[[Companion], object]) -> float:
+def first_seconds(module: str, make: Callable[[WorkerProcess], object]) -> float:
     """Return how long a new companion takes to make its first store or cluster."""
     begun = time.perf_counter()
-    companion = Companion(module)
+    companion = WorkerProcess(module)
     try:
         make(companion)
         return time.perf_counter() - begun
@@ -48,7 +48,7 @@ def store_seconds(stores: Stores, count: int, test_seconds: float) -> list[float
     found = []
     for number in range(count):
         begun = time.perf_counter()
-        store = stores.take(Options(), None)
+        store = stores.take(StoreOptions(), None)
         waited = time.perf_counter() - begun
         with store.client() as client:
             assert client.put("key", "value").revision == 2, number
@@ -82,16 +82,16 @@ def main() -> None:
     print(f"{'':44} {'best':>8} {'median':>8} {'9 of 10':>8} {'worst':>8}")
     rounds = range(asked.rounds)
     show("loading the plugin, if nothing uses it", [import_seconds() for _ in rounds])
-    keeper, nursery = "kvorum.testing.keeper", "kvorum.testing.nursery"
+    keeper, nursery = "kvorum.testing.store_pool", "kvorum.testing.cluster_runner"
     firsts = [
-        first_seconds(keeper, lambda it: Stores(it).take(Options(), None))
+        first_seconds(keeper, lambda it: Stores(it).take(StoreOptions(), None))
         for _ in range(asked.rounds + 1)
     ]
     show("the first store", firsts[1:])
-    companion = Companion(keeper)
+    companion = WorkerProcess(keeper)
     try:
         stores = Stores(companion)
-        stores.take(Options(), None).end()
+        stores.take(StoreOptions(), None).end()
         for each in asked.tests:
             show(
                 f"a store, after tests of {each:g} ms and a put",
@@ -99,15 +99,17 @@ def main() -> None:
             )
     finally:
         companion.stop()
-    firsts = [first_seconds(nursery, lambda it: start_cluster(it, Options(), None)) for _ in rounds]
+    firsts = [
+        first_seconds(nursery, lambda it: start_cluster(it, StoreOptions(), None)) for _ in rounds
+    ]
     show("the first cluster", firsts)
-    companion = Companion(nursery)
+    companion = WorkerProcess(nursery)
     try:
-        start_cluster(companion, Options(), None).end()
+        start_cluster(companion, StoreOptions(), None).end()
         found = []
         for _ in rounds:
             begun = time.perf_counter()
-            cluster = start_cluster(companion, Options(), None)
+            cluster = start_cluster(companion, StoreOptions(), None)
             found.append(time.perf_counter() - begun)
             cluster.end()
         show("a cluster", found)

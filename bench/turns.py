@@ -32,11 +32,6 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.requests import decode_txn, parse_put
-from kvorum.auth.tokens import SimpleTokens
-from kvorum.backend.real import LmdbEnvironments
-from kvorum.edge.interface import Event, EventKind, Request
-from kvorum.files.interface import read_file
-from kvorum.files.real import RealFiles
 from kvorum.member import requests
 from kvorum.member.callers import MEMBER
 from kvorum.member.config import Seams
@@ -44,13 +39,18 @@ from kvorum.member.jobs import Job
 from kvorum.member.member import Member
 from kvorum.member.outbox import Question, SnapshotTransfer
 from kvorum.member.recovery import open_member
+from kvorum.network.edge.interface import EdgeEventKind, Event, Request
+from kvorum.process.settings.checks import make_config
+from kvorum.process.settings.member import member_config
 from kvorum.raft.messages import Message
-from kvorum.rpc.table import NUMBERS, RPCS
 from kvorum.server.jobs import Ended
+from kvorum.server.rpc.table import NUMBERS, RPCS
 from kvorum.server.server import Server
-from kvorum.settings.checks import make_config
-from kvorum.settings.member import member_config
-from kvorum.wal import AppendLog
+from kvorum.state.auth.tokens import SimpleTokens
+from kvorum.storage.backend.real import LmdbEnvironments
+from kvorum.storage.files.interface import read_file
+from kvorum.storage.files.real import RealFiles
+from kvorum.storage.wal import AppendLog
 from tests.server.seams import (
     LINK,
     SETTINGS,
@@ -162,8 +162,8 @@ class Machine:
         number = NUMBERS[path]
         payload = request if isinstance(request, bytes) else request.SerializeToString()
         if RPCS[number].is_stream:
-            self.events.append((EventKind.OPENED, self.calls, (number, None)))
-            self.events.append((EventKind.MESSAGE, self.calls, payload))
+            self.events.append((EdgeEventKind.OPENED, self.calls, (number, None)))
+            self.events.append((EdgeEventKind.MESSAGE, self.calls, payload))
         else:
             self.requests.append((self.calls, number, payload, None))
         return self.calls
@@ -204,7 +204,7 @@ class Pair:
             sender.snapshot_sent(transfer, failed=False)
             messages.append(message)
         for message in messages:
-            by_id[message.to].events.append((EventKind.MESSAGE, LINK, message))
+            by_id[message.to].events.append((EdgeEventKind.MESSAGE, LINK, message))
         return any(turns) or bool(messages)
 
     def until(self, condition: Callable[[], Any]) -> None:

@@ -9,10 +9,10 @@ import gc
 import tempfile
 import time
 
-from kvorum.files.real import RealFiles
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import HardState
-from kvorum.wal import Log, SnapshotRecord, create_log, read_log
+from kvorum.storage.files.real import RealFiles
+from kvorum.storage.wal import Log, SnapshotRecord, create_log, read_log
 
 BATCHES = (1, 20, 200)
 FRAMING_US_MAX = 2.0  # per record

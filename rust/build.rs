@@ -1,6 +1,6 @@
 //! Stamps the extension with a hash of the sources it was built from.
 //!
-//! `kvorum.edge` computes the same hash in a checkout and refuses an extension that is stale.
+//! `kvorum.network.edge` computes the same hash in a checkout and refuses an extension that is stale.
 
 use sha2::{Digest, Sha256};
 use std::fs;

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from kvorum.backend import Backend, Environments, open_backend
-from kvorum.backend.memory import MemoryEnvironments
-from kvorum.backend.real import LmdbEnvironments
-from kvorum.files import Files
-from kvorum.files.memory import MemoryFiles
-from kvorum.files.real import RealFiles
+from kvorum.storage.backend import Backend, Environments, open_backend
+from kvorum.storage.backend.memory import MemoryEnvironments
+from kvorum.storage.backend.real import LmdbEnvironments
+from kvorum.storage.files import Files
+from kvorum.storage.files.memory import MemoryFiles
+from kvorum.storage.files.real import RealFiles
 
 
 class Database:

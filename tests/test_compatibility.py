@@ -8,13 +8,17 @@ import grpc
 import pytest
 
 from kvorum.api.descriptors import Method, methods
-from kvorum.rpc.table import RPCS, Kind
+from kvorum.server.rpc.table import RPCS, RpcKind
 from tests.kvorum import running_kvorum
 from tests.waiting import WAIT_SECONDS_MAX
 
 PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
 ROW = re.compile(r"^\| (\w+\.\w+) \| (works|in part|not yet) \|(.*)\|$", re.M)
-KINDS = {Kind.UNARY: "unary", Kind.SERVER_STREAM: "server stream", Kind.BOTH_WAYS: "both ways"}
+KINDS = {
+    RpcKind.UNARY: "unary",
+    RpcKind.SERVER_STREAM: "server stream",
+    RpcKind.BOTH_WAYS: "both ways",
+}
 TABLE = {rpc.path: rpc for rpc in RPCS}
 
 

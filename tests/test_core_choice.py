@@ -27,7 +27,7 @@ def python(code: str, compiled: str | None, package: Path = PACKAGE) -> str:
     return result.stdout + result.stderr
 
 
-VERSION = "from kvorum.settings.help import version_text; print(version_text())"
+VERSION = "from kvorum.process.settings.help import version_text; print(version_text())"
 FILE = f"""
 from importlib import import_module
 for name in {MODULES!r}:
@@ -64,7 +64,7 @@ def test_a_stale_extension_is_not_taken(tmp_path: Path) -> None:
     core = "from kvorum.compiled.extension import core_name; print(core_name())"
     assert python(core, None, changed) == "compiled\n"
     # Not compiled itself, but what is compiled holds a constant of it.
-    with (changed / "mvcc" / "pins.py").open("a") as file:
+    with (changed / "state" / "mvcc" / "pins.py").open("a") as file:
         file.write("\n")
     assert python(core, None, changed) == "python\n"
     assert "no extension is built from these sources" in python(core, "1", changed)
@@ -74,7 +74,7 @@ def test_a_new_source_file_changes_the_hash(tmp_path: Path) -> None:
     changed = tmp_path / "kvorum"
     shutil.copytree(PACKAGE, changed)
     assert source_hash(changed) == source_hash(PACKAGE)
-    (changed / "mvcc" / "more.py").write_text('"""More."""\n')
+    (changed / "state" / "mvcc" / "more.py").write_text('"""More."""\n')
     assert source_hash(changed) != source_hash(PACKAGE)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kvorum.edge import RUST, edge_name, source_hash
+from kvorum.network.edge import RUST, edge_name, source_hash
 
-NATIVE = Path(sys.modules["kvorum.edge"].__file__ or "").parent / "_native.abi3.so"
+NATIVE = Path(sys.modules["kvorum.network.edge"].__file__ or "").parent / "_native.abi3.so"
 needs_native = pytest.mark.skipif(not NATIVE.exists(), reason="the native edge is not built")
 
 
@@ -47,7 +47,7 @@ def test_a_stale_extension_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path
         file.write("\n")
     monkeypatch.delenv("KVORUM_EDGE", raising=False)
     assert source_hash(changed) != source_hash(RUST)
-    monkeypatch.setattr("kvorum.edge.RUST", changed)
+    monkeypatch.setattr("kvorum.network.edge.RUST", changed)
     with pytest.raises(ImportError, match=r"built from other sources .* run 'make setup'"):
         edge_name()
 
@@ -55,7 +55,7 @@ def test_a_stale_extension_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_a_missing_extension_is_an_error_only_where_it_is_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kvorum.edge.find_spec", lambda _: None)
+    monkeypatch.setattr("kvorum.network.edge.find_spec", lambda _: None)
     monkeypatch.delenv("KVORUM_EDGE", raising=False)
     assert edge_name() == "python"
     monkeypatch.setenv("KVORUM_EDGE", "native")

@@ -15,23 +15,23 @@ import kvorum
 PACKAGE = Path(kvorum.__file__).parent
 
 DRIVERS = {
-    "backend/transfer.py:_load": "pieces, which hold nothing",
-    "backend/transfer.py:next_leaves": "pieces, which hold nothing",
-    "lease/lessor.py:leases": "to its end, in one go",
+    "storage/backend/transfer.py:_load": "pieces, which hold nothing",
+    "storage/backend/transfer.py:next_leaves": "pieces, which hold nothing",
+    "state/lease/lessor.py:leases": "to its end, in one go",
     "member/apply.py:_continue": "to its end, or closed when a snapshot is installed",
     "member/installing.py:advance": "to its end; nothing gives an installation up",
     "member/longreads.py:run": "to its end, or closed: for a snapshot, a client that is gone",
     "member/stepping.py:_step": "to its end, or closed by `Procedures.end`",
-    "mvcc/slices.py:begun": "its first slice; whoever is given the rest is named here",
-    "mvcc/slices.py:run_to_end": "to its end, in one go",
-    "peer/cluster/joining.py:_next_step": "before there is a member; they hold nothing",
+    "state/mvcc/slices.py:begun": "its first slice; whoever is given the rest is named here",
+    "state/mvcc/slices.py:run_to_end": "to its end, in one go",
+    "server/peer/cluster/joining.py:_next_step": "before there is a member; they hold nothing",
 }
 """Functions that drive generators by hand, and how they end them."""
 
 KEEPERS = {
     "member/hashing.py:hash_kv": "looks whether it is another after the job",
-    "rpc/election.py:_send_changes": "looks at the store anew for every slice",
-    "rpc/maintenance.py:_defragment": "gives it to what looks whether it is another",
+    "server/rpc/election.py:_send_changes": "looks at the store anew for every slice",
+    "server/rpc/maintenance.py:_defragment": "gives it to what looks whether it is another",
 }
 """Procedures that keep a part of the state over a wait, and why they may."""
 

@@ -3,8 +3,8 @@
 from itertools import pairwise
 from pathlib import Path
 
-from kvorum.telemetry.exposition import number_text
-from kvorum.telemetry.families import GROUPS, Metric
+from kvorum.server.telemetry.exposition import number_text
+from kvorum.server.telemetry.families import GROUPS, MetricFamily
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 
@@ -13,7 +13,7 @@ HEAD = """\
 
 `GET /metrics` on a client listener, or on one of `--listen-metrics-urls`, shows every metric below
 in Prometheus' text format, compressed for those who accept gzip. This page is made from the table
-in `src/kvorum/telemetry/families.py` by `make metrics-page`; a test fails when it is stale.
+in `src/kvorum/server/telemetry/families.py` by `make metrics-page`; a test fails when it is stale.
 
 Names, types, labels and buckets are etcd 3.7's, but for those that begin with `kvorum_`, and its
 dashboards and alerts work as they are. Of etcd's, only those of Go's runtime (`go_`) are missing.
@@ -45,7 +45,7 @@ def page() -> str:
     return "".join(parts)
 
 
-def _row(metric: Metric) -> str:
+def _row(metric: MetricFamily) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     return (
         f"| `{metric.name}` | {metric.type} | {labels} | {_buckets(metric.bounds)} "

@@ -16,7 +16,7 @@ NOTICES = RUST / "NOTICES.txt"
 TARGET = "x86_64-unknown-linux-gnu"
 LICENSE = re.compile(r"(LICEN[SC]E|COPYING|COPYRIGHT|NOTICE)([-._].*)?", re.IGNORECASE)
 HEAD = """\
-Third-party code in the native edge of Kvorum, kvorum/edge/_native.abi3.so.
+Third-party code in the native edge of Kvorum, kvorum/network/edge/_native.abi3.so.
 
 The crates below are linked into it, and so is the standard library of Rust (MIT OR Apache-2.0).
 Written by 'make notices' from rust/Cargo.lock.

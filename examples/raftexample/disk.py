@@ -5,11 +5,11 @@ All writes are durable when their call returns. A busier server would run the sa
 
 from collections.abc import Sequence
 
-from kvorum.files import Files
-from kvorum.files.interface import parent
 from kvorum.raft import Entry, HardState, MemoryStorage, Snapshot
-from kvorum.snap import RemoveLeftovers, WriteSnap, load_newest
-from kvorum.wal import SnapshotRecord, create_log, exists, open_log, valid_snapshots
+from kvorum.storage.files import Files
+from kvorum.storage.files.interface import parent
+from kvorum.storage.snap import RemoveLeftovers, WriteSnap, load_newest
+from kvorum.storage.wal import SnapshotRecord, create_log, exists, open_log, valid_snapshots
 
 
 class Disk:

@@ -9,8 +9,6 @@ from typing import Any
 
 from examples.raftexample.disk import Disk
 from examples.raftexample.store import Put, Store, decode_put
-from kvorum.files import Files
-from kvorum.peer.transport import Transport
 from kvorum.raft import (
     ChangeType,
     ConfChange,
@@ -25,6 +23,8 @@ from kvorum.raft import (
 )
 from kvorum.raft.logger import Logger
 from kvorum.raft.wire import decode_conf_change
+from kvorum.server.peer.transport import Transport
+from kvorum.storage.files import Files
 
 SNAPSHOT_ENTRIES = 10_000
 CATCH_UP_ENTRIES = 1_000
@@ -36,7 +36,7 @@ Answer = Callable[[bool], None]
 
 
 class Node:
-    """Serves a `Store`, and is the `Host` of `kvorum.peer.transport`."""
+    """Serves a `Store`, and is the `Host` of `kvorum.server.peer.transport`."""
 
     transport: Transport
 

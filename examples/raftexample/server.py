@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 from examples.raftexample.node import Node
 from examples.raftexample.service import Service
-from kvorum.edge import EventKind, open_edge
-from kvorum.files.real import RealFiles
-from kvorum.net.credentials import Credentials, DialSettings
-from kvorum.net.dialer import HttpDialer
-from kvorum.peer.transport import Identity, Settings, Transport
-from kvorum.peer.transport.headers import READ_HEADERS
+from kvorum.network.dialer.dialer import HttpDialer
+from kvorum.network.edge import EdgeEventKind, open_edge
+from kvorum.network.tls.credentials import DialSettings, TlsCredentials
+from kvorum.server.peer.transport import Identity, Transport, TransportSettings
+from kvorum.server.peer.transport.headers import READ_HEADERS
+from kvorum.storage.files.real import RealFiles
 
 CLUSTER_ID = 0x1000
 TICK_SECONDS = 0.1
@@ -38,7 +38,7 @@ class Server:
         self._edge.listen(f"127.0.0.1:{port}")
         self._dialer = HttpDialer(
             self._loop,
-            Credentials(DialSettings(), self._logger.warning),
+            TlsCredentials(DialSettings(), self._logger.warning),
             connect_seconds_max=ELECTION_SECONDS,
             wake=self._wake,
         )
@@ -47,7 +47,7 @@ class Server:
             self._edge,
             self._dialer,
             Identity(node_id, CLUSTER_ID, (own_url,), "3.7.1"),
-            Settings(
+            TransportSettings(
                 snap_directory=None, election_seconds=ELECTION_SECONDS, unix_seconds=time.time
             ),
             self._logger,
@@ -92,7 +92,7 @@ class Server:
             self._wake()
 
     def _handle(self, kind: int, call: int, detail: Any, now: float) -> None:
-        if kind == EventKind.HTTP_OPENED:
+        if kind == EdgeEventKind.HTTP_OPENED:
             listener, method, target, headers = detail
             if listener != self._peer_listener:
                 self._service.opened(call, method, target)

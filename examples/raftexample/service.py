@@ -7,7 +7,7 @@ which may be older than another node's.
 from typing import NamedTuple
 
 from examples.raftexample.node import Node
-from kvorum.edge import Edge, EventKind
+from kvorum.network.edge import Edge, EdgeEventKind
 from kvorum.raft import ChangeType
 
 BODY_BYTES_MAX = 1 << 20
@@ -38,13 +38,13 @@ class Service:
         request = self._requests.get(call)
         if request is None:
             return
-        if kind == EventKind.MESSAGE and detail is not None:
+        if kind == EdgeEventKind.MESSAGE and detail is not None:
             request.body.extend(detail)
             if len(request.body) > BODY_BYTES_MAX:
                 self._answer(call, 413, b"at most 1 MiB is taken\n")
-        elif kind == EventKind.HALF_CLOSED:
+        elif kind == EdgeEventKind.HALF_CLOSED:
             self._serve(call, request, now)
-        elif kind == EventKind.ENDED:
+        elif kind == EdgeEventKind.ENDED:
             del self._requests[call]
 
     def _serve(self, call: int, request: Request, now: float) -> None:

@@ -1,6 +1,6 @@
 //! `NativeEdge`: the edge's Python class. In the edge, only this module's functions touch Python.
 //!
-//! `kvorum.edge.interface` documents what each method promises.
+//! `kvorum.network.edge.interface` documents what each method promises.
 
 use crate::direct::{Direct, Wrote};
 use crate::grpc;
@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Values of `kvorum.edge.interface.EventKind`.
+/// Values of `kvorum.network.edge.interface.EventKind`.
 const OPENED: u8 = 1;
 const MESSAGE: u8 = 2;
 const HALF_CLOSED: u8 = 3;
@@ -56,7 +56,7 @@ struct OpenStream {
     direct: Option<Arc<Direct>>,
 }
 
-#[pyclass(frozen, weakref, module = "kvorum.edge._native")]
+#[pyclass(frozen, weakref, module = "kvorum.network.edge._native")]
 pub struct NativeEdge {
     shared: Arc<Shared>,
     log_writer: LogWriter,

@@ -24,7 +24,7 @@ pub enum Incident {
 
 const KINDS: usize = 12;
 
-/// Names in `kvorum.edge.interface.INCIDENTS`, in the order of the variants.
+/// Names in `kvorum.network.edge.interface.INCIDENTS`, in the order of the variants.
 pub const NAMES: [&str; KINDS] = [
     "tls_handshakes_failed",
     "tls_handshakes_timed_out",

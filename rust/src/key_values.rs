@@ -1,6 +1,6 @@
 //! Writes the keys of a long response as JSON, many per call.
 //!
-//! `kvorum.gateway.encoding` documents the function. It handles `KeyValue`s in canonical form and
+//! `kvorum.server.http.encoding` documents the function. It handles `KeyValue`s in canonical form and
 //! stops before any other, which the Python code then writes.
 
 use pyo3::prelude::*;

@@ -1,4 +1,4 @@
-//! `kvorum.edge._native`: the network edge on native threads.
+//! `kvorum.network.edge._native`: the network edge on native threads.
 //!
 //! The network thread serves every socket, a second thread writes the log, and a third calls other
 //! servers unless the network thread does that as well. None of them ever takes the GIL. Only the

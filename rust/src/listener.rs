@@ -28,7 +28,7 @@ enum Bound {
     Unix(std::os::unix::net::UnixListener),
 }
 
-/// The protocols served at a listener; see `kvorum.edge.interface.Serves`.
+/// The protocols served at a listener; see `kvorum.network.edge.interface.Serves`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Serves {
     Both,

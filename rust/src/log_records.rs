@@ -1,6 +1,6 @@
 //! Skims records of the log that a starting member only has to check.
 //!
-//! `kvorum.wal.skimming` documents the function. It passes entries and states in their usual form,
+//! `kvorum.storage.wal.skimming` documents the function. It passes entries and states in their usual form,
 //! and stops before anything else, such as damage, which the Python code judges.
 
 use crate::rows::{crc32c, number_at, varint};

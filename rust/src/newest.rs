@@ -1,6 +1,6 @@
 //! Finds the newest row of each key, among more keys than fit into memory.
 //!
-//! `kvorum.backend.native` documents the class. It identifies a key by a 128-bit hash, under seeds
+//! `kvorum.storage.backend.native` documents the class. It identifies a key by a 128-bit hash, under seeds
 //! drawn for each instance, so that nobody can prepare two keys that collide.
 
 use crate::rows::{crc32c, opened, revision_of};
@@ -35,7 +35,7 @@ fn key_of(value: &[u8]) -> &[u8] {
     &[]
 }
 
-#[pyclass(module = "kvorum.edge._native")]
+#[pyclass(module = "kvorum.network.edge._native")]
 pub struct NewestRows {
     seeds: (RandomState, RandomState),
     newest: FxHashMap<(u64, u64), u64>,

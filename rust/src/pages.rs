@@ -1,6 +1,6 @@
 //! Checks the pages of a database file from the root of one commit, before LMDB may use them.
 //!
-//! `kvorum.backend.pages` documents the checks, reads the meta pages, and has the same walk in
+//! `kvorum.storage.backend.pages` documents the checks, reads the meta pages, and has the same walk in
 //! Python; both report problems with the same texts.
 
 use crate::rows::crc32c;

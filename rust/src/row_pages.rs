@@ -1,6 +1,6 @@
 //! Reads the rows of a database file from its pages into an index.
 //!
-//! `kvorum.backend.native` documents the class. It walks the leaves of bucket `key` in LMDB's data
+//! `kvorum.storage.backend.native` documents the class. It walks the leaves of bucket `key` in LMDB's data
 //! format 1, for one commit that a read transaction keeps in place. It checks every row as
 //! `note_rows` does, and that rows ascend. It stops at anything unusual and leaves the rest to
 //! LMDB's own cursor.
@@ -145,7 +145,7 @@ fn node(page: &[u8], place: usize) -> Option<(&[u8], u16, &[u8])> {
     Some((node, short(node, 4)?, key))
 }
 
-#[pyclass(module = "kvorum.edge._native")]
+#[pyclass(module = "kvorum.network.edge._native")]
 pub struct RowPages {
     map: Option<Map>,
     /// The pages from the root down to the next leaf, each with the place of the next entry.

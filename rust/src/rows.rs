@@ -1,6 +1,6 @@
 //! Converts many rows per call between etcd's pages, our database file and the index.
 //!
-//! `kvorum.backend.native` documents the functions. Each handles rows in their usual form and
+//! `kvorum.storage.backend.native` documents the functions. Each handles rows in their usual form and
 //! leaves everything else, such as damage, to the Python code that it replaces, which reports the
 //! errors. The functions here therefore have no errors of their own.
 
@@ -313,7 +313,7 @@ pub fn leaves_of_rows<'py>(
     Ok(Some((PyBytes::new(py, &pages), children, done)))
 }
 
-/// Append a revision to a history, as `kvorum.mvcc.history.appended` does; None if it grew in
+/// Append a revision to a history, as `kvorum.state.mvcc.history.appended` does; None if it grew in
 /// place.
 fn appended<'py>(entry: &Bound<'py, PyAny>, revision: u128) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = entry.py();

@@ -37,10 +37,10 @@ pub fn stream_of(call: Call) -> u32 {
     call as u32
 }
 
-/// How many `kvorum.edge.interface.ListenerKind`s there are.
+/// How many `kvorum.network.edge.interface.ListenerKind`s there are.
 pub const LISTENER_KINDS: usize = 3;
 
-/// The limits of `kvorum.edge.interface.Limits`, where each is documented.
+/// The limits of `kvorum.network.edge.interface.Limits`, where each is documented.
 pub struct Limits {
     pub request_bytes_max: usize,
     pub streams_per_connection_max: u32,
@@ -347,7 +347,7 @@ impl<C> Outbox<C> {
     }
 }
 
-/// The counters of `kvorum.edge.interface.COUNTERS`.
+/// The counters of `kvorum.network.edge.interface.COUNTERS`.
 #[derive(Default)]
 pub struct Counters {
     pub connections_accepted: AtomicU64,

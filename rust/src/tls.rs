@@ -30,7 +30,7 @@ use std::sync::Arc;
 /// Kinds of keys that a server may have.
 pub const KEYS: &str = "RSA with 2048 bits or more, ECDSA P-256 or P-384, Ed25519";
 
-/// The settings of `kvorum.edge.interface.TlsSettings`, where each is documented.
+/// The settings of `kvorum.network.edge.interface.TlsSettings`, where each is documented.
 pub struct TlsSettings {
     pub cert_file: PathBuf,
     pub key_file: PathBuf,

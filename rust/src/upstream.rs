@@ -1,6 +1,6 @@
 //! `Upstream`: the Python class that calls other servers. No other upstream module touches Python.
 //!
-//! `kvorum.edge.upstream` documents what each method promises. The loop's side knows which calls
+//! `kvorum.network.edge.upstream` documents what each method promises. The loop's side knows which calls
 //! are paused or cancelled: `poll` holds back or drops the events of such calls that were already
 //! queued. A paused stream's messages keep their bytes of the window, so that the server has to
 //! wait.
@@ -33,7 +33,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Values of `kvorum.edge.upstream.UpstreamEventKind`.
+/// Values of `kvorum.network.edge.upstream.UpstreamEventKind`.
 const CONNECTED: u8 = 1;
 const DISCONNECTED: u8 = 2;
 const ANSWERED: u8 = 3;
@@ -89,7 +89,7 @@ impl Host {
     }
 }
 
-#[pyclass(frozen, weakref, module = "kvorum.edge._native")]
+#[pyclass(frozen, weakref, module = "kvorum.network.edge._native")]
 pub struct Upstream {
     shared: Arc<Shared>,
     /// The edge's shared state, if the edge's thread serves the connections.
@@ -521,7 +521,7 @@ fn read_settings(settings: &Bound<'_, PyAny>) -> PyResult<Settings> {
 }
 
 /// The loop's side of a relay.
-#[pyclass(frozen, module = "kvorum.edge._native")]
+#[pyclass(frozen, module = "kvorum.network.edge._native")]
 pub struct Relay {
     shared: Arc<relay::Shared>,
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Memory that a waiting event costs besides its bytes.
 const OVERHEAD_BYTES: usize = 256;
 
-/// The settings of `kvorum.edge.upstream.UpstreamSettings`, where each is documented.
+/// The settings of `kvorum.network.edge.upstream.UpstreamSettings`, where each is documented.
 pub struct Settings {
     pub message_bytes_max: usize,
     pub connect_max: Duration,
@@ -197,7 +197,7 @@ impl Inbox {
     }
 }
 
-/// The counters of `kvorum.edge.upstream.UPSTREAM_COUNTERS`; the loop's side counts the calls.
+/// The counters of `kvorum.network.edge.upstream.UPSTREAM_COUNTERS`; the loop's side counts the calls.
 #[derive(Default)]
 pub struct Counters {
     pub messages_sent: AtomicU64,

@@ -21,7 +21,7 @@ const SYSTEM_FILES: [&str; 6] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// The settings of `kvorum.edge.upstream.UpstreamTls`, where each is documented.
+/// The settings of `kvorum.network.edge.upstream.UpstreamTls`, where each is documented.
 pub struct TlsSettings {
     pub server_name: String,
     pub ca_file: Option<PathBuf>,

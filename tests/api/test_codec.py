@@ -159,9 +159,18 @@ def test_cluster_version_request(version: str) -> None:
 
 SOURCE = Path(__file__).parents[2] / "src" / "kvorum"
 # The formats of these are their own.
-FORMATS = ("api/", "edge/", "lease/", "peer/", "raft/", "snap/", "wal/", "member/requests.py")
+FORMATS = (
+    "api/",
+    "network/edge/",
+    "state/lease/",
+    "server/peer/",
+    "raft/",
+    "storage/snap/",
+    "storage/wal/",
+    "member/requests.py",
+)
 # These look for what others wrote, and write nothing.
-READERS = ("mvcc/restore.py", "client/trust.py")
+READERS = ("state/mvcc/restore.py", "client/trust.py")
 MODULES = [
     path
     for path in sorted(SOURCE.rglob("*.py"))

@@ -22,10 +22,10 @@ from kvorum.client import (
     UnavailableError,
 )
 from kvorum.client.saving import Saving
-from tests.auth.servers import QUICK
 from tests.client.embedded import embedded
 from tests.etcd import binary, is_target
 from tests.servers import RUNNING, member_behind, running_server
+from tests.state.auth.servers import QUICK
 
 Run = Callable[..., None]
 PORTS = count(3)

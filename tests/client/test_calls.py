@@ -21,11 +21,11 @@ from kvorum.client.core import (
     ENDED_KEPT_MAX,
     TIMEOUT_SECONDS_MAX,
     Answered,
-    Call,
+    ClientCall,
+    ClientStreamCall,
     Core,
+    CoreSettings,
     Credentials,
-    Settings,
-    Stream,
 )
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import (
@@ -117,7 +117,7 @@ class Asked:
         self.rpc = rpc
         self.message = message
         self.deadline = deadline
-        self.call: Call | None = None
+        self.call: ClientCall | None = None
         self.answers: list[bytes | KvorumError] = []
         self.is_cancelled = False
         self.may_have_happened = False
@@ -163,7 +163,7 @@ class Calls(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.all: list[Asked] = []
-        self.streams: list[tuple[Stream, list[KvorumError | None]]] = []
+        self.streams: list[tuple[ClientStreamCall, list[KvorumError | None]]] = []
         self.tokens = 0
         self.valid_token = ""
         self.needs_token = False
@@ -172,7 +172,7 @@ class Calls(RuleBasedStateMachine):
     def begin(self, count: int, has_user: bool) -> None:
         addresses = [parse_endpoint(f"127.0.0.1:{port}") for port in range(1, count + 1)]
         credentials = Credentials("root", "secret") if has_user else None
-        self.core = Core(addresses, Settings(credentials=credentials, login_seconds_max=3.0))
+        self.core = Core(addresses, CoreSettings(credentials=credentials, login_seconds_max=3.0))
         self.transport = ModelTransport()
         self.transport.core = self.core
         self.core.transport = self.transport
@@ -382,7 +382,7 @@ TestCalls.settings = settings(stateful_step_count=40)
 
 def core_with(count: int) -> tuple[Core, ModelTransport]:
     addresses = [parse_endpoint(f"127.0.0.1:{port}") for port in range(1, count + 1)]
-    core, transport = Core(addresses, Settings()), ModelTransport()
+    core, transport = Core(addresses, CoreSettings()), ModelTransport()
     transport.core = core
     core.transport = transport
     return core, transport

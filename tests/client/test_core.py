@@ -4,7 +4,7 @@ import pytest
 
 from kvorum.api.errors import Code
 from kvorum.client import rpcs
-from kvorum.client.core import Core, Settings
+from kvorum.client.core import Core, CoreSettings
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import CallError, KvorumError, UnavailableError
 from kvorum.client.interface import End, Metadata
@@ -47,7 +47,7 @@ class Told:
 
 
 def core_of(*endpoints: str) -> tuple[Core, Recorder]:
-    core, transport = Core([parse_endpoint(each) for each in endpoints], Settings()), Recorder()
+    core, transport = Core([parse_endpoint(each) for each in endpoints], CoreSettings()), Recorder()
     core.transport = transport
     return core, transport
 
@@ -59,7 +59,7 @@ def connected(core: Core, transport: Recorder) -> None:
 
 
 def test_the_members_are_asked_for_again_only_after_an_answer() -> None:
-    core, transport = Core([parse_endpoint("a:1")], Settings(sync_seconds=1.0)), Recorder()
+    core, transport = Core([parse_endpoint("a:1")], CoreSettings(sync_seconds=1.0)), Recorder()
     core.transport = transport
     core.pass_time(0.0)
     connected(core, transport)

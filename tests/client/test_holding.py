@@ -2,7 +2,7 @@
 
 import struct
 
-from kvorum.client.http2 import STREAM_WINDOW_BYTES, Connection, field_block
+from kvorum.client.http2 import STREAM_WINDOW_BYTES, Http2Connection, field_block
 
 DATA, SETTINGS, WINDOW = 0, 4, 8
 
@@ -23,7 +23,7 @@ def windows(data: bytes, stream: int) -> int:
 
 
 def test_what_came_is_replaced_when_it_is_taken() -> None:
-    connection = Connection()
+    connection = Http2Connection()
     stream = connection.open(field_block(((":method", "POST"),)), b"", ends=True)
     connection.receive(frame(SETTINGS, 0, b""))
     connection.output.clear()

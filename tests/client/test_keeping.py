@@ -6,11 +6,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kvorum.api.errors import Code
 from kvorum.api.pb.etcdserverpb import LeaseKeepAliveRequest, LeaseKeepAliveResponse
-from kvorum.client.core import Core, Settings
+from kvorum.client.core import Core, CoreSettings
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import ClosedError, LeaseLostError
 from kvorum.client.interface import End, Metadata
-from kvorum.client.keeping import Keeping, Kept
+from kvorum.client.keeping import Keeping, KeptLease
 
 TTL = 9
 STEP_SECONDS_MAX = 1.0
@@ -30,12 +30,12 @@ class Leases(RuleBasedStateMachine):
         self.answers: list[LeaseKeepAliveResponse] = []
         self.expiry: dict[int, float] = {}
         """When the server ends each lease."""
-        self.kept: list[Kept] = []
+        self.kept: list[KeptLease] = []
         self.changes: dict[int, int] = {}
 
     @initialize()
     def begin(self) -> None:
-        self.core = Core([parse_endpoint("127.0.0.1:1")], Settings())
+        self.core = Core([parse_endpoint("127.0.0.1:1")], CoreSettings())
         self.core.transport = self
         self.keeping = Keeping(self.core)
 
@@ -166,7 +166,7 @@ class Leases(RuleBasedStateMachine):
         granted_at = self.expiry[before.id] - TTL
         self.kept.append(self.keeping.keep(before.id, TTL, granted_at, changed))
 
-    def _lives(self, kept: Kept) -> bool:
+    def _lives(self, kept: KeptLease) -> bool:
         return kept.error is None and self.expiry.get(kept.id, 0.0) > self.core.now
 
     @rule(seconds=st.sampled_from([0.3, 3.0, TTL / 2, TTL + 0.5]), arrives=st.booleans())

@@ -22,7 +22,7 @@ from kvorum.client import (
     value,
 )
 from kvorum.client.keys import ALL, KeyRange
-from kvorum.client.owning import REVOKE, Names
+from kvorum.client.owning import REVOKE, OwnershipNames
 from kvorum.client.transactions import delete, lease, mod_revision, version
 from tests.client.both import ask_until
 from tests.waiting import WAIT_SECONDS_MAX
@@ -157,7 +157,7 @@ def test_a_namespace_keeps_its_ownership_keys_inside(server: str, run: Run) -> N
 def test_ownership_keys_of_a_range_are_those_of_its_keys(
     namespace: bytes, prefix: bytes, data: st.DataObject
 ) -> None:
-    names = Names(namespace, prefix)
+    names = OwnershipNames(namespace, prefix)
     small = st.binary(max_size=2)
     start, end, key = (namespace + data.draw(small) for _ in range(3))
     is_in = start <= key < end
@@ -168,8 +168,10 @@ def test_ownership_keys_of_a_range_are_those_of_its_keys(
 
 
 def test_ownership_keys_of_all_keys_are_all_that_have_the_prefix() -> None:
-    assert Names(b"", b"own/").of_range(KeyRange(b"b", b"\0")) == KeyRange(b"own/b", b"own0")
-    assert Names(b"n/", b"own/").of_range(KeyRange(b"n/b", b"n0")) == KeyRange(
+    assert OwnershipNames(b"", b"own/").of_range(KeyRange(b"b", b"\0")) == KeyRange(
+        b"own/b", b"own0"
+    )
+    assert OwnershipNames(b"n/", b"own/").of_range(KeyRange(b"n/b", b"n0")) == KeyRange(
         b"n/own/b", b"n/own0"
     )
 

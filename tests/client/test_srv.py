@@ -7,7 +7,7 @@ import dns.resolver
 import pytest
 
 from kvorum.client import AsyncClient, srv_endpoints
-from tests.discovery.domain import DOMAIN, Zone, resolver_at, running_domain
+from tests.process.discovery.domain import DOMAIN, Zone, resolver_at, running_domain
 
 Run = Callable[..., None]
 

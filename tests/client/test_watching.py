@@ -24,7 +24,7 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.mvccpb import Event, KeyValue
 from kvorum.client import rpcs, watching
-from kvorum.client.core import Core, Credentials, Settings
+from kvorum.client.core import Core, CoreSettings, Credentials
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import (
     ClosedError,
@@ -35,7 +35,7 @@ from kvorum.client.errors import (
     WatchLostError,
 )
 from kvorum.client.interface import End, Metadata
-from kvorum.client.watching import Standing, Watch, Watching
+from kvorum.client.watching import Watch, Watching, WatchState
 
 KEYS = (b"a", b"b", b"c")
 Told = tuple[int, bytes]
@@ -230,7 +230,7 @@ class Watches(RuleBasedStateMachine):
         credentials = Credentials("root", "secret") if has_user else None
         self.has_user = has_user
         self.token = "" if not has_user else self.token
-        self.core = Core([parse_endpoint("127.0.0.1:1")], Settings(credentials=credentials))
+        self.core = Core([parse_endpoint("127.0.0.1:1")], CoreSettings(credentials=credentials))
         self.store = Store()
         self.store.core = self.core
         self.core.transport = self.store
@@ -279,7 +279,7 @@ class Watches(RuleBasedStateMachine):
     def _note_begun(self) -> None:
         """A watch from now on begins after the revision that it was answered first."""
         for seen in self.seen:
-            if not seen.first and seen.watch.standing is not Standing.ASKING:
+            if not seen.first and seen.watch.standing is not WatchState.ASKING:
                 assert self.store.revision >= seen.asked_at
                 seen.first = self.store.revision + 1
 
@@ -413,7 +413,7 @@ class Watches(RuleBasedStateMachine):
             passing = WatchCompactedError if seen.watch.resumes else WatchLostError
             assert error is None or isinstance(error, WatchCompactedError | passing), error
             if error is None:
-                assert seen.watch.standing is Standing.OPEN
+                assert seen.watch.standing is WatchState.OPEN
                 expected = self.store.expected(seen.key, seen.first, self.store.revision)
                 assert seen.told == expected
             else:
@@ -436,7 +436,7 @@ class One:
     """One watch, from a revision, whose stream is open."""
 
     def __init__(self, revisions: int, start: int) -> None:
-        self.core = Core([parse_endpoint("127.0.0.1:1")], Settings())
+        self.core = Core([parse_endpoint("127.0.0.1:1")], CoreSettings())
         self.store = Store()
         self.store.core = self.core
         self.core.transport = self.store
@@ -509,7 +509,7 @@ def test_a_watch_that_waits_for_a_stream_is_told_when_the_client_closes() -> Non
     one = One(revisions=3, start=4)
     one.core.disconnected(0, "lost")
     one.store.disconnect(0)
-    assert one.watch.standing is Standing.LOST
+    assert one.watch.standing is WatchState.LOST
     one.core.close()
     one.watching.close()
     assert isinstance(one.watch.error, ClosedError)
@@ -525,7 +525,7 @@ def test_a_question_for_the_revision_that_is_reset_is_asked_again() -> None:
     (number,) = one.store.calls
     del one.store.calls[number]
     one.core.take_end(number, End(Code.INTERNAL, "the server reset the call"))
-    assert seen.standing is Standing.ASKING and not one.store.calls
+    assert seen.standing is WatchState.ASKING and not one.store.calls
     asks_at = one.watching.wake_at()
     assert one.core.now < asks_at < one.core.now + 1
     one.core.pass_time(asks_at)
@@ -562,7 +562,7 @@ def test_a_watch_that_is_not_resumed_ends_with_its_stream() -> None:
     changes = one.watching.take(single)
     assert changes is not None and changes.revision == 3
     one.reopen()
-    assert lasting.standing is Standing.OPEN and single.standing is Standing.ENDED
+    assert lasting.standing is WatchState.OPEN and single.standing is WatchState.ENDED
 
 
 def test_a_watch_that_is_not_resumed_waits_for_its_first_stream() -> None:
@@ -573,7 +573,7 @@ def test_a_watch_that_is_not_resumed_waits_for_its_first_stream() -> None:
         WatchCreateRequest(key=b"a", start_revision=1), one._ready, resumes=False
     )
     one.reopen()
-    assert single.error is None and single.standing is Standing.OPEN
+    assert single.error is None and single.standing is WatchState.OPEN
 
 
 def test_a_watch_that_is_not_resumed_and_keeps_its_share_ends_with_its_stream(
@@ -592,7 +592,7 @@ def test_a_watch_that_is_not_resumed_and_keeps_its_share_ends_with_its_stream(
     one.read()
     one.store.revisions.append([b"a"])
     one.store.push(number, single.number, 100, 100)
-    assert single.standing is Standing.PARKED
+    assert single.standing is WatchState.PARKED
     one.core.disconnected(0, "lost")
     one.store.disconnect(0)
     assert one.watching.take(single) is not None

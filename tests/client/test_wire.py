@@ -14,7 +14,13 @@ from hpack import Encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvorum.client.http2 import FRAME_BYTES_MAX, PREFACE, Connection, ProtocolError, field_block
+from kvorum.client.http2 import (
+    FRAME_BYTES_MAX,
+    PREFACE,
+    Http2Connection,
+    ProtocolError,
+    field_block,
+)
 from kvorum.client.interface import End, Metadata
 from kvorum.client.wire import MESSAGE_BYTES_MAX, Wire
 
@@ -283,11 +289,11 @@ def test_what_is_taken_does_not_depend_on_how_it_is_cut(frames: list[bytes], siz
 
 
 def test_a_frame_and_a_header_block_have_a_longest() -> None:
-    connection = Connection()
+    connection = Http2Connection()
     connection.receive(bytes(3) + b"\x04" + bytes(5))
     with pytest.raises(ProtocolError, match="frame of"):
         connection.receive(pack(">IBI", (FRAME_BYTES_MAX + 1) << 8, 0, 1))
-    connection = Connection()
+    connection = Http2Connection()
     number = connection.open(field_block(()), b"", ends=True)
     connection.receive(frame_of(1, 0, number, b""))
     with pytest.raises(ProtocolError, match="header block of more"):
@@ -355,11 +361,11 @@ def test_a_port_that_speaks_something_else_is_named_as_such() -> None:
 
 
 def test_a_connection_begins_with_the_preface() -> None:
-    assert Connection().output.startswith(PREFACE)
+    assert Http2Connection().output.startswith(PREFACE)
 
 
 def test_an_empty_last_piece_takes_nothing_of_a_window_below_zero() -> None:
-    connection = Connection()
+    connection = Http2Connection()
     number = connection.open(field_block(()), b"x" * 60_000, ends=False)
     connection.receive(frame_of(4, 0, 0, pack(">HI", 4, 10)))
     connection.send(number, b"", ends=True)

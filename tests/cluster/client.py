@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
-from tests.rpc.oracle import by_name, status_of
+from tests.server.rpc.oracle import by_name, status_of
 
 CALL_SECONDS_MAX = 20.0
 # A stream is open for as long as a test needs it.

@@ -2,13 +2,13 @@
 
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.mvccpb import KeyValue
-from kvorum.backend.buckets import KEY
-from kvorum.backend.directory import database_path, read_current
-from kvorum.backend.encoding import CHECKSUM_BYTES, seal_value
-from kvorum.backend.environment import writing
-from kvorum.backend.quota import reserved_bytes
-from kvorum.backend.real import LmdbEnvironments
-from kvorum.files.real import RealFiles
+from kvorum.storage.backend.buckets import KEY
+from kvorum.storage.backend.directory import database_path, read_current
+from kvorum.storage.backend.encoding import CHECKSUM_BYTES, seal_value
+from kvorum.storage.backend.environment import writing
+from kvorum.storage.backend.quota import reserved_bytes
+from kvorum.storage.backend.real import LmdbEnvironments
+from kvorum.storage.files.real import RealFiles
 from tests.cluster.members import Member
 
 

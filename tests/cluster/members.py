@@ -23,7 +23,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from tests.cluster.client import Client, Metadata, Talk
 from tests.cluster.network import Network, Node
 from tests.cluster.processes import Process, start, start_changed
-from tests.rpc.oracle import status_of
+from tests.server.rpc.oracle import status_of
 from tests.waiting import WAIT_SECONDS_MAX, until
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from tests.process.nursery import Nursery
 from tests.waiting import WAIT_SECONDS_MAX, until
 
 ASKS_LONGER = f"""
-from kvorum.peer.cluster import joining
+from kvorum.server.peer.cluster import joining
 joining.NEW_SECONDS_MAX = joining.MORE_SECONDS_MAX = {WAIT_SECONDS_MAX}
 """
 """A change of a server: where no other answers within a second, it founds a cluster, as etcd."""

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.cluster.members import Cluster, Member, running_cluster
-from tests.telemetry.mixin import ALERTS, PANELS, Series
-from tests.telemetry.traffic import scrape
+from tests.server.telemetry.mixin import ALERTS, PANELS, Series
+from tests.server.telemetry.traffic import scrape
 from tests.waiting import until
 
 Shown = list[tuple[str, dict[str, str]]]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.cluster.twins import Twins, running_twins
-from tests.rpc.calls import Call, every_call, sequences
-from tests.rpc.pairs import SEQUENCES
+from tests.server.rpc.calls import Call, every_call, sequences
+from tests.server.rpc.pairs import SEQUENCES
 
 pytestmark = pytest.mark.timeout(0 if SEQUENCES > 1000 else 300)
 

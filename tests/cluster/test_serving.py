@@ -23,9 +23,9 @@ from tests.cluster.members import (
     grant,
     running_cluster,
 )
-from tests.edge.wire import Wire, grpc_headers, message
 from tests.etcd import is_target
-from tests.rpc.oracle import by_name, status_of
+from tests.network.edge.wire import Wire, grpc_headers, message
+from tests.server.rpc.oracle import by_name, status_of
 from tests.waiting import WAIT_SECONDS_MAX, until
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from kvorum.api.pb import etcdserverpb as pb
 from tests.cluster.members import Cluster
 from tests.cluster.network import Network
-from tests.rpc.oracle import Oracle, settled
-from tests.rpc.pair import Pair
+from tests.server.rpc.oracle import Oracle, settled
+from tests.server.rpc.pair import Pair
 from tests.waiting import until
 
 # An election may lose a request to one cluster, and then nothing can be compared any more. So the

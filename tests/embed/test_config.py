@@ -8,21 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.embed import Config, ConfigError
-from kvorum.settings.flags import FLAGS, FlagError, parse_arguments
-from kvorum.settings.rows import BOOL, INT, SECONDS, STRINGS, UINT, URLS, Flag
+from kvorum.process.settings.flags import FLAGS, FlagError, parse_arguments
+from kvorum.process.settings.rows import BOOL, INT, SECONDS, STRINGS, UINT, URLS, FlagRow
 
 NAMED = [flag for flag in FLAGS if flag.name not in ("version", "config-file")]
 TEXTS = st.text(st.characters(codec="ascii", exclude_characters="\0"), max_size=12)
 
 
-def outcome_of_flag(flag: Flag, text: str) -> object:
+def outcome_of_flag(flag: FlagRow, text: str) -> object:
     try:
         return parse_arguments([f"--{flag.name}={text}"])[0]
     except FlagError as error:
         return str(error)
 
 
-def outcome_of_option(flag: Flag, text: str) -> object:
+def outcome_of_option(flag: FlagRow, text: str) -> object:
     try:
         return Config(**{flag.name.replace("-", "_"): text}).given
     except ConfigError as error:
@@ -30,7 +30,7 @@ def outcome_of_option(flag: Flag, text: str) -> object:
 
 
 @given(st.sampled_from(NAMED), TEXTS | st.sampled_from(["1", "true", "5m", "http://localhost:1"]))
-def test_a_text_means_what_it_means_on_a_command_line(flag: Flag, text: str) -> None:
+def test_a_text_means_what_it_means_on_a_command_line(flag: FlagRow, text: str) -> None:
     assert outcome_of_option(flag, text) == outcome_of_flag(flag, text)
 
 
@@ -39,7 +39,7 @@ def test_a_text_means_what_it_means_on_a_command_line(flag: Flag, text: str) -> 
     st.integers(0, 10**6),
     st.booleans(),
 )
-def test_numbers_are_what_they_are(flag: Flag, number: int, choice: bool) -> None:
+def test_numbers_are_what_they_are(flag: FlagRow, number: int, choice: bool) -> None:
     value: bool | int | timedelta = choice if flag.kind is BOOL else number
     if flag.kind is SECONDS and choice:
         value = timedelta(seconds=number)
@@ -51,7 +51,7 @@ def test_numbers_are_what_they_are(flag: Flag, number: int, choice: bool) -> Non
     st.sampled_from([flag for flag in NAMED if flag.kind in (STRINGS, URLS)]),
     st.lists(st.from_regex(r"http://[a-z]{1,5}:[1-9]", fullmatch=True), min_size=1),
 )
-def test_lists_are_what_commas_separate(flag: Flag, values: list[str]) -> None:
+def test_lists_are_what_commas_separate(flag: FlagRow, values: list[str]) -> None:
     (found,) = Config(**{flag.name.replace("-", "_"): values}).given.values()
     assert isinstance(found, tuple)
     assert sorted(map(str, found)) == sorted(set(values))

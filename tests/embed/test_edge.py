@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from kvorum.api.errors import Code, Status
 from kvorum.client.interface import End
-from kvorum.edge import EventKind, Limits, open_edge
 from kvorum.embed.edge import LOCAL_FIRST, Door, JoinedEdge
-from kvorum.rpc.table import METHODS
+from kvorum.network.edge import EdgeEventKind, Limits, open_edge
+from kvorum.server.rpc.table import METHODS
 
 WATCH = "/etcdserverpb.Watch/Watch"
 PUT = "/etcdserverpb.KV/Put"
@@ -58,9 +58,9 @@ def open_stream(pair: Pair, call: int = 1) -> int:
     pair.door.start(call, WATCH, (("token", "secret"), ("other", "x")), b"first", False)
     _, events = pair.edge.poll(10, 1000)
     (opened, number, detail), first = events
-    assert opened == EventKind.OPENED and METHODS[detail[0]][0] == WATCH
+    assert opened == EdgeEventKind.OPENED and METHODS[detail[0]][0] == WATCH
     assert detail[1] == {"token": b"secret"}
-    assert first == (EventKind.MESSAGE, number, b"first")
+    assert first == (EdgeEventKind.MESSAGE, number, b"first")
     assert number >= LOCAL_FIRST
     return int(number)
 
@@ -107,7 +107,7 @@ def test_the_end_of_a_unary_call_is_told_if_that_was_asked_for(pair: Pair, is_ma
         pair.edge.mark_waiting(number)
     pair.door.cancel(1)
     _, events = pair.edge.poll(10, 1000)
-    assert events == ([(EventKind.ENDED, number, None)] if is_marked else [])
+    assert events == ([(EdgeEventKind.ENDED, number, None)] if is_marked else [])
 
 
 def test_a_call_that_was_cancelled_at_once_is_never_seen(pair: Pair) -> None:
@@ -122,7 +122,7 @@ def test_the_end_of_a_stream_is_told(pair: Pair) -> None:
     number = open_stream(pair)
     pair.door.cancel(1)
     pair.edge.send([(number, b"late")])
-    assert pair.edge.poll(10, 1000) == ([], [(EventKind.ENDED, number, None)])
+    assert pair.edge.poll(10, 1000) == ([], [(EdgeEventKind.ENDED, number, None)])
     assert pair.taken() == []
 
 
@@ -162,7 +162,7 @@ def test_a_stream_is_writable_again_when_little_of_it_is_left(pair: Pair) -> Non
     assert pair.edge.pending_bytes(number) == 80
     assert pair.edge.poll(10, 1000) == ([], [])
     pair.taken()
-    assert pair.edge.poll(10, 1000) == ([], [(EventKind.WRITABLE, number, None)])
+    assert pair.edge.poll(10, 1000) == ([], [(EdgeEventKind.WRITABLE, number, None)])
 
 
 def test_what_is_too_large_or_unknown_is_refused(pair: Pair) -> None:
@@ -177,7 +177,7 @@ def test_what_is_too_large_or_unknown_is_refused(pair: Pair) -> None:
     number = open_stream(pair, 3)
     pair.door.send(3, b"x" * 1001)
     assert pair.taken() == [(3, large)]
-    assert pair.edge.poll(10, 1000) == ([], [(EventKind.ENDED, number, None)])
+    assert pair.edge.poll(10, 1000) == ([], [(EdgeEventKind.ENDED, number, None)])
 
 
 def test_who_calls_an_edge_that_drains_is_refused_as_unprocessed(pair: Pair) -> None:

@@ -1,6 +1,6 @@
 """Advisories and incidents of authentication: who was served without rights, who decided otherwise.
 
-The calls of all services in everybody's name are held to a real etcd in `tests/auth/test_table.py`.
+`tests/state/auth/test_table.py` compares the calls of all services with those of a real etcd.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.authpb import Permission as Grant
-from kvorum.rpc.table import RPCS, Permission
-from tests.auth.asking import hear, path_of
-from tests.auth.people import FOREIGN, FREE, prepare, refresh
-from tests.auth.rows import SERVICES, Row
-from tests.auth.servers import Server, Servers, running_ours
+from kvorum.server.rpc.table import RPCS, RequiredPermission
 from tests.cluster.members import Cluster, Member
+from tests.state.auth.asking import hear, path_of
+from tests.state.auth.people import FOREIGN, FREE, prepare, refresh
+from tests.state.auth.rows import SERVICES, Row
+from tests.state.auth.servers import Server, Servers, running_ours
 from tests.waiting import until
 
-OPEN = {rpc.path for rpc in RPCS if rpc.permission is Permission.NONE}
+OPEN = {rpc.path for rpc in RPCS if rpc.permission is RequiredPermission.NONE}
 DEPTHS = (0, 1, 3)
 EVERYTHING = pb.RangeRequest(key=b"\0", range_end=b"\0")
 

@@ -13,8 +13,8 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
-from kvorum.edge.interface import Headers
-from kvorum.net.interface import DialEventKind
+from kvorum.network.dialer.interface import DialEventKind
+from kvorum.network.edge.interface import Headers
 from kvorum.sim.calls import METHODS
 from kvorum.sim.links import Links, Port
 from tests.incidents.conftest import MakeStage

@@ -25,7 +25,7 @@ from tests.cluster.load import load
 from tests.cluster.members import PATIENT, Cluster, Member, grant, running_cluster
 from tests.cluster.starvation import StarvedError, again_if_starved
 from tests.incidents.conftest import FREQUENT
-from tests.rpc.oracle import status_of
+from tests.server.rpc.oracle import status_of
 from tests.waiting import WAIT_SECONDS_MAX, until
 
 EVERYTHING = pb.RangeRequest(key=b"\0", range_end=b"\0")

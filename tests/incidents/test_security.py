@@ -23,12 +23,12 @@ import pytest
 from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.edge import Limits
 from kvorum.member.questions import BODY_BYTES_MAX
+from kvorum.network.edge import Limits
 from tests.certificates import Authority, Pair
 from tests.kvorum import READY
 from tests.ports import held_ports
-from tests.rpc.harness import Harness
+from tests.server.rpc.harness import Harness
 from tests.waiting import WAIT_SECONDS_MAX, until
 
 T = TypeVar("T")

@@ -1,9 +1,9 @@
 """Changes of the membership, and the call that makes one."""
 
 from kvorum.member.waits import ProposeChange, Steps
-from kvorum.membership.documents import Member as Listed
-from kvorum.membership.documents import encode_member
 from kvorum.raft.changes import ChangeType, ConfChange
+from kvorum.state.membership.documents import MemberDocument as Listed
+from kvorum.state.membership.documents import encode_member
 from tests.member.harness import Machine
 
 

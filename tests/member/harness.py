@@ -21,15 +21,10 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.requests import decode_delete_range, decode_put, decode_range, decode_txn
-from kvorum.auth.tokens import SimpleTokens
-from kvorum.backend.memory import MemoryEnvironments
-from kvorum.edge.interface import Event, EventKind, Request
-from kvorum.files.interface import read_file
-from kvorum.files.memory import MemoryFiles
 from kvorum.member import requests
 from kvorum.member.callers import Caller, Front
 from kvorum.member.config import MemberConfig, Seams
-from kvorum.member.jobs import Job, Place
+from kvorum.member.jobs import ExecutorKind, Job
 from kvorum.member.member import Member
 from kvorum.member.outbox import Question, SnapshotTransfer
 from kvorum.member.questions import allowed_method, answer, meaning
@@ -37,13 +32,18 @@ from kvorum.member.ranges import range_response
 from kvorum.member.recovery import open_member
 from kvorum.member.transactions import read_txn
 from kvorum.member.waits import Steps
+from kvorum.network.edge.interface import EdgeEventKind, Event, Request
+from kvorum.process.settings.checks import make_config
+from kvorum.process.settings.member import member_config
 from kvorum.raft.messages import Message
 from kvorum.raft.wire import decode_message, encode_message
-from kvorum.server.ending import Phase
+from kvorum.server.ending import ServerPhase
 from kvorum.server.jobs import Ended
 from kvorum.server.server import Server
-from kvorum.settings.checks import make_config
-from kvorum.settings.member import member_config
+from kvorum.state.auth.tokens import SimpleTokens
+from kvorum.storage.backend.memory import MemoryEnvironments
+from kvorum.storage.files.interface import read_file
+from kvorum.storage.files.memory import MemoryFiles
 from tests.server.seams import (
     LINK,
     SETTINGS,
@@ -81,8 +81,8 @@ class Machine:
         self.requests: list[Request] = []
         self.events: list[Event] = []
         self.ended: list[Ended] = []
-        self.held: set[Place] = set()
-        self.jobs: dict[Place, deque[Job]] = {place: deque() for place in Place}
+        self.held: set[ExecutorKind] = set()
+        self.jobs: dict[ExecutorKind, deque[Job]] = {place: deque() for place in ExecutorKind}
         self.jobs_run: list[Job] = []
         self.on_job: Callable[[Job], None] | None = None
         self.starts = 0
@@ -125,7 +125,7 @@ class Machine:
             wall_clock=lambda: 1_700_000_000.0 + self.cluster.now,
             tokens=SimpleTokens(300.0),
         )
-        self.jobs = {place: deque() for place in Place}
+        self.jobs = {place: deque() for place in ExecutorKind}
         self.requests, self.events, self.ended = [], [], []
         self.edge.is_draining = False
         self.member = open_member(self.config, seams)
@@ -156,7 +156,7 @@ class Machine:
         for job in server.take_jobs():
             self.jobs[job.place].append(job)
         self.run_jobs()
-        if server.phase is Phase.ENDED:
+        if server.phase is ServerPhase.ENDED:
             self.member = None
             return False
         return server.is_busy or self.peers.said > said or bool(self.ended)
@@ -304,7 +304,7 @@ class Cluster:
                 message = decode_message(data)
                 if image is not None:
                     store_image(machine.member, message, image)
-                machine.events.append((EventKind.MESSAGE, LINK, message))
+                machine.events.append((EdgeEventKind.MESSAGE, LINK, message))
 
     def ask(self, asking: Member, question: Question) -> None:
         """Carry a question and its answer, as a transport does."""

@@ -19,11 +19,11 @@ from kvorum.api.pb.etcdserverpb import (
     AuthUserRevokeRoleRequest,
     InternalAuthenticateRequest,
 )
-from kvorum.auth.passwords import CheckPassword
-from kvorum.files.memory import MemoryFiles
 from kvorum.member import requests
 from kvorum.member.callers import Caller, Front
 from kvorum.member.member import Member
+from kvorum.state.auth.passwords import CheckPassword
+from kvorum.storage.files.memory import MemoryFiles
 from tests.member.harness import CLIENT, Cluster, Machine
 
 ROOT = Caller(Front.GRPC, "root", 1)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from kvorum.api.errors import CORRUPT, NO_SPACE
 from kvorum.api.pb.etcdserverpb import AlarmMember
-from kvorum.backend.buckets import ALARM
 from kvorum.member import requests
-from kvorum.member.alarms import Alarm, AlarmRowError, Alarms, AlarmType
+from kvorum.member.alarms import AlarmRowError, Alarms, AlarmType, MemberAlarm
+from kvorum.storage.backend.buckets import ALARM
 from tests.database import Database
 from tests.etcd import Etcd, running_etcd
 from tests.waiting import WAIT_SECONDS_MAX
@@ -37,10 +37,10 @@ def test_alarms_are_a_set_that_survives(steps: list[tuple[str, int, int]]) -> No
     alarms, raised = Alarms(database.backend), set[tuple[int, int]]()
     for step, member, kind in steps:
         if step == "activate":
-            assert alarms.activate(member, kind) == ([Alarm(kind, member)] if kind else [])
+            assert alarms.activate(member, kind) == ([MemberAlarm(kind, member)] if kind else [])
             raised |= {(kind, member)} if kind else set()
         elif step == "deactivate":
-            found = [Alarm(kind, member)] if (kind, member) in raised else []
+            found = [MemberAlarm(kind, member)] if (kind, member) in raised else []
             assert alarms.deactivate(member, kind) == found
             raised.discard((kind, member))
         else:
@@ -81,9 +81,9 @@ def test_what_is_refused(kind: int) -> None:
 
 
 def test_texts() -> None:
-    assert str(Alarm(AlarmType.NO_SPACE, 5)) == "memberID:5 alarm:NOSPACE"
-    assert str(Alarm(AlarmType.CORRUPT, 0)) == "alarm:CORRUPT"
-    assert str(Alarm(7, 1)) == "memberID:1 alarm:7"
+    assert str(MemberAlarm(AlarmType.NO_SPACE, 5)) == "memberID:5 alarm:NOSPACE"
+    assert str(MemberAlarm(AlarmType.CORRUPT, 0)) == "alarm:CORRUPT"
+    assert str(MemberAlarm(7, 1)) == "memberID:1 alarm:7"
 
 
 def test_a_damaged_row_is_noticed() -> None:

@@ -20,8 +20,6 @@ from kvorum.member.arriving import check_entry
 from kvorum.member.callers import NOBODY, Caller, Front
 from kvorum.member.errors import MemberStopped
 from kvorum.member.requests import RequestIds
-from kvorum.membership.documents import Member, encode_member, encode_promotion
-from kvorum.peer.transport.frames import decode_checked
 from kvorum.raft.changes import Change, ChangeType, ConfChange, ConfChangeV2
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import (
@@ -33,6 +31,8 @@ from kvorum.raft.messages import (
     Snapshot,
 )
 from kvorum.raft.wire import encode_conf_change, encode_message
+from kvorum.server.peer.transport.frames import decode_checked
+from kvorum.state.membership.documents import MemberDocument, encode_member, encode_promotion
 from tests.member.changes import added, change
 from tests.member.harness import Cluster, Machine
 
@@ -95,7 +95,9 @@ def spoiled(data: bytes, chance: random.Random) -> bytes:
 def any_change(chance: random.Random) -> tuple[int, bytes]:
     node = chance.choice((0, 5, 6, 7, (1 << 64) - 1))
     about = node if chance.randrange(3) else 8
-    context = encode_member(Member(about, (f"http://m{about}:1",), bool(chance.randrange(2))))
+    context = encode_member(
+        MemberDocument(about, (f"http://m{about}:1",), bool(chance.randrange(2)))
+    )
     if chance.randrange(4) == 0:
         context = spoiled(context, chance)
     kind = chance.randrange(4)
@@ -235,7 +237,7 @@ REFUSED: list[tuple[int, bytes]] = [
     (EntryType.NORMAL, request(requests.CLUSTER_VERSION_SET, b"\x0a\x01x")),
     (EntryType.CONF_CHANGE, b"\xff"),
     encode_conf_change(ConfChange(ChangeType.ADD_NODE, 5, b"{", 1)),
-    encode_conf_change(ConfChange(ChangeType.ADD_NODE, 5, encode_member(Member(6)), 1)),
+    encode_conf_change(ConfChange(ChangeType.ADD_NODE, 5, encode_member(MemberDocument(6)), 1)),
     encode_conf_change(ConfChangeV2(0, (Change(ChangeType.ADD_NODE, 5),), b"")),
 ]
 
@@ -283,7 +285,9 @@ def test_changes_of_ids_that_clients_make_up_are_applied_everywhere(node: int) -
     leader = cluster.leader()
     for made in (
         ConfChange(ChangeType.REMOVE_NODE, node),
-        ConfChange(ChangeType.UPDATE_NODE, node, encode_member(Member(node, ("http://m:1",)))),
+        ConfChange(
+            ChangeType.UPDATE_NODE, node, encode_member(MemberDocument(node, ("http://m:1",)))
+        ),
         ConfChange(ChangeType.ADD_NODE, node, encode_promotion(node)),
     ):
         assert cluster.answer(leader, change(leader, made)) == MEMBER_NOT_FOUND

@@ -5,7 +5,7 @@ import pytest
 from kvorum.api import errors
 from kvorum.api.pb.etcdserverpb import Compare, PutRequest, RequestOp, TxnRequest
 from kvorum.member.images import BuildImage
-from kvorum.member.jobs import Place
+from kvorum.member.jobs import ExecutorKind
 from tests.member.harness import Cluster, Machine, equal
 
 VALUE = b"v" * 10_000
@@ -66,11 +66,11 @@ def test_what_is_kept_while_an_image_is_made_is_bounded(count: int) -> None:
     cluster, leader, late = bounded()
     cluster.isolate(late)
     write(cluster, leader, 15)
-    leader.held.add(Place.HELPER)
+    leader.held.add(ExecutorKind.HELPER)
     cluster.heal()
     cluster.wait(lambda: leader.running.snapshots.building)
     # The image holds what the backend has now, and is ready only after more was written.
-    leader.run_job(leader.jobs[Place.HELPER].popleft())
+    leader.run_job(leader.jobs[ExecutorKind.HELPER].popleft())
     built = leader.ended.pop()
     write(cluster, leader, count)
     assert CATCH_UP_BYTES < kept(leader) <= HELD_BYTES + ONE_BYTES
@@ -83,7 +83,7 @@ def test_what_is_kept_while_an_image_is_made_is_bounded(count: int) -> None:
 
 def test_a_follower_takes_no_more_than_it_can_keep() -> None:
     cluster, leader, late = bounded()
-    late.held.add(Place.FLUSHER)
+    late.held.add(ExecutorKind.FLUSHER)
     write(cluster, leader, 60)
     assert LOG_BYTES < kept(late) <= LOG_BYTES + ONE_BYTES
     term = leader.running.term
@@ -96,7 +96,7 @@ def test_a_follower_takes_no_more_than_it_can_keep() -> None:
 
 def test_proposals_are_refused_while_too_much_is_kept() -> None:
     cluster, leader, _ = bounded()
-    leader.held.add(Place.FLUSHER)
+    leader.held.add(ExecutorKind.FLUSHER)
     calls = []
     for number in range(60):
         calls.append(leader.put(b"%d" % number, VALUE))

@@ -12,10 +12,10 @@ from kvorum.api.pb.etcdserverpb import TxnResponse as Response
 from kvorum.api.requests import Compare as Compared
 from kvorum.api.requests import Txn
 from kvorum.member.compares import RangeCompares
-from kvorum.mvcc.keyvalue import fields_of
-from kvorum.mvcc.ranges import RangeOptions
-from kvorum.mvcc.slices import Meter, Slices, run_to_end
-from kvorum.mvcc.store import Store
+from kvorum.state.mvcc.keyvalue import fields_of
+from kvorum.state.mvcc.ranges import RangeOptions
+from kvorum.state.mvcc.slices import Meter, Slices, run_to_end
+from kvorum.state.mvcc.store import Store
 from tests.member.harness import Cluster
 
 KEYS = [b"a", b"b", b"c", b"d", b"e"]

@@ -6,16 +6,16 @@ from collections.abc import Callable
 import pytest
 
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
-from kvorum.files.interface import read_file
 from kvorum.member import requests
 from kvorum.member.images import BuildImage
-from kvorum.member.jobs import Place
+from kvorum.member.jobs import ExecutorKind
 from kvorum.member.leases import try_renew
-from kvorum.membership.documents import encode_promotion
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import ConfState
 from kvorum.raft.wire import decode_message
-from kvorum.snap.format import decode
+from kvorum.state.membership.documents import encode_promotion
+from kvorum.storage.files.interface import read_file
+from kvorum.storage.snap.format import decode
 from tests.member.changes import added, change, removed
 from tests.member.harness import HEARTBEAT_SECONDS, Cluster, Machine, equal
 
@@ -72,7 +72,7 @@ def behind_a_change() -> tuple[Cluster, Machine, Machine]:
 
 def test_a_change_that_a_snapshot_covers_is_not_applied_on_top_of_it() -> None:
     cluster, leader, late = behind_a_change()
-    late.held.add(Place.LOG)
+    late.held.add(ExecutorKind.LOG)
     cluster.settle()
     assert in_force(late) == in_force(leader)
     late.held.clear()
@@ -91,13 +91,13 @@ def test_a_crash_between_a_snapshot_and_its_use_keeps_index_and_members_together
     cluster, leader, late = behind_a_change()
     snapshot = late.running.node.raft.log.unstable.snapshot
     assert snapshot is not None
-    late.held.add(Place.LOG)
+    late.held.add(ExecutorKind.LOG)
     late.turn()
     late.running.flush_soon()
     cluster.settle()
     for _ in range(jobs):
-        if late.jobs[Place.LOG]:
-            late.run_job(late.jobs[Place.LOG].popleft())
+        if late.jobs[ExecutorKind.LOG]:
+            late.run_job(late.jobs[ExecutorKind.LOG].popleft())
     late.lose_power(lambda: False)
     late.held.clear()
     late.start()
@@ -165,7 +165,7 @@ def about_to_be_committed(
         for machine in cluster:
             machine.turn()
         cluster.deliver()
-    last.held.add(Place.LOG)
+    last.held.add(ExecutorKind.LOG)
     cluster.settle()
     assert last.running.committed >= index
     return cluster, gone, last, call
@@ -213,17 +213,17 @@ def test_a_promoted_learner_that_has_more_than_the_voter_hears_of_its_promotion(
     cluster.machines["m9"] = learner
     learner.start()
     cluster.wait(lambda: learner.running.is_published and equal(cluster))
-    leader.held.add(Place.LOG)
+    leader.held.add(ExecutorKind.LOG)
     change(leader, PROMOTION)
     cluster.settle()
-    leader.run_job(leader.jobs[Place.LOG].popleft())
+    leader.run_job(leader.jobs[ExecutorKind.LOG].popleft())
     # It is committed. Its commit index is on its way to the disk, and then comes another entry,
     # which the learner has at once.
     cluster.settle()
     leader.put(b"key")
     cluster.settle()
     cluster.isolate(learner)
-    leader.run_job(leader.jobs[Place.LOG].popleft())
+    leader.run_job(leader.jobs[ExecutorKind.LOG].popleft())
     leader.lose_power(lambda: False)
     leader.held.clear()
     leader.start()
@@ -251,7 +251,7 @@ def test_a_snap_file_lists_the_members_of_its_index() -> None:
     cluster.wait(lambda: all(each.running.is_published for each in cluster))
     cluster.pass_time(1.0)
     cluster.success(leader, leader.put(b"key"))
-    leader.held.add(Place.FLUSHER)
+    leader.held.add(ExecutorKind.FLUSHER)
     member.snapshots.is_wanted = True
     member.flush_soon()
     cluster.settle()
@@ -277,10 +277,12 @@ def test_a_snapshot_that_is_sent_lists_the_members_of_its_image(has_changed_befo
     for number in range(200):
         leader.put(b"%d" % number)
         cluster.pass_time(0.02)
-    leader.held.add(Place.HELPER)
+    leader.held.add(ExecutorKind.HELPER)
     cluster.heal()
-    cluster.wait(lambda: any(isinstance(job.work, BuildImage) for job in leader.jobs[Place.HELPER]))
-    jobs = leader.jobs[Place.HELPER]
+    cluster.wait(
+        lambda: any(isinstance(job.work, BuildImage) for job in leader.jobs[ExecutorKind.HELPER])
+    )
+    jobs = leader.jobs[ExecutorKind.HELPER]
     while not isinstance(jobs[0].work, BuildImage):
         leader.run_job(jobs.popleft())
     adding = change(leader, added(LEARNER, "http://m9:2380", is_learner=True))

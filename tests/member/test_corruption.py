@@ -11,14 +11,14 @@ from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import CompactionRequest
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.member import requests
-from kvorum.member.alarms import Alarm, AlarmType
+from kvorum.member.alarms import AlarmType, MemberAlarm
 from kvorum.member.corruption import ATTEMPTS_MAX, _difference
 from kvorum.member.errors import MemberStopped
 from kvorum.member.hashing import Hashed, hash_kv
 from kvorum.member.member import Member
 from kvorum.member.waits import Steps
-from kvorum.mvcc.hashes import HashKV
-from kvorum.mvcc.keyvalue import key_of
+from kvorum.state.mvcc.hashes import HashKV
+from kvorum.state.mvcc.keyvalue import key_of
 from tests.member.harness import Cluster, Machine
 
 PERIODIC: dict[str, Any] = {"corrupt_check_seconds": 5.0}
@@ -155,7 +155,7 @@ def test_without_a_majority_nobody_in_particular_is_accused() -> None:
     cluster.wait(lambda: cluster.leader().running.alarms.raised(), 25.0)
     cluster.pass_time(1.0)
     assert accused(cluster) == [0]
-    assert str(Alarm(AlarmType.CORRUPT, 0)) == "alarm:CORRUPT"
+    assert str(MemberAlarm(AlarmType.CORRUPT, 0)) == "alarm:CORRUPT"
 
 
 @pytest.mark.parametrize(

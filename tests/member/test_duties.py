@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from kvorum.member import duties
 from kvorum.member.config import MemberConfig
 from kvorum.member.duties import Duty, Schedule
-from kvorum.settings.checks import make_config
-from kvorum.settings.member import member_config
+from kvorum.process.settings.checks import make_config
+from kvorum.process.settings.member import member_config
 
 TICKS = 60
 NOBODY: Any = None

@@ -7,18 +7,18 @@ import pytest
 
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.backend import CommitFlush, RemoveDatabase, StageFlush
-from kvorum.files.memory import Call
 from kvorum.member.callers import MEMBER
 from kvorum.member.handover import hand_over
 from kvorum.member.hashing import hash_kv
-from kvorum.member.jobs import Job, Place
+from kvorum.member.jobs import ExecutorKind, Job
 from kvorum.member.leases import applied_in_time
 from kvorum.member.member import Member
 from kvorum.member.waits import FlushedTo, Signal, Signalled, Steps
-from kvorum.rpc.kv import _compact_physically
-from kvorum.rpc.maintenance import _defragment, _hash, _move_leader
-from kvorum.rpc.snapshot import IMAGES_MAX, Snapshots
+from kvorum.server.rpc.kv import _compact_physically
+from kvorum.server.rpc.maintenance import _defragment, _hash, _move_leader
+from kvorum.server.rpc.snapshot import IMAGES_MAX, SnapshotService
+from kvorum.storage.backend import CommitFlush, RemoveDatabase, StageFlush
+from kvorum.storage.files.memory import DiskCall
 from tests.member.harness import Cluster
 
 
@@ -44,7 +44,7 @@ def compaction(member: Member) -> list[Steps]:
 
 
 def snapshots(member: Member) -> list[Steps]:
-    served = Snapshots(member)
+    served = SnapshotService(member)
     begun = [served.begin(MEMBER, b"") for _ in range(IMAGES_MAX + 1)]
     return [steps for steps in begun if not isinstance(steps, tuple)]
 
@@ -55,17 +55,19 @@ Begin = Callable[[Member], list[Steps]]
 @pytest.mark.parametrize(
     ("place", "begin"),
     [
-        (Place.HELPER, compaction),
-        (Place.HELPER, snapshots),
-        (Place.HELPER, lambda member: [_defragment(member), _defragment(member)]),
-        (Place.HELPER, lambda member: [hashed(member), hashed(member)]),
-        (Place.FLUSHER, compaction),
-        (Place.FLUSHER, lambda member: [hashed(member)]),
-        (Place.FLUSHER, lambda member: [_hash(member)]),
-        (Place.FLUSHER, lambda member: [_defragment(member)]),
+        (ExecutorKind.HELPER, compaction),
+        (ExecutorKind.HELPER, snapshots),
+        (ExecutorKind.HELPER, lambda member: [_defragment(member), _defragment(member)]),
+        (ExecutorKind.HELPER, lambda member: [hashed(member), hashed(member)]),
+        (ExecutorKind.FLUSHER, compaction),
+        (ExecutorKind.FLUSHER, lambda member: [hashed(member)]),
+        (ExecutorKind.FLUSHER, lambda member: [_hash(member)]),
+        (ExecutorKind.FLUSHER, lambda member: [_defragment(member)]),
     ],
 )
-def test_who_waits_for_a_job_of_others_is_not_resumed_before(place: Place, begin: Begin) -> None:
+def test_who_waits_for_a_job_of_others_is_not_resumed_before(
+    place: ExecutorKind, begin: Begin
+) -> None:
     cluster = Cluster(1, flush_seconds=1000.0)
     machine = cluster.leader()
     for number in range(20):
@@ -87,7 +89,7 @@ def test_a_defragmentation_that_fails_lets_the_next_one_begin() -> None:
     cluster = Cluster(1)
     machine = cluster.leader()
 
-    def refuse(call: Call) -> None:
+    def refuse(call: DiskCall) -> None:
         if "backend/backend.2" in call.path:
             raise OSError(errno.ENOSPC, "No space left on device", call.path)
 
@@ -101,7 +103,7 @@ def test_a_defragmentation_goes_on_without_its_call() -> None:
     cluster = Cluster(1)
     machine = cluster.leader()
     member = machine.running
-    machine.held.add(Place.HELPER)
+    machine.held.add(ExecutorKind.HELPER)
     first, second = [machine.start_steps(_defragment(member)) for _ in range(2)]
     cluster.settle()
     assert member.backend.is_defragmenting
@@ -116,8 +118,8 @@ def test_who_waits_for_a_defragmentation_does_not_wait_for_the_next() -> None:
     machine = cluster.leader()
 
     def hold_the_next(job: Job) -> None:
-        if job.place is Place.HELPER:
-            machine.held.add(Place.HELPER)
+        if job.place is ExecutorKind.HELPER:
+            machine.held.add(ExecutorKind.HELPER)
 
     machine.on_job = hold_the_next
     first, second = [machine.start_steps(_defragment(machine.running)) for _ in range(2)]
@@ -138,15 +140,15 @@ def test_the_loop_does_not_wait_while_a_replaced_file_is_removed() -> None:
         if isinstance(job.work, StageFlush):
             staged.append(job.is_awaited)
         elif isinstance(job.work, CommitFlush) and machine.running.backend.is_defragmenting:
-            machine.held.add(Place.FLUSHER)
+            machine.held.add(ExecutorKind.FLUSHER)
 
     machine.on_job = note
     call = machine.start_steps(_defragment(machine.running))
     assert cluster.answer(machine, call) == b""
-    (removal,) = machine.jobs[Place.FLUSHER]
+    (removal,) = machine.jobs[ExecutorKind.FLUSHER]
     assert isinstance(removal.work, RemoveDatabase) and all(staged)
     cluster.success(machine, machine.put(b"k"))
-    cluster.wait(lambda: len(machine.jobs[Place.FLUSHER]) == 2)
+    cluster.wait(lambda: len(machine.jobs[ExecutorKind.FLUSHER]) == 2)
     machine.held.clear()
     cluster.wait(lambda: not machine.running.backend.is_flushing)
     assert not staged[-1]

@@ -5,14 +5,14 @@ import errno
 import pytest
 
 from kvorum.api.pb.etcdserverpb import RangeResponse
-from kvorum.files.interface import write_file
-from kvorum.files.memory import Call
 from kvorum.member.errors import MemberStopped
-from kvorum.member.jobs import Place
+from kvorum.member.jobs import ExecutorKind
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import Snapshot
-from kvorum.snap import WriteSnap, database_path
-from kvorum.wal import (
+from kvorum.storage.files.interface import write_file
+from kvorum.storage.files.memory import DiskCall
+from kvorum.storage.snap import WriteSnap, database_path
+from kvorum.storage.wal import (
     AppendLog,
     CorruptLogError,
     SnapshotRecord,
@@ -38,7 +38,7 @@ class Stopped:
             cluster.success(leader, leader.put(key))
         cluster.pass_time(1.0)
 
-        def before(call: Call) -> None:
+        def before(call: DiskCall) -> None:
             if call.name == "pwrite" and call.path.endswith(".snap.tmp"):
                 raise OSError(errno.ENOSPC, "No space left on device", call.path)
 
@@ -112,8 +112,8 @@ def test_each_step_of_a_received_snapshot_waits_for_the_one_before() -> None:
     for key in KEYS:
         cluster.success(leader, leader.put(key))
     cluster.pass_time(1.0)
-    waiting = machine.jobs[Place.LOG]
-    machine.held.add(Place.LOG)
+    waiting = machine.jobs[ExecutorKind.LOG]
+    machine.held.add(ExecutorKind.LOG)
     cluster.heal()
     cluster.wait(lambda: any(isinstance(job.work, WriteSnap) for job in waiting))
     while not isinstance(waiting[0].work, WriteSnap):
@@ -158,7 +158,7 @@ def test_a_record_with_its_file_is_installed_and_without_it_withdrawn(*, is_whol
     for key in KEYS:
         cluster.success(leader, leader.put(key))
     cluster.pass_time(1.0)
-    machine.held.add(Place.FLUSHER)
+    machine.held.add(ExecutorKind.FLUSHER)
     cluster.heal()
     snap = f"{machine.config.directory}/snap"
     cluster.wait(lambda: machine.running.is_installing)

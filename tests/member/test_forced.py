@@ -8,18 +8,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvorum.api.pb.etcdserverpb import RangeResponse
-from kvorum.files.memory import Call
 from kvorum.member.errors import StartRefused
 from kvorum.member.forced import forcing_entries
 from kvorum.member.waits import ProposeChange, Steps
-from kvorum.membership import Cluster as Membership
-from kvorum.membership.documents import Member as Listed
-from kvorum.membership.documents import encode_member, encode_promotion
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import ConfState, HardState
 from kvorum.raft.wire import decode_conf_change, encode_conf_change
-from kvorum.wal import SnapshotRecord, open_log
+from kvorum.state.membership import Membership as Membership
+from kvorum.state.membership.documents import MemberDocument as Listed
+from kvorum.state.membership.documents import encode_member, encode_promotion
+from kvorum.storage.files.memory import DiskCall
+from kvorum.storage.wal import SnapshotRecord, open_log
 from tests.database import Database
 from tests.member.harness import SEGMENT_BYTES, Cluster, Machine, PowerCutError
 
@@ -117,7 +117,7 @@ def test_a_power_cut_on_the_way_harms_nothing(seed: int) -> None:
     survivor = survivor_of(cluster, leader.name)
     left = 0
 
-    def before(_call: Call) -> None:
+    def before(_call: DiskCall) -> None:
         nonlocal left
         left -= 1
         if left < 0:

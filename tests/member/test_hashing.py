@@ -7,10 +7,10 @@ import pytest
 from kvorum.api.pb.etcdserverpb import CompactionRequest
 from kvorum.member import requests
 from kvorum.member.hashing import hash_kv
-from kvorum.member.jobs import Job, Place
+from kvorum.member.jobs import ExecutorKind, Job
 from kvorum.member.waits import Steps
-from kvorum.mvcc.hashes import HashRows
-from kvorum.rpc.kv import _compact_physically
+from kvorum.server.rpc.kv import _compact_physically
+from kvorum.state.mvcc.hashes import HashRows
 from tests.member.harness import Cluster, Machine
 
 
@@ -48,10 +48,13 @@ def test_a_hash_is_computed_from_the_disk() -> None:
 
 def test_hashes_are_computed_one_after_the_other() -> None:
     cluster, machine, given = busy()
-    machine.held.add(Place.HELPER)
+    machine.held.add(ExecutorKind.HELPER)
     calls = [hashed(machine) for _ in range(5)]
     cluster.pass_time(1.0)
-    assert len([job for job in machine.jobs[Place.HELPER] if isinstance(job.work, HashRows)]) == 1
+    assert (
+        len([job for job in machine.jobs[ExecutorKind.HELPER] if isinstance(job.work, HashRows)])
+        == 1
+    )
     machine.held.clear()
     assert len({cluster.success(machine, call) for call in calls}) == 1
     assert len(given) == 5
@@ -60,12 +63,15 @@ def test_hashes_are_computed_one_after_the_other() -> None:
 def test_who_gives_up_does_not_make_room_for_another() -> None:
     """The helper keeps working: a hundred hashes, each given up, would be a hundred jobs."""
     cluster, machine, given = busy()
-    machine.held.add(Place.HELPER)
+    machine.held.add(ExecutorKind.HELPER)
     for _ in range(10):
         call = hashed(machine)
         cluster.pass_time(0.2)
         machine.running.cancel(call)
-    assert len([job for job in machine.jobs[Place.HELPER] if isinstance(job.work, HashRows)]) == 1
+    assert (
+        len([job for job in machine.jobs[ExecutorKind.HELPER] if isinstance(job.work, HashRows)])
+        == 1
+    )
     # What the helper reads is not compacted meanwhile.
     body = CompactionRequest(revision=400).SerializeToString()
     cluster.success(machine, machine.propose(requests.COMPACTION, body))
@@ -93,7 +99,7 @@ def test_two_quick_compactions_leave_the_same_hash_on_a_slower_member(slow: int)
     for number in range(30):
         cluster.success(leader, leader.put(b"%02d" % (number % 10), b"%d" % number))
     machines = list(cluster)
-    machines[slow].held.add(Place.HELPER)
+    machines[slow].held.add(ExecutorKind.HELPER)
     for revision in (12, 20):
         body = CompactionRequest(revision=revision).SerializeToString()
         cluster.success(leader, leader.propose(requests.COMPACTION, body))
@@ -123,10 +129,10 @@ def test_who_waits_for_a_compaction_does_not_wait_for_later_ones(
 
     def hold(job: Job) -> None:
         """Let the helper hash for the first compaction, and no more."""
-        if job.place is Place.HELPER:
-            machine.held.add(Place.HELPER)
+        if job.place is ExecutorKind.HELPER:
+            machine.held.add(ExecutorKind.HELPER)
 
-    machine.held.add(Place.HELPER)
+    machine.held.add(ExecutorKind.HELPER)
     cluster.success(machine, machine.propose(requests.COMPACTION, first))
     call = ask(machine, 200)
     cluster.settle()
@@ -140,7 +146,7 @@ def test_who_waits_for_a_compaction_does_not_wait_for_later_ones(
 
 def test_a_hash_that_waits_for_a_compaction_is_given_up_with_its_client() -> None:
     cluster, machine, given = busy()
-    machine.held.add(Place.HELPER)
+    machine.held.add(ExecutorKind.HELPER)
     body = CompactionRequest(revision=400).SerializeToString()
     cluster.success(machine, machine.propose(requests.COMPACTION, body))
     call = hashed(machine, 400)

@@ -9,29 +9,29 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
 from kvorum.api.pb.v3electionpb import LeaderRequest
 from kvorum.api.requests import range_of
-from kvorum.backend.cache import RowCache
-from kvorum.backend.flush import CommitFlush
-from kvorum.files.interface import read_file
-from kvorum.files.memory import Call
-from kvorum.lease import sorting
 from kvorum.member import installing, lines, requests, transactions
 from kvorum.member.callers import MEMBER
 from kvorum.member.hashing import hash_kv
 from kvorum.member.images import BuildImage, InstallImage, note_image
-from kvorum.member.jobs import Job, Nothing, Place
+from kvorum.member.jobs import ExecutorKind, Job, Nothing
 from kvorum.member.leases import renew
 from kvorum.member.waits import FlushedTo, ReadIndex, RunJob, Signal, Signalled, Steps
-from kvorum.mvcc import ranges, transaction
-from kvorum.mvcc.ranges import RangeOptions
-from kvorum.mvcc.restore import Noted
-from kvorum.mvcc.slices import Slices
-from kvorum.rpc.election import _leader, _observe
-from kvorum.rpc.kv import _compact_physically, _range_stream
-from kvorum.rpc.lease import _listed
-from kvorum.rpc.maintenance import _defragment, _defragmented, _downgrade, _hash, _hash_kv
-from kvorum.rpc.sessions import answered
-from kvorum.rpc.snapshot import _snapshot
-from kvorum.snap import ReceivedDatabase, WriteSnap
+from kvorum.server.rpc.election import _leader, _observe
+from kvorum.server.rpc.kv import _compact_physically, _range_stream
+from kvorum.server.rpc.lease import _listed
+from kvorum.server.rpc.maintenance import _defragment, _defragmented, _downgrade, _hash, _hash_kv
+from kvorum.server.rpc.sessions import answered
+from kvorum.server.rpc.snapshot import _snapshot
+from kvorum.state.lease import sorting
+from kvorum.state.mvcc import ranges, transaction
+from kvorum.state.mvcc.ranges import RangeOptions
+from kvorum.state.mvcc.restore import Noted
+from kvorum.state.mvcc.slices import Slices
+from kvorum.storage.backend.cache import RowCache
+from kvorum.storage.backend.flush import CommitFlush
+from kvorum.storage.files.interface import read_file
+from kvorum.storage.files.memory import DiskCall
+from kvorum.storage.snap import ReceivedDatabase, WriteSnap
 from tests.member.harness import HEARTBEAT_SECONDS, Cluster, Machine, equal
 
 KEYS = 600
@@ -64,7 +64,7 @@ def test_the_helper_starts_when_a_peer_will_need_an_image() -> None:
 
     def noted(machine: Machine, run: Callable[[Job], None]) -> Callable[[Job], None]:
         def run_job(job: Job) -> None:
-            if job.place is Place.HELPER and isinstance(job.work, Nothing):
+            if job.place is ExecutorKind.HELPER and isinstance(job.work, Nothing):
                 started.append(machine)
             run(job)
 
@@ -88,7 +88,7 @@ def test_the_helper_starts_when_a_peer_will_need_an_image() -> None:
 
 def test_what_is_written_while_an_image_is_made_needs_no_second_one() -> None:
     cluster, leader, _ = lagging()
-    leader.held.add(Place.HELPER)
+    leader.held.add(ExecutorKind.HELPER)
     cluster.heal()
     cluster.wait(lambda: leader.running.snapshots.building)
     kept_from = leader.running.storage.first_index()
@@ -247,7 +247,7 @@ class Noting:
 def test_rows_are_noted_while_the_helper_works(monkeypatch: pytest.MonkeyPatch) -> None:
     noting = Noting(monkeypatch)
     cluster, _, late = lagging()
-    late.held.add(Place.HELPER)
+    late.held.add(ExecutorKind.HELPER)
     store = late.running.store
     cluster.heal()
     cluster.wait(lambda: noting.has_ended)
@@ -274,7 +274,7 @@ def test_an_image_that_comes_again_is_not_mixed_with_the_one_being_installed(
     for _ in range(2):
         cluster.success(leader, leader.put(b"key"))
     # The compaction waits for its hash.
-    leader.held.add(Place.HELPER)
+    leader.held.add(ExecutorKind.HELPER)
     cluster.success(leader, compact(leader))
     cluster.pass_time(1.0)
     assert leader.running.store.compaction.is_pending
@@ -285,7 +285,7 @@ def test_an_image_that_comes_again_is_not_mixed_with_the_one_being_installed(
     cluster.pass_time(1.0)
     assert not leader.running.store.compaction.is_pending
 
-    late.held.add(Place.HELPER)
+    late.held.add(ExecutorKind.HELPER)
     cluster.heal()
     cluster.wait(lambda: noting.has_ended)
     again = ReceivedDatabase(late.files, late.running.snap_directory, index)
@@ -345,7 +345,7 @@ def test_a_copy_is_installed_after_the_file_of_a_defragmentation_was_written(
     """Both have the same number: what is written later may not be what nobody needs any more."""
     monkeypatch.setattr(installing, "is_copy", lambda *_: True)
     cluster, _, late = lagging()
-    late.held.add(Place.HELPER)
+    late.held.add(ExecutorKind.HELPER)
     call = late.start_steps(_defragment(late.running))
     cluster.wait(lambda: late.running.backend.is_defragmenting)
     store = late.running.store
@@ -354,7 +354,7 @@ def test_a_copy_is_installed_after_the_file_of_a_defragmentation_was_written(
     cluster.pass_time(1.0)
     assert late.running.store is store
 
-    def before(call: Call) -> None:
+    def before(call: DiskCall) -> None:
         # The file of the defragmentation is the first that is opened now.
         late.files.before = None
         if fails:
@@ -439,7 +439,7 @@ def test_a_batch_on_its_way_is_waited_for() -> None:
     cluster = Cluster(3, snapshot_entries=10, catch_up_entries=5)
     leader, late = cluster.leader(), cluster.follower()
     member = late.running
-    late.held.add(Place.FLUSHER)
+    late.held.add(ExecutorKind.FLUSHER)
     for number in range(20):
         cluster.success(leader, leader.put(b"%02d" % number))
     cluster.pass_time(1.0)
@@ -453,7 +453,7 @@ def test_a_batch_on_its_way_is_waited_for() -> None:
     cluster.wait(lambda: member.is_installing)
     cluster.pass_time(1.0)
     late.jobs_run.clear()
-    flusher = late.jobs[Place.FLUSHER]
+    flusher = late.jobs[ExecutorKind.FLUSHER]
     while flusher:
         late.run_job(flusher.popleft())
         late.turn()
@@ -498,7 +498,7 @@ def test_a_flush_that_has_to_wait_for_a_snapshot_wakes_nobody(
         cluster.now += HEARTBEAT_SECONDS
         turn_once(cluster)
     cluster.slices = 0
-    late.held.add(Place.LOG)
+    late.held.add(ExecutorKind.LOG)
     assert member.apply_queue.slices is not None
     assert member.backend.due_at is not None and member.backend.due_at < late.now
     # In which no server may be woken at one moment again and again.
@@ -513,7 +513,7 @@ def test_a_flush_that_has_to_wait_for_a_snapshot_wakes_nobody(
 def test_a_member_that_is_closed_amid_an_installation_ends_with_it() -> None:
     cluster, _, late = lagging()
     member, store = late.running, late.running.store
-    late.held.add(Place.HELPER)
+    late.held.add(ExecutorKind.HELPER)
     cluster.heal()
     cluster.wait(lambda: member.is_installing)
     member.close()

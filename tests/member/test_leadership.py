@@ -10,7 +10,7 @@ from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, LeaseRevokeRequest, Ra
 from kvorum.member import requests
 from kvorum.member.callers import MEMBER
 from kvorum.member.handover import hand_over
-from kvorum.member.jobs import Place
+from kvorum.member.jobs import ExecutorKind
 from kvorum.member.leases import UNCONFIRMED, is_confirmed, renew, time_to_live_here, try_renew
 from kvorum.member.waits import ProposeChange, Steps
 from kvorum.raft.changes import ChangeType, ConfChange
@@ -312,7 +312,7 @@ def test_a_checkpoint_on_its_way_undoes_no_renewal() -> None:
     leader = cluster.leader()
     leader.running.lessor._checkpoint_seconds = 20.0
     grant(cluster, leader, 7, 60)
-    leader.held.add(Place.LOG)
+    leader.held.add(ExecutorKind.LOG)
     cluster.pass_time(25.0)
     raft = leader.running.node.raft
     assert raft.log.last_index() > raft.log.committed, "the checkpoint is proposed"

@@ -22,13 +22,13 @@ from kvorum.api.pb.etcdserverpb import (
     TxnResponse,
 )
 from kvorum.api.pb.membershippb import ClusterVersionSetRequest
-from kvorum.backend.buckets import META, STORAGE_VERSION
-from kvorum.files.memory import Call
 from kvorum.member import requests
 from kvorum.member.callers import MEMBER
 from kvorum.member.errors import MemberStopped, StartRefused
-from kvorum.member.jobs import Place
-from kvorum.wal import AppendLog
+from kvorum.member.jobs import ExecutorKind
+from kvorum.storage.backend.buckets import META, STORAGE_VERSION
+from kvorum.storage.files.memory import DiskCall
+from kvorum.storage.wal import AppendLog
 from tests.member.harness import Cluster, Machine, PowerCutError
 
 
@@ -54,7 +54,7 @@ def test_a_put_is_read_back() -> None:
 def test_nothing_is_acknowledged_before_it_is_durable() -> None:
     cluster = Cluster(1)
     machine = cluster.leader()
-    machine.held = {Place.LOG}
+    machine.held = {ExecutorKind.LOG}
     call = machine.put(b"key", b"value")
     cluster.settle()
     assert call not in machine.replies
@@ -66,12 +66,12 @@ def test_nothing_is_acknowledged_before_it_is_durable() -> None:
 def test_at_most_two_batches_are_on_their_way_and_the_rest_gathers() -> None:
     cluster = Cluster(1)
     machine = cluster.leader()
-    machine.held = {Place.LOG}
+    machine.held = {ExecutorKind.LOG}
     calls = []
     for number in range(10):
         calls.append(machine.put(b"%d" % number))
         cluster.settle()
-    appends = [job for job in machine.jobs[Place.LOG] if isinstance(job.work, AppendLog)]
+    appends = [job for job in machine.jobs[ExecutorKind.LOG] if isinstance(job.work, AppendLog)]
     assert len(appends) == 2
     machine.held = set()
     for call in calls:
@@ -132,7 +132,7 @@ def put_until_the_power_fails(machine: Machine, cluster: Cluster, calls_max: int
     """Put distinct keys until the disk had so many calls; return what was acknowledged."""
     made = 0
 
-    def before(_call: Call) -> None:
+    def before(_call: DiskCall) -> None:
         nonlocal made
         made += 1
         if made > calls_max:
@@ -174,7 +174,7 @@ def test_a_power_cut_at_any_call_loses_nothing_acknowledged(seed: int) -> None:
             # The power may fail during the start, too.
             left = random.randrange(0, 60)
 
-            def before(_call: Call, left: list[int] = [left]) -> None:  # noqa: B006
+            def before(_call: DiskCall, left: list[int] = [left]) -> None:  # noqa: B006
                 left[0] -= 1
                 if left[0] < 0:
                     raise PowerCutError
@@ -199,7 +199,7 @@ def test_a_log_that_cannot_be_written_stops_the_member(name: str) -> None:
     cluster = Cluster(1)
     machine = cluster.leader()
 
-    def before(call: Call) -> None:
+    def before(call: DiskCall) -> None:
         if call.name == name and call.path.endswith(".wal"):
             raise OSError(errno.EIO, "Input/output error", call.path)
 
@@ -218,7 +218,7 @@ def test_a_backend_that_cannot_be_written_stops_the_member() -> None:
     cluster = Cluster(1)
     machine = cluster.leader()
 
-    def before(call: Call) -> None:
+    def before(call: DiskCall) -> None:
         if call.name == "commit":
             raise OSError(errno.ENOSPC, "No space left on device", call.path)
 
@@ -237,7 +237,7 @@ def test_an_entry_that_nobody_understands_stops_the_member() -> None:
 
 
 def test_an_entry_of_an_older_member_names_the_older_one() -> None:
-    """As etcd 3.5 writes it at every start; tests/utl/test_migrate.py has those of a real one."""
+    """etcd 3.5 writes it at every start; tests/tools/utl/test_migrate.py has one of a real etcd."""
     cluster = Cluster(1)
     machine = cluster.leader()
     machine.running.node.propose(b"\x08\x01\x12\x03PUT\x1a\x0a/0/version\x22\x053.5.0")
@@ -439,7 +439,7 @@ def test_a_failed_preparation_of_a_segment_is_tried_again() -> None:
     cluster = Cluster(1, segment_bytes=1024)
     machine = cluster.leader()
 
-    def before(call: Call) -> None:
+    def before(call: DiskCall) -> None:
         if call.name == "allocate":
             raise OSError(errno.ENOSPC, "No space left on device", call.path)
 
@@ -482,7 +482,7 @@ def test_a_txn_answers_with_one_revision() -> None:
 def test_one_segment_is_prepared_however_long_the_disk_takes() -> None:
     cluster = Cluster(1)
     machine = cluster[0]
-    machine.held.add(Place.LOG)
+    machine.held.add(ExecutorKind.LOG)
     # Long enough for the duty that prepares segments to be due several times.
     cluster.pass_time(100.0)
     machine.held.clear()

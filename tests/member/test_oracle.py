@@ -32,7 +32,7 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.requests import decode_txn
 from kvorum.member import requests
-from kvorum.rpc.checks import check_txn, is_read_only
+from kvorum.server.rpc.checks import check_txn, is_read_only
 from tests.etcd import running_etcd
 from tests.member.harness import Cluster, Machine
 from tests.waiting import WAIT_SECONDS_MAX

@@ -15,16 +15,16 @@ from kvorum.api.errors import PERMISSION_DENIED as DENIED
 from kvorum.api.errors import Status
 from kvorum.api.pb.authpb import Permission
 from kvorum.api.requests import Compare, DeleteRange, Operation, Put, Range, Txn
-from kvorum.auth.store import AuthStore
 from kvorum.member import permissions
 from kvorum.member.callers import NOBODY, Caller, Front
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
-from kvorum.mvcc import slices as limits
-from kvorum.mvcc.slices import Meter, Slices, run_to_end
-from tests.auth.model import KEYS, OPEN_END, READ, READWRITE, ROOT, WRITE, Model, Permitted
-from tests.lease.model import finish
+from kvorum.state.auth.store import AuthStore
+from kvorum.state.mvcc import slices as limits
+from kvorum.state.mvcc.slices import Meter, Slices, run_to_end
 from tests.member.harness import Cluster
+from tests.state.auth.model import KEYS, OPEN_END, READ, READWRITE, ROOT, WRITE, Model, Permitted
+from tests.state.lease.model import finish
 
 LEASES = {7: KEYS[:3], 8: KEYS[3:4], 9: []}
 UNKNOWN_LEASE = 99

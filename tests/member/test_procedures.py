@@ -6,11 +6,10 @@ import pytest
 
 from kvorum.api import errors
 from kvorum.api.pb.etcdserverpb import PutRequest, PutResponse, RequestOp, TxnRequest
-from kvorum.files import Files
 from kvorum.member import requests
 from kvorum.member.callers import MEMBER
 from kvorum.member.errors import MemberStopped
-from kvorum.member.jobs import Place
+from kvorum.member.jobs import ExecutorKind
 from kvorum.member.outbox import Question
 from kvorum.member.waits import (
     AppliedTo,
@@ -25,6 +24,7 @@ from kvorum.member.waits import (
     Steps,
     Until,
 )
+from kvorum.storage.files import Files
 from tests.member.harness import Cluster, Machine
 
 
@@ -53,9 +53,9 @@ def test_every_wait_is_answered() -> None:
         seen.append((yield ReadIndex()))
         seen.append((yield AppliedTo(member.applied)))
         seen.append((yield LeaderKnown(member.now)) == member.id)
-        seen.append((yield RunJob(Place.POOL, Answer(7))))
+        seen.append((yield RunJob(ExecutorKind.POOL, Answer(7))))
         try:
-            yield RunJob(Place.POOL, Answer(OSError("broken")))
+            yield RunJob(ExecutorKind.POOL, Answer(OSError("broken")))
         except OSError as error:
             seen.append(str(error))
         seen.append((yield None))
@@ -206,7 +206,7 @@ def everything(cluster: Cluster, machine: Machine) -> None:
         yield ReadIndex()
         yield Until(machine.running.now + 0.2)
         yield KeysChanged(b"key", b"", 1)
-        yield RunJob(Place.POOL, Answer(1))
+        yield RunJob(ExecutorKind.POOL, Answer(1))
         return b"end"
 
     calls = [machine.start_steps(steps())]

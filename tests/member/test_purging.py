@@ -1,9 +1,9 @@
 """What a purge must leave: a snapshot that is still to be installed, and the last that counts."""
 
-from kvorum.files import Purge
-from kvorum.files.interface import write_file
 from kvorum.member.duties import _purge
-from kvorum.snap import database_path
+from kvorum.storage.files import Purge
+from kvorum.storage.files.interface import write_file
+from kvorum.storage.snap import database_path
 from tests.member.harness import Cluster, Machine
 
 

@@ -33,7 +33,7 @@ from kvorum.member.questions import (
     parse_hash,
 )
 from kvorum.member.waits import Steps
-from kvorum.membership.documents import decode_members
+from kvorum.state.membership.documents import decode_members
 from tests.member.harness import Cluster, Machine
 
 PATHS = (LEASES_PATH, LEASES_INTERNAL_PATH, HASH_KV_PATH, DOWNGRADE_PATH, PROMOTE_PREFIX + "5")

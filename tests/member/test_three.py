@@ -6,17 +6,17 @@ import pytest
 
 from kvorum.api import errors
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, PutResponse, RangeResponse
-from kvorum.files.memory import Call
 from kvorum.member import requests
 from kvorum.member.callers import MEMBER
-from kvorum.member.jobs import Place
+from kvorum.member.jobs import ExecutorKind
 from kvorum.member.leases import renew
 from kvorum.member.waits import Steps
-from kvorum.membership.documents import encode_promotion
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.states import Role
 from kvorum.raft.wire import decode_message
+from kvorum.state.membership.documents import encode_promotion
+from kvorum.storage.files.memory import DiskCall
 from tests.member.changes import added, change, removed
 from tests.member.harness import Cluster, Machine, PowerCutError, equal
 
@@ -137,7 +137,7 @@ def test_without_a_leader_a_proposal_never_began() -> None:
 def test_a_read_does_not_wait_for_ever_for_what_it_must_see() -> None:
     cluster = Cluster(3)
     leader, machine = cluster.leader(), cluster.follower()
-    machine.held.add(Place.LOG)
+    machine.held.add(ExecutorKind.LOG)
     cluster.success(leader, leader.put(b"key"))
     began = cluster.now
     read = machine.range(b"key")
@@ -231,7 +231,7 @@ def test_a_member_whose_publication_is_in_a_snapshot_publishes_anew() -> None:
         if number % 10 == 0:
             cluster.pass_time(0.1)
     cluster.pass_time(1.0)
-    leader.held = {Place.HELPER}
+    leader.held = {ExecutorKind.HELPER}
     late.start()
     # Meanwhile it has proposed its attributes, and the leader has applied them.
     cluster.pass_time(1.0)
@@ -253,7 +253,7 @@ def test_a_power_cut_while_a_snapshot_is_received_harms_nothing(seed: int) -> No
     cluster.pass_time(1.0)
     left = 0
 
-    def before(_call: Call) -> None:
+    def before(_call: DiskCall) -> None:
         nonlocal left
         left -= 1
         if left < 0:
@@ -291,7 +291,7 @@ def test_an_image_that_cannot_be_made_is_made_later() -> None:
     write_much(cluster, leader)
     failures = 0
 
-    def before(call: Call) -> None:
+    def before(call: DiskCall) -> None:
         nonlocal failures
         if "image" in call.path and failures < 3:
             failures += 1
@@ -310,7 +310,7 @@ def test_a_peer_that_asks_while_an_image_is_made_gets_the_next() -> None:
     for machine in late:
         cluster.isolate(machine)
     write_much(cluster, leader)
-    leader.held = {Place.HELPER}
+    leader.held = {ExecutorKind.HELPER}
     for machine in late:
         cluster.cut = {link for link in cluster.cut if machine.name not in link}
         cluster.pass_time(1.0)

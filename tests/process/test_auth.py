@@ -19,12 +19,12 @@ from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.authpb import Permission
-from tests.auth.keys import SECRET, private_key, public_pem
-from tests.auth.keys import tokens as signed_tokens
 from tests.certificates import Authority, Pair
 from tests.cluster.client import Client, Metadata
 from tests.kvorum import Kvorum, command, running_kvorum
 from tests.process.clients import SecureClient
+from tests.state.auth.keys import SECRET, private_key, public_pem
+from tests.state.auth.keys import tokens as signed_tokens
 from tests.waiting import WAIT_SECONDS_MAX, until
 
 PUT_A = pb.PutRequest(key=b"a")

@@ -7,16 +7,16 @@ import pytest
 from cryptography import x509
 from hyperframe.frame import PingFrame, SettingsFrame
 
-from kvorum.auth.tokens import SimpleTokens
-from kvorum.net.security import tls_settings
+from kvorum.network.tls.security import tls_settings
+from kvorum.process.settings.checks import make_config
+from kvorum.process.settings.flags import parse_arguments
 from kvorum.process.tokens import open_tokens
 from kvorum.server.settings import edge_limits
-from kvorum.settings.checks import make_config
-from kvorum.settings.flags import parse_arguments
-from kvorum.telemetry.logs import Logger
-from tests.edge.wire import PREFACE, Wire, grpc_headers
+from kvorum.server.telemetry.logs import Logger
+from kvorum.state.auth.tokens import SimpleTokens
+from tests.network.edge.wire import PREFACE, Wire, grpc_headers
 from tests.process.nursery import Nursery, nursery, running
-from tests.rpc.harness import by_name
+from tests.server.rpc.harness import by_name
 from tests.waiting import WAIT_SECONDS_MAX
 
 WATCH = by_name("Watch/Watch").path

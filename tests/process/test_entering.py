@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from kvorum.files.real import RealFiles
 from kvorum.member.config import MemberConfig
-from kvorum.membership.bootstrap import BootstrapError
-from kvorum.membership.documents import Member, encode_members
-from kvorum.net.credentials import Credentials, DialSettings
+from kvorum.network.tls.credentials import DialSettings, TlsCredentials
 from kvorum.process.entering import enter
-from kvorum.settings.checks import make_config
-from kvorum.settings.flags import parse_arguments
-from kvorum.telemetry.logs import Logger
+from kvorum.process.settings.checks import make_config
+from kvorum.process.settings.flags import parse_arguments
+from kvorum.server.telemetry.logs import Logger
+from kvorum.state.membership.bootstrap import ClusterSettingsError
+from kvorum.state.membership.documents import MemberDocument, encode_members
+from kvorum.storage.files.real import RealFiles
 
 CLUSTER = 0xABC
 OWN_URL = "http://127.0.0.1:1"
@@ -34,7 +34,7 @@ class Answering(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.asked: list[str] = []
         self.is_endless = False
-        self.members = [Member(1, (self.url,), name="other"), Member(2, (OWN_URL,))]
+        self.members = [MemberDocument(1, (self.url,), name="other"), MemberDocument(2, (OWN_URL,))]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -98,7 +98,7 @@ def entered(
         ]
     )
     config = make_config(given)
-    credentials = Credentials(DialSettings(), print)
+    credentials = TlsCredentials(DialSettings(), print)
     told = enter(config, str(directory), RealFiles(), credentials, Logger([]))
     settings, known = asyncio.run(told)
     return settings, [each.id for each in known]
@@ -112,13 +112,13 @@ def test_a_member_joins(other: Answering, tmp_path: Path) -> None:
 
 
 def test_a_member_that_joins_nobody(tmp_path: Path) -> None:
-    with pytest.raises(BootstrapError, match=r"cannot fetch cluster info.*127\.0\.0\.1:9"):
+    with pytest.raises(ClusterSettingsError, match=r"cannot fetch cluster info.*127\.0\.0\.1:9"):
         entered(tmp_path, urls="other=http://127.0.0.1:9")
 
 
 def test_an_answer_without_end(other: Answering, tmp_path: Path) -> None:
     other.is_endless = True
-    with pytest.raises(BootstrapError, match="cannot fetch cluster info"):
+    with pytest.raises(ClusterSettingsError, match="cannot fetch cluster info"):
         entered(tmp_path, urls=f"other={other.url}")
 
 
@@ -134,16 +134,19 @@ def test_a_new_member_that_the_others_know(other: Answering, tmp_path: Path) -> 
     settings, known = entered(tmp_path, urls=urls, state="new")
     assert settings.joins is None
     other.members = [
-        Member(each, (OWN_URL,), name="x", client_urls=("http://127.0.0.1:2",)) for each in known
+        MemberDocument(each, (OWN_URL,), name="x", client_urls=("http://127.0.0.1:2",))
+        for each in known
     ]
-    with pytest.raises(BootstrapError, match=r"has already been bootstrapped.*--data-dir"):
+    with pytest.raises(ClusterSettingsError, match=r"has already been bootstrapped.*--data-dir"):
         entered(tmp_path, urls=urls, state="new")
 
 
 def test_a_new_member_among_strangers(other: Answering, tmp_path: Path) -> None:
     with answering() as third:
         urls = f"other={other.url},third={third.url}"
-        with pytest.raises(BootstrapError, match=r"cluster ID mismatch.*--initial-cluster-token"):
+        with pytest.raises(
+            ClusterSettingsError, match=r"cluster ID mismatch.*--initial-cluster-token"
+        ):
             entered(tmp_path, urls=urls, state="new")
     assert other.asked == third.asked == ["/members"]
 
@@ -160,9 +163,9 @@ def test_a_log_decides(other: Answering, tmp_path: Path) -> None:
 
 def test_a_list_that_does_not_fit_this_member(tmp_path: Path) -> None:
     other = "other=http://127.0.0.1:9"
-    with pytest.raises(BootstrapError, match='couldn\'t find local name "x"'):
+    with pytest.raises(ClusterSettingsError, match='couldn\'t find local name "x"'):
         entered(tmp_path, "--name=x", urls=other)
-    with pytest.raises(BootstrapError, match=r"-urls=http://127\.0\.0\.1:3"):
+    with pytest.raises(ClusterSettingsError, match=r"-urls=http://127\.0\.0\.1:3"):
         entered(tmp_path, "--initial-advertise-peer-urls=http://127.0.0.1:3", urls=other)
-    with pytest.raises(BootstrapError, match=f"duplicate url: {OWN_URL}"):
+    with pytest.raises(ClusterSettingsError, match=f"duplicate url: {OWN_URL}"):
         entered(tmp_path, urls=f"other={OWN_URL}")

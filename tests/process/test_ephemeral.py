@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kvorum.client import Client
-from kvorum.process import lodging
-from kvorum.process.lodging import Lodging
+from kvorum.process import ephemeral_resources
+from kvorum.process.ephemeral_resources import EphemeralResources
 from tests.waiting import until
 
 COMMAND = str(Path(sys.executable).parent / "kvorum")
@@ -84,8 +84,8 @@ def test_what_a_killed_one_leaves_the_next_removes(monkeypatch: pytest.MonkeyPat
             used = directory_of(other.pid)
             os.utime(used, (0, 0))
             # But none that is in use. This process may have looked just before.
-            monkeypatch.setattr(lodging, "_looked_at", {})
-            held = Lodging()
+            monkeypatch.setattr(ephemeral_resources, "_looked_at", {})
+            held = EphemeralResources()
             held.furnish({"ephemeral": True})
             held.leave()
             assert used.exists()
@@ -102,8 +102,8 @@ def test_a_place_to_keep_things_is_refused(flag: str, tmp_path: Path) -> None:
 
 
 def test_without_room_in_memory_the_disk_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lodging, "SHARED_MEMORY", Path("/nowhere"))
-    held = Lodging()
+    monkeypatch.setattr(ephemeral_resources, "SHARED_MEMORY", Path("/nowhere"))
+    held = EphemeralResources()
     try:
         assert Path(str(held.furnish({"ephemeral": True})["data-dir"])).is_dir()
     finally:

@@ -18,21 +18,21 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kvorum.backend.real import LmdbEnvironments
-from kvorum.edge import open_edge
-from kvorum.files import Files, Opening
-from kvorum.files.interface import read_file, write_file
-from kvorum.files.memory import Call
-from kvorum.files.real import RealFiles
-from kvorum.member.jobs import Job, Place
-from kvorum.process.hands import ProcessHands
+from kvorum.member.jobs import ExecutorKind, Job
+from kvorum.network.edge import open_edge
+from kvorum.process.executor import ProcessExecutor
 from kvorum.server.jobs import JobOrder
+from kvorum.server.telemetry.logs import Logger
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.faults import without_faults
 from kvorum.sim.run import memory_directory
 from kvorum.sim.world import World
-from kvorum.telemetry.logs import Logger
-from kvorum.wal import AppendLog
+from kvorum.storage.backend.real import LmdbEnvironments
+from kvorum.storage.files import Files, Opening
+from kvorum.storage.files.interface import read_file, write_file
+from kvorum.storage.files.memory import DiskCall
+from kvorum.storage.files.real import RealFiles
+from kvorum.storage.wal import AppendLog
 from tests.waiting import WAIT_SECONDS_MAX
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
@@ -77,7 +77,7 @@ def make_jobs(directory: str, plan: Sequence[Planned], log: int, full: int) -> l
         else:
             work = AppendLog(full if fails else log, number * RECORD, b"appended")
         on_failure = (lambda _: None) if is_borne and hand is Hand.THREAD else None
-        jobs.append(Job(Place.LOG, work, lambda _: None, on_failure))
+        jobs.append(Job(ExecutorKind.LOG, work, lambda _: None, on_failure))
     return jobs
 
 
@@ -106,8 +106,10 @@ def run_here(edge_name: str, plan: Sequence[Planned], patch: pytest.MonkeyPatch)
         loop = asyncio.new_event_loop()
         woken = asyncio.Event()
         environments = LmdbEnvironments()
-        hands = ProcessHands(loop, edge, files, environments, Logger([]), woken.set, sync=False)
-        order = JobOrder(hands)
+        executor = ProcessExecutor(
+            loop, edge, files, environments, Logger([]), woken.set, sync=False
+        )
+        order = JobOrder(executor)
         jobs = make_jobs(directory, plan, log, full)
 
         async def drive() -> None:
@@ -136,7 +138,7 @@ def run_here(edge_name: str, plan: Sequence[Planned], patch: pytest.MonkeyPatch)
         finally:
             loop.remove_reader(edge.fileno())
             edge.stop()
-            hands.stop()
+            executor.stop()
             loop.close()
             os.close(full)
         found = traces(files, directory, plan)
@@ -158,7 +160,7 @@ def run_in_the_simulator(plan: Sequence[Planned]) -> list[int]:
         before = files.before
         assert before is not None
 
-        def fill(call: Call) -> None:
+        def fill(call: DiskCall) -> None:
             before(call)
             if call.path == "/data/full":
                 raise OSError(errno.ENOSPC, "No space left on device", call.path)
@@ -205,6 +207,6 @@ def test_nothing_is_run_after_a_failed_job_of_the_log(
     edge: str, plan: list[Planned], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if edge == "native":
-        pytest.importorskip("kvorum.edge._native")
+        pytest.importorskip("kvorum.network.edge._native")
     assert run_here(edge, plan, monkeypatch) == expected(plan)
     assert run_in_the_simulator(plan) == expected(plan)

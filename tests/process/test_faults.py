@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from kvorum.wal import SEGMENT_BYTES
+from kvorum.storage.wal import SEGMENT_BYTES
 from tests.etcd import running_etcd
 from tests.kvorum import Kvorum, command, running_kvorum
 from tests.process.client import Client, connected
@@ -206,11 +206,11 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 def test_a_disk_without_room_for_a_segment_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kvorum.files.real import RealFiles
     from kvorum.process.directory import prepare_directory
     from kvorum.process.refused import DirectoryRefusedError
-    from kvorum.settings.checks import make_config
-    from kvorum.telemetry.logs import Logger
+    from kvorum.process.settings.checks import make_config
+    from kvorum.server.telemetry.logs import Logger
+    from kvorum.storage.files.real import RealFiles
 
     system = os.statvfs(tmp_path)
     config = make_config({"data-dir": str(tmp_path / "data")})
@@ -235,11 +235,11 @@ LEFT += ["backend/backend.8", "backend/tmp.CURRENT.tmp"]
 def test_what_a_start_removes_counts_as_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_enough: bool
 ) -> None:
-    from kvorum.files.real import RealFiles
     from kvorum.process.directory import prepare_directory
     from kvorum.process.refused import DirectoryRefusedError
-    from kvorum.settings.checks import make_config
-    from kvorum.telemetry.logs import Logger
+    from kvorum.process.settings.checks import make_config
+    from kvorum.server.telemetry.logs import Logger
+    from kvorum.storage.files.real import RealFiles
 
     system = os.statvfs(tmp_path)
     little = SEGMENT_BYTES // system.f_frsize - (4 if is_enough else 1024)

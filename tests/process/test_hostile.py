@@ -18,16 +18,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.backend.real import LmdbEnvironments
-from kvorum.edge import native_rows
-from kvorum.files.real import RealFiles
 from kvorum.member.callers import MEMBER
 from kvorum.member.waits import ProposeChange, Steps
-from kvorum.membership.documents import Member, encode_member
+from kvorum.network.edge import native_rows
 from kvorum.raft.changes import ChangeType, ConfChange
+from kvorum.state.membership.documents import MemberDocument, encode_member
+from kvorum.storage.backend.real import LmdbEnvironments
+from kvorum.storage.files.real import RealFiles
 from tests.kvorum import Kvorum, running_kvorum
 from tests.ports import held_port
-from tests.rpc.harness import Harness
+from tests.server.rpc.harness import Harness
 from tests.waiting import WAIT_SECONDS_MAX
 
 EXAMPLES = int(os.environ.get("KVORUM_EXAMPLES", "25"))
@@ -212,7 +212,7 @@ def test_a_member_whose_address_is_not_ascii(tmp_path: Path) -> None:
 )
 def test_a_member_whose_address_was_stored_as_it_was_given(tmp_path: Path, url: str) -> None:
     harness = Harness(RealFiles(), LmdbEnvironments(native_rows()), str(tmp_path / "member"))
-    learner = Member(7, (url,), is_learner=True)
+    learner = MemberDocument(7, (url,), is_learner=True)
     change = ConfChange(ChangeType.ADD_LEARNER_NODE, 7, encode_member(learner))
 
     def steps() -> Steps:

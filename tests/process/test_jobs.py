@@ -14,17 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvorum.auth.passwords import CheckPassword
-from kvorum.backend.real import LmdbEnvironments
-from kvorum.edge import open_edge
-from kvorum.files import Files, Opening
-from kvorum.files.real import RealFiles
-from kvorum.member.jobs import Job, JobLostError, Nothing, Place
-from kvorum.process.hands import IDLE_NICENESS, ProcessHands
+from kvorum.member.jobs import ExecutorKind, Job, JobLostError, Nothing
+from kvorum.network.edge import open_edge
+from kvorum.process.executor import IDLE_NICENESS, ProcessExecutor
 from kvorum.process.helper import LENGTH, PACKAGES, START, Helper
 from kvorum.server.jobs import Ended, JobOrder, Outcome
-from kvorum.telemetry.logs import Logger
-from kvorum.wal import AppendLog
+from kvorum.server.telemetry.logs import Logger
+from kvorum.state.auth.passwords import CheckPassword
+from kvorum.storage.backend.real import LmdbEnvironments
+from kvorum.storage.files import Files, Opening
+from kvorum.storage.files.real import RealFiles
+from kvorum.storage.wal import AppendLog
 from tests.waiting import WAIT_SECONDS_MAX
 
 RECORD = 8
@@ -59,10 +59,10 @@ def run_jobs(
     loop = asyncio.new_event_loop()
     woken = asyncio.Event()
     environments, logger = LmdbEnvironments(), Logger([])
-    hands = ProcessHands(
+    executor = ProcessExecutor(
         loop, edge, files, environments, logger, woken.set, sync=False, in_memory=in_memory
     )
-    order = JobOrder(hands)
+    order = JobOrder(executor)
     expected: list[int | None] = []
     jobs = []
     appended = 0
@@ -75,7 +75,7 @@ def run_jobs(
         else:
             work = Look(str(path))
             expected.append(appended)
-        jobs.append(Job(Place.LOG, work, lambda _: None))
+        jobs.append(Job(ExecutorKind.LOG, work, lambda _: None))
 
     async def drive() -> list[object]:
         loop.add_reader(edge.fileno(), woken.set)
@@ -96,7 +96,7 @@ def run_jobs(
     try:
         assert loop.run_until_complete(drive()) == expected
     finally:
-        hands.stop()
+        executor.stop()
         edge.stop()
         loop.close()
         files.close(descriptor)
@@ -117,7 +117,7 @@ def test_jobs_of_the_log_run_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if edge == "native":
-        pytest.importorskip("kvorum.edge._native")
+        pytest.importorskip("kvorum.network.edge._native")
     path = tmp_path_factory.mktemp("log") / "file"
     run_jobs(edge, path, shape, monkeypatch, in_memory=in_memory)
 
@@ -208,8 +208,10 @@ def with_order(use: Callable[[JobOrder, Callable[[], Awaitable[Ended]]], Awaitab
 
     async def drive() -> None:
         loop, woken, edge = asyncio.get_running_loop(), asyncio.Event(), open_edge([])
-        hands = ProcessHands(loop, edge, RealFiles(), LmdbEnvironments(), Logger([]), woken.set)
-        order = JobOrder(hands)
+        executor = ProcessExecutor(
+            loop, edge, RealFiles(), LmdbEnvironments(), Logger([]), woken.set
+        )
+        order = JobOrder(executor)
         ended: list[Ended] = []
 
         async def next_ended() -> Ended:
@@ -223,7 +225,7 @@ def with_order(use: Callable[[JobOrder, Callable[[], Awaitable[Ended]]], Awaitab
         try:
             await use(order, next_ended)
         finally:
-            hands.stop()
+            executor.stop()
             edge.stop()
 
     asyncio.run(drive())
@@ -233,8 +235,8 @@ def with_order(use: Callable[[JobOrder, Callable[[], Awaitable[Ended]]], Awaitab
 def test_work_waits_for_a_busy_helper_and_nobody_waits_for_its_pipe(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    busy = Job(Place.HELPER, Compute("wait", given=str(fifo).encode()))
-    behind = [Job(Place.HELPER, Compute("work", given=bytes(8 << 20))) for _ in range(3)]
+    busy = Job(ExecutorKind.HELPER, Compute("wait", given=str(fifo).encode()))
+    behind = [Job(ExecutorKind.HELPER, Compute("work", given=bytes(8 << 20))) for _ in range(3)]
 
     async def use(order: JobOrder, next_ended: Callable[[], Awaitable[Ended]]) -> None:
         order.submit([busy, *behind])
@@ -250,7 +252,7 @@ def test_work_waits_for_a_busy_helper_and_nobody_waits_for_its_pipe(tmp_path: Pa
 
 @pytest.mark.usefixtures("_finds_tests")
 def test_short_work_does_not_wait_for_the_helper_to_start() -> None:
-    short = [Job(Place.HELPER, Compute("work"), is_short=True) for _ in range(2)]
+    short = [Job(ExecutorKind.HELPER, Compute("work"), is_short=True) for _ in range(2)]
 
     async def use(order: JobOrder, next_ended: Callable[[], Awaitable[Ended]]) -> None:
         order.submit(short)
@@ -262,8 +264,8 @@ def test_short_work_does_not_wait_for_the_helper_to_start() -> None:
 
 @pytest.mark.usefixtures("_finds_tests")
 def test_work_that_a_dead_helper_had_not_begun_is_not_lost_with_it() -> None:
-    dying = Job(Place.HELPER, Compute("die"))
-    behind = Job(Place.HELPER, Compute("work", 1))
+    dying = Job(ExecutorKind.HELPER, Compute("die"))
+    behind = Job(ExecutorKind.HELPER, Compute("work", 1))
 
     async def use(order: JobOrder, next_ended: Callable[[], Awaitable[Ended]]) -> None:
         order.submit([dying, behind])
@@ -279,8 +281,8 @@ def test_work_that_a_dead_helper_had_not_begun_is_not_lost_with_it() -> None:
 def test_a_job_that_is_awaited_ends_after_those_before_it(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    first = Job(Place.FLUSHER, Written(str(fifo)))
-    awaited = Job(Place.FLUSHER, Nothing(), is_awaited=True)
+    first = Job(ExecutorKind.FLUSHER, Written(str(fifo)))
+    awaited = Job(ExecutorKind.FLUSHER, Nothing(), is_awaited=True)
 
     async def use(order: JobOrder, next_ended: Callable[[], Awaitable[Ended]]) -> None:
         order.submit([first])
@@ -290,7 +292,7 @@ def test_a_job_that_is_awaited_ends_after_those_before_it(tmp_path: Path) -> Non
         assert order.take_ended() == [(first, b"done", None), (awaited, None, None)]
         await writing
         # What was waited for is not reported again.
-        after = Job(Place.FLUSHER, Nothing())
+        after = Job(ExecutorKind.FLUSHER, Nothing())
         order.submit([after])
         assert await next_ended() == (after, None, None)
 
@@ -357,22 +359,22 @@ def test_only_the_idle_process_of_passwords_gives_way_to_others() -> None:
 
     async def use(order: JobOrder, next_ended: Callable[[], Awaitable[Ended]]) -> None:
         for place, work in (
-            (Place.PASSWORDS, password),
-            (Place.PASSWORDS_IDLE, password),
-            (Place.HELPER, Nothing()),
+            (ExecutorKind.PASSWORDS, password),
+            (ExecutorKind.PASSWORDS_IDLE, password),
+            (ExecutorKind.HELPER, Nothing()),
         ):
             order.submit([Job(place, work)])
             _, result, error = await next_ended()
             assert error is None and not result
-        hands = cast("ProcessHands", order._hands)
+        executor = cast("ProcessExecutor", order._executor)
         niceness = {}
-        for place, helper in hands._helpers.items():
+        for place, helper in executor._helpers.items():
             assert helper._process is not None
             niceness[place] = os.getpriority(os.PRIO_PROCESS, helper._process.pid)
         assert niceness == {
-            Place.HELPER: before,
-            Place.PASSWORDS: before,
-            Place.PASSWORDS_IDLE: min(19, before + IDLE_NICENESS),
+            ExecutorKind.HELPER: before,
+            ExecutorKind.PASSWORDS: before,
+            ExecutorKind.PASSWORDS_IDLE: min(19, before + IDLE_NICENESS),
         }
 
     with_order(use)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from kvorum.edge import Edge, TlsSettings
+from kvorum.network.edge import Edge, TlsSettings
 from kvorum.process.refused import system_text
 from tests.certificates import Authority
 from tests.cluster.members import TIMING
@@ -163,8 +163,8 @@ def test_switched_files_are_told(files: Files, tmp_path: Path) -> None:
 def test_an_expired_certificate_is_told_and_used(files: Files) -> None:
     from datetime import UTC, datetime
 
-    from kvorum.net.tls_files import check_files
-    from kvorum.settings.checks import fill
+    from kvorum.network.tls.files import check_files
+    from kvorum.process.settings.checks import fill
 
     given = {"cert-file": files.expired, "key-file": files.expired_key}
     (doubt,) = check_files(fill(given).client_security, "", datetime.now(UTC))
@@ -337,7 +337,7 @@ def test_a_key_that_the_edge_cannot_use_is_found_before_the_member_starts(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files may be well-formed and still be of no use to the edge, which has the last word."""
-    from kvorum.edge.pure.edge import PureEdge
+    from kvorum.network.edge.pure.edge import PureEdge
     from kvorum.process.main import run
 
     def refuse(_edge: Edge, settings: TlsSettings) -> None:

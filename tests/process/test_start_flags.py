@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kvorum.backend.real import LmdbEnvironments
 from kvorum.process.locking import FileLock
+from kvorum.storage.backend.real import LmdbEnvironments
 from tests.clients.etcdctl import run as etcdctl
 from tests.etcd import is_target, running_etcd
 from tests.kvorum import command

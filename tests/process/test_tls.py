@@ -16,19 +16,19 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from kvorum.edge import CIPHER_SUITES, INCIDENTS, Edge
-from kvorum.net.certificates import self_signed
-from kvorum.net.security import tls_settings
-from kvorum.settings import values
-from kvorum.settings.checks import make_config
-from kvorum.settings.config import ConfigError
-from kvorum.settings.suggestions import suggestions
-from kvorum.telemetry.incidents import MESSAGES, IncidentLog
-from kvorum.telemetry.logs import Logger
+from kvorum.network.edge import CIPHER_SUITES, INCIDENTS, Edge
+from kvorum.network.tls.certificates import self_signed
+from kvorum.network.tls.security import tls_settings
+from kvorum.process.settings import values
+from kvorum.process.settings.checks import make_config
+from kvorum.process.settings.config import ConfigError
+from kvorum.process.settings.suggestions import suggestions
+from kvorum.server.telemetry.incidents import MESSAGES, IncidentLog
+from kvorum.server.telemetry.logs import Logger
 from tests.certificates import Authority, Pair
-from tests.edge.wire import Wire
 from tests.etcd import binary, is_target, running_etcd
 from tests.kvorum import running_kvorum
+from tests.network.edge.wire import Wire
 from tests.ports import held_port
 from tests.waiting import WAIT_SECONDS_MAX
 

@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from kvorum.edge import TlsSettings
 from kvorum.member.boundary import Boundary
-from kvorum.net.credentials import DialSettings
-from kvorum.net.security import Security, dial_settings, tls_settings
-from kvorum.process.doorman import Doorman
-from kvorum.settings import values
-from kvorum.settings.checks import make_config
-from kvorum.settings.config import ConfigError
-from kvorum.settings.suggestions import suggestions
-from kvorum.telemetry.logs import Logger
+from kvorum.network.edge import TlsSettings
+from kvorum.network.tls.credentials import DialSettings
+from kvorum.network.tls.security import Security, dial_settings, tls_settings
+from kvorum.process.peer_address_check import PeerAddressCheck
+from kvorum.process.settings import values
+from kvorum.process.settings.checks import make_config
+from kvorum.process.settings.config import ConfigError
+from kvorum.process.settings.suggestions import suggestions
+from kvorum.server.telemetry.logs import Logger
 from tests.certificates import Authority, Pair
 from tests.cluster.members import TIMING
 from tests.etcd import is_target, running_etcd
 from tests.home_made import make
 from tests.kvorum import READY, command, running_kvorum
-from tests.net.dialing import RESPONDED, Dialing
+from tests.network.dialer.dialing import RESPONDED, Dialing
 from tests.ports import held_port
 from tests.waiting import WAIT_SECONDS_MAX, until
 
@@ -305,6 +305,6 @@ def names() -> Iterator[Names]:
 )
 def test_names_of_addresses(names: Names, address: str, name: str, is_there: bool) -> None:
     boundary = Boundary(Logger([]), names.time)
-    doorman = Doorman(names, None, (), Logger([]), lambda: None, boundary)  # type: ignore[arg-type]
-    found = names.run_until_complete(doorman._is_named(address, ("else", name), []))
+    peer_address_check = PeerAddressCheck(names, None, (), Logger([]), lambda: None, boundary)  # type: ignore[arg-type]
+    found = names.run_until_complete(peer_address_check._is_named(address, ("else", name), []))
     assert found == is_there

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from kvorum.auth.options import parse_token_options
-from kvorum.auth.tokens import NoTokens, SimpleTokens
-from kvorum.files.memory import MemoryFiles
+from kvorum.process.settings.checks import make_config
+from kvorum.process.settings.config import Config, ConfigError
 from kvorum.process.tokens import open_tokens
-from kvorum.settings.checks import make_config
-from kvorum.settings.config import Config, ConfigError
-from kvorum.telemetry.logs import Logger, Sink, as_json
-from tests.auth.keys import SECRET, private_key, private_pem, public_pem
+from kvorum.server.telemetry.logs import Logger, Sink, as_json
+from kvorum.state.auth.options import parse_token_options
+from kvorum.state.auth.tokens import NoTokens, SimpleTokens
+from kvorum.storage.files.memory import MemoryFiles
 from tests.etcd import binary, is_target
+from tests.state.auth.keys import SECRET, private_key, private_pem, public_pem
 from tests.waiting import WAIT_SECONDS_MAX
 
 Lines = list[dict[str, Any]]

@@ -1,7 +1,7 @@
 """Members without a network behind the calling side of a proxy.
 
-Each is a whole server of `tests.rpc.harness`. What is sent to a member, and what it answers, waits
-until it is let through: `arrive` and `poll` decide, so that a test can hold either back.
+Each is a whole server of `tests.server.rpc.harness`. Requests to a member and its answers wait
+until `arrive` and `poll` let them through, so that a test can hold either back.
 """
 
 from collections import deque
@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvorum.api.errors import Code, Status
-from kvorum.edge.interface import EventKind
-from kvorum.edge.relay import RelayRules
-from kvorum.edge.upstream import (
+from kvorum.network.edge.interface import EdgeEventKind
+from kvorum.network.edge.relay import RelayRules
+from kvorum.network.edge.upstream import (
     Metadata,
     Unary,
     UpstreamEvent,
     UpstreamEventKind,
     UpstreamTls,
 )
-from kvorum.rpc.table import NUMBERS
-from tests.rpc.harness import Harness
+from kvorum.server.rpc.table import NUMBERS
+from tests.server.rpc.harness import Harness
 
 LOST = (int(Code.UNAVAILABLE), "the connection is lost", False)
 
@@ -171,18 +171,18 @@ class Members:
             path, metadata = detail
             call.member, call.number = member, self._next()
             opened = (NUMBERS[path], dict(metadata) or None)
-            member.happen((EventKind.OPENED, call.number, opened))
+            member.happen((EdgeEventKind.OPENED, call.number, opened))
         elif kind == "send" and call.number not in member.edge.finished:
-            member.happen((EventKind.MESSAGE, call.number, detail))
+            member.happen((EdgeEventKind.MESSAGE, call.number, detail))
         elif kind == "half_close":
-            member.happen((EventKind.HALF_CLOSED, call.number, None))
+            member.happen((EdgeEventKind.HALF_CLOSED, call.number, None))
         elif kind == "cancel":
             self._end(number, call)
 
     def _end(self, number: int, call: _Call) -> None:
         """Let the member know that a call has ended, and forget what it said last."""
         if call.member is not None and call.number not in call.member.edge.finished:
-            call.member.happen((EventKind.ENDED, call.number, None))
+            call.member.happen((EdgeEventKind.ENDED, call.number, None))
         del self._calls[number]
         self._events = [each for each in self._events if each[1] != number]
 

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kvorum.client.endpoints import parse_endpoint
-from kvorum.edge import make_upstream, open_edge
-from kvorum.gateway.http import READ_HEADERS
+from kvorum.network.edge import make_upstream, open_edge
 from kvorum.proxy.proxy import Proxy
 from kvorum.proxy.settings import (
     BYTES_PER_TURN,
@@ -20,6 +19,7 @@ from kvorum.proxy.settings import (
     EDGE_METHODS,
     ProxySettings,
 )
+from kvorum.server.http.http import READ_HEADERS
 from tests.proxy.standing import Logger
 
 

@@ -9,13 +9,13 @@ from google.protobuf.message import Message
 
 from kvorum.api.errors import Status
 from kvorum.client.endpoints import parse_endpoint
-from kvorum.edge.interface import Event, EventKind, Metadata, Request
-from kvorum.edge.upstream import UpstreamEvent, UpstreamEventKind
+from kvorum.network.edge.interface import EdgeEventKind, Event, Metadata, Request
+from kvorum.network.edge.upstream import UpstreamEvent, UpstreamEventKind
 from kvorum.proxy.proxy import Proxy
 from kvorum.proxy.settings import ProxySettings
-from kvorum.rpc.table import NUMBERS
+from kvorum.server.rpc.table import NUMBERS
 from tests.proxy.members import Members
-from tests.rpc.harness import METHODS, Harness
+from tests.server.rpc.harness import METHODS, Harness
 from tests.server.seams import RecordingEdge, RecordingLogger
 
 ADDRESS = "127.0.0.1:1"
@@ -125,7 +125,7 @@ class Standing:
     def stream(self, path: str, metadata: Metadata | None = None) -> "ClientStream":
         """Begin a stream."""
         self._calls += 1
-        self.happen((EventKind.OPENED, self._calls, (NUMBERS[path], metadata)))
+        self.happen((EdgeEventKind.OPENED, self._calls, (NUMBERS[path], metadata)))
         return ClientStream(self, self._calls, path)
 
     def happen(self, event: Event) -> None:
@@ -135,7 +135,7 @@ class Standing:
     def get(self, target: str) -> tuple[int, bytes | None]:
         """Make a plain HTTP request."""
         self._calls += 1
-        self.happen((EventKind.HTTP_OPENED, self._calls, (1, "GET", target, [])))
+        self.happen((EdgeEventKind.HTTP_OPENED, self._calls, (1, "GET", target, [])))
         self.settle()
         return self.edge.responses[self._calls]
 
@@ -155,15 +155,15 @@ class ClientStream:
 
     def send_bytes(self, data: bytes) -> None:
         """Send what may be no message."""
-        self._standing.happen((EventKind.MESSAGE, self.call, data))
+        self._standing.happen((EdgeEventKind.MESSAGE, self.call, data))
 
     def half_close(self) -> None:
         """Say that nothing more will be sent."""
-        self._standing.happen((EventKind.HALF_CLOSED, self.call, None))
+        self._standing.happen((EdgeEventKind.HALF_CLOSED, self.call, None))
 
     def leave(self) -> None:
         """Be gone."""
-        self._standing.happen((EventKind.ENDED, self.call, None))
+        self._standing.happen((EdgeEventKind.ENDED, self.call, None))
 
     def received(self) -> list[Any]:
         """Return what arrived since the last time."""

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from kvorum.api import errors
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
-from kvorum.edge.interface import Metadata
-from kvorum.proxy.cache import ENTRY_BYTES, ENTRY_SHARE_MAX, Cache, Watched
+from kvorum.network.edge.interface import Metadata
+from kvorum.proxy.cache import ENTRY_BYTES, ENTRY_SHARE_MAX, Cache, CachedRange
 from kvorum.proxy.freshness import FRESH_SECONDS, IDLE_SECONDS, Freshness
-from kvorum.rpc.table import NUMBERS
+from kvorum.server.rpc.table import NUMBERS
 from tests.proxy.standing import ADDRESS, Standing
-from tests.rpc.guarded import Guarded
+from tests.server.rpc.guarded import Guarded
 
 _RANGE = NUMBERS[rpcs.RANGE.path]
 KEYS = (b"a", b"b", b"ba", b"c")
@@ -324,7 +324,7 @@ def test_progress_says_nothing_of_watches_that_were_begun_after_the_question() -
     wire = _Wire()
     cache = Cache(1 << 20)
     freshness = cache.freshness = Freshness(cache, wire)  # type: ignore[arg-type]
-    first, second = Watched(b"a", b""), Watched(b"b", b"")
+    first, second = CachedRange(b"a", b""), CachedRange(b"b", b"")
     progress = pb.WatchResponse(watch_id=-1)
     progress.header.revision = 7
     freshness.begin(first)

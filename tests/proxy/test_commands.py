@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kvorum.cli.parsing import parse
 from kvorum.process import main
 from kvorum.process.proxies import ROOT
+from kvorum.tools.cli.parsing import parse
 from tests.certificates import Authority
 from tests.etcd import binary, is_target
 from tests.ports import held_port

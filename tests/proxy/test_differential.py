@@ -1,7 +1,7 @@
 """The same calls and the same watches, to our services and through a proxy, get the same answers.
 
 Behind the proxy is our server or a real etcd. What our services answer is compared with an etcd's
-without a proxy in `tests.rpc`; so both kinds of members look alike through it.
+without a proxy in `tests.server.rpc`; so both kinds of members look alike through it.
 """
 
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 
 from kvorum.api.pb import etcdserverpb as pb
 from tests.etcd import is_target
-from tests.rpc.calls import Call, alarm_sequences, every_call, kv_calls, sequences
-from tests.rpc.comparison import Comparison
-from tests.rpc.pairs import SEQUENCES, Pairs, run
-from tests.rpc.watching import Watching
-from tests.rpc.watching import sequences as watch_sequences
+from tests.server.rpc.calls import Call, alarm_sequences, every_call, kv_calls, sequences
+from tests.server.rpc.comparison import Comparison
+from tests.server.rpc.pairs import SEQUENCES, Pairs, run
+from tests.server.rpc.watching import Watching
+from tests.server.rpc.watching import sequences as watch_sequences
 from tests.servers import PROXIED
 
 some = settings(

@@ -10,14 +10,20 @@ from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from kvorum.client.endpoints import parse_endpoint
-from kvorum.edge.interface import EventKind
-from kvorum.edge.relay import RelayRules
-from kvorum.edge.upstream import Metadata, Unary, UpstreamEvent, UpstreamEventKind, UpstreamTls
-from kvorum.proxy.places import LINGER_SECONDS
+from kvorum.network.edge.interface import EdgeEventKind
+from kvorum.network.edge.relay import RelayRules
+from kvorum.network.edge.upstream import (
+    Metadata,
+    Unary,
+    UpstreamEvent,
+    UpstreamEventKind,
+    UpstreamTls,
+)
+from kvorum.proxy.endpoints import LINGER_SECONDS
 from kvorum.proxy.proxy import Proxy
 from kvorum.proxy.routes import AGE_SECONDS, HELD_SECONDS_MAX, OWN_FIRST, RESENDS_MAX
 from kvorum.proxy.settings import ProxySettings
-from kvorum.rpc.table import NUMBERS
+from kvorum.server.rpc.table import NUMBERS
 from tests.proxy.standing import Logger, Standing
 from tests.server.seams import RecordingEdge
 
@@ -174,7 +180,7 @@ def test_a_client_that_goes_takes_a_long_call_with_it() -> None:
         proxied.now += AGE_SECONDS
         proxied.turn()
     assert proxied.edge.waiting == {1}
-    proxied.turn(happened=[(EventKind.ENDED, 1, None)])
+    proxied.turn(happened=[(EdgeEventKind.ENDED, 1, None)])
     assert proxied.upstream.cancelled == [1]
     assert proxied.proxy.routes.calls_in_flight == 0
 
@@ -227,7 +233,7 @@ def test_a_slow_client_of_a_stream_holds_its_member_back() -> None:
     snapshot = NUMBERS[rpcs.SNAPSHOT.path]
     metadata = {"token": b"t"}
     for call in (5, 6):
-        proxied.turn(happened=[(EventKind.OPENED, call, (snapshot, metadata))])
+        proxied.turn(happened=[(EdgeEventKind.OPENED, call, (snapshot, metadata))])
     assert [(path, dict(sent)) for _, path, sent in proxied.upstream.opened] == [
         (rpcs.SNAPSHOT.path, metadata)
     ] * 2
@@ -236,11 +242,11 @@ def test_a_slow_client_of_a_stream_holds_its_member_back() -> None:
     proxied.turn((UpstreamEventKind.MESSAGE, number, b"x" * 100_000))
     assert proxied.upstream.paused == [number]
     proxied.edge.pending[5] = 0
-    proxied.turn(happened=[(EventKind.WRITABLE, 5, None)])
+    proxied.turn(happened=[(EdgeEventKind.WRITABLE, 5, None)])
     assert proxied.upstream.paused == []
     proxied.end(number, Code.DATA_LOSS, "why")
     assert proxied.edge.finished == {5: Status(Code.DATA_LOSS, "why")}
-    proxied.turn(happened=[(EventKind.ENDED, 6, None)])
+    proxied.turn(happened=[(EdgeEventKind.ENDED, 6, None)])
     assert proxied.upstream.cancelled == [proxied.upstream.opened[1][0]]
 
 
@@ -387,7 +393,7 @@ def test_health_and_metrics() -> None:
     standing.members.clear()
     standing.upstream.lose_all()
     for target in ("/health", "/proxy/health"):
-        standing.happen((EventKind.HTTP_OPENED, hash(target), (1, "GET", target, [])))
+        standing.happen((EdgeEventKind.HTTP_OPENED, hash(target), (1, "GET", target, [])))
         standing.pass_time(6, step=0.5)
         status, answer = standing.edge.responses[hash(target)]
         assert status == 503

@@ -16,10 +16,10 @@ import pytest
 
 from kvorum import Client
 from tests.clients.etcdctl import run as etcdctl
-from tests.discovery.domain import DOMAIN, Zone, machine_of
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 from tests.ports import held_port
+from tests.process.discovery.domain import DOMAIN, Zone, machine_of
 from tests.proxy.processes import RunningProxy, running_proxy
 from tests.waiting import WAIT_SECONDS_MAX, until
 

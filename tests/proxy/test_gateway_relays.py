@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvorum.process.relays import CHUNK_BYTES, PIPE_BYTES, Flow, Pipe, Pipes, Relay, configure
+from kvorum.process.relays import CHUNK_BYTES, PIPE_BYTES, Flow, Pipe, Pipes, SocketRelay, configure
 from tests.waiting import WAIT_SECONDS_MAX, until
 
 KINDS = {"copied": 0, "spliced": 4}
@@ -162,7 +162,7 @@ def test_pipes_are_given_back_when_little_is_said() -> None:
 def test_one_side_that_has_said_everything_still_hears() -> None:
     pipes = Pipes(0)
     with connections(2) as ((client, near), (far, member)):
-        relay = Relay(near, far, pipes)
+        relay = SocketRelay(near, far, pipes)
         client.shutdown(socket.SHUT_WR)
         relay.forward.is_ending = True
 

@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvorum.proxy.remotes import WEIGHTLESS_ONE_IN, Remote, Remotes
+from kvorum.proxy.remotes import WEIGHTLESS_ONE_IN, ForwardTarget, Remotes
 
 RETRY_SECONDS = 10.0
 
@@ -21,9 +21,9 @@ remotes_with_states = st.lists(
 )
 
 
-def made(rows: list[tuple[int, int, bool]], seed: int = 1) -> tuple[list[Remote], Remotes]:
+def made(rows: list[tuple[int, int, bool]], seed: int = 1) -> tuple[list[ForwardTarget], Remotes]:
     """Make remotes of these priorities and weights; those that are not active have failed at 0."""
-    members = [Remote("h", port, row[0], row[1]) for port, row in enumerate(rows)]
+    members = [ForwardTarget("h", port, row[0], row[1]) for port, row in enumerate(rows)]
     remotes = Remotes(members, RETRY_SECONDS, random.Random(seed).randrange)
     for member, (_, _, is_active) in zip(members, rows, strict=True):
         if not is_active:
@@ -59,14 +59,14 @@ def test_remotes_without_weights_are_picked_in_turn(count: int, data: st.DataObj
 def test_weights_share_connections_exactly(weights: list[int]) -> None:
     """With every outcome of the dice once, each is picked as often as its weight says."""
     outcomes = iter(range(sum(weights)))
-    members = [Remote("h", port, 0, weight) for port, weight in enumerate(weights)]
+    members = [ForwardTarget("h", port, 0, weight) for port, weight in enumerate(weights)]
     remotes = Remotes(members, RETRY_SECONDS, lambda _: next(outcomes))
     picked = Counter(remotes.pick() for _ in range(sum(weights)))
     assert [picked[each] for each in members] == weights
 
 
 def test_one_without_a_weight_is_rarely_picked_beside_others() -> None:
-    weightless, weighted = Remote("h", 1, 0, 0), Remote("h", 2, 0, 5)
+    weightless, weighted = ForwardTarget("h", 1, 0, 0), ForwardTarget("h", 2, 0, 5)
     outcomes = iter(value for first in range(WEIGHTLESS_ONE_IN) for value in (first, 0))
     remotes = Remotes([weightless, weighted], RETRY_SECONDS, lambda _: next(outcomes))
     assert remotes.pick() is weightless

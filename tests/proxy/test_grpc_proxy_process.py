@@ -12,9 +12,9 @@ import pytest
 from kvorum import Client
 from tests.certificates import Authority
 from tests.clients.etcdctl import run as etcdctl
-from tests.discovery.domain import DOMAIN, Zone, machine_of
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
+from tests.process.discovery.domain import DOMAIN, Zone, machine_of
 from tests.proxy.processes import running_proxy
 from tests.waiting import WAIT_SECONDS_MAX, until
 

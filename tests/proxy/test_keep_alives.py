@@ -12,9 +12,9 @@ from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from kvorum.proxy.leases import ANSWER_SECONDS_MAX
-from kvorum.rpc.interface import OK
+from kvorum.server.rpc.interface import OK
 from tests.proxy.standing import ADDRESS, ClientStream, Standing
-from tests.rpc.guarded import Guarded
+from tests.server.rpc.guarded import Guarded
 
 PATH = rpcs.LEASE_KEEP_ALIVE.path
 LEASES = (7, 8)

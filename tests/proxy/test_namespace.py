@@ -10,7 +10,7 @@ from kvorum.api.errors import Code
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from tests.proxy.standing import Standing
-from tests.rpc.harness import METHODS
+from tests.server.rpc.harness import METHODS
 
 NAMESPACE = b"ns/"
 OUTSIDE = (b"ns", b"ns0", b"z")

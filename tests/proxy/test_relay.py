@@ -14,14 +14,14 @@ import pytest
 from hyperframe.frame import DataFrame, Frame, HeadersFrame, RstStreamFrame
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.edge import make_upstream, open_edge
-from kvorum.edge.upstream import UpstreamEvent, UpstreamEventKind
+from kvorum.network.edge import make_upstream, open_edge
+from kvorum.network.edge.upstream import UpstreamEvent, UpstreamEventKind
 from kvorum.proxy import proxy as proxy_module
 from kvorum.proxy.kv import LINEARIZABLE
-from kvorum.proxy.proxy import Phase
-from tests.edge.conftest import edge_kind
-from tests.edge.raw_server import OK_HEADERS, RawServer
-from tests.edge.wire import SECONDS, message
+from kvorum.proxy.proxy import ProxyPhase
+from tests.network.edge.conftest import edge_kind
+from tests.network.edge.raw_server import OK_HEADERS, RawServer
+from tests.network.edge.wire import SECONDS, message
 from tests.proxy.running import Running, running_proxy
 from tests.waiting import WAIT_SECONDS_MAX, until
 
@@ -82,7 +82,7 @@ def header(revision: int) -> pb.ResponseHeader:
     return pb.ResponseHeader(cluster_id=1, member_id=2, revision=revision, raft_term=3)
 
 
-def figures(proxy: Running) -> set[str]:
+def counters(proxy: Running) -> set[str]:
     """Return what is shown of calls of Put and Range."""
     connection = http.client.HTTPConnection(proxy.address, timeout=SECONDS)
     try:
@@ -114,7 +114,7 @@ def test_what_is_said_passes_as_it_is(proxy: Running, channel: Any, member: RawS
         end = (("grpc-status", status), ("grpc-message", "why"))
         member.send(member.headers(stream, *OK_HEADERS, *end, ends=True))
         assert (call.code().name, call.details()) == (shown, "why")
-    assert figures(proxy) == {
+    assert counters(proxy) == {
         'grpc_server_started_total  "Put" 3',
         'grpc_server_handled_total "OK" "Put" 1',
         'grpc_server_handled_total "NotFound" "Put" 1',
@@ -127,13 +127,13 @@ def test_what_no_member_has_looked_at_is_asked_again(
 ) -> None:
     call = begin(channel, PUT, b"question")
     stream, _ = expect(member, PUT, b"question")
-    assert figures(proxy) == {'grpc_server_started_total  "Put" 1'}
+    assert counters(proxy) == {'grpc_server_started_total  "Put" 1'}
     member.reset(stream, REFUSED_STREAM)
     again, _ = expect(member, PUT, b"question")
     assert again != stream
     member.answer(again, b"answer")
     assert call.result() == b"answer"
-    assert figures(proxy) == {
+    assert counters(proxy) == {
         'grpc_server_started_total  "Put" 1',
         'grpc_server_handled_total "OK" "Put" 1',
     }
@@ -151,7 +151,7 @@ def test_what_a_member_may_have_looked_at_is_not(
     stream, _ = expect(member, PUT, b"another")
     member.answer(stream, b"")
     assert call.result() == b""
-    assert 'grpc_server_handled_total "Unavailable" "Put" 1' in figures(proxy)
+    assert 'grpc_server_handled_total "Unavailable" "Put" 1' in counters(proxy)
 
 
 def test_a_client_that_goes_takes_its_call_with_it(channel: Any, member: RawServer) -> None:
@@ -194,7 +194,7 @@ def test_the_end_waits_for_calls(
     stream, _ = expect(member, PUT, b"question")
     proxy.begin_to_drain()
     assert proxy.has_begun_to_drain.wait(SECONDS)
-    assert proxy.proxy.phase is not Phase.SERVING
+    assert proxy.proxy.phase is not ProxyPhase.SERVING
     assert not call.done()
     member.answer(stream, b"answer")
     assert call.result() == b"answer"

@@ -5,12 +5,12 @@ import pytest
 from kvorum.api import errors
 from kvorum.api.errors import Code
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.edge.interface import EventKind
+from kvorum.network.edge.interface import EdgeEventKind
 from kvorum.proxy import broadcasts, watch
 from kvorum.proxy.watch_sessions import GATHERED_BYTES_MAX
 from tests.proxy.standing import ADDRESS, ClientStream, Standing
-from tests.rpc.guarded import Guarded, shown
-from tests.rpc.harness import Harness
+from tests.server.rpc.guarded import Guarded, shown
+from tests.server.rpc.harness import Harness
 
 WATCH = "/etcdserverpb.Watch/Watch"
 
@@ -81,7 +81,7 @@ def test_a_thousand_watchers_cost_one(standing: Standing) -> None:
             standing.settle()
     standing.settle()
     assert watchers_open(standing) == 1
-    assert standing.proxy.figures.watchers_coalesced == 999
+    assert standing.proxy.counters.watchers_coalesced == 999
     for stream in streams:
         assert len(stream.received()) == 50
     revision = put(standing.member)
@@ -92,7 +92,7 @@ def test_a_thousand_watchers_cost_one(standing: Standing) -> None:
         stream.leave()
     standing.settle()
     assert watchers_open(standing) == 0
-    assert standing.proxy.figures.watchers_coalesced == 0
+    assert standing.proxy.counters.watchers_coalesced == 0
 
 
 def test_watches_from_history_become_one(standing: Standing) -> None:
@@ -142,7 +142,7 @@ def test_ten_thousand_watchers_on_a_hundred_streams(standing: Standing) -> None:
     requests = [create(b"k%d" % (each % 10), prev_kv=each % 20 < 10) for each in range(100)]
     for stream in streams:
         messages = [request.SerializeToString() for request in requests]
-        standing.turn(events=[(EventKind.MESSAGE, stream.call, each) for each in messages])
+        standing.turn(events=[(EdgeEventKind.MESSAGE, stream.call, each) for each in messages])
     standing.settle()
     assert watchers_open(standing) == 10
     for stream in streams:
@@ -372,7 +372,7 @@ def test_a_namespace_is_not_seen() -> None:
 
 def test_what_cannot_be_read_ends_the_stream(standing: Standing) -> None:
     stream = open_watch(standing, create())
-    standing.happen((EventKind.MESSAGE, stream.call, b"\xff"))
+    standing.happen((EdgeEventKind.MESSAGE, stream.call, b"\xff"))
     assert stream.status is not None
     assert stream.status.code is Code.INTERNAL
     standing.settle()
@@ -500,7 +500,7 @@ def test_how_a_member_ends_a_stream(
     standing.settle()
     edge = standing.member.edge
     (watched,) = [call for call, sent in edge.sent.items() if sent and call > 1 << 40]
-    standing.member.happen((EventKind.ENDED, watched, None))
+    standing.member.happen((EdgeEventKind.ENDED, watched, None))
     edge.finish(watched, status)
     standing.pass_time(1.0)
     assert stream.status == (status if is_told else None)
@@ -529,7 +529,7 @@ def test_a_slow_client_holds_nobody_back(
     # While it reads, it goes on; nothing is lost and nothing comes twice.
     for _ in range(20):
         standing.edge.pending[slow.call] = 0
-        standing.happen((EventKind.WRITABLE, slow.call, None))
+        standing.happen((EdgeEventKind.WRITABLE, slow.call, None))
         standing.pass_time(0.2)
         seen += revisions(slow)
     assert seen == [(0, each) for each in expected]

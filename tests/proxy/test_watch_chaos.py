@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.mvccpb import Event
-from kvorum.edge.interface import EventKind
+from kvorum.network.edge.interface import EdgeEventKind
 from kvorum.proxy import watch
 from tests.proxy.standing import ADDRESS, Standing
-from tests.rpc.harness import Harness
+from tests.server.rpc.harness import Harness
 
 LAGGING = "127.0.0.1:2"
 WATCH = "/etcdserverpb.Watch/Watch"
@@ -133,7 +133,7 @@ class Client:
 
     def read(self) -> None:
         if self._standing.edge.pending.pop(self.stream.call, None) is not None:
-            self._standing.happen((EventKind.WRITABLE, self.stream.call, None))
+            self._standing.happen((EdgeEventKind.WRITABLE, self.stream.call, None))
 
     def look(self) -> None:
         assert self.stream.status is None

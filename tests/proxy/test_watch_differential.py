@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.mvccpb import Event
 from tests.proxy.standing import ADDRESS, Standing
-from tests.rpc.calls import Call
-from tests.rpc.harness import Harness
-from tests.rpc.watching import Watching, sequences
+from tests.server.rpc.calls import Call
+from tests.server.rpc.harness import Harness
+from tests.server.rpc.watching import Watching, sequences
 
 PAIRS = 3
 BREAK = "break"

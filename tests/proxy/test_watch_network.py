@@ -15,9 +15,9 @@ from kvorum.api.pb import etcdserverpb as pb
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 from tests.proxy.running import Running, running_proxy
-from tests.rpc.calls import Call
-from tests.rpc.oracle import Oracle
-from tests.rpc.watching import OracleStream, Seen, Watching, sequences
+from tests.server.rpc.calls import Call
+from tests.server.rpc.oracle import Oracle
+from tests.server.rpc.watching import OracleStream, Seen, Watching, sequences
 from tests.waiting import until
 
 CONVERSATIONS = 15
@@ -198,7 +198,7 @@ def test_many_watchers(member: Oracle, proxied: Oracle, proxy: Running) -> None:
             assert stream.wait(
                 lambda seen: all(count == (1, 10) for count in seen.counts().values())
             )
-        assert proxy.proxy.figures.watchers_coalesced == 999
+        assert proxy.proxy.counters.watchers_coalesced == 999
     finally:
         for stream in streams:
             stream.close()

@@ -356,7 +356,7 @@ MUTATIONS = [
     Mutation(
         "a failed snapshot counts as delivered",
         "leader",
-        "        peer.pending_snapshot = 0  # or the probe would start behind it\n",
+        "        peer.pending_snapshot = 0  # otherwise the probe would start after it\n",
         "        pass\n",
     ),
     Mutation(
@@ -417,7 +417,7 @@ MUTATIONS = [
     Mutation(
         "a stale write is believed",
         "core",
-        "                # The entries written may have been replaced since, at the same index.\n",
+        "                # Later entries may have replaced the written ones at the same indexes.\n",
         "                self.log.unstable.stable_to(message.log_term, message.index)\n",
     ),
     Mutation(
@@ -429,7 +429,7 @@ MUTATIONS = [
     Mutation(
         "a stale write does not acknowledge its snapshot",
         "core",
-        "                # A snapshot holds committed entries only, so its term does not matter.\n"
+        "                # A snapshot holds only committed entries, so its term does not matter.\n"
         "                self.applied_snapshot(message.snapshot)\n",
         "                pass\n",
     ),

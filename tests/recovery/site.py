@@ -46,7 +46,7 @@ class Site:
             each.mkdir()
         for name in members:
             self.write_config(name)
-        for program, module in (("kvorumctl", "ctl"), ("kvorumutl", "utl")):
+        for program, module in (("kvorumctl", "tools.ctl"), ("kvorumutl", "tools.utl")):
             path = directory / "bin" / program
             path.write_text(f'#!/bin/sh\nexec {sys.executable} -m kvorum.{module}.main "$@"\n')
             path.chmod(0o755)

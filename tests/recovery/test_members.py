@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from kvorum.api.pb.mvccpb import KeyValue
-from kvorum.backend.buckets import KEY
-from tests.doctor.damaging import Content, rewrite_database
+from kvorum.storage.backend.buckets import KEY
 from tests.recovery.page import Step
 from tests.recovery.site import Site
+from tests.tools.doctor.damaging import Content, rewrite_database
 
 
 @pytest.mark.long

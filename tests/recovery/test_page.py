@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from kvorum.doctor.findings import SEVERITIES
+from kvorum.tools.doctor.findings import SEVERITIES
 from tests.recovery.page import PAGE, Step, sections
 
 PAGE_TESTS = Path(__file__).parent

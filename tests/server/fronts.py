@@ -5,10 +5,10 @@ from typing import Any
 from google.protobuf.message import Message
 
 from kvorum.api.errors import Status
-from kvorum.edge.interface import EventKind, Metadata
-from kvorum.rpc.table import NUMBERS
+from kvorum.network.edge.interface import EdgeEventKind, Metadata
+from kvorum.server.rpc.table import NUMBERS
 from tests.member.harness import Cluster, Machine
-from tests.rpc.harness import by_name
+from tests.server.rpc.harness import by_name
 
 
 class Fronts(Cluster):
@@ -32,13 +32,13 @@ class Fronts(Cluster):
 
     def open(self, machine: Machine, name: str, metadata: Metadata | None = None) -> int:
         call = self.next_call()
-        opened = (EventKind.OPENED, call, (NUMBERS[by_name(name).path], metadata))
+        opened = (EdgeEventKind.OPENED, call, (NUMBERS[by_name(name).path], metadata))
         machine.events.append(opened)
         self.settle()
         return call
 
     def message(self, machine: Machine, call: int, request: Message) -> None:
-        machine.events.append((EventKind.MESSAGE, call, request.SerializeToString()))
+        machine.events.append((EdgeEventKind.MESSAGE, call, request.SerializeToString()))
         self.settle()
 
     def received(self, machine: Machine, name: str, call: int) -> list[Any]:

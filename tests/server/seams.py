@@ -7,18 +7,18 @@ from math import inf
 from typing import Any, Protocol
 
 from kvorum.api.errors import Status
-from kvorum.backend.environment import Environments
-from kvorum.edge.interface import Headers
-from kvorum.files import Files
 from kvorum.member.jobs import Job
 from kvorum.member.member import Member
 from kvorum.member.outbox import Question, SnapshotTransfer
+from kvorum.network.edge.interface import Headers
+from kvorum.process.settings.checks import make_config
 from kvorum.raft.messages import Message
 from kvorum.server.jobs import Ended
 from kvorum.server.settings import server_settings
-from kvorum.settings.checks import make_config
 from kvorum.sim.surroundings import WithoutPort
-from kvorum.snap import ReceivedDatabase
+from kvorum.storage.backend.environment import Environments
+from kvorum.storage.files import Files
+from kvorum.storage.snap import ReceivedDatabase
 
 SETTINGS = server_settings(make_config({}))
 """The options of a server without flags."""

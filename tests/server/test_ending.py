@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 from kvorum.api import errors
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3lockpb import LockRequest
-from kvorum.edge.interface import EventKind, Request
 from kvorum.member.errors import StartRefused
-from kvorum.member.jobs import Place
-from kvorum.membership.bootstrap import BootstrapError
-from kvorum.rpc.table import NUMBERS
+from kvorum.member.jobs import ExecutorKind
+from kvorum.network.edge.interface import EdgeEventKind, Request
 from kvorum.server.ending import (
     CLOSE_LOOK_SECONDS,
     CLOSE_SECONDS_MAX,
     DRAIN_SECONDS_MAX,
-    Phase,
+    ServerPhase,
 )
+from kvorum.server.rpc.table import NUMBERS
 from kvorum.server.server import REMOVED_SECONDS, STRANGERS_SECONDS, Server
+from kvorum.state.membership.bootstrap import ClusterSettingsError
 from tests.member.harness import HEARTBEAT_SECONDS, Machine
-from tests.rpc.harness import Harness
 from tests.server.fronts import Fronts
+from tests.server.rpc.harness import Harness
 from tests.server.seams import run_job
 
 PUT = pb.PutRequest(key=b"k", value=b"v")
@@ -44,7 +44,7 @@ def started(size: int, **options: Any) -> tuple[Fronts, Machine]:
     return cluster, leader
 
 
-def phase(server: Server) -> Phase:
+def phase(server: Server) -> ServerPhase:
     return server.phase
 
 
@@ -62,12 +62,12 @@ def warned(machine: Machine, message: str) -> list[dict[str, object]]:
 def test_calls_in_flight_are_finished_before_streams_end() -> None:
     cluster, machine = started(1)
     watch = cluster.open(machine, "Watch/Watch")
-    machine.held.add(Place.LOG)
+    machine.held.add(ExecutorKind.LOG)
     put = cluster.begin(machine, "KV/Put", PUT)
     drain(machine)
     assert machine.edge.is_draining
     cluster.pass_time(0.5)
-    assert phase(machine.server) is Phase.DRAINING
+    assert phase(machine.server) is ServerPhase.DRAINING
     assert put not in machine.replies and cluster.finished(machine, watch) is None
     # A client that does not know of the end yet is served.
     assert cluster.begin(machine, "KV/Range", STALE) in machine.replies
@@ -76,7 +76,7 @@ def test_calls_in_flight_are_finished_before_streams_end() -> None:
     assert isinstance(machine.replies[put], bytes)
     assert cluster.finished(machine, watch) == errors.STOPPED
     assert machine.edge.ended.index(put) < machine.edge.ended.index(watch)
-    assert machine.member is None and phase(machine.server) is Phase.ENDED
+    assert machine.member is None and phase(machine.server) is ServerPhase.ENDED
     assert machine.files.open_descriptors() == 0
     assert not machine.server.jobs_under_way
 
@@ -86,7 +86,7 @@ def test_nobody_is_waited_for_without_a_reason() -> None:
     began = cluster.now
     drain(machine)
     cluster.settle()
-    assert (phase(machine.server), cluster.now) == (Phase.ENDED, began)
+    assert (phase(machine.server), cluster.now) == (ServerPhase.ENDED, began)
 
 
 @pytest.mark.parametrize(("election_ticks", "seconds"), [(5, 1.0), (30, 3.0)])
@@ -96,11 +96,11 @@ def test_a_client_that_does_not_confirm_is_waited_for(election_ticks: int, secon
     machine.edge.confirms = False
     drain(machine)
     cluster.pass_time(seconds - HEARTBEAT_SECONDS)
-    assert phase(machine.server) is Phase.DRAINING
+    assert phase(machine.server) is ServerPhase.DRAINING
     assert cluster.finished(machine, watch) is None
     assert isinstance(cluster.success(machine, cluster.begin(machine, "KV/Put", PUT)), bytes)
     cluster.pass_time(2 * HEARTBEAT_SECONDS)
-    assert phase(machine.server) is Phase.ENDED
+    assert phase(machine.server) is ServerPhase.ENDED
     assert cluster.finished(machine, watch) == errors.STOPPED
     assert not warned(machine, "calls in flight are cut off")
 
@@ -112,9 +112,9 @@ def test_a_second_drain_changes_nothing() -> None:
     cluster.pass_time(DRAIN_SECONDS_MAX - HEARTBEAT_SECONDS)
     drain(machine)
     cluster.pass_time(2 * HEARTBEAT_SECONDS)
-    assert phase(machine.server) is Phase.ENDED
+    assert phase(machine.server) is ServerPhase.ENDED
     drain(machine)
-    assert phase(machine.server) is Phase.ENDED
+    assert phase(machine.server) is ServerPhase.ENDED
 
 
 def waiting_forever(cluster: Fronts, machine: Machine) -> int:
@@ -130,9 +130,9 @@ def test_a_call_that_never_ends_is_cut_off() -> None:
     call = waiting_forever(cluster, machine)
     drain(machine)
     cluster.pass_time(REQUEST_SECONDS_MAX - HEARTBEAT_SECONDS)
-    assert phase(machine.server) is Phase.DRAINING
+    assert phase(machine.server) is ServerPhase.DRAINING
     cluster.pass_time(2 * HEARTBEAT_SECONDS)
-    assert phase(machine.server) is Phase.ENDED
+    assert phase(machine.server) is ServerPhase.ENDED
     assert call not in machine.replies
     assert warned(machine, "calls in flight are cut off") == [{"calls": 1}]
 
@@ -142,10 +142,10 @@ def test_a_client_that_gives_up_is_not_waited_for() -> None:
     call = waiting_forever(cluster, machine)
     drain(machine)
     cluster.pass_time(0.5)
-    assert phase(machine.server) is Phase.DRAINING
-    machine.events.append((EventKind.ENDED, call, None))
+    assert phase(machine.server) is ServerPhase.DRAINING
+    machine.events.append((EdgeEventKind.ENDED, call, None))
     cluster.settle()
-    assert phase(machine.server) is Phase.ENDED
+    assert phase(machine.server) is ServerPhase.ENDED
     assert not warned(machine, "calls in flight are cut off")
 
 
@@ -160,16 +160,16 @@ def test_what_a_turn_had_no_time_for_is_served_first() -> None:
     cluster.slices = 1
     opened = (0, "GET", "/", [("host", "a")])
     machine.requests += asked(20)
-    machine.events += [(EventKind.HTTP_OPENED, call, opened) for call in range(2000, 2020)]
+    machine.events += [(EdgeEventKind.HTTP_OPENED, call, opened) for call in range(2000, 2020)]
     machine.turn()
     drain(machine)
     while machine.server.calls.unary:
         machine.turn()
-    assert machine.server.waiting and phase(machine.server) is Phase.DRAINING
+    assert machine.server.waiting and phase(machine.server) is ServerPhase.DRAINING
     cluster.settle()
     assert set(range(1000, 1020)) <= set(machine.replies)
     assert set(machine.edge.responses) == set(range(2000, 2020))
-    assert phase(machine.server) is Phase.ENDED
+    assert phase(machine.server) is ServerPhase.ENDED
 
 
 def test_what_a_turn_had_no_time_for_is_cut_off_with_the_rest() -> None:
@@ -181,11 +181,11 @@ def test_what_a_turn_had_no_time_for_is_cut_off_with_the_rest() -> None:
     machine.requests += asked(20)
     cluster.now += 2 * HEARTBEAT_SECONDS
     machine.turn()
-    assert phase(machine.server) is Phase.FLUSHING
+    assert phase(machine.server) is ServerPhase.FLUSHING
     assert not machine.server.waiting
     served = len(machine.replies)
     cluster.settle()
-    assert phase(machine.server) is Phase.ENDED
+    assert phase(machine.server) is ServerPhase.ENDED
     assert len(machine.replies) == served
 
 
@@ -224,7 +224,7 @@ def test_a_follower_has_nothing_to_hand_over() -> None:
     follower, term, began = cluster.follower(), leader.running.term, cluster.now
     drain(follower)
     cluster.settle()
-    assert (phase(follower.server), cluster.now) == (Phase.ENDED, began)
+    assert (phase(follower.server), cluster.now) == (ServerPhase.ENDED, began)
     assert leader.running.is_leader and leader.running.term == term
 
 
@@ -234,7 +234,7 @@ def test_a_leader_that_nobody_takes_over_from_ends_all_the_same() -> None:
         machine.is_paused = machine is not leader
     drain(leader)
     cluster.pass_time(REQUEST_SECONDS_MAX + 2 * ELECTION_SECONDS)
-    assert phase(leader.server) is Phase.ENDED
+    assert phase(leader.server) is ServerPhase.ENDED
 
 
 # After the streams have ended.
@@ -243,10 +243,10 @@ def test_a_leader_that_nobody_takes_over_from_ends_all_the_same() -> None:
 def flushing(cluster: Fronts, machine: Machine) -> None:
     """Let a server drain, and hold it while it flushes."""
     cluster.call(machine, "KV/Put", PUT)
-    machine.held.add(Place.FLUSHER)
+    machine.held.add(ExecutorKind.FLUSHER)
     drain(machine)
     cluster.settle()
-    assert phase(machine.server) is Phase.FLUSHING
+    assert phase(machine.server) is ServerPhase.FLUSHING
 
 
 def test_nothing_is_answered_after_the_drain() -> None:
@@ -263,35 +263,35 @@ def test_nothing_is_answered_after_the_drain() -> None:
     for call, (path, payload) in enumerate(requests, 1000):
         machine.requests.append((call, NUMBERS[path], payload, None))
     watch = NUMBERS["/etcdserverpb.Watch/Watch"]
-    machine.events.append((EventKind.OPENED, 2000, (watch, None)))
-    machine.events.append((EventKind.MESSAGE, 2000, b"\xff"))
-    machine.events.append((EventKind.HTTP_OPENED, 2001, (0, "GET", "/", [("host", "a")])))
+    machine.events.append((EdgeEventKind.OPENED, 2000, (watch, None)))
+    machine.events.append((EdgeEventKind.MESSAGE, 2000, b"\xff"))
+    machine.events.append((EdgeEventKind.HTTP_OPENED, 2001, (0, "GET", "/", [("host", "a")])))
     cluster.pass_time(HEARTBEAT_SECONDS)
-    assert phase(machine.server) is Phase.FLUSHING
+    assert phase(machine.server) is ServerPhase.FLUSHING
     assert not machine.server.waiting
     machine.held.clear()
     cluster.settle()
-    assert phase(machine.server) is Phase.ENDED
+    assert phase(machine.server) is ServerPhase.ENDED
     assert machine.edge.ended == ended
     assert machine.edge.sends == []
 
 
 def test_a_call_that_was_cut_off_is_not_answered_later() -> None:
     cluster, machine = started(1)
-    machine.held.add(Place.LOG)
+    machine.held.add(ExecutorKind.LOG)
     machine.edge.confirms = False
     drain(machine)
     # So late that its own deadline is after the end of the drain.
     cluster.pass_time(0.5)
     put = cluster.begin(machine, "KV/Put", PUT)
     cluster.pass_time(REQUEST_SECONDS_MAX)
-    assert phase(machine.server) is Phase.FLUSHING
+    assert phase(machine.server) is ServerPhase.FLUSHING
     machine.held.clear()
     machine.edge.closes = False
     cluster.settle()
     assert machine.running.store.get(b"k") is not None
     cluster.pass_time(DRAIN_SECONDS_MAX)
-    assert phase(machine.server) is Phase.ENDED
+    assert phase(machine.server) is ServerPhase.ENDED
     assert put not in machine.replies
 
 
@@ -300,7 +300,7 @@ def test_what_is_applied_is_flushed_before_the_files_are_closed() -> None:
     applied = machine.running.applied
     flushing(cluster, machine)
     cluster.pass_time(5.0)
-    assert phase(machine.server) is Phase.FLUSHING
+    assert phase(machine.server) is ServerPhase.FLUSHING
     machine.held.clear()
     cluster.settle()
     machine.kill()
@@ -312,21 +312,21 @@ def test_last_answers_are_waited_for_a_moment() -> None:
     machine.edge.closes = False
     drain(machine)
     cluster.pass_time(DRAIN_SECONDS_MAX - HEARTBEAT_SECONDS)
-    assert phase(machine.server) is Phase.FLUSHING
+    assert phase(machine.server) is ServerPhase.FLUSHING
     cluster.pass_time(2 * HEARTBEAT_SECONDS)
-    assert phase(machine.server) is Phase.ENDED
+    assert phase(machine.server) is ServerPhase.ENDED
 
 
 def test_a_disk_that_does_not_answer_is_not_waited_for_forever() -> None:
     cluster, machine = started(1)
     flushing(cluster, machine)
-    machine.held.add(Place.LOG)
+    machine.held.add(ExecutorKind.LOG)
     cluster.pass_time(CLOSE_SECONDS_MAX + HEARTBEAT_SECONDS)
-    assert phase(machine.server) is Phase.CLOSING
+    assert phase(machine.server) is ServerPhase.CLOSING
     assert machine.server.room == (0, 0)
     assert machine.server.wake_at(machine.now) <= machine.now + CLOSE_LOOK_SECONDS
     cluster.pass_time(CLOSE_SECONDS_MAX)
-    assert phase(machine.server) is Phase.ENDED
+    assert phase(machine.server) is ServerPhase.ENDED
 
 
 def test_the_files_are_closed_by_jobs_that_end_where_they_are_taken() -> None:
@@ -336,25 +336,25 @@ def test_the_files_are_closed_by_jobs_that_end_where_they_are_taken() -> None:
     harness.ask("KV/Put", PUT)
     server, files, environments = harness.server, harness._files, harness._environments
     server.drain(harness.now)
-    while phase(server) is not Phase.CLOSING:
+    while phase(server) is not ServerPhase.CLOSING:
         server.turn(harness.now, (), [], (), ())
-        if phase(server) is not Phase.CLOSING:
+        if phase(server) is not ServerPhase.CLOSING:
             server.resume_turn(
                 harness.now, [run_job(job, files, environments) for job in server.take_jobs()]
             )
     ticks.clear()
     harness.now += 1.0
     server.turn(harness.now, (), [], (), ())
-    assert phase(server) is Phase.CLOSING and not ticks
+    assert phase(server) is ServerPhase.CLOSING and not ticks
     rounds = 0
     while jobs := server.take_jobs():
         rounds += 1
         server.resume_turn(harness.now, [run_job(job, files, environments) for job in jobs])
-        assert phase(server) is Phase.CLOSING
+        assert phase(server) is ServerPhase.CLOSING
     assert rounds >= 1
     assert harness.member.is_closed and not server.jobs_under_way
     server.turn(harness.now, (), [], (), ())
-    assert phase(server) is Phase.ENDED
+    assert phase(server) is ServerPhase.ENDED
 
 
 # Members that were removed.
@@ -375,9 +375,9 @@ def test_a_member_that_was_removed_leaves_after_a_while() -> None:
     cluster.wait(lambda: machine.running.was_removed)
     began = cluster.now
     cluster.pass_time(REMOVED_SECONDS - HEARTBEAT_SECONDS)
-    assert phase(machine.server) is Phase.SERVING
+    assert phase(machine.server) is ServerPhase.SERVING
     cluster.pass_time(3 * HEARTBEAT_SECONDS)
-    assert phase(machine.server) is Phase.ENDED
+    assert phase(machine.server) is ServerPhase.ENDED
     assert cluster.now - began < REMOVED_SECONDS + ELECTION_SECONDS
     assert machine.files.open_descriptors() == 0
     assert not isinstance(cluster.call(leader, "KV/Put", PUT), errors.Status)
@@ -416,7 +416,7 @@ def test_a_member_that_never_joined_ends_among_strangers() -> None:
     cluster.pass_time(2 * HEARTBEAT_SECONDS)
     machine.peers.strangers = 0xBAD
     cluster.pass_time(STRANGERS_SECONDS - 2 * HEARTBEAT_SECONDS)
-    with pytest.raises(BootstrapError, match=r"to cluster bad, .*--initial-cluster-token"):
+    with pytest.raises(ClusterSettingsError, match=r"to cluster bad, .*--initial-cluster-token"):
         cluster.pass_time(4 * HEARTBEAT_SECONDS)
 
 
@@ -427,7 +427,7 @@ def test_a_member_with_data_goes_on_among_strangers() -> None:
     machine.start()
     machine.peers.strangers = 0xBAD
     cluster.pass_time(3 * STRANGERS_SECONDS)
-    assert phase(machine.server) is Phase.SERVING and not machine.server.is_published
+    assert phase(machine.server) is ServerPhase.SERVING and not machine.server.is_published
 
 
 def test_a_member_that_was_restored_goes_on_among_strangers() -> None:
@@ -440,7 +440,7 @@ def test_a_member_that_was_restored_goes_on_among_strangers() -> None:
     transaction.commit()
     machine.peers.strangers = 0xBAD
     cluster.pass_time(3 * STRANGERS_SECONDS)
-    assert phase(machine.server) is Phase.SERVING
+    assert phase(machine.server) is ServerPhase.SERVING
 
 
 # With anything happening meanwhile.
@@ -461,7 +461,7 @@ def test_a_clean_end_loses_nothing_and_takes_no_longer_than_it_may(
     cluster, leader = started(size)
     leader.edge.confirms, leader.edge.closes = confirms, closes
     watch = cluster.open(leader, "Watch/Watch")
-    leader.held.add(Place.LOG)
+    leader.held.add(ExecutorKind.LOG)
     puts = [
         cluster.begin(leader, "KV/Put", pb.PutRequest(key=b"%d" % number))
         for number in range(calls)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvorum.member.jobs import Barrier, Job, Nothing, Place, Work, ignore
+from kvorum.member.jobs import Barrier, ExecutorKind, Job, Nothing, Work, ignore
 from kvorum.server.jobs import Ended, JobOrder, Outcome
-from kvorum.wal import AppendLog
+from kvorum.storage.wal import AppendLog
 
 SMALL, LARGE = 10, 1000
 FAILED = OSError("no room")
@@ -22,7 +22,7 @@ FAILED = OSError("no room")
 class Planned(NamedTuple):
     """A job, and its outcome."""
 
-    place: Place
+    place: ExecutorKind
     size: int = 0
     """Of an append; 0: another kind of work."""
     fails: bool = False
@@ -41,7 +41,7 @@ class DrawnHands:
         self._is_quick = is_quick
         self._writer: deque[Job] = deque()
         self._written: list[Job] = []
-        self._busy: dict[Place, deque[Job]] = {place: deque() for place in Place}
+        self._busy: dict[ExecutorKind, deque[Job]] = {place: deque() for place in ExecutorKind}
         self._has_writer_failed = False
 
     @property
@@ -50,7 +50,7 @@ class DrawnHands:
 
     @property
     def is_writing(self) -> bool:
-        return bool(self._writer or self._busy[Place.LOG] or self._written)
+        return bool(self._writer or self._busy[ExecutorKind.LOG] or self._written)
 
     def outcome(self, job: Job) -> Outcome:
         return (None, FAILED) if job in self._fails else (job, None)
@@ -61,21 +61,21 @@ class DrawnHands:
         return self.outcome(job)[1]
 
     def append(self, job: Job) -> None:
-        assert not self._busy[Place.LOG], "the writer works beside the thread"
+        assert not self._busy[ExecutorKind.LOG], "the writer works beside the thread"
         self.begun.append(job)
         self._writer.append(job)
 
     def begin(self, job: Job) -> None:
-        if job.place is Place.LOG:
+        if job.place is ExecutorKind.LOG:
             assert not self.is_writing, "the thread works beside the writer"
-        if job.place is Place.HELPER:
-            assert not self._busy[Place.HELPER], "the helper is busy"
+        if job.place is ExecutorKind.HELPER:
+            assert not self._busy[ExecutorKind.HELPER], "the helper is busy"
             assert not isinstance(job.work, Barrier), "a barrier would start the helper"
         self.begun.append(job)
         self._busy[job.place].append(job)
 
     def wait_for(self, job: Job) -> Outcome:
-        assert self._busy[Place.FLUSHER].popleft() is job
+        assert self._busy[ExecutorKind.FLUSHER].popleft() is job
         return self.outcome(job)
 
     def collect(self) -> None:
@@ -95,7 +95,7 @@ class DrawnHands:
             return
         jobs = busy[choose(len(busy))]
         # Of the pool, any may end first.
-        at = choose(min(2, len(jobs))) if jobs[0].place is Place.POOL else 0
+        at = choose(min(2, len(jobs))) if jobs[0].place is ExecutorKind.POOL else 0
         job = jobs[at]
         del jobs[at]
         self.ended(job, *self.outcome(job))
@@ -104,7 +104,7 @@ class DrawnHands:
 PLANNED = st.one_of(
     st.builds(
         Planned,
-        st.just(Place.LOG),
+        st.just(ExecutorKind.LOG),
         st.sampled_from([0, SMALL, LARGE]),
         fails=st.booleans(),
         is_borne=st.booleans(),
@@ -113,7 +113,7 @@ PLANNED = st.one_of(
     ),
     st.builds(
         Planned,
-        st.just(Place.FLUSHER),
+        st.just(ExecutorKind.FLUSHER),
         st.just(0),
         fails=st.booleans(),
         is_borne=st.booleans(),
@@ -122,14 +122,14 @@ PLANNED = st.one_of(
     ),
     st.builds(
         Planned,
-        st.sampled_from([Place.HELPER, Place.POOL]),
+        st.sampled_from([ExecutorKind.HELPER, ExecutorKind.POOL]),
         st.just(0),
         fails=st.booleans(),
         is_borne=st.booleans(),
         is_awaited=st.just(False),
         is_barrier=st.just(False),
     ),
-    st.just(Planned(Place.HELPER, is_barrier=True)),
+    st.just(Planned(ExecutorKind.HELPER, is_barrier=True)),
 )
 
 
@@ -149,27 +149,27 @@ def test_jobs_run_and_end_in_order(plan: list[Planned], data: st.DataObject) -> 
 
     jobs = [make(planned) for planned in plan]
     fails = {job for job, planned in zip(jobs, plan, strict=True) if planned.fails}
-    hands = DrawnHands(fails, lambda: data.draw(st.booleans()))
-    order = JobOrder(hands)
+    executor = DrawnHands(fails, lambda: data.draw(st.booleans()))
+    order = JobOrder(executor)
     ended: list[Ended] = []
     left = deque(jobs)
     for _ in range(4 * len(jobs) + 4):
         if left and choose(2):
             order.submit([left.popleft() for _ in range(1 + choose(len(left)))], SMALL)
         else:
-            hands.go_on(choose)
+            executor.go_on(choose)
         ended += order.take_ended()
     order.submit(list(left), SMALL)
     for _ in range(8 * len(jobs)):
-        hands.go_on(lambda _: 0)
-        hands.go_on(lambda below: below - 1)
+        executor.go_on(lambda _: 0)
+        executor.go_on(lambda below: below - 1)
         ended += order.take_ended()
 
-    given_to = [job for job in jobs if job.place is Place.LOG]
+    given_to = [job for job in jobs if job.place is ExecutorKind.LOG]
     first_failed = next(
         (at for at, job in enumerate(given_to) if job in fails and job.on_failure is None), None
     )
-    log_begun = [job for job in hands.begun if job.place is Place.LOG]
+    log_begun = [job for job in executor.begun if job.place is ExecutorKind.LOG]
     assert log_begun == given_to[: len(log_begun)]
     if first_failed is None:
         assert log_begun == given_to
@@ -177,24 +177,26 @@ def test_jobs_run_and_end_in_order(plan: list[Planned], data: st.DataObject) -> 
         # Appends may follow a failing one before that is known; they fail with it.
         assert len(log_begun) > first_failed
         assert all(isinstance(job.work, AppendLog) for job in log_begun[first_failed + 1 :])
-        outcomes = [error for job, _, error in ended if job.place is Place.LOG]
+        outcomes = [error for job, _, error in ended if job.place is ExecutorKind.LOG]
         assert all(error is FAILED for error in outcomes[first_failed:])
-    for place in (Place.LOG, Place.FLUSHER, Place.HELPER):
+    for place in (ExecutorKind.LOG, ExecutorKind.FLUSHER, ExecutorKind.HELPER):
         of_place = [job for job in jobs if job.place is place]
         found = [job for job, _, _ in ended if job.place is place]
-        assert found == (log_begun if place is Place.LOG else of_place)
-    assert {job for job, _, _ in ended if job.place is Place.POOL} == {
-        job for job in jobs if job.place is Place.POOL
+        assert found == (log_begun if place is ExecutorKind.LOG else of_place)
+    assert {job for job, _, _ in ended if job.place is ExecutorKind.POOL} == {
+        job for job in jobs if job.place is ExecutorKind.POOL
     }
     assert all(
-        (error is FAILED) == (job in fails) for job, _, error in ended if job.place is not Place.LOG
+        (error is FAILED) == (job in fails)
+        for job, _, error in ended
+        if job.place is not ExecutorKind.LOG
     )
 
 
 def test_a_barrier_at_an_idle_helper_ends_at_once() -> None:
-    hands = DrawnHands(set(), lambda: True)
-    order = JobOrder(hands)
-    barrier = Job(Place.HELPER, Barrier())
+    executor = DrawnHands(set(), lambda: True)
+    order = JobOrder(executor)
+    barrier = Job(ExecutorKind.HELPER, Barrier())
     order.submit([barrier])
     assert order.take_ended() == [(barrier, None, None)]
-    assert not hands.begun
+    assert not executor.begun

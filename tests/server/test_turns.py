@@ -9,23 +9,23 @@ from hypothesis import strategies as st
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
-from kvorum.edge.interface import Event, EventKind, Request
 from kvorum.member.callers import Caller
-from kvorum.member.jobs import Place
+from kvorum.member.jobs import ExecutorKind
 from kvorum.member.member import Member
+from kvorum.network.edge.interface import EdgeEventKind, Event, Request
+from kvorum.process.settings.checks import make_config
 from kvorum.raft.messages import MessageType
 from kvorum.raft.wire import decode_message
-from kvorum.rpc.table import NUMBERS
+from kvorum.server.rpc.table import NUMBERS
 from kvorum.server.server import (
     INLINE_BYTES_MAX,
     INLINE_BYTES_MAX_ALONE,
     INLINE_CALLS_MAX,
 )
 from kvorum.server.settings import server_settings
-from kvorum.settings.checks import make_config
 from tests.member.harness import HEARTBEAT_SECONDS, Cluster
-from tests.rpc.harness import Harness
 from tests.server.fronts import Fronts
+from tests.server.rpc.harness import Harness
 from tests.server.seams import LINK, NoPeers
 
 PUT = NUMBERS["/etcdserverpb.KV/Put"]
@@ -94,7 +94,7 @@ def status(call: int) -> Request:
 
 
 def said(text: str) -> Event:
-    return EventKind.MESSAGE, LINK, text
+    return EdgeEventKind.MESSAGE, LINK, text
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def noting() -> Noting:
 
 
 def test_other_members_and_ticks_come_before_clients(noting: Noting) -> None:
-    opened: Event = (EventKind.HTTP_OPENED, 7, (LISTENER, "GET", "asked", ()))
+    opened: Event = (EdgeEventKind.HTTP_OPENED, 7, (LISTENER, "GET", "asked", ()))
     noting.harness.now += HEARTBEAT_SECONDS
     noted = noting.turn([status(1)], [said("first"), opened, said("last")])
     assert noted == ["first", "asked", "last", "tick", "call 1", "peers"]
@@ -249,20 +249,20 @@ def test_a_member_that_is_alone_leads_at_once() -> None:
 
 
 def test_ticks_that_were_missed_are_counted_and_not_made_up_for(noting: Noting) -> None:
-    harness, figures = noting.harness, noting.server.figures
+    harness, counters = noting.harness, noting.server.counters
     harness.now += HEARTBEAT_SECONDS
     assert noting.turn([], []).count("tick") == 1
     # A tick that is late by less than a heartbeat is not missed: the next one is in time again.
     harness.now += 1.5 * HEARTBEAT_SECONDS
     assert noting.turn([], []).count("tick") == 1
-    assert figures.heartbeats_late == 0
+    assert counters.heartbeats_late == 0
     assert noting.server.wake_at(harness.now) == pytest.approx(
         harness.now + 0.5 * HEARTBEAT_SECONDS
     )
     harness.now += 10.0
     assert noting.turn([], []).count("tick") == 1
     assert noting.turn([], []).count("tick") == 0
-    assert figures.heartbeats_late == 1
+    assert counters.heartbeats_late == 1
     assert noting.server._next_tick == pytest.approx(harness.now + HEARTBEAT_SECONDS)
 
 
@@ -326,7 +326,7 @@ def test_a_call_that_takes_long_is_told_once() -> None:
     cluster.call(machine, "Lock/Lock", LockRequest(name=b"l", lease=7))
     # A call that waits for others by its nature is not reported.
     cluster.begin(machine, "Lock/Lock", LockRequest(name=b"l", lease=8))
-    machine.held.add(Place.LOG)
+    machine.held.add(ExecutorKind.LOG)
     call = cluster.begin(machine, "KV/Put", pb.PutRequest(key=b"k"))
     slow = "slow request is still in flight"
     cluster.pass_time(0.25)
@@ -358,7 +358,7 @@ def test_an_entry_that_is_applied_for_long_is_told(seconds: float, is_told: bool
     cluster.settle()
     found = lines(machine.logger.lines, "apply request took too long")
     assert [fields["took"] for fields in found] == (["150.000ms"] if is_told else [])
-    assert machine.server.figures.slow_applies == is_told
+    assert machine.server.counters.slow_applies == is_told
 
 
 class CountedCalls(tuple[int, ...]):
@@ -377,7 +377,7 @@ def test_events_that_wait_are_searched_for_other_members_once(
     monkeypatch.setattr(NotedPeers, "open", CountedCalls([LINK]))
     noting.harness.looks_max = 1
     count = 30
-    gone: list[Event] = [(EventKind.ENDED, call, None) for call in range(100, 100 + count)]
+    gone: list[Event] = [(EdgeEventKind.ENDED, call, None) for call in range(100, 100 + count)]
     CountedCalls.searched = 0
     # There is no time for the second message: it comes first in the next turn.
     assert noting.turn([], [*gone, said("a"), said("b")]) == ["a", "peers"]

@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvorum import backup
 from kvorum.api.pb.mvccpb import KeyValue
-from kvorum.backend.encoding import parse_row_key
-from kvorum.backup.names import SegmentName, SnapshotName, parse_name
-from kvorum.backup.stores import write_verified
 from kvorum.sim.backups.checks import KEPT, NEWEST, STATES, WHOLE, Keeper, Lines, State
 from kvorum.sim.backups.place import Place
 from kvorum.sim.backups.program import Clock
@@ -25,7 +21,11 @@ from kvorum.sim.plan import draw_plan
 from kvorum.sim.run import simulate
 from kvorum.sim.violation import Violation
 from kvorum.sim.world import World
-from tests.backup.archives import Scribe, Source
+from kvorum.storage.backend.encoding import parse_row_key
+from kvorum.tools import backup
+from kvorum.tools.backup.names import SegmentName, SnapshotName, parse_name
+from kvorum.tools.backup.stores import write_verified
+from tests.tools.backup.archives import Scribe, Source
 
 
 def module(name: str) -> Any:

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from kvorum.api.pb.etcdserverpb import AlarmMember, AlarmType, CompactionRequest, LeaseGrantRequest
-from kvorum.backend.buckets import (
+from kvorum.member.alarms import MemberAlarm
+from kvorum.member.member import Member
+from kvorum.sim.buckets import GUARANTEE, check_buckets
+from kvorum.sim.violation import Violation
+from kvorum.state.lease.lease import Lease, row_key, row_value
+from kvorum.state.membership.documents import encode_conf_state
+from kvorum.state.membership.versions import Version
+from kvorum.storage.backend.buckets import (
     ALARM,
     AUTH,
     AUTH_ROLES,
@@ -20,13 +27,6 @@ from kvorum.backend.buckets import (
     META,
     SCHEDULED_COMPACT_REVISION,
 )
-from kvorum.lease.lease import Lease, row_key, row_value
-from kvorum.member.alarms import Alarm
-from kvorum.member.member import Member
-from kvorum.membership.documents import encode_conf_state
-from kvorum.membership.versions import Version
-from kvorum.sim.buckets import GUARANTEE, check_buckets
-from kvorum.sim.violation import Violation
 from tests.incidents.stage import Stage
 
 LEASED = 77
@@ -134,7 +134,7 @@ def _shorten_a_lease(member: Member) -> None:
 
 
 def _raise_an_alarm(member: Member) -> None:
-    member.alarms._raised.add(Alarm(1, 5))
+    member.alarms._raised.add(MemberAlarm(1, 5))
 
 
 def _invent_a_removal(member: Member) -> None:

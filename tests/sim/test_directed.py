@@ -6,7 +6,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from kvorum.files.memory import Call
 from kvorum.sim.campaign import size_of
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.directed import _growths
@@ -15,6 +14,7 @@ from kvorum.sim.plan import Plan, draw_plan
 from kvorum.sim.run import Outcome, memory_directory, simulate_plan
 from kvorum.sim.shrink import _cuts
 from kvorum.sim.world import World
+from kvorum.storage.files.memory import DiskCall
 
 SEEDS_MAX = 400
 
@@ -84,11 +84,11 @@ def test_each_can_be_left_out() -> None:
 
 def test_the_append_that_crosses_a_segment_is_told_from_others() -> None:
     crosses = dict(_growths(4096))["an append"]
-    assert not crosses(Call("pwrite", "/data/member/wal/0.tmp", 4000, 96))
-    assert crosses(Call("pwrite", "/data/member/wal/0.tmp", 4000, 97))
-    assert not crosses(Call("pwrite", "/data/member/snap/x", 4000, 97))
+    assert not crosses(DiskCall("pwrite", "/data/member/wal/0.tmp", 4000, 96))
+    assert crosses(DiskCall("pwrite", "/data/member/wal/0.tmp", 4000, 97))
+    assert not crosses(DiskCall("pwrite", "/data/member/snap/x", 4000, 97))
     # The head of the next segment.
-    assert not crosses(Call("pwrite", "/data/member/wal/0.tmp", 0, 5000))
+    assert not crosses(DiskCall("pwrite", "/data/member/wal/0.tmp", 0, 5000))
 
 
 @pytest.mark.long

@@ -8,9 +8,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from kvorum.membership.documents import Member
-from kvorum.peer.cluster import joining
-from kvorum.peer.cluster.joining import Joined
+from kvorum.server.peer.cluster import joining
+from kvorum.server.peer.cluster.joining import Joined
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.faults import Faults, without_faults
 from kvorum.sim.operators import ENTERING
@@ -19,6 +18,7 @@ from kvorum.sim.probes import Probe
 from kvorum.sim.run import memory_directory
 from kvorum.sim.violation import Violation
 from kvorum.sim.world import World
+from kvorum.state.membership.documents import MemberDocument
 
 FRAMES = replace(without_faults(), frames=True)
 LOSING_DISKS = replace(FRAMES, wipe_gap=0.5)
@@ -111,7 +111,7 @@ def test_a_member_that_starts_without_its_log_is_noticed(
 def test_a_member_that_joins_elsewhere_is_noticed(
     directory: Path, monkeypatch: pytest.MonkeyPatch, wrong: tuple[int, int]
 ) -> None:
-    def misled(member_id: int, cluster_id: int, members: list[Member]) -> Joined:
+    def misled(member_id: int, cluster_id: int, members: list[MemberDocument]) -> Joined:
         return Joined(member_id + wrong[0], cluster_id + wrong[1], members)
 
     monkeypatch.setattr(joining, "Joined", misled)

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from kvorum.backend.buckets import META
-from kvorum.backend.environment import WriteTransaction
-from kvorum.backend.errors import BackendError, CorruptionError
-from kvorum.files.interface import Opening
-from kvorum.files.memory import Call, MemoryFiles
 from kvorum.sim.environments import DamagedEntry, SimulatedEnvironments
+from kvorum.storage.backend.buckets import META
+from kvorum.storage.backend.environment import DatabaseWrite
+from kvorum.storage.backend.errors import BackendError, CorruptionError
+from kvorum.storage.files.interface import Opening
+from kvorum.storage.files.memory import DiskCall, MemoryFiles
 
 DIRECTORY = "/db"
 PATH = f"{DIRECTORY}/backend.1"
@@ -58,7 +58,7 @@ class Disk:
             view.end()
             environment.close()
 
-    def begin(self, value: bytes) -> WriteTransaction:
+    def begin(self, value: bytes) -> DatabaseWrite:
         environment = self.environments.open(PATH, 0)
         transaction = environment.begin_write()
         transaction.put(META, [(b"name", value)])
@@ -91,7 +91,7 @@ def test_what_was_only_staged_is_gone(disk: Disk, power_cut: bool) -> None:
 def test_a_commit_on_its_way_happens_or_not(disk: Disk, survives: bool) -> None:
     transaction = disk.begin(b"perhaps")
 
-    def before(call: Call) -> None:
+    def before(call: DiskCall) -> None:
         assert call.name == "commit"
         raise Cut
 

@@ -7,10 +7,10 @@ there was nothing to do but to ask for it again.
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvorum.backend import Limits, open_backend
-from kvorum.backend.buckets import META
-from kvorum.backend.memory import MemoryEnvironments
-from kvorum.files.memory import MemoryFiles
+from kvorum.storage.backend import BufferLimits, open_backend
+from kvorum.storage.backend.buckets import META
+from kvorum.storage.backend.memory import MemoryEnvironments
+from kvorum.storage.files.memory import MemoryFiles
 
 
 @given(
@@ -19,7 +19,7 @@ from kvorum.files.memory import MemoryFiles
 )
 def test_a_flush_is_due_when_it_says_so(first: float, seconds: float) -> None:
     files = MemoryFiles()
-    limits = Limits(flush_seconds=seconds)
+    limits = BufferLimits(flush_seconds=seconds)
     backend = open_backend(files, MemoryEnvironments(files), "/", limits=limits)
     backend.put(META, b"name", b"value")
     backend.is_due(first)

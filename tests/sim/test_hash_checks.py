@@ -9,12 +9,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from kvorum.backend.buckets import KEY
 from kvorum.member import corruption
 from kvorum.member.alarms import AlarmType
 from kvorum.member.hashing import Hashed
 from kvorum.member.questions import parse_hash
-from kvorum.mvcc import hashes
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.environments import DamagedEntry
 from kvorum.sim.faults import without_faults
@@ -25,6 +23,8 @@ from kvorum.sim.probes import Probe
 from kvorum.sim.run import memory_directory, simulate_plan
 from kvorum.sim.violation import Violation
 from kvorum.sim.world import World
+from kvorum.state.mvcc import hashes
+from kvorum.storage.backend.buckets import KEY
 
 SEED = 300000
 OPTIONS = {"election_ticks": 4, "flush_seconds": 0.02, "segment_bytes": 16384}
@@ -104,7 +104,7 @@ def lose_a_row(cluster: Cluster, machine: Machine, random: Random, *, is_hidden:
     """Let a row go; if it is hidden, by a bit of its key: it comes behind all others."""
     # A hash that is being computed sees the database as it was when it began.
     world = cluster._world
-    assert world.run_while(lambda: machine.hands._stepped is not None, world.now + 5.0)
+    assert world.run_while(lambda: machine.executor._stepped is not None, world.now + 5.0)
     (path,) = machine.disk.environments._paths(f"{machine.disk.member_directory}/backend")
     with (
         machine.disk.environments._raw(path) as (environment, databases),

@@ -16,11 +16,11 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.client import rpcs
-from kvorum.client.core import Core, Settings
+from kvorum.client.core import Core, CoreSettings
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import CallError, DeadlineError, NoSpaceError, OutcomeUnknownError
 from kvorum.client.loop import LoopClient
-from kvorum.client.owning import Names, Owning
+from kvorum.client.owning import OwnershipNames, Owning
 from kvorum.sim import model
 from kvorum.sim.calls import Asked
 from kvorum.sim.campaign import size_of
@@ -124,7 +124,7 @@ def test_a_shell_has_the_names_of_the_one_on_a_loop() -> None:
     """Clients use these; what they touch beyond is not there in a run."""
     for name in ("call", "turn", "wait", "start_reading", "keep", "release", "set_endpoints"):
         assert hasattr(Shell, name) and hasattr(LoopClient, name)
-    core = Core([parse_endpoint("m1:2379")], Settings())
+    core = Core([parse_endpoint("m1:2379")], CoreSettings())
     assert core.copy().endpoints.all.keys() == core.endpoints.all.keys()
 
 
@@ -135,7 +135,7 @@ def recorded_shell() -> tuple[World, Shell, History]:
     """Return the shell of a client that reaches no member, and what it records."""
     world, history = World(1), History()
     cluster: Any = SimpleNamespace(history=history, front=lambda _: None)
-    core = RecordedCore([parse_endpoint("m1:2379")], Settings())
+    core = RecordedCore([parse_endpoint("m1:2379")], CoreSettings())
     return world, Shell(world, cluster, Process(world, "p"), core, 1), history
 
 
@@ -166,7 +166,7 @@ def test_the_revoke_of_a_leasing_client_is_recorded_and_explains_the_end_of_its_
 
     answered(LeaseGrantRequest(TTL=5), grant)
     world.run_until(1.0)
-    owning = Owning(shell.core, shell.watching, Names(b"", b"leasing/"), 7)
+    owning = Owning(shell.core, shell.watching, OwnershipNames(b"", b"leasing/"), 7)
     with shell.turn():
         owning.end()
     revoke = history.records[-1]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from kvorum.files import Opening
-from kvorum.files.interface import read_file
 from kvorum.sim.disk import Disk
 from kvorum.sim.world import World
-from kvorum.wal.errors import CorruptLogError
+from kvorum.storage.files import Opening
+from kvorum.storage.files.interface import read_file
+from kvorum.storage.wal.errors import CorruptLogError
 
 PATH = "/data/0.wal"
 OFFSET, BIT = 700, 8 * 700 + 3

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from kvorum.api import marks
+from kvorum.api import coverage
 from kvorum.sim.marks import LISTED, RARE, counted
 
 SOURCE = Path(__file__).parents[2] / "src" / "kvorum"
@@ -13,15 +13,15 @@ SOURCE = Path(__file__).parents[2] / "src" / "kvorum"
 def test_every_mark_of_the_code_is_listed_once() -> None:
     found: Counter[str] = Counter()
     for path in SOURCE.rglob("*.py"):
-        found.update(re.findall(r'\bmark\("([^"]+)"\)', path.read_text()))
+        found.update(re.findall(r'\breach\("([^"]+)"\)', path.read_text()))
     assert sorted(found) == sorted((*LISTED, *RARE))
     assert set(found.values()) == {1}, "a name stands for one place"
 
 
 def test_marks_are_counted_while_someone_listens() -> None:
-    marks.mark("before")
+    coverage.reach("before")
     with counted() as reached:
-        marks.mark("within")
-        marks.mark("within")
-    marks.mark("after")
+        coverage.reach("within")
+        coverage.reach("within")
+    coverage.reach("after")
     assert reached == {"within": 2}

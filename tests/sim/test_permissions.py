@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from kvorum.api.errors import StatusError
 from kvorum.api.pb.authpb import Permission
 from kvorum.api.pb.etcdserverpb import InternalRaftRequest
-from kvorum.auth.store import AuthStore
-from kvorum.auth.tokens import SimpleTokens
 from kvorum.member.administration import _CHANGES
 from kvorum.member.requests import decode
 from kvorum.sim.auditor import _check_users
 from kvorum.sim.permissions import State, changed, name_of
+from kvorum.state.auth.store import AuthStore
+from kvorum.state.auth.tokens import SimpleTokens
 from tests.database import Database
 
 KEYS = st.sampled_from([b"a", b"b", b"b\0", b"c", b"d", b"ab"])

@@ -18,8 +18,8 @@ from kvorum.api.pb.etcdserverpb import (
     WatchRequest,
     WatchResponse,
 )
-from kvorum.edge.upstream import UpstreamEvent
-from kvorum.edge.upstream import UpstreamEventKind as Kind
+from kvorum.network.edge.upstream import UpstreamEvent
+from kvorum.network.edge.upstream import UpstreamEventKind as Kind
 from kvorum.proxy.proxy import Proxy
 from kvorum.sim.campaign import replay, size_of
 from kvorum.sim.cluster import Cluster

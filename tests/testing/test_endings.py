@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from kvorum.testing.cluster import start_cluster
-from kvorum.testing.companion import Companion, CompanionError
-from kvorum.testing.keeper import MAKERS
-from kvorum.testing.options import Options
+from kvorum.testing.options import StoreOptions
 from kvorum.testing.store import Stores
+from kvorum.testing.store_pool import MAKERS
+from kvorum.testing.worker_process import CompanionError, WorkerProcess
 from tests.testing.conftest import Run, loading
 from tests.waiting import WAIT_SECONDS_MAX
 
@@ -91,40 +91,40 @@ def test_a_run_that_is_killed(pytester: pytest.Pytester) -> None:
     check_gone(pytester)
 
 
-def children(companion: Companion) -> list[int]:
-    number = companion.process_id
+def children(worker: WorkerProcess) -> list[int]:
+    number = worker.process_id
     return list(map(int, Path(f"/proc/{number}/task/{number}/children").read_text().split()))
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
 def test_stores_end_with_the_process_that_keeps_them(how: signal.Signals) -> None:
-    companion = Companion("kvorum.testing.keeper")
+    worker = WorkerProcess("kvorum.testing.store_pool")
     try:
-        stores = Stores(companion)
-        held = [stores.take(Options(), None) for _ in range(MAKERS + 1)]
-        makers = children(companion)
+        stores = Stores(worker)
+        held = [stores.take(StoreOptions(), None) for _ in range(MAKERS + 1)]
+        makers = children(worker)
         assert len(makers) == MAKERS
         directories = [directory_of(store.log) for store in held]
         assert all(each.exists() for each in directories)
-        os.kill(companion.process_id, how)
+        os.kill(worker.process_id, how)
         for maker in makers:
             wait_gone(maker)
     finally:
-        companion.stop()
+        worker.stop()
     assert not any(each.exists() for each in directories)
 
 
 def test_a_process_that_makes_stores_and_is_killed_ends_all_of_them() -> None:
-    companion = Companion("kvorum.testing.keeper")
+    worker = WorkerProcess("kvorum.testing.store_pool")
     try:
-        store = Stores(companion).take(Options(), None)
+        store = Stores(worker).take(StoreOptions(), None)
         directory = directory_of(store.log)
-        killed = children(companion)[0]
+        killed = children(worker)[0]
         os.kill(killed, signal.SIGKILL)
         with pytest.raises(CompanionError, match=f"a process that makes stores has .*{killed}"):
             store.log  # noqa: B018 (it asks)
     finally:
-        companion.stop()
+        worker.stop()
     # Who is killed leaves its directory; nothing uses that any more.
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -137,19 +137,19 @@ def directory_of(log: str) -> Path:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
 def test_members_end_with_the_process_that_runs_them(how: signal.Signals) -> None:
-    companion = Companion("kvorum.testing.nursery")
+    worker = WorkerProcess("kvorum.testing.cluster_runner")
     try:
-        cluster = start_cluster(companion, Options(), None)
-        members = children(companion)
+        cluster = start_cluster(worker, StoreOptions(), None)
+        members = children(worker)
         assert len(members) == 3
         directory = directory_of(cluster.log(0)).parent
-        os.kill(companion.process_id, how)
+        os.kill(worker.process_id, how)
         for member in members:
             wait_gone(member)
         with pytest.raises(CompanionError, match="has ended"):
             cluster.leader()
     finally:
-        companion.stop()
+        worker.stop()
     # Who is killed leaves its directory; nothing uses that any more.
     assert directory.exists() == (how is signal.SIGKILL)
     shutil.rmtree(directory, ignore_errors=True)
@@ -198,4 +198,4 @@ def test_a_store_whose_process_was_killed(pytester: pytest.Pytester, run_pytest:
     )
     result = run_pytest()
     result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["*the process that runs kvorum.testing.keeper has ended*"])
+    result.stdout.fnmatch_lines(["*the process that runs kvorum.testing.store_pool has ended*"])

@@ -38,7 +38,7 @@ def test_each_test_has_a_store_of_its_own(pytester: pytest.Pytester, run_pytest:
         def test_clients_of_earlier_tests_are_closed():
             assert len(LEFT) == 8
             assert [each.name for each in threading.enumerate() if "kvorum" in each.name] == [
-                "kvorum.testing.keeper answers"
+                "kvorum.testing.store_pool answers"
             ]
         """
     )

@@ -36,7 +36,7 @@ from kvorum.client.errors import (
     UserEmptyError,
     error_of,
 )
-from kvorum.client.interface import End, Metadata, Transport
+from kvorum.client.interface import ClientTransport, End, Metadata
 from kvorum.client.rpcs import Rpc
 
 RETRY_SECONDS: Final = 0.025
@@ -71,7 +71,7 @@ class Credentials(NamedTuple):
     password: str
 
 
-class Settings(NamedTuple):
+class CoreSettings(NamedTuple):
     """The settings of a client's core, which do not change."""
 
     credentials: Credentials | None = None
@@ -82,7 +82,7 @@ class Settings(NamedTuple):
     """How often the client replaces its endpoints by those in the cluster's member list."""
 
 
-class Call:
+class ClientCall:
     """A call as its user sees it; the transport may carry several attempts."""
 
     __slots__ = (
@@ -128,7 +128,7 @@ class Call:
         self.token: str = ""
 
 
-class Stream:
+class ClientStreamCall:
     """A call with messages in both directions, which the core never repeats."""
 
     __slots__ = ("endpoint", "number", "on_end", "on_message", "token")
@@ -154,8 +154,10 @@ def _ignore(_: KvorumError | None) -> None:
 class Core:
     """The calls of one client."""
 
-    def __init__(self, addresses: Sequence[Address], settings: Settings, *, start: int = 0) -> None:
-        self.transport: Transport
+    def __init__(
+        self, addresses: Sequence[Address], settings: CoreSettings, *, start: int = 0
+    ) -> None:
+        self.transport: ClientTransport
         self.endpoints: Endpoints = Endpoints(addresses, start)
         self.now: float = 0.0
         self.closed: KvorumError | None = None
@@ -163,19 +165,19 @@ class Core:
         self._token = settings.token if settings.credentials is None else None
         """Empty if the client needs no token, None if it must log in for one."""
         self._next_number = 1
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, ClientCall] = {}
         """Calls that are at a server."""
-        self._waiting: deque[Call] = deque()
+        self._waiting: deque[ClientCall] = deque()
         """Calls that wait for an endpoint."""
-        self._waiting_pinned: deque[Call] = deque()
+        self._waiting_pinned: deque[ClientCall] = deque()
         """Calls that wait for the one endpoint that they may go to, which is being connected."""
-        self._without_token: list[Call] = []
-        self._resting: list[tuple[float, int, Call]] = []
+        self._without_token: list[ClientCall] = []
+        self._resting: list[tuple[float, int, ClientCall]] = []
         """Calls that wait a moment before they are repeated."""
-        self._deadlines: list[tuple[float, int, Call]] = []
+        self._deadlines: list[tuple[float, int, ClientCall]] = []
         self._ended_count = 0
         """How many calls among the deadlines may have ended already."""
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, ClientStreamCall] = {}
         self._timeouts: dict[float, Metadata] = {}
         self._timeouts_alone: dict[float, Metadata] = {}
         """The metadata of calls by timeout: of those that need a leader, and of the others."""
@@ -203,7 +205,7 @@ class Core:
         answered: Answered,
         at: int | None = None,
         on_message: TakeMessage | None = None,
-    ) -> Call:
+    ) -> ClientCall:
         """Start a call; `answered` gets the answer's message or an error, once.
 
         With `at`, the call goes to that endpoint alone. With `on_message`, that function gets every
@@ -211,7 +213,7 @@ class Core:
         not repeat the call.
         """
         self._next_number += 1
-        call = Call(self._next_number, rpc, message, self.now + seconds_max, answered)
+        call = ClientCall(self._next_number, rpc, message, self.now + seconds_max, answered)
         known = self._timeouts if rpc.needs_leader else self._timeouts_alone
         call.request_metadata = known.get(seconds_max) or self._timeout(rpc, seconds_max)
         if at is not None:
@@ -225,7 +227,7 @@ class Core:
             self._attempt(call)
         return call
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: ClientCall) -> None:
         """Cancel a call; `answered` is then never called."""
         if self._forget(call) and call.endpoint is not None:
             self.transport.cancel(call.number)
@@ -239,13 +241,13 @@ class Core:
         on_end: Callable[[KvorumError | None], None],
         metadata: Metadata = (),
         at: int | None = None,
-    ) -> Stream | None:
+    ) -> ClientStreamCall | None:
         """Open a stream with its first message; return None if no endpoint is ready."""
         endpoint = self.endpoints.pick(self.now) if at is None else self.endpoints.known[at]
         if self.closed is not None or not self._is_ready(endpoint) or not self._has_token():
             return None
         self._next_number += 1
-        stream = Stream(self._next_number, endpoint, on_message, _ignore)
+        stream = ClientStreamCall(self._next_number, endpoint, on_message, _ignore)
         stream.token = self._token or ""
         self._streams[stream.number] = stream
         fields = (*metadata, VERSION, *self._token_field())
@@ -256,11 +258,11 @@ class Core:
         stream.on_end = on_end
         return stream
 
-    def send(self, stream: Stream, message: bytes) -> None:
+    def send(self, stream: ClientStreamCall, message: bytes) -> None:
         """Send another message on a stream."""
         self.transport.send(stream.number, message)
 
-    def close_stream(self, stream: Stream) -> None:
+    def close_stream(self, stream: ClientStreamCall) -> None:
         """Cancel a stream; its callbacks are then never called."""
         if self._streams.pop(stream.number, None) is not None:
             self.transport.cancel(stream.number)
@@ -432,7 +434,7 @@ class Core:
 
     # Attempts.
 
-    def _attempt(self, call: Call) -> None:
+    def _attempt(self, call: ClientCall) -> None:
         endpoint = call.pinned or self.endpoints.pick(self.now)
         if not self._is_ready(endpoint):
             if call.pinned is None:
@@ -473,7 +475,7 @@ class Core:
             if call.rpc is not _NOTHING:
                 self._attempt(call)
 
-    def _failed(self, call: Call, endpoint: Endpoint, end: End) -> None:
+    def _failed(self, call: ClientCall, endpoint: Endpoint, end: End) -> None:
         error = error_of(end.code, end.text)
         call.problem = error
         if call.on_message is not None and call.received is not None:
@@ -505,7 +507,7 @@ class Core:
         else:
             self._finish(call, error)
 
-    def _again(self, call: Call) -> None:
+    def _again(self, call: ClientCall) -> None:
         """Repeat a call: at once at another endpoint, or after a pause if it has tried all."""
         if self._unusable and self._is_hopeless(call):
             self._finish(call, self._unreachable(call))
@@ -514,16 +516,16 @@ class Core:
         else:
             heappush(self._resting, (self.now + RETRY_SECONDS, call.number, call))
 
-    def _asked(self, call: Call) -> list[Endpoint]:
+    def _asked(self, call: ClientCall) -> list[Endpoint]:
         """Return the endpoints that a call may go to."""
         return [*self.endpoints.all.values()] if call.pinned is None else [call.pinned]
 
-    def _is_hopeless(self, call: Call) -> bool:
+    def _is_hopeless(self, call: ClientCall) -> bool:
         """Return whether none of a call's endpoints can be used as configured."""
         asked = self._asked(call)
         return all(each.number in self._unusable and not each.is_connected for each in asked)
 
-    def _unreachable(self, call: Call) -> UnavailableError:
+    def _unreachable(self, call: ClientCall) -> UnavailableError:
         reasons = ", ".join(
             f"{each.address.text}: {self._problems[each.number]}"
             for each in self._asked(call)
@@ -531,7 +533,7 @@ class Core:
         )
         return UnavailableError(f"no endpoint could be reached: {reasons}")
 
-    def _finish_unknown(self, call: Call, error: KvorumError) -> None:
+    def _finish_unknown(self, call: ClientCall, error: KvorumError) -> None:
         if call.rpc.is_repeatable or not call.is_sent:
             self._finish(call, error)
             return
@@ -539,7 +541,7 @@ class Core:
         unknown.__cause__ = error
         self._finish(call, unknown)
 
-    def _overdue(self, call: Call) -> None:
+    def _overdue(self, call: ClientCall) -> None:
         if self.closed is not None:
             self._finish(call, self.closed)
             return
@@ -559,11 +561,11 @@ class Core:
         else:
             self._finish(call, late)
 
-    def _finish(self, call: Call, answer: bytes | KvorumError) -> None:
+    def _finish(self, call: ClientCall, answer: bytes | KvorumError) -> None:
         if self._forget(call):
             call.answered(answer)
 
-    def _forget(self, call: Call) -> bool:
+    def _forget(self, call: ClientCall) -> bool:
         """Mark a call as ended; return False if it had ended before."""
         if call.rpc is _NOTHING:
             return False
@@ -581,7 +583,7 @@ class Core:
         heapify(self._deadlines)
         self._ended_count = 0
 
-    def _end_stream(self, stream: Stream, end: End) -> None:
+    def _end_stream(self, stream: ClientStreamCall, end: End) -> None:
         if end.code == Code.OK:
             stream.on_end(None)
             return
@@ -610,7 +612,7 @@ class Core:
     def _token_field(self) -> Metadata:
         return (("token", self._token),) if self._token else ()
 
-    def _refused(self, call: Call, error: KvorumError) -> None:
+    def _refused(self, call: ClientCall, error: KvorumError) -> None:
         """Repeat a refused call, which has changed nothing, if the client can get a new token."""
         self._forget_token(call.token)
         call.logins += 1
@@ -624,7 +626,7 @@ class Core:
         else:
             self._attempt(call)
 
-    def refuse(self, stream: Stream) -> None:
+    def refuse(self, stream: ClientStreamCall) -> None:
         """Record that a server rejects the token with which a stream was opened."""
         self._forget_token(stream.token)
 

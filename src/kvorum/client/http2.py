@@ -76,7 +76,7 @@ class Reset(IntEnum):
     INADEQUATE_SECURITY = 12
 
 
-class Kind(IntEnum):
+class StreamEventKind(IntEnum):
     """The kinds of events on a stream."""
 
     FIELDS = 0
@@ -91,9 +91,13 @@ class Kind(IntEnum):
     """The server did not process the stream, so the client can safely send it again."""
 
 
-Event: TypeAlias = tuple[Kind, int, Fields | bytes | int]
+Event: TypeAlias = tuple[StreamEventKind, int, Fields | bytes | int]
 """An event on a stream: its kind, the stream's number, and the detail."""
-_GOT_FIELDS, _GOT_BYTES, _ENDED = Kind.FIELDS, Kind.BYTES, Kind.ENDED
+_GOT_FIELDS, _GOT_BYTES, _ENDED = (
+    StreamEventKind.FIELDS,
+    StreamEventKind.BYTES,
+    StreamEventKind.ENDED,
+)
 
 
 class ProtocolError(Exception):
@@ -120,7 +124,7 @@ class _Stream:
         """Whether this side ends the stream after those bytes."""
 
 
-class Connection:
+class Http2Connection:
     """One connection. Bytes to send collect in `output` and `pongs` until `take_output`.
 
     While no call waits, answers to pings may wait for other output: gRPC servers ping with every
@@ -316,7 +320,9 @@ class Connection:
             if self._streams.pop(number, None) is not None:
                 code = _number(payload)
                 refused = code == Reset.REFUSED_STREAM
-                self._events.append((Kind.REFUSED if refused else Kind.RESET, number, code))
+                self._events.append(
+                    (StreamEventKind.REFUSED if refused else StreamEventKind.RESET, number, code)
+                )
         elif kind == _GO_AWAY:
             self._go_away(payload)
         elif kind == _CONTINUATION:
@@ -447,7 +453,7 @@ class Connection:
         last = _number(payload) & 0x7FFF_FFFF
         for number in [each for each in self._streams if each > last]:
             del self._streams[number]
-            self._events.append((Kind.REFUSED, number, Reset.NO_ERROR))
+            self._events.append((StreamEventKind.REFUSED, number, Reset.NO_ERROR))
 
     def _end(self, number: int) -> None:
         stream = self._streams.pop(number)

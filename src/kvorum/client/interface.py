@@ -18,7 +18,7 @@ class End(NamedTuple):
     """Whether the server did not process the call, so that even a write can be sent again."""
 
 
-class Transport(Protocol):
+class ClientTransport(Protocol):
     """Carries calls to endpoints."""
 
     def connect(self, endpoint: int) -> None:

@@ -11,7 +11,7 @@ from kvorum.api.errors import Code
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from kvorum.client.backoff import BackOff
-from kvorum.client.core import HAS_LEADER, Core, Stream
+from kvorum.client.core import HAS_LEADER, ClientStreamCall, Core
 from kvorum.client.errors import CallError, ClosedError, KvorumError, LeaseLostError
 
 BACK_OFF_SECONDS: Final = 0.05
@@ -20,7 +20,7 @@ ANSWER_SECONDS_MAX: Final = 5.0
 """How long an answer may take before the client closes the stream as dead."""
 
 
-class Kept:
+class KeptLease:
     """A lease that is kept alive."""
 
     __slots__ = ("answer", "asked_at", "error", "id", "lives_until", "on_change", "renew_at", "ttl")
@@ -56,23 +56,25 @@ class Keeping:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._stream: Stream | None = None
-        self._kept: dict[int, Kept] = {}
+        self._stream: ClientStreamCall | None = None
+        self._kept: dict[int, KeptLease] = {}
         self._unwanted: dict[int, int] = {}
-        """How many outstanding answers of this stream belong to former `Kept`s, by lease id."""
+        """Outstanding answers of this stream that belong to former `KeptLease`s, by lease id."""
         self._back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
 
-    def keep(self, lease: int, ttl: int, granted_at: float, on_change: Callable[[], None]) -> Kept:
+    def keep(
+        self, lease: int, ttl: int, granted_at: float, on_change: Callable[[], None]
+    ) -> KeptLease:
         """Keep a lease alive that was requested at `granted_at`, or keep a lost one again."""
         if lease in self._kept:
             before = self._kept[lease]
             assert before.error is not None, f"lease {lease} is kept already"
             self._lose(before, before.error)
-        kept = self._kept[lease] = Kept(lease, ttl, granted_at, on_change)
+        kept = self._kept[lease] = KeptLease(lease, ttl, granted_at, on_change)
         self._renew_due()
         return kept
 
-    def release(self, kept: Kept) -> None:
+    def release(self, kept: KeptLease) -> None:
         """Stop keeping a lease alive; it lives on until its TTL is over."""
         if self._kept.get(kept.id) is kept:
             self._lose(kept, kept.error or ClosedError("the lease is not kept alive any more"))
@@ -135,7 +137,7 @@ class Keeping:
             kept.asked_at = now
             self._core.send(self._stream, _request(kept))
 
-    def _open(self, first: Kept) -> bool:
+    def _open(self, first: KeptLease) -> bool:
         self._stream = self._core.open_stream(
             rpcs.LEASE_KEEP_ALIVE,
             _request(first),
@@ -153,7 +155,7 @@ class Keeping:
         self._back_off.worked()
         response = pb.LeaseKeepAliveResponse.FromString(message)
         if response.ID in self._unwanted:
-            # This answers an earlier `Kept` of the lease, not the request sent since.
+            # This answers an earlier `KeptLease` of the lease, not the request sent since.
             self._unwanted[response.ID] -= 1
             if not self._unwanted[response.ID]:
                 del self._unwanted[response.ID]
@@ -197,7 +199,7 @@ class Keeping:
         for kept in self._kept.values():
             kept.asked_at = None
 
-    def _lose(self, kept: Kept, error: KvorumError) -> None:
+    def _lose(self, kept: KeptLease, error: KvorumError) -> None:
         del self._kept[kept.id]
         if kept.asked_at is not None:
             self._unwanted[kept.id] = self._unwanted.get(kept.id, 0) + 1
@@ -212,5 +214,5 @@ class Keeping:
             self._unwanted.clear()
 
 
-def _request(kept: Kept) -> bytes:
+def _request(kept: KeptLease) -> bytes:
     return pb.LeaseKeepAliveRequest(ID=kept.id).SerializeToString()

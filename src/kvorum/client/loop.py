@@ -12,7 +12,7 @@ from kvorum.client.endpoints import Address
 from kvorum.client.errors import ForkedError, KvorumError
 from kvorum.client.http2 import ProtocolError
 from kvorum.client.interface import Metadata
-from kvorum.client.keeping import Kept
+from kvorum.client.keeping import KeptLease
 from kvorum.client.link import READ_BYTES, Link, LinkError, UnusableError
 from kvorum.client.rpcs import Rpc
 from kvorum.client.threads import (
@@ -208,7 +208,9 @@ class LoopClient:
 
     # Leases.
 
-    def keep(self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]) -> Kept:
+    def keep(
+        self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]
+    ) -> KeptLease:
         """Keep a lease alive that was requested at `asked_at`, a moment of `clock`.
 
         A thread with connections of its own renews it, so that a busy loop cannot delay that.
@@ -227,7 +229,7 @@ class LoopClient:
     def _make_keeper(self) -> ThreadedClient:
         return ThreadedClient(self.core.copy(), self._context, self._connect_seconds_max)
 
-    def release(self, kept: Kept) -> None:
+    def release(self, kept: KeptLease) -> None:
         """Stop keeping a lease alive."""
         if self._keeper is not None:
             self._keeper.release(kept)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from kvorum.client.core import Core, Credentials, Settings
+from kvorum.client.core import Core, CoreSettings, Credentials
 from kvorum.client.endpoints import Address, parse_endpoint
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def make_core(
 
         start = random.randrange(len(addresses))  # noqa: S311
     credentials = Credentials(user, password) if user else None
-    settings = Settings(
+    settings = CoreSettings(
         credentials=credentials,
         token=token,
         login_seconds_max=timeout,

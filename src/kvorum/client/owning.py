@@ -37,7 +37,7 @@ ATTEMPTS_MAX: Final = 3
 """How often the client tries to remove an ownership key before it revokes the lease instead."""
 
 
-class Names:
+class OwnershipNames:
     """The names of ownership keys: inside a namespace, a prefix before the owned key."""
 
     __slots__ = ("_namespace", "_prefix")
@@ -63,7 +63,7 @@ class Names:
         return KeyRange(self.of(key), self.of(end) if is_inside else prefix_end(self._prefix))
 
 
-class Standing(Enum):
+class OwnershipState(Enum):
     """The states of a key's ownership."""
 
     ASKED = "is asked for"
@@ -77,7 +77,7 @@ class Owned:
     __slots__ = ("as_of", "kv", "revision", "standing", "watch", "writes")
 
     def __init__(self) -> None:
-        self.standing: Standing = Standing.ASKED
+        self.standing: OwnershipState = OwnershipState.ASKED
         self.revision: int = 0
         """The ownership key was not created after this revision."""
         self.kv: KeyValue | None = None
@@ -92,7 +92,7 @@ class Owned:
 class Owning:
     """The keys that one session of a leasing client owns. Use it only in turns of the shell."""
 
-    def __init__(self, core: Core, watching: Watching, names: Names, lease: int) -> None:
+    def __init__(self, core: Core, watching: Watching, names: OwnershipNames, lease: int) -> None:
         self._core = core
         self._watching = watching
         self._names = names
@@ -142,13 +142,13 @@ class Owning:
 
     def _known(self, key: bytes) -> Owned | None:
         owned = self._owned.get(key)
-        is_known = owned is not None and owned.standing is Standing.OWNED and not owned.writes
+        is_known = owned is not None and owned.standing is OwnershipState.OWNED and not owned.writes
         return owned if is_known and not self.has_ended else None
 
     def owns(self, key: bytes) -> bool:
         """Return whether a key is owned."""
         owned = self._owned.get(key)
-        return owned is not None and owned.standing is Standing.OWNED
+        return owned is not None and owned.standing is OwnershipState.OWNED
 
     # Taking.
 
@@ -181,7 +181,7 @@ class Owning:
     def granted(self, key: bytes, response: pb.TxnResponse) -> None:
         """Own a key: the transaction has created its ownership key and read the key."""
         owned = self._owned[key]
-        owned.standing = Standing.OWNED
+        owned.standing = OwnershipState.OWNED
         owned.revision = response.header.revision
         self._fill(owned, response.responses[0].response_range, response.header)
         request = watch_request(
@@ -209,7 +209,7 @@ class Owning:
             key: owned
             for keys in written
             for key, owned in self._in_range(keys)
-            if owned.standing is Standing.OWNED
+            if owned.standing is OwnershipState.OWNED
         }
         for owned in found.values():
             owned.writes += 1
@@ -229,7 +229,7 @@ class Owning:
         """Update keys after a write; release those that it did not read, or that have a lease."""
         for key, owned in written.items():
             owned.writes -= 1
-            if owned.standing is Standing.OWNED:
+            if owned.standing is OwnershipState.OWNED:
                 if key in found:
                     self._fill(owned, found[key], header)
                 if key not in found or (owned.kv is not None and owned.kv.lease):
@@ -272,9 +272,9 @@ class Owning:
 
     def leave(self, key: bytes, owned: Owned) -> None:
         """Release a key: stop answering for it, and remove its ownership key."""
-        if owned.standing is not Standing.OWNED:
+        if owned.standing is not OwnershipState.OWNED:
             return
-        owned.standing = Standing.LEFT
+        owned.standing = OwnershipState.LEFT
         if owned.watch is not None:
             self._watching.cancel(owned.watch)
             owned.watch = None
@@ -348,7 +348,7 @@ def _written_by(step: pb.RequestOp) -> Iterator[KeyRange]:
 
 
 def guarded(
-    names: Names,
+    names: OwnershipNames,
     step: pb.RequestOp,
     newest: dict[KeyRange, int],
     read: Iterable[bytes],

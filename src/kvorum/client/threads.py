@@ -27,7 +27,7 @@ from kvorum.client.rpcs import Rpc
 if TYPE_CHECKING:
     import ssl
 
-    from kvorum.client.keeping import Keeping, Kept
+    from kvorum.client.keeping import Keeping, KeptLease
     from kvorum.client.watching import Watching
 
 T = TypeVar("T")
@@ -293,14 +293,16 @@ class ThreadedClient:
 
     # Leases.
 
-    def keep(self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]) -> "Kept":
+    def keep(
+        self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]
+    ) -> "KeptLease":
         """Keep a lease alive that was requested at `asked_at`, a moment of `clock`."""
         with self.turn():
             kept = self.keeping.keep(lease, ttl, asked_at, on_change)
             self.start_reading()
         return kept
 
-    def release(self, kept: "Kept") -> None:
+    def release(self, kept: "KeptLease") -> None:
         """Stop keeping a lease alive."""
         with self.turn():
             self.keeping.release(kept)

@@ -19,7 +19,7 @@ from kvorum.api.errors import Code
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from kvorum.client.backoff import BackOff
-from kvorum.client.core import HAS_LEADER, Answered, Core, Stream
+from kvorum.client.core import HAS_LEADER, Answered, ClientStreamCall, Core
 from kvorum.client.errors import (
     CallError,
     ClosedError,
@@ -44,7 +44,7 @@ QUESTION_SECONDS_MAX: Final = 5.0
 _LOST: Final = "the stream of the watch was lost, and the watch was not to be resumed on another"
 
 
-class Standing(Enum):
+class WatchState(Enum):
     """The states of a watch."""
 
     ASKING = "asks for the revision to begin with"
@@ -87,7 +87,7 @@ class Watch:
         """The first revision that the watch has not received; 0 until its start is known."""
         self.seen: int = 0
         """The newest revision that the store is known to have had."""
-        self.standing: Standing = Standing.LOST
+        self.standing: WatchState = WatchState.LOST
         self.is_created: bool = False
         """Whether the server has created the watch on this stream, so that progress includes it."""
         self.changes: deque[Changes] = deque()
@@ -116,7 +116,7 @@ class Watching:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._stream: Stream | None = None
+        self._stream: ClientStreamCall | None = None
         self._watches: dict[int, Watch] = {}
         self._creating: deque[int] = deque()
         """The watches of this stream that the server has not created or refused yet, in order."""
@@ -153,7 +153,7 @@ class Watching:
         watch.is_plain = is_plain
         watch.resumes = resumes
         if self._core.closed is not None:
-            watch.standing, watch.error = Standing.ENDED, self._core.closed
+            watch.standing, watch.error = WatchState.ENDED, self._core.closed
             return watch
         self._watches[number] = watch
         if watch.revision or is_plain:
@@ -169,14 +169,14 @@ class Watching:
         changes = watch.changes.popleft()
         watch.kept_events -= len(changes.events)
         watch.kept_bytes -= _size(changes)
-        if watch.standing is Standing.PARKED and not watch.changes:
-            watch.standing = Standing.LOST
+        if watch.standing is WatchState.PARKED and not watch.changes:
+            watch.standing = WatchState.LOST
             self._create(watch)
         return changes
 
     def cancel(self, watch: Watch) -> None:
         """End a watch that its user does not want any more."""
-        if watch.standing is Standing.OPEN and self._stream is not None:
+        if watch.standing is WatchState.OPEN and self._stream is not None:
             self._send_cancel(watch)
         watch.error = watch.error or ClosedError("the watch is closed")
         self._forget(watch)
@@ -208,25 +208,25 @@ class Watching:
             self._open()
         unanswered, self._unanswered = self._unanswered, []
         for watch in unanswered:
-            if watch.standing is Standing.ASKING:
+            if watch.standing is WatchState.ASKING:
                 self._ask_revision(watch)
 
     def _needs_stream(self) -> bool:
         watches = self._watches
-        return bool(watches) and any(each.standing is Standing.LOST for each in watches.values())
+        return bool(watches) and any(each.standing is WatchState.LOST for each in watches.values())
 
     # Starting.
 
     def _ask_revision(self, watch: Watch) -> None:
-        watch.standing = Standing.ASKING
+        watch.standing = WatchState.ASKING
 
         def answered(answer: bytes | KvorumError) -> None:
-            if watch.standing is Standing.ENDED:
+            if watch.standing is WatchState.ENDED:
                 return
             if isinstance(answer, bytes):
                 watch.seen = pb.RangeResponse.FromString(answer).header.revision
                 watch.revision = watch.seen + 1
-                watch.standing = Standing.LOST
+                watch.standing = WatchState.LOST
                 self._create(watch)
                 watch.ready()
             elif self._is_passing(answer, watch):
@@ -251,7 +251,7 @@ class Watching:
                 self._open()
             return
         self._core.send(self._stream, self._create_request(watch))
-        watch.standing = Standing.OPEN
+        watch.standing = WatchState.OPEN
 
     def _create_request(self, watch: Watch) -> bytes:
         watch.options.start_revision = watch.revision
@@ -262,7 +262,7 @@ class Watching:
 
     def _open(self) -> None:
         """Open a stream, and create on it all watches that have none."""
-        lost = [each for each in self._watches.values() if each.standing is Standing.LOST]
+        lost = [each for each in self._watches.values() if each.standing is WatchState.LOST]
         if not lost:
             return
         first = lost[0]
@@ -278,7 +278,7 @@ class Watching:
         if self._stream is None:
             self._back_off.failed(self._core.now)
             return
-        first.standing = Standing.OPEN
+        first.standing = WatchState.OPEN
         for watch in lost[1:]:
             self._create(watch)
 
@@ -291,7 +291,7 @@ class Watching:
             # A progress notification for all watches of this stream.
             for watch in list(self._watches.values()):
                 # Skip watches that the server has not created yet, or that wait for fragments.
-                if watch.standing is Standing.OPEN and watch.is_created and not watch.parts:
+                if watch.standing is WatchState.OPEN and watch.is_created and not watch.parts:
                     self._tell(watch, response)
             return
         number = response.watch_id
@@ -302,7 +302,7 @@ class Watching:
                 # A refusal has no watch id; the server answers create requests in order.
                 number = self._creating.popleft()
         found = self._watches.get(number)
-        if found is None or found.standing is not Standing.OPEN:
+        if found is None or found.standing is not WatchState.OPEN:
             return
         if response.canceled:
             self._canceled(found, response)
@@ -328,7 +328,7 @@ class Watching:
         seen = watch.seen
 
         def answered(answer: bytes | KvorumError) -> None:
-            if watch.standing is not Standing.OPEN:
+            if watch.standing is not WatchState.OPEN:
                 # The next stream repeats the check.
                 return
             if isinstance(answer, bytes):
@@ -385,20 +385,20 @@ class Watching:
         watch.kept_bytes += _size(changes)
         if watch.kept_events >= KEPT_EVENTS_MAX or watch.kept_bytes >= KEPT_BYTES_MAX:
             self._send_cancel(watch)
-            watch.standing = Standing.PARKED
+            watch.standing = WatchState.PARKED
         watch.ready()
 
     def _take_end(self, error: KvorumError | None) -> None:
         self._stream = None
         for watch in list(self._watches.values()):
-            if watch.standing is Standing.PARKED and not watch.resumes:
+            if watch.standing is WatchState.PARKED and not watch.resumes:
                 self._end(watch, WatchLostError(_LOST))
-            if watch.standing is not Standing.OPEN:
+            if watch.standing is not WatchState.OPEN:
                 continue
             watch.parts.clear()
             if error is None or self._is_passing(error, watch):
                 if watch.resumes or not watch.was_created:
-                    watch.standing = Standing.LOST
+                    watch.standing = WatchState.LOST
                 else:
                     self._end(watch, WatchLostError(_LOST))
             else:
@@ -429,7 +429,7 @@ class Watching:
         watch.ready()
 
     def _forget(self, watch: Watch) -> None:
-        watch.standing = Standing.ENDED
+        watch.standing = WatchState.ENDED
         self._watches.pop(watch.number, None)
         if not self._watches and self._stream is not None:
             self._core.close_stream(self._stream)

@@ -5,11 +5,11 @@ from typing import Final
 
 from kvorum.client.http2 import (
     STREAM_WINDOW_BYTES,
-    Connection,
     Fields,
-    Kind,
+    Http2Connection,
     ProtocolError,
     Reset,
+    StreamEventKind,
     field_block,
 )
 from kvorum.client.interface import Calls, End, Metadata
@@ -17,7 +17,12 @@ from kvorum.client.interface import Calls, End, Metadata
 MESSAGE_BYTES_MAX: Final = (1 << 31) - 1
 """The longest message that the client accepts."""
 _BLOCKS_KEPT: Final = 256
-_FIELDS, _BYTES, _ENDED, _REFUSED = Kind.FIELDS, Kind.BYTES, Kind.ENDED, Kind.REFUSED
+_FIELDS, _BYTES, _ENDED, _REFUSED = (
+    StreamEventKind.FIELDS,
+    StreamEventKind.BYTES,
+    StreamEventKind.ENDED,
+    StreamEventKind.REFUSED,
+)
 _STATUS_CODE: Final = re.compile("[0-9]{1,3}", re.ASCII)
 _OK, _CANCELLED, _UNKNOWN, _RESOURCE_EXHAUSTED = 0, 1, 2, 8
 _UNIMPLEMENTED, _INTERNAL, _UNAVAILABLE, _UNAUTHENTICATED = 12, 13, 14, 16
@@ -86,7 +91,7 @@ class Wire:
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         stream_window_bytes: int = STREAM_WINDOW_BYTES,
     ) -> None:
-        self.connection: Connection = Connection(stream_window_bytes)
+        self.connection: Http2Connection = Http2Connection(stream_window_bytes)
         self._calls = calls
         self._message_bytes_max = message_bytes_max
         self._fields = (

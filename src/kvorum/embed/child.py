@@ -18,10 +18,10 @@ from kvorum.embed.errors import ConfigError, told
 from kvorum.embed.logs import open_log
 from kvorum.process.ephemeral import STANDARD_INPUT
 from kvorum.process.own import OwnProcess
+from kvorum.process.settings.checks import settle
 from kvorum.process.startup import Running
 from kvorum.server.server import Server
-from kvorum.settings.checks import settle
-from kvorum.telemetry.logs import Line
+from kvorum.server.telemetry.logs import Line
 
 
 def _tell(kind: str, **fields: object) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Self, TypeAlias
 
-from kvorum.settings.config import ConfigError
-from kvorum.settings.flags import ALL, FlagError, find, parse_value
-from kvorum.settings.rows import SECONDS
+from kvorum.process.settings.config import ConfigError
+from kvorum.process.settings.flags import ALL, FlagError, find, parse_value
+from kvorum.process.settings.rows import SECONDS
 
 __all__ = ["Config", "ConfigError", "Value"]
 
@@ -51,7 +51,7 @@ class Config:
     def from_file(cls, path: str | os.PathLike[str], **options: Value) -> Self:
         """Read a configuration file of the server; `options` override its content."""
         # Imported late, because loading its parser takes a while.
-        from kvorum.settings.file import read_file
+        from kvorum.process.settings.file import read_file
 
         content = read_file(os.fspath(path))
         if content.problems:

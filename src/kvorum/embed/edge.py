@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from kvorum.api.errors import Code, Status, message_too_large
 from kvorum.client.interface import End, Metadata
-from kvorum.edge.interface import Edge, Event, EventKind, Headers, Limits, Request
-from kvorum.edge.interface import Metadata as RequestMetadata
-from kvorum.rpc.table import METADATA_KEYS, METHODS
+from kvorum.network.edge.interface import Edge, EdgeEventKind, Event, Headers, Limits, Request
+from kvorum.network.edge.interface import Metadata as RequestMetadata
+from kvorum.server.rpc.table import METADATA_KEYS, METHODS
 
 LOCAL_FIRST: Final = 1 << 62
 PEER: Final = "in-process"
@@ -126,10 +126,10 @@ class Door:
         if not is_stream:
             edge.queue((local, (local.number, number, message, known)))
             return
-        edge.queue((local, (EventKind.OPENED, local.number, (number, known))))
-        edge.queue((local, (EventKind.MESSAGE, local.number, message)))
+        edge.queue((local, (EdgeEventKind.OPENED, local.number, (number, known))))
+        edge.queue((local, (EdgeEventKind.MESSAGE, local.number, message)))
         if ends:
-            edge.queue((local, (EventKind.HALF_CLOSED, local.number, None)))
+            edge.queue((local, (EdgeEventKind.HALF_CLOSED, local.number, None)))
 
     def push(self, *, may_wait: bool) -> None:
         """Have started calls served, here and now or soon; see `JoinedEdge.push`."""
@@ -147,7 +147,7 @@ class Door:
             self.deliveries.append(Delivery(local, end))
             self.ring()
             return
-        self._edge.take((local, (EventKind.MESSAGE, local.number, message)))
+        self._edge.take((local, (EdgeEventKind.MESSAGE, local.number, message)))
 
     def hold(self, call: int, *, is_held: bool) -> None:
         """Pause or resume the messages of a call."""
@@ -166,7 +166,7 @@ class Door:
         if local is not None and not local.is_ended:
             local.is_ended = True
             # `poll` decides whether the server gets this event; a unary call may be marked by then.
-            self._edge.take((local, (EventKind.ENDED, local.number, None)))
+            self._edge.take((local, (EdgeEventKind.ENDED, local.number, None)))
 
     def close(self) -> None:
         """Cancel all calls."""
@@ -284,7 +284,7 @@ class JoinedEdge:
         """Send a WRITABLE event of a stream, if the server waits for it."""
         if call.is_owed and call.pending_bytes < self._writable_bytes:
             call.is_owed = False
-            self.take((call, (EventKind.WRITABLE, call.number, None)))
+            self.take((call, (EdgeEventKind.WRITABLE, call.number, None)))
 
     # Called by the thread that takes the server's turn.
 
@@ -319,13 +319,13 @@ class JoinedEdge:
                     requests.append(arrived)
                 continue
             kind, number, detail = arrived
-            if kind == EventKind.OPENED and not call.is_ended:
+            if kind == EdgeEventKind.OPENED and not call.is_ended:
                 self._calls[number] = call
             elif number not in self._calls:
                 continue
-            elif kind == EventKind.MESSAGE:
+            elif kind == EdgeEventKind.MESSAGE:
                 bytes_left -= len(detail)
-            elif kind == EventKind.ENDED:
+            elif kind == EdgeEventKind.ENDED:
                 del self._calls[number]
                 if not call.is_stream and not call.is_waiting:
                     continue

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Self
 
 from kvorum.embed.config import Config
 from kvorum.embed.errors import ForkedError, StartError
-from kvorum.process.lodging import Lodging
-from kvorum.settings.checks import check, settle
-from kvorum.settings.config import Config as Settled
+from kvorum.process.ephemeral_resources import EphemeralResources
+from kvorum.process.settings.checks import check, settle
+from kvorum.process.settings.config import Config as Settled
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,7 +30,7 @@ class Embedded(ABC):
     def __init__(self, config: Config | None = None) -> None:
         """Prepare a member and reserve its ports; raise ConfigError for invalid options."""
         self._process = os.getpid()
-        self._lodging = Lodging()
+        self._lodging = EphemeralResources()
         try:
             self._given = self._lodging.furnish((config or Config()).given)
             self.config: Settled = settle(self._given)

@@ -2,7 +2,7 @@
 
 from kvorum.client.errors import ForkedError
 from kvorum.process.refusals import REFUSALS, text_of, title_of
-from kvorum.settings.config import ConfigError
+from kvorum.process.settings.config import ConfigError
 
 __all__ = ["ConfigError", "ForkedError", "StartError", "StoppedError", "told"]
 

@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Mapping
 
-from kvorum.settings.config import Config, ConfigError
-from kvorum.telemetry.logs import LEVELS, Line, Logger, Output, escaped, open_logger
+from kvorum.process.settings.config import Config, ConfigError
+from kvorum.server.telemetry.logs import LEVELS, Line, Logger, LogSink, escaped, open_logger
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -54,7 +54,7 @@ def text_of(line: Line) -> str:
     return escaped(line.message + "".join(f" {key}={value}" for key, value in line.fields.items()))
 
 
-def open_log(config: Config, given: Mapping[str, object], output: Output) -> Logger:
+def open_log(config: Config, given: Mapping[str, object], output: LogSink) -> Logger:
     """Return a member's log to `output`, unless log outputs were given; raise ConfigError."""
     if "log-outputs" in given:
         return open_logger(config.logger, config.log_outputs, config.log_level, config.log_format)

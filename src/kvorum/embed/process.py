@@ -19,7 +19,7 @@ from kvorum.embed.errors import ConfigError, StartError, StoppedError
 from kvorum.embed.logs import LoggingOutput
 from kvorum.embed.server import ClientOptions
 from kvorum.process.helper import PACKAGES
-from kvorum.telemetry.logs import Line
+from kvorum.server.telemetry.logs import Line
 
 if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient

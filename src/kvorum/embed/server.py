@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from kvorum.client.endpoints import Address
 from kvorum.client.options import parse_endpoints
-from kvorum.edge import Edge, Limits
 from kvorum.embed.config import Config
 from kvorum.embed.edge import Door, JoinedEdge
 from kvorum.embed.embedded import Embedded
@@ -22,9 +21,10 @@ from kvorum.embed.errors import told
 from kvorum.embed.lending import LentLoop
 from kvorum.embed.logs import LoggingOutput, open_log
 from kvorum.embed.shells import LocalLoop, LocalThreads
+from kvorum.network.edge import Edge, Limits
 from kvorum.process.startup import Running
 from kvorum.server.server import Server as MemberServer
-from kvorum.telemetry.logs import Output
+from kvorum.server.telemetry.logs import LogSink
 
 if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient
@@ -62,7 +62,7 @@ class Server(Embedded):
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
 
-    def _log_output(self) -> Output:
+    def _log_output(self) -> LogSink:
         """Return the output of the log if the configuration names none."""
         return LoggingOutput(self.config.name)
 

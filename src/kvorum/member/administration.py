@@ -28,9 +28,9 @@ from kvorum.api.pb.etcdserverpb import (
     AuthUserRevokeRoleRequest,
     InternalAuthenticateRequest,
 )
-from kvorum.auth.passwords import hash_now
 from kvorum.member import requests
 from kvorum.member.lines import tell
+from kvorum.state.auth.passwords import hash_now
 
 if TYPE_CHECKING:
     from kvorum.member.callers import Caller

@@ -12,8 +12,6 @@ from google.protobuf.message import DecodeError
 
 from kvorum.api.errors import CORRUPT, NO_SPACE, Status
 from kvorum.api.pb.etcdserverpb import AlarmMember
-from kvorum.backend.backend import Backend
-from kvorum.backend.buckets import ALARM
 from kvorum.member.requests import (
     COMPACTION,
     DELETE_RANGE,
@@ -23,6 +21,8 @@ from kvorum.member.requests import (
     RANGE,
     TXN,
 )
+from kvorum.storage.backend.backend import Backend
+from kvorum.storage.backend.buckets import ALARM
 
 
 class AlarmType:
@@ -44,7 +44,7 @@ class AlarmRowError(Exception):
     """A row of bucket `alarm` cannot be read: the storage is damaged."""
 
 
-class Alarm(NamedTuple):
+class MemberAlarm(NamedTuple):
     """An alarm of a member; member 0 means no member in particular."""
 
     type: int
@@ -65,25 +65,25 @@ class Alarms:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._raised: set[Alarm] = set()
+        self._raised: set[MemberAlarm] = set()
 
     def restore(self) -> None:
         """Read the alarms from the storage."""
         self._raised = {_alarm(key) for key, _ in self._backend.items(ALARM)}
 
-    def activate(self, member_id: int, alarm_type: int) -> list[Alarm]:
+    def activate(self, member_id: int, alarm_type: int) -> list[MemberAlarm]:
         """Raise an alarm, if it is not raised; return it, or nothing for the type NONE."""
         if alarm_type == AlarmType.NONE:
             return []
-        alarm = Alarm(alarm_type, member_id)
+        alarm = MemberAlarm(alarm_type, member_id)
         if alarm not in self._raised:
             self._raised.add(alarm)
             self._backend.put(ALARM, _row(alarm), b"")
         return [alarm]
 
-    def deactivate(self, member_id: int, alarm_type: int) -> list[Alarm]:
+    def deactivate(self, member_id: int, alarm_type: int) -> list[MemberAlarm]:
         """Clear exactly this alarm; return it, or nothing if it was not raised."""
-        alarm = Alarm(alarm_type, member_id)
+        alarm = MemberAlarm(alarm_type, member_id)
         if alarm not in self._raised:
             return []
         self._raised.remove(alarm)
@@ -92,9 +92,9 @@ class Alarms:
 
     def is_raised(self, member_id: int, alarm_type: int) -> bool:
         """Return whether exactly this alarm is raised."""
-        return Alarm(alarm_type, member_id) in self._raised
+        return MemberAlarm(alarm_type, member_id) in self._raised
 
-    def raised(self, alarm_type: int = AlarmType.NONE) -> list[Alarm]:
+    def raised(self, alarm_type: int = AlarmType.NONE) -> list[MemberAlarm]:
         """Return the alarms of a type, or all of them, in order of type and member."""
         wanted = sorted(self._raised)
         if alarm_type == AlarmType.NONE:
@@ -116,12 +116,12 @@ class Alarms:
         return NO_SPACE if AlarmType.NO_SPACE in types and needs_space else None
 
 
-def _row(alarm: Alarm) -> bytes:
+def _row(alarm: MemberAlarm) -> bytes:
     message = AlarmMember(memberID=alarm.member_id, alarm=alarm.type)  # type: ignore[arg-type]
     return message.SerializeToString()
 
 
-def _alarm(row: bytes) -> Alarm:
+def _alarm(row: bytes) -> MemberAlarm:
     try:
         message = AlarmMember.FromString(row)
     except DecodeError as error:
@@ -129,4 +129,4 @@ def _alarm(row: bytes) -> Alarm:
             f"bucket alarm, row {row.hex()}: {error}. The storage is damaged: replace this "
             f"member, or restore the cluster from a snapshot."
         ) from error
-    return Alarm(message.alarm, message.memberID)
+    return MemberAlarm(message.alarm, message.memberID)

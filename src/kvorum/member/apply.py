@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from google.protobuf.message import DecodeError
 
+from kvorum.api.coverage import reach
 from kvorum.api.errors import StatusError
-from kvorum.api.marks import mark
 from kvorum.api.requests import LONG_BYTES, Put, parse_put
 from kvorum.member import changes, leases, requests, snapshots
 from kvorum.member.callers import NOBODY
@@ -110,7 +110,7 @@ def apply_entries(member: Member, deadline: float) -> None:
                     snapshots.take_due(member)
         if clock() >= deadline:
             if queue.messages:
-                mark("apply lags behind commit")
+                reach("apply lags behind commit")
             return
 
 
@@ -150,8 +150,8 @@ def _apply_run(
     is_guarded = member.auth.is_enabled and member.accepts_puts()
     normal = EntryType.NORMAL
     position = start
-    figures = member.figures
-    figures.looked = figures.stopwatch()
+    counters = member.counters
+    counters.looked = counters.stopwatch()
     # For metrics: the run of successful entries of one kind since the stopwatch was last read, and
     # those of them answered here, grouped by start; `answered` counts the newest group.
     row, row_kind, started, answered = 0, _PUT, member.started, 0
@@ -170,7 +170,7 @@ def _apply_run(
                     applied += 1
                     if row_kind != _PUT:
                         groups.append((started, answered))
-                        figures.row_applied(row_kind, groups, row)
+                        counters.row_applied(row_kind, groups, row)
                         row, row_kind, answered, groups = 0, _PUT, 0, []
                     row += 1
                     if users[4] is not None:
@@ -195,7 +195,7 @@ def _apply_run(
                     applied += 1
                     if row_kind != _PUT:
                         groups.append((started, answered))
-                        figures.row_applied(row_kind, groups, row)
+                        counters.row_applied(row_kind, groups, row)
                         row, row_kind, answered, groups = 0, _PUT, 0, []
                     row += 1
                     if hub.is_watched and hub.is_publishing:
@@ -219,7 +219,7 @@ def _apply_run(
                     member.answer(waiter, field)
                 if row_kind != _PUT:
                     groups.append((started, answered))
-                    figures.row_applied(row_kind, groups, row)
+                    counters.row_applied(row_kind, groups, row)
                     row, row_kind, answered, groups = 0, _PUT, 0, []
                 if waiting[5] is started:
                     answered += 1
@@ -233,7 +233,7 @@ def _apply_run(
                 continue
         if row and (waiting is None or waiting[2] != row_kind):
             groups.append((started, answered))
-            figures.row_applied(row_kind, groups, row)
+            counters.row_applied(row_kind, groups, row)
             row, answered, groups = 0, 0, []
         member.note_applied(applied, term)
         if kind != normal:
@@ -242,22 +242,22 @@ def _apply_run(
                 position -= 1
                 break
             changes.apply_change(member, entry)
-            figures.looked = figures.stopwatch()
+            counters.looked = counters.stopwatch()
         elif not data:
             slices = _begin_term(member, entry)
             if slices is not None:
                 queue.entry, queue.slices, queue.waiter = entry, slices, None
                 queue.kind = 0
                 return position
-            figures.looked = figures.stopwatch()
+            counters.looked = counters.stopwatch()
         else:
             result = _execute(member, queue, entry, waiting, caller)
             if result is not None:
                 queue.entry, queue.slices, queue.waiter = entry, result[0], result[1]
                 if row:
                     groups.append((started, answered))
-                    figures.row_applied(row_kind, groups, row)
-                    queue.began = figures.looked
+                    counters.row_applied(row_kind, groups, row)
+                    queue.began = counters.looked
                 return position
             if queue.has_succeeded:
                 row += 1
@@ -274,7 +274,7 @@ def _apply_run(
             break
     if row:
         groups.append((started, answered))
-        figures.row_applied(row_kind, groups, row)
+        counters.row_applied(row_kind, groups, row)
     member.note_applied(applied, term)
     return position
 
@@ -337,8 +337,8 @@ def _execute(
 
     Without `waiting`, caller and waiter are those of the decoded entry.
     """
-    figures = member.figures
-    began = figures.looked
+    counters = member.counters
+    began = counters.looked
     if waiting is None:
         try:
             kind, number, body, caller = requests.decode(entry.data)
@@ -364,7 +364,7 @@ def _execute(
         queue.has_succeeded = result.__class__ is bytes
         queue.kind, queue.started = kind, started
         if not queue.has_succeeded:
-            figures.entry_applied(kind, result, began, started)
+            counters.entry_applied(kind, result, began, started)
         return None
     queue.kind, queue.began, queue.started = kind, began, started
     return result, waiter
@@ -385,7 +385,7 @@ def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
         while True:
             next(slices)
             if clock() >= deadline:
-                mark("entry applied over several turns")
+                reach("entry applied over several turns")
                 return False
     except StopIteration as end:
         result = end.value
@@ -399,7 +399,7 @@ def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
     if waiter is not None:
         member.answer(waiter, result)
     if queue.kind:
-        member.figures.entry_applied(queue.kind, result, queue.began, queue.started)
+        member.counters.entry_applied(queue.kind, result, queue.began, queue.started)
     member.note_applied(entry.index, entry.term)
     return True
 

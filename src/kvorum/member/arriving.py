@@ -18,13 +18,13 @@ from kvorum.member import requests
 from kvorum.member.execution import DECODERS
 from kvorum.member.foreign import describe_foreign
 from kvorum.member.terms import is_believed
-from kvorum.membership.cluster import ADDITIONS
-from kvorum.membership.documents import decode_context
-from kvorum.membership.versions import parse_version
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import APPEND_THREAD, APPLY_THREAD, NONE, Message, MessageType
 from kvorum.raft.wire import decode_conf_change
+from kvorum.state.membership.cluster import ADDITIONS
+from kvorum.state.membership.documents import decode_context
+from kvorum.state.membership.versions import parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,9 +14,9 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from kvorum.api.codec import compaction_request
+from kvorum.api.coverage import reach
 from kvorum.api.durations import seconds_text
 from kvorum.api.errors import COMPACTED, Status
-from kvorum.api.marks import mark
 from kvorum.member.callers import MEMBER
 from kvorum.member.lines import tell
 from kvorum.member.requests import COMPACTION
@@ -89,7 +89,7 @@ def _compact(member: Member, revision: int, mode: str, kept: Mapping[str, object
         message = f"failed auto {mode} compaction"
         tell(logger, "warn", message, revision=revision, **kept, error=answer.text)
         return False
-    mark("auto compaction")
+    reach("auto compaction")
     took = seconds_text(member.now - began_at)
     tell(logger, "info", f"completed auto {mode} compaction", revision=revision, **kept, took=took)
     return True

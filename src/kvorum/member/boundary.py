@@ -26,24 +26,22 @@ SENT_MAX: Final = 256
 TEXT_MAX: Final = 300
 FRAMES_MAX: Final = 4
 
-_DATA: Final = frozenset(
-    {"member", "mvcc", "lease", "auth", "membership", "wal", "snap", "backend", "files", "raft"}
-)
+_DATA: Final = frozenset({"member", "state", "storage", "raft"})
 _WORDS_ONLY: Final = frozenset(
     {
-        "kvorum.auth.jwt_keys",
-        "kvorum.auth.jwt_tokens",
-        "kvorum.auth.options",
-        "kvorum.auth.passwords",
-        "kvorum.auth.tokens",
+        "kvorum.state.auth.jwt_keys",
+        "kvorum.state.auth.jwt_tokens",
+        "kvorum.state.auth.options",
+        "kvorum.state.auth.passwords",
+        "kvorum.state.auth.tokens",
         "kvorum.member.boundary",
         "kvorum.member.identities",
         "kvorum.member.questions",
         "kvorum.member.stepping",
-        "kvorum.membership.documents",
-        "kvorum.membership.identity",
-        "kvorum.membership.urls",
-        "kvorum.membership.versions",
+        "kvorum.state.membership.documents",
+        "kvorum.state.membership.identity",
+        "kvorum.state.membership.urls",
+        "kvorum.state.membership.versions",
         "kvorum.raft.wire",
     }
 )

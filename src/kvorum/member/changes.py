@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvorum.member import lines
-from kvorum.membership.documents import encode_conf_state
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.wire import decode_conf_change
+from kvorum.state.membership.documents import encode_conf_state
 
 if TYPE_CHECKING:
     from kvorum.api.errors import Status

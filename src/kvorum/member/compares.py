@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kvorum.api import requests as api
 from kvorum.api.requests import Txn
-from kvorum.lease.sorting import sorted_in_slices
-from kvorum.mvcc.index import range_end
-from kvorum.mvcc.keyvalue import fields_of, lease_of, value_of
-from kvorum.mvcc.ranges import ITEM_BYTES, portions_of_rows
-from kvorum.mvcc.slices import BYTES_PER_SLICE, Meter, Slices
+from kvorum.state.lease.sorting import sorted_in_slices
+from kvorum.state.mvcc.index import range_end
+from kvorum.state.mvcc.keyvalue import fields_of, lease_of, value_of
+from kvorum.state.mvcc.ranges import ITEM_BYTES, portions_of_rows
+from kvorum.state.mvcc.slices import BYTES_PER_SLICE, Meter, Slices
 
 if TYPE_CHECKING:
     from kvorum.api.requests import Compare
-    from kvorum.mvcc.store import Store
+    from kvorum.state.mvcc.store import Store
 
 _OF_ROWS: Final = (api.VALUE, api.LEASE)
 """The targets that need the stored row; the index has the others."""

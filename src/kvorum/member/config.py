@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kvorum.auth.tokens import Tokens
-from kvorum.backend.environment import Environments
-from kvorum.files import Files
 from kvorum.raft.logger import Logger
-from kvorum.wal import SEGMENT_BYTES
-from kvorum.wal.skimming import Skim
+from kvorum.state.auth.tokens import Tokens
+from kvorum.storage.backend.environment import Environments
+from kvorum.storage.files import Files
+from kvorum.storage.wal import SEGMENT_BYTES
+from kvorum.storage.wal.skimming import Skim
 
 MEBIBYTE = 1 << 20
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.parts import Part
     from kvorum.member.waits import Steps
-    from kvorum.mvcc.hashes import HashKV
+    from kvorum.state.mvcc.hashes import HashKV
 
 ATTEMPTS_MAX = 3
 """How often a peer may lack a comparable hash before the leader stops asking it about a

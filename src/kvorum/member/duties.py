@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvorum.api.codec import cluster_version_request
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
-from kvorum.files import Purge
 from kvorum.member import leases, lines, requests, timeouts
 from kvorum.member.callers import MEMBER
 from kvorum.member.config import MemberConfig
-from kvorum.member.jobs import Job, Place, Work
+from kvorum.member.jobs import ExecutorKind, Job, Work
 from kvorum.member.waits import Signal
-from kvorum.membership.versions import decide_cluster_version
-from kvorum.snap import ReleaseDatabases
+from kvorum.state.membership.versions import decide_cluster_version
+from kvorum.storage.files import Purge
+from kvorum.storage.snap import ReleaseDatabases
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
-    from kvorum.mvcc.compaction import Compactor
-    from kvorum.mvcc.hashes import HashRows
+    from kvorum.state.mvcc.compaction import Compactor
+    from kvorum.state.mvcc.hashes import HashRows
 
 Step = Callable[["Member", float], None]
 
@@ -53,16 +53,16 @@ def _compaction_due(member: Member) -> float:
 
 def _compact(member: Member, now: float) -> None:
     """Continue the pending compaction by some steps, then pause."""
-    figures = member.figures
-    began = figures.stopwatch()
+    counters = member.counters
+    began = counters.stopwatch()
     member.compaction_resumes = now + member.config.compaction_pause_seconds
     if _compact_some(member):
-        figures.compaction_paused(began)
+        counters.compaction_paused(began)
 
 
 def _compact_some(member: Member) -> bool:
     """Take steps of a compaction; return whether it took any."""
-    compaction, figures = member.store.compaction, member.figures
+    compaction, counters = member.store.compaction, member.counters
     has_worked = False
     for _ in range(max(1, member.config.compaction_batch // ROWS_PER_STEP)):
         if member.store.is_writing or member.backend.is_full or not compaction.is_runnable:
@@ -75,11 +75,11 @@ def _compact_some(member: Member) -> bool:
         if not compaction.has_begun:
             compaction.began_at, compaction.removed_before = member.now, compaction.removed
         finished, is_index = compaction.finished_revision, compaction.is_at_index
-        began = figures.stopwatch()
+        began = counters.stopwatch()
         work = compaction.step()
-        figures.compaction_stepped(began, is_index=is_index)
+        counters.compaction_stepped(began, is_index=is_index)
         if compaction.finished_revision != finished:
-            figures.compaction_ended(member.unix_seconds())
+            counters.compaction_ended(member.unix_seconds())
             removed = compaction.removed - compaction.removed_before
             lines.finished_compaction(member, compaction.began_at, removed)
             member.procedures.signal(Signal.COMPACTED)
@@ -91,7 +91,7 @@ def _compact_some(member: Member) -> bool:
 
 def _hash_job(compaction: Compactor, work: HashRows, *, is_short: bool) -> Job:
     return Job(
-        Place.HELPER,
+        ExecutorKind.HELPER,
         work,
         lambda value: compaction.hashed(work, value),
         lambda _: compaction.hashed(work, None),
@@ -111,7 +111,7 @@ def _purge(member: Member, _now: float) -> None:
         # A `.snap` file without its record is worthless: it must not displace the one before.
         works.append(Purge(member.snap_directory, ".snap", config.snapshots_kept))
     for work in works:
-        member.out.jobs.append(Job(Place.LOG, work, member.purged))
+        member.out.jobs.append(Job(ExecutorKind.LOG, work, member.purged))
 
 
 def _check_readers(member: Member, _now: float) -> None:

@@ -30,12 +30,12 @@ from kvorum.api.pb.membershippb import (
     ClusterVersionSetRequest,
     DowngradeInfoSetRequest,
 )
-from kvorum.backend.quota import LEASE_GRANT_BYTES, PUT_BYTES
 from kvorum.member import administration, lines, permissions, requests, transactions
 from kvorum.member.ranges import range_response
-from kvorum.membership.cluster import MembershipError
-from kvorum.membership.versions import parse_version
-from kvorum.mvcc.slices import Meter, begun
+from kvorum.state.membership.cluster import MembershipError
+from kvorum.state.membership.versions import parse_version
+from kvorum.state.mvcc.slices import Meter, begun
+from kvorum.storage.backend.quota import LEASE_GRANT_BYTES, PUT_BYTES
 
 if TYPE_CHECKING:
     from kvorum.api.errors import Status

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvorum.member import snapshots
-from kvorum.member.jobs import Job, Place
+from kvorum.member.jobs import ExecutorKind, Job
 from kvorum.member.waits import Signal
 
 if TYPE_CHECKING:
-    from kvorum.backend import Backend, Environment
-    from kvorum.backend.flush import Staged
     from kvorum.member.member import Member
+    from kvorum.storage.backend import Backend, Environment
+    from kvorum.storage.backend.flush import Staged
 
 UNNOTED_ENTRIES_MAX = 1000
 """After more entries without an effect than this, a flush stores the applied index."""
@@ -52,7 +52,7 @@ def flush(member: Member, now: float) -> None:
     # Stage a large batch, as one long entry makes, beside the loop: that is slower, but peers take
     # a member that pauses for half a second for dead. Removing a large file takes as long.
     is_awaited = work.batch.writes <= AWAITED_WRITES_MAX and not backend.is_removing
-    member.out.jobs.append(Job(Place.FLUSHER, work, done, is_awaited=is_awaited))
+    member.out.jobs.append(Job(ExecutorKind.FLUSHER, work, done, is_awaited=is_awaited))
 
 
 def due_at(member: Member) -> float | None:
@@ -78,7 +78,7 @@ def _may_seal(member: Member) -> bool:
 
 def _staged(member: Member, staged: Staged) -> None:
     work = member.backend.staged(staged)
-    member.out.jobs.append(Job(Place.FLUSHER, work, lambda done: _committed(member, done)))
+    member.out.jobs.append(Job(ExecutorKind.FLUSHER, work, lambda done: _committed(member, done)))
 
 
 def _committed(member: Member, environment: Environment) -> None:
@@ -86,7 +86,7 @@ def _committed(member: Member, environment: Environment) -> None:
     removal = backend.committed(environment)
     if removal is not None:
         backend.is_removing = True
-        member.out.jobs.append(Job(Place.FLUSHER, removal, lambda _: _removed(backend)))
+        member.out.jobs.append(Job(ExecutorKind.FLUSHER, removal, lambda _: _removed(backend)))
         member.procedures.signal(Signal.DEFRAGMENTED)
     member.measure_room()
     member.procedures.flushed(member.backend.durable_index)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvorum.member.errors import StartRefused
-from kvorum.membership.documents import decode_context, encode_promotion
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.wire import decode_conf_change, encode_conf_change
+from kvorum.state.membership.documents import decode_context, encode_promotion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

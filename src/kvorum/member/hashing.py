@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from google_crc32c import value as crc32c
 
-from kvorum.backend.buckets import KEY
-from kvorum.member.jobs import Place
+from kvorum.member.jobs import ExecutorKind
 from kvorum.member.parts import done
 from kvorum.member.waits import FlushedTo, Signal, Signalled
-from kvorum.mvcc.hashes import HashKV
-from kvorum.mvcc.history import bound
+from kvorum.state.mvcc.hashes import HashKV
+from kvorum.state.mvcc.history import bound
+from kvorum.storage.backend.buckets import KEY
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.parts import Part
-    from kvorum.mvcc.hashes import HashRows
-    from kvorum.mvcc.store import Store
+    from kvorum.state.mvcc.hashes import HashRows
+    from kvorum.state.mvcc.store import Store
 
 _HASH_OF_NOTHING = crc32c(KEY)
 
@@ -62,7 +62,9 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
         if isinstance(asked, HashKV):
             return Hashed(asked, current)
         member.is_hashing = True
-        value: int = yield from done(Place.HELPER, asked, partial(_ended, member, store, asked))
+        value: int = yield from done(
+            ExecutorKind.HELPER, asked, partial(_ended, member, store, asked)
+        )
         # After a snapshot's installation it is unknown which database the helper has read.
         if member.store is store:
             return Hashed(HashKV(value, asked.revision, asked.compact_revision), current)

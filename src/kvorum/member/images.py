@@ -9,18 +9,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvorum.backend import open_view
-from kvorum.backend.bbolt import ImageError, open_image, write_image
-from kvorum.backend.buckets import CONF_STATE, META
-from kvorum.backend.copies import Copying, check_received, is_copy
-from kvorum.backend.environment import Environments
-from kvorum.backend.images import image_rows, sealed_content
-from kvorum.backend.transfer import adopt, dump_image, install_sealed
-from kvorum.backend.view import View
-from kvorum.files import Files, Opening
-from kvorum.membership.v2_store import MEMBERSHIP_BUCKETS
-from kvorum.mvcc.restore import Noted, note_slices
-from kvorum.mvcc.slices import Slices
+from kvorum.state.membership.v2_store import MEMBERSHIP_BUCKETS
+from kvorum.state.mvcc.restore import Noted, note_slices
+from kvorum.state.mvcc.slices import Slices
+from kvorum.storage.backend import open_view
+from kvorum.storage.backend.bbolt import ImageError, open_image, write_image
+from kvorum.storage.backend.buckets import CONF_STATE, META
+from kvorum.storage.backend.copies import Copying, check_received, is_copy
+from kvorum.storage.backend.environment import Environments
+from kvorum.storage.backend.images import image_rows, sealed_content
+from kvorum.storage.backend.transfer import adopt, dump_image, install_sealed
+from kvorum.storage.backend.view import View
+from kvorum.storage.files import Files, Opening
 
 
 class Digest(Protocol):

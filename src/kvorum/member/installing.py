@@ -16,26 +16,26 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
+from kvorum.api.coverage import reach
 from kvorum.api.errors import TIMEOUT
-from kvorum.api.marks import mark
-from kvorum.backend.copies import is_copy
 from kvorum.member import flushing, lines, requests, snapshots
 from kvorum.member.callers import MEMBER
 from kvorum.member.images import InstallImage, RemoveImage, note_image
-from kvorum.member.jobs import Barrier, Job, Nothing, Place, Work, ignore
+from kvorum.member.jobs import Barrier, ExecutorKind, Job, Nothing, Work, ignore
 from kvorum.member.publishing import UNSEEN
 from kvorum.member.state import State, open_database, read_again
-from kvorum.snap import WriteSnap, database_path
+from kvorum.storage.backend.copies import is_copy
+from kvorum.storage.snap import WriteSnap, database_path
 
 if TYPE_CHECKING:
-    from kvorum.auth.store import AuthStore
-    from kvorum.auth.tokens import Tokens
-    from kvorum.lease.lessor import Lessor
     from kvorum.member.member import Member
     from kvorum.member.waits import Steps
-    from kvorum.mvcc.restore import Noted
-    from kvorum.mvcc.store import Store
     from kvorum.raft.messages import ConfState, Message
+    from kvorum.state.auth.store import AuthStore
+    from kvorum.state.auth.tokens import Tokens
+    from kvorum.state.lease.lessor import Lessor
+    from kvorum.state.mvcc.restore import Noted
+    from kvorum.state.mvcc.store import Store
 
 
 class Completion:
@@ -102,18 +102,18 @@ def _install(member: Member, received: Message) -> InstallSteps:
     _give_up_state(member)
 
     while member.backend.is_flushing:
-        yield _begun(member, Place.FLUSHER, Nothing())
+        yield _begun(member, ExecutorKind.FLUSHER, Nothing())
     member.backend.close()
     # Let the flusher finish its remaining jobs on the old files first.
-    yield _begun(member, Place.FLUSHER, Nothing())
+    yield _begun(member, ExecutorKind.FLUSHER, Nothing())
     work = InstallImage(image, member.backend_directory, config.quota_bytes, is_checked=True)
     noted: Noted | None = None
     if is_copy(member.seams.files, image):
         # Drain the helper first: a running defragmentation uses the same file number.
-        yield _begun(member, Place.HELPER, Barrier())
-        yield _begun(member, Place.FLUSHER, work)
+        yield _begun(member, ExecutorKind.HELPER, Barrier())
+        yield _begun(member, ExecutorKind.FLUSHER, work)
     else:
-        loaded = _begun(member, Place.HELPER, work)
+        loaded = _begun(member, ExecutorKind.HELPER, work)
         noted = yield from note_image(member.seams.files, member.seams.environments, image)
         yield loaded
     loaded_backend = open_database(config, member.seams)
@@ -129,18 +129,18 @@ def _install(member: Member, received: Message) -> InstallSteps:
     member.start(None, MEMBER, _forget(member.store, member.lessor))
     _use_state(member, state, snapshot.conf_state)
     lines.recovered_members(member)
-    mark("snapshot installed")
+    reach("snapshot installed")
     snapshots.installed(member, index)
     writer.finish_received()
     writer.release_to(index)
     # The next start removes a leftover file.
-    member.out.jobs.append(Job(Place.LOG, RemoveImage(image), on_failure=ignore))
+    member.out.jobs.append(Job(ExecutorKind.LOG, RemoveImage(image), on_failure=ignore))
     member.logger.info(f"installed the snapshot at index {index}")
     if member.is_closing:
         flushing.close_when_flushed(member)
 
 
-def _begun(member: Member, place: Place, work: Work) -> Completion:
+def _begun(member: Member, place: ExecutorKind, work: Work) -> Completion:
     """Submit a job; return its completion."""
     completion = Completion()
     member.out.jobs.append(Job(place, work, completion.come))
@@ -190,7 +190,7 @@ def _end_tokens(tokens: Tokens, before: AuthStore, now: AuthStore) -> None:
     authentication disabled and enabled again.
     """
     if now.revision != before.revision:
-        mark("tokens ended by a snapshot")
+        reach("tokens ended by a snapshot")
         tokens.forget_all()
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from kvorum.backend.environment import Environments
-from kvorum.files import Files
+from kvorum.storage.backend.environment import Environments
+from kvorum.storage.files import Files
 
 
-class Place(Enum):
+class ExecutorKind(Enum):
     """Where a job runs."""
 
     LOG = "log"
@@ -39,7 +39,12 @@ class JobLostError(Exception):
 Work = Any
 """The work of a job: `run(files)` for the log and the pool, else `run(files, environments)`."""
 
-_WITH_ENVIRONMENTS = (Place.FLUSHER, Place.HELPER, Place.PASSWORDS, Place.PASSWORDS_IDLE)
+_WITH_ENVIRONMENTS = (
+    ExecutorKind.FLUSHER,
+    ExecutorKind.HELPER,
+    ExecutorKind.PASSWORDS,
+    ExecutorKind.PASSWORDS_IDLE,
+)
 
 Done = Callable[[Any], None]
 Failed = Callable[[Exception], None]
@@ -75,7 +80,7 @@ class Job:
 
     def __init__(
         self,
-        place: Place,
+        place: ExecutorKind,
         work: Work,
         done: Done = ignore,
         on_failure: Failed | None = None,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvorum.api.codec import lease_keep_alive_request, lease_revoke_request
+from kvorum.api.coverage import reach
 from kvorum.api.errors import (
     AUTH_OLD_REVISION,
     LEASE_NOT_FOUND,
@@ -23,13 +24,11 @@ from kvorum.api.errors import (
     Code,
     Status,
 )
-from kvorum.api.marks import mark
 from kvorum.api.pb.etcdserverpb import (
     LeaseCheckpoint,
     LeaseCheckpointRequest,
     LeaseKeepAliveResponse,
 )
-from kvorum.lease.lessor import NotRenewed
 from kvorum.member import permissions, requests
 from kvorum.member.callers import MEMBER
 from kvorum.member.identities import current
@@ -43,7 +42,8 @@ from kvorum.member.waits import (
     Steps,
     Until,
 )
-from kvorum.mvcc.slices import Meter
+from kvorum.state.lease.lessor import NotRenewed
+from kvorum.state.mvcc.slices import Meter
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -111,7 +111,7 @@ def _revoke_expired(member: Member) -> Steps:
             )
             asked.append((requests.LEASE_CHECKPOINT, request.SerializeToString()))
         if member.propose_as_leader(term, asked):
-            member.figures.leases_expired += expired
+            member.counters.leases_expired += expired
             member.lessor.checkpoints_proposed(due)
         return None
     finally:
@@ -221,13 +221,13 @@ def renew_here(
                 return refusal
         renewed = _renew(member, lease_id)
         if renewed is NotRenewed.CHECKPOINTED:
-            mark("lease checkpoint cleared")
+            reach("lease checkpoint cleared")
             cleared = LeaseCheckpointRequest(checkpoints=[LeaseCheckpoint(ID=lease_id)])
             answer = yield Propose(requests.LEASE_CHECKPOINT, cleared.SerializeToString())
             if isinstance(answer, Status):
                 return answer
         elif renewed is NotRenewed.EXPIRED:
-            mark("lease renewed too late")
+            reach("lease renewed too late")
             # An expired lease stays expired: wait for its revocation or another leader.
             while lease_id in member.lessor and member.is_leader:
                 yield Until(member.now + RETRY_SECONDS)

@@ -15,12 +15,12 @@ from kvorum.raft.changes import ChangeType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvorum.member.alarms import Alarm
+    from kvorum.member.alarms import MemberAlarm
     from kvorum.member.member import Member
-    from kvorum.membership.documents import Member as Peer
-    from kvorum.membership.versions import Version
     from kvorum.raft.changes import ConfChange
     from kvorum.raft.logger import Logger
+    from kvorum.state.membership.documents import MemberDocument as Peer
+    from kvorum.state.membership.versions import Version
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
@@ -162,7 +162,7 @@ def quota_exceeded(member: Member, quota_bytes: int) -> None:
     )
 
 
-def alarms_changed(member: Member, message: str, alarms: Sequence[Alarm]) -> None:
+def alarms_changed(member: Member, message: str, alarms: Sequence[MemberAlarm]) -> None:
     """Log alarms that were raised or disarmed."""
     for alarm in alarms:
         tell(

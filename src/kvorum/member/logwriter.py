@@ -12,14 +12,14 @@ before it is durable, and writes nothing after it until `finish_received`.
 from collections import deque
 from contextlib import suppress
 
-from kvorum.member.jobs import Done, Failed, Job, Nothing, Place, Work, ignore
+from kvorum.member.jobs import Done, ExecutorKind, Failed, Job, Nothing, Work, ignore
 from kvorum.member.outbox import Outbox
 from kvorum.raft.entries import Entry
 from kvorum.raft.errors import PeerNotFoundError
 from kvorum.raft.messages import ConfState, HardState, Message, MessageType
 from kvorum.raft.rawnode import RawNode
 from kvorum.raft.storage import MemoryStorage
-from kvorum.wal import Log
+from kvorum.storage.wal import Log
 
 BATCHES_ON_THEIR_WAY_MAX = 2
 BATCH_BYTES_MAX = 4 << 20
@@ -67,7 +67,7 @@ class LogWriter:
     def submit(self, work: Work, done: Done = ignore, on_failure: Failed | None = None) -> None:
         """Submit work for the log's place; after `close`, which ends its files, drop the work."""
         if not self._is_closed:
-            self._out.jobs.append(Job(Place.LOG, work, done, on_failure))
+            self._out.jobs.append(Job(ExecutorKind.LOG, work, done, on_failure))
 
     def write(self) -> None:
         """Turn waiting writes into jobs, as far as batches and snapshots allow."""

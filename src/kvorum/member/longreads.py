@@ -11,16 +11,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kvorum.api.coverage import reach
 from kvorum.api.errors import StatusError
-from kvorum.api.marks import mark
 from kvorum.member.procedures import Procedure
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.reads import Read
     from kvorum.member.results import Slices
-    from kvorum.mvcc.ranges import RangeResult
-    from kvorum.mvcc.slices import Slices as StoreSlices
+    from kvorum.state.mvcc.ranges import RangeResult
+    from kvorum.state.mvcc.slices import Slices as StoreSlices
 
     Work = Slices | StoreSlices[RangeResult]
     LongRead = tuple[Read, Work, float]
@@ -54,8 +54,8 @@ class LongReads:
 
     def run(self, member: Member, deadline: float) -> None:
         """Continue the running reads in rotation, until about the deadline."""
-        running, clock, figures = self._running, member.clock, member.figures
-        stopwatch = figures.stopwatch
+        running, clock, counters = self._running, member.clock, member.counters
+        stopwatch = counters.stopwatch
         while True:
             if self._waiting and len(running) < RUNNING_MAX:
                 self._begin()
@@ -70,16 +70,16 @@ class LongReads:
             try:
                 next(work)
             except StopIteration as end:
-                figures.read(read, end.value, seconds + stopwatch() - began)
+                counters.read(read, end.value, seconds + stopwatch() - began)
                 member.answer(waiter, end.value)
             except StatusError as error:
-                figures.read(read, error.status, seconds + stopwatch() - began)
+                counters.read(read, error.status, seconds + stopwatch() - began)
                 member.answer(waiter, error.status)
             else:
                 running.append((read, work, seconds + stopwatch() - began))
             if clock() >= deadline:
                 if running:
-                    mark("read served over several turns")
+                    reach("read served over several turns")
                 return
 
     def _begin(self) -> None:

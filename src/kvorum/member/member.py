@@ -17,6 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kvorum.api.codec import HeaderEncoder, alarm_request
+from kvorum.api.coverage import reach
 from kvorum.api.errors import (
     NO_SPACE,
     PROPOSAL_DROPPED,
@@ -24,9 +25,6 @@ from kvorum.api.errors import (
     REQUEST_TOO_MANY_REQUESTS,
     Status,
 )
-from kvorum.api.marks import mark
-from kvorum.auth.store import ROOT
-from kvorum.backend.quota import effective_quota
 from kvorum.member import flushing, lines, requests, snapshots, stepping
 from kvorum.member.alarms import AlarmType
 from kvorum.member.apply import ApplyQueue, apply_entries
@@ -34,13 +32,13 @@ from kvorum.member.arriving import is_acceptable
 from kvorum.member.boundary import Boundary
 from kvorum.member.callers import MEMBER, Caller, Front
 from kvorum.member.corruption import Checks
+from kvorum.member.counters import READ_TXN, MemberCounters
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import ALARM_ACTIVATE, DECODERS
-from kvorum.member.figures import READ_TXN, MemberFigures
 from kvorum.member.identities import current
 from kvorum.member.installing import Installation
-from kvorum.member.jobs import Done, Failed, Job, Place, Work
+from kvorum.member.jobs import Done, ExecutorKind, Failed, Job, Work
 from kvorum.member.logwriter import LogWriter
 from kvorum.member.longreads import LongReads
 from kvorum.member.outbox import Outbox, SnapshotTransfer
@@ -50,32 +48,34 @@ from kvorum.member.ranges import range_response
 from kvorum.member.reads import Execute, Read, Reads
 from kvorum.member.requests import RequestIds
 from kvorum.member.serving import begin_reads
-from kvorum.member.snapshots import Snapshots
+from kvorum.member.snapshots import SnapshotState
 from kvorum.member.succession import Succession
 from kvorum.member.transactions import read_txn
 from kvorum.member.waits import Answer, Signal, Steps
-from kvorum.membership.versions import Version, parse_version
 from kvorum.raft.errors import ProposalDroppedError, RaftError
 from kvorum.raft.messages import APPEND_THREAD, APPLY_THREAD, NONE, Message, MessageType
 from kvorum.raft.states import Role, SoftState
+from kvorum.state.auth.store import ROOT
+from kvorum.state.membership.versions import Version, parse_version
+from kvorum.storage.backend.quota import effective_quota
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvorum.auth.store import AuthStore
-    from kvorum.backend import Backend
-    from kvorum.lease.lessor import Lessor
     from kvorum.member.alarms import Alarms
     from kvorum.member.config import MemberConfig, Seams
     from kvorum.member.state import State
-    from kvorum.membership.cluster import Cluster
-    from kvorum.mvcc.store import Store
-    from kvorum.mvcc.watch.hub import WatchHub
     from kvorum.raft.changes import ConfChange
     from kvorum.raft.messages import ConfState
     from kvorum.raft.rawnode import RawNode
     from kvorum.raft.storage import MemoryStorage
-    from kvorum.wal import Log
+    from kvorum.state.auth.store import AuthStore
+    from kvorum.state.lease.lessor import Lessor
+    from kvorum.state.membership.cluster import Membership
+    from kvorum.state.mvcc.store import Store
+    from kvorum.state.mvcc.watch.hub import WatchHub
+    from kvorum.storage.backend import Backend
+    from kvorum.storage.wal import Log
 
 _PAUSED_TICKS: Final = 3
 _PLAIN_PUT_ROOM: Final = 64 << 20
@@ -89,7 +89,7 @@ class Member:
     backend: Backend
     store: Store
     lessor: Lessor
-    cluster: Cluster
+    cluster: Membership
     alarms: Alarms
     auth: AuthStore
 
@@ -113,8 +113,8 @@ class Member:
         self.storage = storage
         self.out = Outbox()
         self.boundary = Boundary(seams.logger, seams.clock)
-        self.figures = MemberFigures(seams.stopwatch)
-        self.figures.kinds = {range_response: requests.RANGE, read_txn: READ_TXN}
+        self.counters = MemberCounters(seams.stopwatch)
+        self.counters.kinds = {range_response: requests.RANGE, read_txn: READ_TXN}
         # The stopwatch at the start of the turn: one float that all requests of the turn share.
         self.started: object = seams.stopwatch()
         self.header: HeaderEncoder = state.header
@@ -127,7 +127,7 @@ class Member:
         self.proposals = Proposals()
         self.reads = Reads(self.ids.next_id, seams.boot_clock)
         self.procedures = Procedures()
-        self.snapshots = Snapshots(snapshot_index, config.snapshot_entries)
+        self.snapshots = SnapshotState(snapshot_index, config.snapshot_entries)
         self.corruption = Checks(
             seams.clock(), config.corrupt_check_seconds, config.compact_hash_check_seconds
         )
@@ -222,12 +222,12 @@ class Member:
         self._check()
         pause = _PAUSED_TICKS * self.config.heartbeat_seconds
         if now - self._last_tick > pause and self.lessor.next_deadline <= now:
-            mark("leader paused past lease")
+            reach("leader paused past lease")
         self._last_tick = self.now = now
         self._schedule.has_ticked = True
         try:
             self.node.tick()
-            self.out.knock_at = self.succession.doubt(self)
+            self.out.probe_target = self.succession.doubt(self)
         except Exception as error:
             self._stop(error)
 
@@ -316,7 +316,7 @@ class Member:
 
     def submit(self, work: Work, done: Done, failed: Failed) -> None:
         """Submit the transport's work to the pool."""
-        self.out.jobs.append(Job(Place.POOL, work, done, failed))
+        self.out.jobs.append(Job(ExecutorKind.POOL, work, done, failed))
 
     # Inputs: requests.
 
@@ -339,7 +339,7 @@ class Member:
                 return
         payload, encoded_id = self.ids.encode(kind, body, caller)
         if len(payload) > self._request_bytes_max:
-            self.figures.requested(kind, True, 0.0)  # etcd counts it as a success
+            self.counters.requested(kind, True, 0.0)  # etcd counts it as a success
             self.answer(waiter, REQUEST_TOO_LARGE)
             return
         if decoded is None:
@@ -463,7 +463,7 @@ class Member:
         expire too early, by the time since that turn.
         """
         if now != self.now:
-            self.started = self.figures.stopwatch()
+            self.started = self.counters.stopwatch()
         self.now = self.hub.now = now
 
     def turn(self, now: float, deadline: float) -> bool:
@@ -581,7 +581,7 @@ class Member:
         """Hand raft the membership changes, and the proposals if this turn may propose."""
         if self._may_propose and self.proposals.is_waiting:
             for pending in self.proposals.submit(self.node, now):
-                self.figures.failed(pending[2], pending[5])
+                self.counters.failed(pending[2], pending[5])
                 self.answer(pending[0], PROPOSAL_DROPPED)
         while self._changes_waiting and self.node.raft.lead != NONE:
             change = self._changes_waiting.popleft()

@@ -49,7 +49,7 @@ class Question(NamedTuple):
 class Outbox:
     """Replies and stream messages by call, messages and requests to peers, and jobs."""
 
-    __slots__ = ("jobs", "knock_at", "messages", "questions", "replies", "sends", "snapshots")
+    __slots__ = ("jobs", "messages", "probe_target", "questions", "replies", "sends", "snapshots")
 
     def __init__(self) -> None:
         self.replies: list[Reply] = []
@@ -57,7 +57,7 @@ class Outbox:
         self.messages: list[Message] = []
         self.snapshots: list[SnapshotTransfer] = []
         self.questions: list[Question] = []
-        self.knock_at = NONE
+        self.probe_target = NONE
         """The peer whose host the transport should probe; see `Succession`."""
         self.jobs: list[Job] = []
 

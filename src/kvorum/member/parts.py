@@ -6,15 +6,15 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from kvorum.api.errors import Code, Status, StatusError
-from kvorum.backend.errors import BackendError, CorruptionError
-from kvorum.member.jobs import JobLostError, Place, Work
+from kvorum.member.jobs import ExecutorKind, JobLostError, Work
 from kvorum.member.waits import RunJob, Wait
+from kvorum.storage.backend.errors import BackendError, CorruptionError
 
 Value = TypeVar("Value")
 Part = Generator[Wait | None, Any, Value]
 
 
-def done(place: Place, work: Work, ended: Callable[[], None] | None = None) -> Part[Any]:
+def done(place: ExecutorKind, work: Work, ended: Callable[[], None] | None = None) -> Part[Any]:
     """Run a job for a call; raises StatusError if it fails.
 
     A failure ends only the call, except that corruption found by the job stops the member.

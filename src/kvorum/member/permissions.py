@@ -18,8 +18,8 @@ from kvorum.api.errors import AUTH_OLD_REVISION, USER_EMPTY, Status
 from kvorum.api.requests import DeleteRange, Put, Range, Txn
 from kvorum.member.identities import current
 from kvorum.member.outbox import Result
-from kvorum.mvcc import slices as limits
-from kvorum.mvcc.slices import Meter, begun
+from kvorum.state.mvcc import slices as limits
+from kvorum.state.mvcc.slices import Meter, begun
 
 if TYPE_CHECKING:
     from kvorum.api.requests import Operation

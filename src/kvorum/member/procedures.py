@@ -20,19 +20,19 @@ from kvorum.member.waits import Answer, Signal, Steps
 Woken = tuple["Procedure", object]
 
 
-class Stream(Protocol):
+class WatchedStream(Protocol):
     """The part of a watch stream that procedures use."""
 
     def close(self) -> None:
         """Cancel the watch."""
 
 
-class Watch:
+class ProcedureWatch:
     """A watch that wakes a procedure."""
 
     __slots__ = ("call", "is_created", "procedure", "stream", "ticket")
 
-    def __init__(self, call: int, stream: Stream, procedure: "Procedure") -> None:
+    def __init__(self, call: int, stream: WatchedStream, procedure: "Procedure") -> None:
         self.call = call
         self.stream = stream
         self.procedure = procedure
@@ -94,7 +94,7 @@ class Procedures:
         self._for_leader: list[tuple[Procedure, int]] = []
         self._asked: dict[int, tuple[Procedure, int]] = {}
         self._held: dict[int, Procedure] = {}
-        self._watches: dict[int, Watch] = {}
+        self._watches: dict[int, ProcedureWatch] = {}
         self._watches_opened = 0
 
     def start(self, call: int | None, caller: Caller, steps: Steps) -> None:
@@ -197,10 +197,10 @@ class Procedures:
         self._watches_opened += 1
         return -self._watches_opened
 
-    def wait_watched(self, procedure: Procedure, call: int, stream: Stream) -> None:
+    def wait_watched(self, procedure: Procedure, call: int, stream: WatchedStream) -> None:
         """Wake the procedure at its watch's first response after the creation."""
         procedure.watch = call
-        self._watches[call] = Watch(call, stream, procedure)
+        self._watches[call] = ProcedureWatch(call, stream, procedure)
 
     def _end_watch(self, call: int) -> None:
         watch = self._watches.pop(call, None)

@@ -13,8 +13,8 @@ from kvorum.api.errors import (
 )
 from kvorum.member.leases import applied_in_time
 from kvorum.member.waits import ProposeChange
-from kvorum.membership import documents, reconfiguration
 from kvorum.raft.changes import ChangeType, ConfChange
+from kvorum.state.membership import documents, reconfiguration
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
@@ -25,7 +25,7 @@ def promote_here(member: Member, learner: int) -> Part[Status | None]:
     """Promote a learner as the leader; None on success, NOT_LEADER if another member has to."""
     status = yield from _promote(member, learner)
     if status != NOT_LEADER:
-        member.figures.count_promotion(status)
+        member.counters.count_promotion(status)
     return status
 
 

@@ -26,7 +26,7 @@ Pending = tuple["Waiter", "Caller", int, Any, bytes, object]
 the turn's start by the stopwatch: one float object that all requests of a turn share."""
 
 
-class Batch:
+class ProposalBatch:
     """The proposals of one turn."""
 
     __slots__ = ("ids", "is_taken", "payloads", "started")
@@ -50,8 +50,8 @@ class Proposals:
         self.payloads: list[bytes] = []
         self.ids: list[bytes] = []
         # Every batch that may have waiters, oldest first.
-        self._batches: deque[Batch] = deque()
-        self._untaken: deque[Batch] = deque()
+        self._batches: deque[ProposalBatch] = deque()
+        self._untaken: deque[ProposalBatch] = deque()
 
     @property
     def is_waiting(self) -> bool:
@@ -72,7 +72,7 @@ class Proposals:
         Without a leader raft drops none: the proposals wait for a leader or their timeout.
         """
         if self.payloads:
-            batch = Batch(now, self.payloads, self.ids)
+            batch = ProposalBatch(now, self.payloads, self.ids)
             self.payloads, self.ids = [], []
             self._batches.append(batch)
             self._untaken.append(batch)
@@ -89,7 +89,7 @@ class Proposals:
             batch.payloads = []
         return refused
 
-    def expire(self, started_before: float) -> list[tuple[Batch, list[Pending]]]:
+    def expire(self, started_before: float) -> list[tuple[ProposalBatch, list[Pending]]]:
         """Abandon batches that started before a moment; return their unanswered proposals."""
         expired = []
         batches = self._batches
@@ -107,9 +107,9 @@ class Proposals:
         ids = [encoded for encoded, waiting in pending.items() if waiting[2] == kind]
         return [pending.pop(encoded)[0] for encoded in ids]
 
-    def _is_done(self, batch: Batch) -> bool:
+    def _is_done(self, batch: ProposalBatch) -> bool:
         return self.pending.keys().isdisjoint(batch.ids)
 
-    def _forget(self, batch: Batch) -> list[Pending]:
+    def _forget(self, batch: ProposalBatch) -> list[Pending]:
         pending = self.pending
         return [pending.pop(encoded) for encoded in batch.ids if encoded in pending]

@@ -26,8 +26,8 @@ from kvorum.member import leases
 from kvorum.member.hashing import Hashed, hash_kv
 from kvorum.member.promotion import promote_here
 from kvorum.member.waits import AppliedTo, ReadIndex
-from kvorum.membership.documents import decode_members, encode_members
-from kvorum.mvcc.hashes import HashKV
+from kvorum.state.membership.documents import decode_members, encode_members
+from kvorum.state.mvcc.hashes import HashKV
 
 if TYPE_CHECKING:
     from kvorum.member.callers import Caller

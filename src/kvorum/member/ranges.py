@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from kvorum.api.errors import StatusError
 from kvorum.api.responses import range_body_of_one
 from kvorum.member.permissions import still_current
-from kvorum.mvcc.ranges import RangeOptions, reply_parts
-from kvorum.mvcc.slices import begun, joined
+from kvorum.state.mvcc.ranges import RangeOptions, reply_parts
+from kvorum.state.mvcc.slices import begun, joined
 
 if TYPE_CHECKING:
     from kvorum.api.requests import Range

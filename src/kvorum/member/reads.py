@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from kvorum.api.marks import mark
+from kvorum.api.coverage import reach
 from kvorum.raft.states import ReadState, Role
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.procedures import Procedure, Waiter
     from kvorum.member.results import Sliced
-    from kvorum.mvcc.ranges import RangeResult
-    from kvorum.mvcc.slices import Slices
     from kvorum.raft.rawnode import RawNode
+    from kvorum.state.mvcc.ranges import RangeResult
+    from kvorum.state.mvcc.slices import Slices
 
 RETRY_SECONDS: Final = 0.5
 
@@ -94,7 +94,7 @@ class Reads:
         elif now < current.retry_at:
             return
         else:
-            mark("read index retried")
+            reach("read index retried")
         raft = node.raft
         if raft.role == Role.LEADER and raft.log.term_or_zero(raft.log.committed) != raft.term:
             # A leader learns the commit index only by committing an entry of its own term; the
@@ -137,7 +137,7 @@ class Reads:
                 self._round = None
                 self.rounds_ended += 1
             else:
-                mark("late read index answer")
+                reach("late read index answer")
                 self.slow_rounds += 1
         return confirmed
 
@@ -149,7 +149,7 @@ class Reads:
         current = self._round
         if current is None or current.started > started_before:
             return [], []
-        mark("read round given up")
+        reach("read round given up")
         self._round = None
         self.failed_rounds += 1
         self.slow_rounds += 1

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvorum.api.codec import HeaderEncoder
-from kvorum.api.marks import mark
+from kvorum.api.coverage import reach
 from kvorum.api.pb.etcdserverpb import Metadata
-from kvorum.files.interface import parent
 from kvorum.member import lines, snapshots
 from kvorum.member.autocompaction import start_auto_compaction
 from kvorum.member.callers import MEMBER
@@ -29,23 +28,28 @@ from kvorum.member.member import Member
 from kvorum.member.publishing import publish
 from kvorum.member.state import Progress, RandomFractions, State, open_database, read_state
 from kvorum.member.waits import Steps
-from kvorum.membership.bootstrap import bootstrap_changes, check_initial_cluster, initial_members
-from kvorum.membership.identity import cluster_id as compute_cluster_id
-from kvorum.mvcc.watch.hub import WatchHub
 from kvorum.raft.config import Config
 from kvorum.raft.entries import Entry
 from kvorum.raft.logger import named
 from kvorum.raft.messages import ConfState, HardState, Snapshot
 from kvorum.raft.rawnode import RawNode
 from kvorum.raft.storage import MemoryStorage
-from kvorum.snap import (
+from kvorum.state.membership.bootstrap import (
+    bootstrap_changes,
+    check_initial_cluster,
+    initial_members,
+)
+from kvorum.state.membership.identity import cluster_id as compute_cluster_id
+from kvorum.state.mvcc.watch.hub import WatchHub
+from kvorum.storage.files.interface import parent
+from kvorum.storage.snap import (
     ReleaseDatabases,
     RemoveLeftovers,
     database_path,
     load_newest,
     newest_whole,
 )
-from kvorum.wal import (
+from kvorum.storage.wal import (
     Log,
     LogContent,
     SnapshotRecord,
@@ -155,7 +159,7 @@ def _restart(
             f"from the cluster and add it anew with an empty directory"
         )
     if not (start or applied or content.state.term):
-        mark("first batch lost")
+        reach("first batch lost")
         # The power failed before the first batch was complete: the member has promised nothing.
         return _bootstrapped(config, seams, member_id, log, state)
     _compare_members(seams, state)
@@ -263,7 +267,7 @@ def _open_log(
     )
     if content.tear is not None:
         seams.logger.warning(f"cut off the end of the log: {content.tear}")
-        mark("torn tail repaired")
+        reach("torn tail repaired")
     if content.void is not None:
         seams.logger.warning(
             f"removed {wal_directory}/{content.void.name}: it was begun after a write that failed"
@@ -306,7 +310,7 @@ def _install_if_behind(config: MemberConfig, seams: Seams, snapshot: Snapshot) -
             f"what was applied up to {applied}, and {path} is missing. Remove the member from "
             f"the cluster and add it anew with an empty directory"
         )
-    mark("snapshot installed by a start")
+    reach("snapshot installed by a start")
     seams.logger.info(f"installing {path}")
     job = InstallImage(path, f"{config.directory}/backend", config.quota_bytes)
     job.run(seams.files, seams.environments)

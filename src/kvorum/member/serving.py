@@ -1,6 +1,6 @@
 """Serve the reads that may run, one after the other, until the turn's time is over.
 
-Metrics count the usual reads, successful ranges, in groups by start; see `figures`.
+Metrics count the usual reads, successful ranges, in groups by start; see `counters`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ READ_BYTES: Final = 1024
 
 def begin_reads(member: Member, deadline: float) -> None:
     """Run ready reads until the deadline; `LongReads` continues the long ones."""
-    ready, clock, figures = member.ready_reads, member.clock, member.figures
+    ready, clock, counters = member.ready_reads, member.clock, member.counters
     reply = member.out.replies.append
     bytes_per_look = BYTES_PER_LOOK
     spent = 0
-    began = figures.stopwatch()
+    began = counters.stopwatch()
     # The ranges answered since `began`, counted by their start, and all other reads.
     usual, started, count = range_response, member.started, 0
     groups: list[tuple[object, int]] = []
@@ -54,9 +54,9 @@ def begin_reads(member: Member, deadline: float) -> None:
         if spent >= bytes_per_look:
             spent = 0
             groups.append((started, count))
-            began = figures.reads_served(groups, others, began)
+            began = counters.reads_served(groups, others, began)
             groups, others, count = [], [], 0
             if clock() >= deadline:
                 return
     groups.append((started, count))
-    figures.reads_served(groups, others, began)
+    counters.reads_served(groups, others, began)

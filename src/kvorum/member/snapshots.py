@@ -16,17 +16,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvorum.api.marks import mark
-from kvorum.backend import BackendError
-from kvorum.backend.copies import Copying
+from kvorum.api.coverage import reach
 from kvorum.member import lines
 from kvorum.member.images import BuildImage, CopyImage, ImageFacts, RemoveImage
-from kvorum.member.jobs import Job, Nothing, Place, ignore
+from kvorum.member.jobs import ExecutorKind, Job, Nothing, ignore
 from kvorum.member.outbox import SnapshotTransfer
-from kvorum.membership.documents import decode_conf_state
-from kvorum.membership.v2_store import snapshot_data, stored_snapshot_data
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
-from kvorum.snap import ReleaseDatabases, WriteSnap
+from kvorum.state.membership.documents import decode_conf_state
+from kvorum.state.membership.v2_store import snapshot_data, stored_snapshot_data
+from kvorum.storage.backend import BackendError
+from kvorum.storage.backend.copies import Copying
+from kvorum.storage.snap import ReleaseDatabases, WriteSnap
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
@@ -51,7 +51,7 @@ def _takes_none(_peer: int) -> bool:
     return False
 
 
-class Snapshots:
+class SnapshotState:
     """The state of snapshots: the newest written one, those to write and those being sent."""
 
     __slots__ = (
@@ -151,7 +151,7 @@ def write_taken(member: Member) -> None:
         return
     snapshots.writing = True
     work = WriteSnap(member.snap_directory, snapshot)
-    member.out.jobs.append(Job(Place.LOG, work, lambda _: _record(member, snapshot)))
+    member.out.jobs.append(Job(ExecutorKind.LOG, work, lambda _: _record(member, snapshot)))
 
 
 def _record(member: Member, snapshot: Snapshot) -> None:
@@ -167,7 +167,7 @@ def _recorded(member: Member, index: int) -> None:
     snapshots.index = index
     member.writer.release_to(index)
     work = ReleaseDatabases(member.snap_directory, index)
-    member.out.jobs.append(Job(Place.LOG, work))
+    member.out.jobs.append(Job(ExecutorKind.LOG, work))
     lines.saved_snapshot(member, index)
     # An installation may have cleared `taken` meanwhile.
     if snapshots.taken and snapshots.taken[0].index == index:
@@ -230,7 +230,7 @@ def _expect_image(member: Member, index: int) -> None:
         if peer != member.id
     ):
         member.snapshots.is_expected = True
-        member.out.jobs.append(Job(Place.HELPER, Nothing(), on_failure=ignore))
+        member.out.jobs.append(Job(ExecutorKind.HELPER, Nothing(), on_failure=ignore))
 
 
 # Sending.
@@ -272,7 +272,7 @@ def build_image(member: Member) -> None:
             return
     member.out.jobs.append(
         Job(
-            Place.HELPER if copying is None else Place.POOL,
+            ExecutorKind.HELPER if copying is None else ExecutorKind.POOL,
             BuildImage(member.backend_directory, path)
             if copying is None
             else CopyImage(copying, path),
@@ -291,7 +291,7 @@ def _built(
     snapshots = member.snapshots
     snapshots.building = False
     snapshots.transfers[path] = len(messages)
-    snapshots.image_began[path] = member.figures.stopwatch()
+    snapshots.image_began[path] = member.counters.stopwatch()
     conf_state = decode_conf_state(facts.conf_state)
     # Use the image's membership: the current one may differ by now.
     data = stored_snapshot_data(facts.membership)
@@ -305,7 +305,7 @@ def _built(
             snapshot=snapshot,
         )
         member.out.snapshots.append(SnapshotTransfer(sent, path, facts.length, copying is not None))
-        mark("snapshot sent")
+        reach("snapshot sent")
     member.logger.info(
         f"made an image of {facts.length} bytes at index {facts.index} for "
         + ", ".join(f"{message.to:x}" for message in messages)
@@ -335,11 +335,11 @@ def sent(member: Member, transfer: SnapshotTransfer, *, failed: bool) -> None:
     if not snapshots.transfers[path]:
         del snapshots.transfers[path]
         began = snapshots.image_began.pop(path)
-        member.figures.image_seconds.observe(member.figures.stopwatch() - began)
+        member.counters.image_seconds.observe(member.counters.stopwatch() - began)
         # The next start removes a leftover file.
-        member.out.jobs.append(Job(Place.POOL, RemoveImage(path), on_failure=ignore))
+        member.out.jobs.append(Job(ExecutorKind.POOL, RemoveImage(path), on_failure=ignore))
     if failed:
-        mark("snapshot not delivered")
+        reach("snapshot not delivered")
     if not failed:
         snapshots.held_until = member.now + HELD_AFTER_SENDING_SECONDS
     member.node.report_snapshot(transfer.message.to, failed=failed)

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvorum.api.codec import HeaderEncoder
-from kvorum.auth.store import AuthStore
-from kvorum.backend import Backend, Limits, open_backend
-from kvorum.backend.buckets import CONF_STATE, META
-from kvorum.lease.lessor import CHECKPOINT_SECONDS, Lessor, ttl_seconds_min
 from kvorum.member.alarms import Alarms
-from kvorum.membership.cluster import Cluster
-from kvorum.membership.documents import decode_conf_state
-from kvorum.mvcc.restore import Noted, restore_slices, restore_store
-from kvorum.mvcc.store import Store
-from kvorum.mvcc.watch.hub import WatchHub
 from kvorum.raft.messages import NO_MEMBERS, ConfState
+from kvorum.state.auth.store import AuthStore
+from kvorum.state.lease.lessor import CHECKPOINT_SECONDS, Lessor, ttl_seconds_min
+from kvorum.state.membership.cluster import Membership
+from kvorum.state.membership.documents import decode_conf_state
+from kvorum.state.mvcc.restore import Noted, restore_slices, restore_store
+from kvorum.state.mvcc.store import Store
+from kvorum.state.mvcc.watch.hub import WatchHub
+from kvorum.storage.backend import Backend, BufferLimits, open_backend
+from kvorum.storage.backend.buckets import CONF_STATE, META
 
 if TYPE_CHECKING:
     from kvorum.member.config import MemberConfig, Seams
@@ -39,7 +39,7 @@ class State:
     backend: Backend
     lessor: Lessor
     store: Store
-    cluster: Cluster
+    cluster: Membership
     alarms: Alarms
     auth: AuthStore
 
@@ -69,7 +69,9 @@ def open_database(config: MemberConfig, seams: Seams) -> Backend:
         seams.environments,
         f"{config.directory}/backend",
         quota_bytes=config.quota_bytes,
-        limits=Limits(flush_seconds=config.flush_seconds, flush_writes=config.flush_writes_max),
+        limits=BufferLimits(
+            flush_seconds=config.flush_seconds, flush_writes=config.flush_writes_max
+        ),
     )
 
 
@@ -129,7 +131,7 @@ def _state(
 ) -> State:
     backend = store.backend
     hub.history = store
-    cluster = Cluster(backend, cluster_id, member_id, learners_max=config.learners_max)
+    cluster = Membership(backend, cluster_id, member_id, learners_max=config.learners_max)
     cluster.restore()
     alarms = Alarms(backend)
     alarms.restore()

@@ -17,7 +17,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from kvorum.api.marks import mark
+from kvorum.api.coverage import reach
 from kvorum.raft.messages import NONE
 from kvorum.raft.states import Role
 
@@ -32,7 +32,7 @@ AGAIN_SECONDS: Final = 0.1
 """Time for votes before a member stands again: two candidates at once may split them."""
 ATTEMPTS_MAX: Final = 5
 """After this many attempts the member waits for raft's own election timeout."""
-KNOCKS_MIN: Final = 2
+PROBES_MIN: Final = 2
 """How many probes need to stay unanswered, since one may be lost. They are a tick apart, so that a
 member which was itself paused sees the answer to the first before it counts the second."""
 
@@ -40,12 +40,12 @@ member which was itself paused sees the answer to the first before it counts the
 class Succession:
     """Decides when this member stands for election because the leader is dead."""
 
-    __slots__ = ("_attempts_left", "_is_answered", "_knocks", "stands_at")
+    __slots__ = ("_attempts_left", "_host_probes", "_is_answered", "stands_at")
 
     def __init__(self) -> None:
         self._attempts_left = 0
         # During the leader's present silence: probes sent to its host, and whether it reacted.
-        self._knocks = 0
+        self._host_probes = 0
         self._is_answered = False
         self.stands_at = inf
 
@@ -53,24 +53,26 @@ class Succession:
         """Return the leader if the transport should probe its host, else 0; call once a tick."""
         raft, ticks = member.node.raft, member.config.election_ticks
         if raft.role != Role.FOLLOWER or raft.lead == NONE or not member.config.pre_vote:
-            self._knocks, self._is_answered = 0, False
+            self._host_probes, self._is_answered = 0, False
             return NONE
         silent_ticks = raft.election_elapsed
         asks_from = max(2, ticks * 3 // 10)
         if silent_ticks < asks_from:
-            self._knocks, self._is_answered = 0, False
+            self._host_probes, self._is_answered = 0, False
             return NONE
         if self._is_answered or member.is_closing:
             return NONE
-        if self._knocks >= KNOCKS_MIN and silent_ticks >= max(asks_from + KNOCKS_MIN, ticks // 2):
-            mark("leader's host silent")
+        if self._host_probes >= PROBES_MIN and silent_ticks >= max(
+            asks_from + PROBES_MIN, ticks // 2
+        ):
+            reach("leader's host silent")
             self.begin(member, "hears nothing of the host of")
             return NONE
         return raft.lead
 
-    def knocked(self) -> None:
+    def probe_sent(self) -> None:
         """Count a probe sent to the leader's host."""
-        self._knocks += 1
+        self._host_probes += 1
 
     def answered(self, member: Member, peer: int) -> None:
         """Note that a peer's host reacted to a probe."""
@@ -79,10 +81,10 @@ class Succession:
 
     def begin(self, member: Member, sign: str) -> None:
         """Forget the dead leader, and stand for election soon."""
-        mark("leader forgotten")
+        reach("leader forgotten")
         member.logger.info(f"{member.id:x} {sign} leader {member.leader:x}")
         member.node.forget_leader()
-        self._knocks, self._is_answered = 0, False
+        self._host_probes, self._is_answered = 0, False
         self._attempts_left = ATTEMPTS_MAX
         self.stands_at = member.now + STAND_SECONDS_MIN + _spread(member)
 

@@ -26,16 +26,16 @@ def expire(member: Member, now: float) -> None:
             _unknown_outcome(member, batch.started) if batch.is_taken else CONTEXT_DEADLINE_EXCEEDED
         )
         for pending in waiting:
-            member.figures.failed(pending[2], pending[5])
+            member.counters.failed(pending[2], pending[5])
             member.answer(pending[0], status)
     reads, confirming = member.reads.expire(oldest)
     for read in reads:
-        member.figures.read_failed(read)
+        member.counters.read_failed(read)
         member.answer(read[0], TIMEOUT)
     for procedure in confirming:
         member.answer(procedure, TIMEOUT)
     for read in member.reads.expire_confirmed(oldest):
-        member.figures.read_failed(read)
+        member.counters.read_failed(read)
         member.answer(read[0], TIMEOUT_WAIT_APPLIED_INDEX)
     if member.changes:
         member.forget_changes()

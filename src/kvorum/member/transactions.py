@@ -38,27 +38,27 @@ from kvorum.api.responses import (
     succeeded_field,
     txn_body_of_one_put,
 )
-from kvorum.backend.quota import PUT_BYTES
 from kvorum.member.compares import RangeCompares, compared, fulfils
 from kvorum.member.identities import current
 from kvorum.member.permissions import is_asked, still_current, txn_refusal
 from kvorum.member.ranges import is_plain, range_options
-from kvorum.mvcc.keyvalue import lease_of, value_of
-from kvorum.mvcc.ranges import field_parts, reply_parts, rows_in_slices
-from kvorum.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Meter, begun, freed
+from kvorum.state.mvcc.keyvalue import lease_of, value_of
+from kvorum.state.mvcc.ranges import field_parts, reply_parts, rows_in_slices
+from kvorum.state.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Meter, begun, freed
+from kvorum.storage.backend.quota import PUT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from kvorum.api.requests import Compare, Operation
-    from kvorum.backend import Backend
-    from kvorum.lease.lessor import Lessor
     from kvorum.member.callers import Caller
     from kvorum.member.member import Member
     from kvorum.member.outbox import Result
     from kvorum.member.results import Sliced, Slices
-    from kvorum.mvcc.store import Store
-    from kvorum.mvcc.transaction import WriteTransaction
+    from kvorum.state.lease.lessor import Lessor
+    from kvorum.state.mvcc.store import Store
+    from kvorum.state.mvcc.transaction import WriteTransaction
+    from kvorum.storage.backend import Backend
 
     Work = Generator[None, None, list[bytes]]
 

@@ -11,10 +11,10 @@ from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvorum.member.jobs import Place, Work
+from kvorum.member.jobs import ExecutorKind, Work
 from kvorum.member.outbox import Headers, Result
-from kvorum.mvcc.ranges import RangeResult
 from kvorum.raft.changes import ConfChange
+from kvorum.state.mvcc.ranges import RangeResult
 
 if TYPE_CHECKING:
     from kvorum.member.reads import Execute
@@ -133,7 +133,7 @@ class RunJob(NamedTuple):
     The member calls `ended` when the job ends, even if the procedure was cancelled meanwhile.
     """
 
-    place: Place
+    place: ExecutorKind
     work: Work
     ended: Callable[[], None] | None = None
 

@@ -11,7 +11,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from kvorum.net.urls import Url, split_host_port
+from kvorum.network.urls import Url, split_host_port
 from kvorum.process.refused import AddressRefusedError, system_text
 
 PORT_MAX = 65_535

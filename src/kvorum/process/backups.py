@@ -17,18 +17,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kvorum.backup.errors import ArchiveError
-from kvorum.backup.stores import check_place
-from kvorum.settings.config import Config, ConfigError
-from kvorum.telemetry.figures import BackupFigures
-from kvorum.telemetry.logs import Logger
+from kvorum.process.settings.config import Config, ConfigError
+from kvorum.server.telemetry.counters import BackupCounters
+from kvorum.server.telemetry.logs import Logger
+from kvorum.tools.backup.errors import ArchiveError
+from kvorum.tools.backup.stores import check_place
 
 RESTART_SECONDS = 5.0
 END_SECONDS_MAX = 5.0
 """How long a child may take to write its last changes to the archive before it is killed."""
 NICENESS = 5
 PACKAGES = Path(__file__).parents[2]
-START = "import sys; sys.path.append(sys.argv[1]); from kvorum.backup.child import main; main()"
+START = (
+    "import sys; sys.path.append(sys.argv[1]); from kvorum.tools.backup.child import main; main()"
+)
 LINE_BYTES_MAX = 1 << 16
 
 
@@ -58,13 +60,13 @@ class Backups:
         config: Config,
         token: str,
         logger: Logger,
-        figures: BackupFigures,
+        counters: BackupCounters,
     ) -> None:
         self._loop = loop
         self._config = config
         self._token = token
         self._logger = logger
-        self._figures = figures
+        self._counters = counters
         self._directory = TemporaryDirectory(prefix="kvorum-backup-")
         self._socket = f"{self._directory.name}/member"
         self._process: subprocess.Popen[bytes] | None = None
@@ -168,7 +170,7 @@ class Backups:
 
     def _take(self, told: dict[str, Any]) -> None:
         """Log and count a report of the child."""
-        figures, kind = self._figures, told.pop("kind")
+        counters, kind = self._counters, told.pop("kind")
         if kind == "failed":
             self._failed(told["what"], told["error"])
         elif kind == "warned":
@@ -176,14 +178,14 @@ class Backups:
         elif kind == "began":
             self._logger.info("a history of backups begins", **told)
         elif kind == "took":
-            figures.snapshots += 1
-            figures.snapshot_seconds = told["time"]
+            counters.snapshots += 1
+            counters.snapshot_seconds = told["time"]
             self._logger.info("a backup's snapshot was verified", **told)
         else:
             self._logger.debug("changes were recorded in the backup", **told)
-        figures.revision = max(figures.revision, told.get("revision", 0))
-        figures.written_bytes += told.get("size", 0)
+        counters.revision = max(counters.revision, told.get("revision", 0))
+        counters.written_bytes += told.get("size", 0)
 
     def _failed(self, what: str, error: str) -> None:
-        self._figures.failures += 1
+        self._counters.failures += 1
         self._logger.warning("a backup failed, and will be tried again", what=what, error=error)

@@ -3,10 +3,10 @@
 LMDB reuses free pages, but its file never shrinks; only a rewrite removes the free pages.
 """
 
-from kvorum.backend import Environments, open_backend, rewrite
-from kvorum.files import Files
 from kvorum.member.config import MemberConfig
-from kvorum.telemetry.logs import Logger
+from kvorum.server.telemetry.logs import Logger
+from kvorum.storage.backend import Environments, open_backend, rewrite
+from kvorum.storage.files import Files
 
 
 def defragment(

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kvorum.backend.directory import leftovers as backend_leftovers
-from kvorum.backend.directory import read_current
-from kvorum.backend.errors import BackendError
-from kvorum.files import Files, Opening
 from kvorum.process.refused import DirectoryRefusedError, system_text
-from kvorum.settings.config import Config
-from kvorum.snap import leftovers as snap_leftovers
-from kvorum.telemetry.logs import Logger
-from kvorum.wal import SEGMENT_BYTES
-from kvorum.wal import leftovers as wal_leftovers
+from kvorum.process.settings.config import Config
+from kvorum.server.telemetry.logs import Logger
+from kvorum.storage.backend.directory import leftovers as backend_leftovers
+from kvorum.storage.backend.directory import read_current
+from kvorum.storage.backend.errors import BackendError
+from kvorum.storage.files import Files, Opening
+from kvorum.storage.snap import leftovers as snap_leftovers
+from kvorum.storage.wal import SEGMENT_BYTES
+from kvorum.storage.wal import leftovers as wal_leftovers
 
 MODE = 0o700
 

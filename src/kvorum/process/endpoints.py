@@ -15,11 +15,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from kvorum.gateway.http import JSON, TEXT, Endpoint, HttpFront, HttpRequest
 from kvorum.member.member import Member
-from kvorum.peer.cluster.answers import version_document
-from kvorum.telemetry.exposition import content_type, takes_gzip
-from kvorum.telemetry.metrics import Scrapes
+from kvorum.server.http.http import JSON, TEXT, HttpEndpoint, HttpFront, HttpRequest
+from kvorum.server.peer.cluster.answers import version_document
+from kvorum.server.telemetry.exposition import content_type, takes_gzip
+from kvorum.server.telemetry.metrics import Scrapes
 
 if TYPE_CHECKING:
     from cProfile import Profile
@@ -33,7 +33,7 @@ PAGES_PER_PERIOD = 5
 """How often per `PAGE_SECONDS` the metrics page is rendered; an occasional scrape is current."""
 
 
-class Page:
+class RenderedPage:
     """Limits how often an expensive public page is rendered.
 
     Further requests get the last rendering, which is at most a second old.
@@ -66,7 +66,7 @@ class Page:
         return self._compressed
 
 
-class Endpoints:
+class PublicEndpoints:
     """Serves the version, metrics and debug endpoints of the process."""
 
     def __init__(
@@ -82,17 +82,17 @@ class Endpoints:
     ) -> None:
         self._front = front
         self._member = member
-        self._metrics = Page(metrics, member.clock)
+        self._metrics = RenderedPage(metrics, member.clock)
         self._scrapes = scrapes
         self._arguments = arguments
         self._loop = loop
         self._profile: Profile | None = None
-        front.add("/version", Endpoint(self._version))
-        front.add("/metrics", Endpoint(self._show_metrics, methods=(), on_metrics=True))
-        front.add("/debug/vars", Endpoint(self._variables))
+        front.add("/version", HttpEndpoint(self._version))
+        front.add("/metrics", HttpEndpoint(self._show_metrics, methods=(), on_metrics=True))
+        front.add("/debug/vars", HttpEndpoint(self._variables))
         if profiling:
-            front.add("/debug/pprof/", Endpoint(self._stacks))
-            front.add("/debug/pprof/profile", Endpoint(self._begin_profile))
+            front.add("/debug/pprof/", HttpEndpoint(self._stacks))
+            front.add("/debug/pprof/profile", HttpEndpoint(self._begin_profile))
 
     def _version(self, request: HttpRequest) -> None:
         self._front.respond(request.call, 200, [JSON], version_document(self._member))

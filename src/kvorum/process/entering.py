@@ -13,20 +13,20 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from kvorum.discovery.srv import Names, Search, find_cluster
-from kvorum.files.real import RealFiles
 from kvorum.member.config import MemberConfig
-from kvorum.membership.bootstrap import BootstrapError, InitialCluster, cluster_text
-from kvorum.membership.documents import Member as Peer
-from kvorum.net.credentials import Credentials
-from kvorum.net.dialer import HttpDialer
-from kvorum.net.urls import split_host_port
-from kvorum.peer.cluster.exchanges import Answer
-from kvorum.peer.cluster.joining import Asking, Inquiry, find_start
-from kvorum.settings.config import Config
-from kvorum.settings.member import member_config
-from kvorum.telemetry.logs import Logger
-from kvorum.wal import exists as log_exists
+from kvorum.network.dialer.dialer import HttpDialer
+from kvorum.network.tls.credentials import TlsCredentials
+from kvorum.network.urls import split_host_port
+from kvorum.process.discovery.srv import Names, Search, find_cluster
+from kvorum.process.settings.config import Config
+from kvorum.process.settings.member import member_config
+from kvorum.server.peer.cluster.exchanges import Answer
+from kvorum.server.peer.cluster.joining import Asking, Inquiry, find_start
+from kvorum.server.telemetry.logs import Logger
+from kvorum.state.membership.bootstrap import ClusterSettingsError, InitialCluster, cluster_text
+from kvorum.state.membership.documents import MemberDocument as Peer
+from kvorum.storage.files.real import RealFiles
+from kvorum.storage.wal import exists as log_exists
 
 Value = TypeVar("Value")
 
@@ -75,7 +75,7 @@ async def enter(
     config: Config,
     directory: str,
     files: RealFiles,
-    credentials: Credentials,
+    credentials: TlsCredentials,
     logger: Logger,
     names: Names | None = None,
 ) -> tuple[MemberConfig, Sequence[Peer]]:
@@ -131,19 +131,19 @@ async def enter(
 async def discover(config: Config, logger: Logger) -> InitialCluster:
     """Return the members that a discovery service names."""
     # Imported late, like all of discovery: the import is slow, and few members need it.
-    from kvorum.discovery.client import Client
-    from kvorum.discovery.registry import Registry
-    from kvorum.discovery.service import run, service_settings
+    from kvorum.process.discovery.client import Client
+    from kvorum.process.discovery.registry import Registry
+    from kvorum.process.discovery.service import run, service_settings
 
     if config.initial_cluster_state == "existing":
-        raise BootstrapError(
+        raise ClusterSettingsError(
             "discovery URL should not be set when joining existing initial cluster: name the "
             "cluster's members in --initial-cluster instead of --discovery-endpoints"
         )
     try:
         client = Client(service_settings(config))
     except ValueError as error:
-        raise BootstrapError(f"--discovery-endpoints: {error}") from None
+        raise ClusterSettingsError(f"--discovery-endpoints: {error}") from None
     logger.info("Bootstrapping cluster using v3 discovery.")
     urls = [str(url) for url in config.advertise_peer_urls]
     registry = Registry(config.discovery_token, config.name, urls, logger.named("discovery"))
@@ -154,7 +154,7 @@ async def discover(config: Config, logger: Logger) -> InitialCluster:
 
 async def look_up(config: Config, names: Names | None, logger: Logger) -> InitialCluster:
     """Return the members in a domain's SRV records, without blocking the loop."""
-    from kvorum.discovery.names import SystemNames
+    from kvorum.process.discovery.names import SystemNames
 
     search = Search(
         config.discovery_domain, config.discovery_service, config.name, config.advertise_peer_urls
@@ -162,14 +162,14 @@ async def look_up(config: Config, names: Names | None, logger: Logger) -> Initia
     return await asyncio.to_thread(find_cluster, search, names or SystemNames(), logger)
 
 
-def expect_domain(config: Config, credentials: Credentials) -> None:
+def expect_domain(config: Config, credentials: TlsCredentials) -> None:
     """Require that other members' certificates match the SRV records' domain, as etcd does."""
     if config.discovery_domain and not config.peer_trusted_ca_file:
         credentials.settings = replace(credentials.settings, server_name=config.discovery_domain)
 
 
 async def ask_others(
-    steps: Generator[Asking, Answer | None, Value], config: Config, credentials: Credentials
+    steps: Generator[Asking, Answer | None, Value], config: Config, credentials: TlsCredentials
 ) -> Value:
     """Send the requests that `steps` yields, one after the other; return its result."""
     arrived = asyncio.Event()

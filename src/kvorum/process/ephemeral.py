@@ -12,10 +12,10 @@ import stat
 import sys
 
 from kvorum.process.own import OwnProcess
+from kvorum.process.settings.config import Config
 from kvorum.process.startup import Running
 from kvorum.server.server import Server
-from kvorum.settings.config import Config
-from kvorum.telemetry.logs import Logger
+from kvorum.server.telemetry.logs import Logger
 
 STANDARD_INPUT = 0
 READ_BYTES = 4096

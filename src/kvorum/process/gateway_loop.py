@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Callable
 
 from kvorum.api.durations import seconds_text
-from kvorum.process.errands import Errands
 from kvorum.process.lookups import Addresses, Lookups
-from kvorum.process.relays import Flow, Pipes, Relay, break_off, configure
+from kvorum.process.relays import Flow, Pipes, SocketRelay, break_off, configure
+from kvorum.process.thread_executor import ThreadExecutor
 from kvorum.process.waking import Waking
-from kvorum.proxy.remotes import Remote, Remotes
-from kvorum.telemetry.logs import Logger
+from kvorum.proxy.remotes import ForwardTarget, Remotes
+from kvorum.server.telemetry.logs import Logger
 
 CONNECT_SECONDS_MAX = 5.0
 """The connect timeout for one address of a member; the system's own is minutes."""
@@ -55,7 +55,7 @@ class Dial:
         "remote",
     )
 
-    def __init__(self, remote: Remote, client: socket.socket | None) -> None:
+    def __init__(self, remote: ForwardTarget, client: socket.socket | None) -> None:
         self.remote = remote
         self.client = client
         self.connection: socket.socket | None = None
@@ -78,12 +78,12 @@ class GatewayLoop:
         self._logger = logger
         self._epoll = select.epoll()
         self._waking = Waking()
-        self._errands = Errands(self._waking.wake)
-        self._lookups = Lookups(self._errands, clock)
+        self._thread_executor = ThreadExecutor(self._waking.wake)
+        self._lookups = Lookups(self._thread_executor, clock)
         self._pipes = Pipes()
-        self._owners: dict[int, Relay | Dial] = {}
+        self._owners: dict[int, SocketRelay | Dial] = {}
         """The relay or dial of each descriptor."""
-        self._queued: deque[Relay] = deque()
+        self._queued: deque[SocketRelay] = deque()
         """Relays with more bytes to move, after they yielded to others."""
         self._overdue: deque[tuple[float, Dial, socket.socket]] = deque()
         """The connect timeouts of pending connections, in order."""
@@ -122,7 +122,7 @@ class GatewayLoop:
         left = 0.0 if self._queued else max(0.0, wake_at - now)
         for descriptor, events in self._epoll.poll(None if left == _FOREVER else left):
             owner = self._owners.get(descriptor)
-            if type(owner) is Relay:
+            if type(owner) is SocketRelay:
                 self._relay(owner, descriptor, events)
             elif type(owner) is Dial:
                 self._dialed(owner, descriptor, events)
@@ -159,7 +159,7 @@ class GatewayLoop:
             self._drained_by = 0.0
         if self._waking.signal and self._listener is not None:
             self._drain(self._listener)
-        self._errands.settle()
+        self._thread_executor.settle()
 
     # The end.
 
@@ -175,7 +175,7 @@ class GatewayLoop:
 
     def _close(self) -> None:
         for owner in list(self._owners.values()):
-            if type(owner) is Relay:
+            if type(owner) is SocketRelay:
                 self._end(
                     owner, is_broken=owner.forward.is_held_back or owner.backward.is_held_back
                 )
@@ -261,7 +261,7 @@ class GatewayLoop:
     # Members.
 
     def _dial(
-        self, remote: Remote, client: socket.socket | None, *, is_ending: bool = False
+        self, remote: ForwardTarget, client: socket.socket | None, *, is_ending: bool = False
     ) -> None:
         dial = Dial(remote, client)
         dial.is_client_ending = is_ending
@@ -355,7 +355,7 @@ class GatewayLoop:
         if dial.client is None:
             self._discard(connection)
             return
-        relay = Relay(dial.client, connection, self._pipes)
+        relay = SocketRelay(dial.client, connection, self._pipes)
         relay.forward.is_ending = dial.is_client_ending
         relay.backward.is_ending = is_ending
         self._owners[dial.client.fileno()] = self._owners[connection.fileno()] = relay
@@ -373,7 +373,7 @@ class GatewayLoop:
 
     # Relays.
 
-    def _relay(self, relay: Relay, descriptor: int, events: int) -> None:
+    def _relay(self, relay: SocketRelay, descriptor: int, events: int) -> None:
         if descriptor == relay.client.fileno():
             spoken, heard = relay.forward, relay.backward
         else:
@@ -387,7 +387,7 @@ class GatewayLoop:
         elif events & select.EPOLLOUT and heard.is_held_back:
             self._pump(relay, heard)
 
-    def _pump(self, relay: Relay, flow: Flow) -> None:
+    def _pump(self, relay: SocketRelay, flow: Flow) -> None:
         if relay.is_over:
             return
         try:
@@ -401,7 +401,7 @@ class GatewayLoop:
             relay.is_queued = True
             self._queued.append(relay)
 
-    def _end(self, relay: Relay, *, is_broken: bool) -> None:
+    def _end(self, relay: SocketRelay, *, is_broken: bool) -> None:
         if not relay.is_over:
             relay.release()
             self._discard(relay.client, is_broken=is_broken)

@@ -14,13 +14,19 @@ from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 
-from kvorum.cli.invocation import Invocation
 from kvorum.client.endpoints import Address, parse_endpoint
 from kvorum.client.namesakes import allow_odd_names
-from kvorum.edge import Edge, Limits, ListenerKind, TlsSettings, edge_name, make_upstream, open_edge
-from kvorum.edge.upstream import UpstreamSettings, UpstreamTls
-from kvorum.gateway.http import READ_HEADERS
-from kvorum.net.security import (
+from kvorum.network.edge import (
+    Edge,
+    Limits,
+    ListenerKind,
+    TlsSettings,
+    edge_name,
+    make_upstream,
+    open_edge,
+)
+from kvorum.network.edge.upstream import UpstreamSettings, UpstreamTls
+from kvorum.network.tls.security import (
     VERSIONS,
     Security,
     check_security,
@@ -29,20 +35,22 @@ from kvorum.net.security import (
     is_secure,
     tls_settings,
 )
-from kvorum.net.urls import Url, url
+from kvorum.network.urls import Url, url
 from kvorum.process.addresses import check_address, listen_address
 from kvorum.process.lookups import members_by_records
 from kvorum.process.notify import notify_ready
-from kvorum.process.pages import Pages
+from kvorum.process.pages import MemberPages
 from kvorum.process.proxy_loop import ProxyLoop
 from kvorum.process.refused import TlsRefusedError
+from kvorum.process.settings.config import ConfigError
 from kvorum.proxy.proxy import Proxy
 from kvorum.proxy.settings import EDGE_METADATA_KEYS, EDGE_METHODS, ProxySettings
-from kvorum.settings.config import ConfigError
-from kvorum.telemetry import system
-from kvorum.telemetry.exposition import Family
-from kvorum.telemetry.families import METRICS
-from kvorum.telemetry.logs import Logger, open_logger
+from kvorum.server.http.http import READ_HEADERS
+from kvorum.server.telemetry import system
+from kvorum.server.telemetry.exposition import Family
+from kvorum.server.telemetry.families import METRICS
+from kvorum.server.telemetry.logs import Logger, open_logger
+from kvorum.tools.cli.invocation import Invocation
 
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 """The largest message of a client: gRPC's default. --max-send-bytes is usually less."""
@@ -136,7 +144,7 @@ def _listen_tls(
         return None
     check_security(security, "")
     # Imported late: the import is slow, and only TLS needs it.
-    from kvorum.net.tls_files import TlsFileError, check_files
+    from kvorum.network.tls.files import TlsFileError, check_files
 
     if security.trusted_ca_file and not security.cert_file and not security.key_file:
         # With --auto-tls, too: a flag that demands client certificates must not be ignored.
@@ -279,7 +287,7 @@ def _serve(
     loop = ProxyLoop(edge, upstream, logger)
     dice = random.SystemRandom()
     addresses = dice.sample(settings.endpoints, len(settings.endpoints))
-    pages = Pages(addresses, settings.upstream_tls, loop.errands)
+    pages = MemberPages(addresses, settings.upstream_tls, loop.thread_executor)
     try:
         loop.proxy = Proxy(
             edge,

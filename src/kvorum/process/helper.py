@@ -24,10 +24,10 @@ from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from kvorum.backend.real import LmdbEnvironments
-from kvorum.edge import native_rows
-from kvorum.files.real import RealFiles
 from kvorum.member.jobs import JobLostError
+from kvorum.network.edge import native_rows
+from kvorum.storage.backend.real import LmdbEnvironments
+from kvorum.storage.files.real import RealFiles
 
 if TYPE_CHECKING:
     # The helper has no event loop, and starts a third faster without this import.

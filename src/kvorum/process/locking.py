@@ -9,7 +9,7 @@ import os
 import resource
 from pathlib import Path
 
-from kvorum.backend import BackendError
+from kvorum.storage.backend import BackendError
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

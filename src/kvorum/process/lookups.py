@@ -8,13 +8,13 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from kvorum.cli.invocation import Invocation
-from kvorum.net.urls import is_ip
-from kvorum.process.errands import Errands
-from kvorum.telemetry.logs import Logger
+from kvorum.network.urls import is_ip
+from kvorum.process.thread_executor import ThreadExecutor
+from kvorum.server.telemetry.logs import Logger
+from kvorum.tools.cli.invocation import Invocation
 
 if TYPE_CHECKING:
-    from kvorum.discovery.members import Found
+    from kvorum.process.discovery.members import FoundMember
 
 FRESH_SECONDS = 1.0
 """How long a result is cached: a host may move."""
@@ -26,8 +26,8 @@ Addresses: TypeAlias = list[str]
 class Lookups:
     """Resolves host names without blocking the loop."""
 
-    def __init__(self, errands: Errands, clock: Callable[[], float]) -> None:
-        self._errands = errands
+    def __init__(self, thread_executor: ThreadExecutor, clock: Callable[[], float]) -> None:
+        self._thread_executor = thread_executor
         self._clock = clock
         self._waiting: dict[str, list[Callable[[Addresses], None]]] = {}
         self._fresh: dict[str, tuple[float, Addresses]] = {}
@@ -44,7 +44,9 @@ class Lookups:
         waiting = self._waiting.setdefault(host, [])
         waiting.append(answered)
         if len(waiting) == 1:
-            self._errands.run(lambda: addresses_of(host), lambda found: self._found(host, found))
+            self._thread_executor.run(
+                lambda: addresses_of(host), lambda found: self._found(host, found)
+            )
 
     def _found(self, host: str, addresses: Addresses) -> None:
         if addresses:
@@ -55,15 +57,15 @@ class Lookups:
 
 def members_by_records(
     invocation: Invocation, trusted_files: tuple[str, ...], logger: Logger
-) -> "list[Found]":
+) -> "list[FoundMember]":
     """Return the members in the SRV records of `--discovery-srv`, blocking during the lookup.
 
     `trusted_files` are the arguments of `Trust`. Raises ValueError if there are no records.
     """
     # Imported late: the import is slow, and few proxies need it.
-    from kvorum.discovery.members import Trust, find_members
-    from kvorum.discovery.names import SystemNames
-    from kvorum.discovery.srv import LookupFailedError
+    from kvorum.process.discovery.members import Trust, find_members
+    from kvorum.process.discovery.names import SystemNames
+    from kvorum.process.discovery.srv import LookupFailedError
 
     try:
         return find_members(

@@ -10,10 +10,10 @@ import gc
 import time
 from collections.abc import Mapping
 
-from kvorum.edge import Edge
-from kvorum.net.interface import Dialer
-from kvorum.process.doorman import Doorman
-from kvorum.server.ending import Phase
+from kvorum.network.dialer.interface import Dialer
+from kvorum.network.edge import Edge
+from kvorum.process.peer_address_check import PeerAddressCheck
+from kvorum.server.ending import ServerPhase
 from kvorum.server.jobs import JobOrder
 from kvorum.server.server import Server
 
@@ -29,7 +29,7 @@ class ServerLoop:
         self.server: Server
         self.jobs: JobOrder
         self.dialer: Dialer
-        self.doorman: Doorman | None = None
+        self.peer_address_check: PeerAddressCheck | None = None
         """Checks peers' addresses against their certificates; None if no flag asks for that."""
         self.published: asyncio.Future[None] = loop.create_future()
         """Done once the cluster knows this member, so that client ports may open."""
@@ -100,8 +100,8 @@ class ServerLoop:
             calls_max, bytes_max = server.room
             if calls_max > 0 and bytes_max > 0:
                 requests, events = edge.poll(calls_max, bytes_max)
-                if self.doorman is not None:
-                    events = self.doorman.admit(events)
+                if self.peer_address_check is not None:
+                    events = self.peer_address_check.admit(events)
             else:
                 requests, events = [], []
             server.turn(now, requests, events, self.dialer.poll(), jobs.take_ended())
@@ -111,7 +111,7 @@ class ServerLoop:
                 if not ended:
                     break
                 server.resume_turn(now, ended)
-            server.figures.turns.observe(clock() - now)
+            server.counters.turns.observe(clock() - now)
             self._end_turn(server)
         except Exception as error:
             # An unforeseen error ends the server.
@@ -121,10 +121,10 @@ class ServerLoop:
         """Schedule the next turn, unless this was the last one."""
         if server.is_published and not self.published.done():
             self.published.set_result(None)
-        if server.phase is Phase.ENDED:
+        if server.phase is ServerPhase.ENDED:
             self._loop.remove_reader(self._edge.fileno())
             self.ended.set_result(None)
-        elif server.phase is Phase.CLOSING:
+        elif server.phase is ServerPhase.CLOSING:
             # The loop polls the edge no more, so the edge need not wake it.
             self._sleep_until(server.wake_at(clock()))
         elif server.is_busy or self.jobs.has_ended or not self._edge.announce_sleep():

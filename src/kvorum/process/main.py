@@ -17,17 +17,17 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple, TextIO
 
-from kvorum.settings.checks import ADVERTISE_FORGOTTEN, check, settle
-from kvorum.settings.config import Config, ConfigError
-from kvorum.settings.environment import (
+from kvorum.process.settings.checks import ADVERTISE_FORGOTTEN, check, settle
+from kvorum.process.settings.config import Config, ConfigError
+from kvorum.process.settings.environment import (
     EnvironmentRefusedError,
     file_in_environment,
     from_environment,
 )
-from kvorum.settings.flags import FlagError, parse_arguments, without_secrets
-from kvorum.settings.help import USAGE, flags_text, version_text
-from kvorum.settings.suggestions import ignored, suggestions
-from kvorum.telemetry.logs import Logger, open_logger, plain_logger
+from kvorum.process.settings.flags import FlagError, parse_arguments, without_secrets
+from kvorum.process.settings.help import USAGE, flags_text, version_text
+from kvorum.process.settings.suggestions import ignored, suggestions
+from kvorum.server.telemetry.logs import Logger, open_logger, plain_logger
 
 LARGE_BLOCK_BYTES = 256 * 1024
 """The C library returns freed blocks of this size and more to the system at once."""
@@ -73,11 +73,11 @@ def _run(arguments: Sequence[str], held: ExitStack) -> int:
         asked = _ask(given)
         if asked.given.get("ephemeral"):
             # Imported late: only ephemeral members need it.
-            from kvorum.process.lodging import Lodging
+            from kvorum.process.ephemeral_resources import EphemeralResources
 
-            lodging = Lodging()
-            held.callback(lodging.leave)
-            asked = asked._replace(given=lodging.furnish(asked.given))
+            resources = EphemeralResources()
+            held.callback(resources.leave)
+            asked = asked._replace(given=resources.furnish(asked.given))
         config = settle(asked.given)
         logger = open_logger(
             config.logger,
@@ -112,7 +112,7 @@ def _run(arguments: Sequence[str], held: ExitStack) -> int:
     return _serve(config, logger, arguments)
 
 
-class Asked(NamedTuple):
+class ServerOptions(NamedTuple):
     """The operator's options, from flags and environment variables or from a file."""
 
     given: dict[str, object]
@@ -120,18 +120,18 @@ class Asked(NamedTuple):
     path: str = ""
 
 
-def _ask(flags: dict[str, object]) -> Asked:
+def _ask(flags: dict[str, object]) -> ServerOptions:
     path = str(flags.get("config-file", "")) or file_in_environment(os.environ)
     if not path:
         found, warnings = from_environment(os.environ, flags)
-        return Asked(flags | found, warnings)
+        return ServerOptions(flags | found, warnings)
     # Imported late, so that a start without a file does not wait for the YAML parser.
-    from kvorum.settings.file import read_file
+    from kvorum.process.settings.file import read_file
 
     content = read_file(path)
     if content.problems:
         raise ConfigError(content.problems[0].text)
-    return Asked(content.given, ignored(flags, os.environ, content.unknown), path)
+    return ServerOptions(content.given, ignored(flags, os.environ, content.unknown), path)
 
 
 def _return_large_blocks() -> None:
@@ -157,8 +157,8 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
     # Imported late, so that the error for a mistyped flag comes quickly.
     import uvloop
 
-    from kvorum.discovery.registry import DiscoveryError, FullClusterError
     from kvorum.member.errors import MemberStopped
+    from kvorum.process.discovery.registry import DiscoveryError, FullClusterError
     from kvorum.process.own import OwnProcess
     from kvorum.process.refusals import REFUSALS, text_of, title_of
     from kvorum.process.startup import Running

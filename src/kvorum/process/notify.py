@@ -3,7 +3,7 @@
 import os
 import socket
 
-from kvorum.telemetry.logs import Logger
+from kvorum.server.telemetry.logs import Logger
 
 
 def notify_ready(logger: Logger) -> None:

@@ -5,13 +5,13 @@ import gc
 import resource
 import signal
 
-from kvorum.edge import Edge, Limits
+from kvorum.network.edge import Edge, Limits
 from kvorum.process.loop import collect_young
 from kvorum.process.notify import notify_ready
+from kvorum.process.settings.config import ConfigError
 from kvorum.process.startup import Running
 from kvorum.server.server import Server
-from kvorum.settings.config import ConfigError
-from kvorum.telemetry.logs import Logger
+from kvorum.server.telemetry.logs import Logger
 
 DESCRIPTORS_RESERVED = 150
 

@@ -1,7 +1,7 @@
 """Fetch HTTP pages of members on behalf of a proxy's clients.
 
 Threads ask the members in a fixed order, random at the start, until one answers; see
-`kvorum.process.errands`.
+`kvorum.process.thread_executor`.
 """
 
 import http.client
@@ -10,28 +10,28 @@ from collections.abc import Callable, Sequence
 
 from kvorum.client.endpoints import Address
 from kvorum.client.trust import server_context
-from kvorum.edge.upstream import UpstreamTls
-from kvorum.process.errands import Errands
+from kvorum.network.edge.upstream import UpstreamTls
+from kvorum.process.thread_executor import ThreadExecutor
 
 PAGE_SECONDS_MAX = 5.0
 """Time for a member to answer."""
 PAGE_BYTES_MAX = 64 * 1024 * 1024
 
 
-class Pages:
+class MemberPages:
     """Fetches pages of the members at these addresses, trying them in order."""
 
     def __init__(
-        self, addresses: Sequence[Address], tls: UpstreamTls | None, errands: Errands
+        self, addresses: Sequence[Address], tls: UpstreamTls | None, thread_executor: ThreadExecutor
     ) -> None:
         # Unix sockets serve no plain HTTP.
         self._addresses = [each for each in addresses if each.port is not None]
         self._tls = tls
-        self._errands = errands
+        self._thread_executor = thread_executor
 
     def fetch(self, path: str, told: Callable[[bytes | None], None]) -> None:
         """Fetch a page and call `told` with it, or with None if no member has it."""
-        self._errands.run(lambda: self._page(path), told)
+        self._thread_executor.run(lambda: self._page(path), told)
 
     def _page(self, path: str) -> bytes | None:
         for address in self._addresses:

@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from kvorum.cli.commands import Command, Flag
-from kvorum.cli.errors import UsageError
-from kvorum.cli.invocation import Invocation
-from kvorum.cli.parsing import parse
+from kvorum.tools.cli.commands import Command, Flag
+from kvorum.tools.cli.errors import UsageError
+from kvorum.tools.cli.invocation import Invocation
+from kvorum.tools.cli.parsing import parse
 
 ADDRESS = "127.0.0.1:23790"
 _LISTEN = Flag("listen-addr", "string", "Address to listen at", ADDRESS)
@@ -152,7 +152,7 @@ def run(words: Sequence[str]) -> int:
         sys.stderr.write(f"Error: {error}\n{error.usage}{error}\n")
         return 1
     if given.is_help_asked or not given.command.run:
-        from kvorum.cli.about import print_help
+        from kvorum.tools.cli.about import print_help
 
         print_help(given.command)
         return 0
@@ -160,7 +160,7 @@ def run(words: Sequence[str]) -> int:
     try:
         code: int = getattr(import_module(module), function)(Invocation(ROOT, given), words)
     except Exception as error:
-        from kvorum.telemetry.logs import plain_logger
+        from kvorum.server.telemetry.logs import plain_logger
 
         plain_logger().critical(
             "the proxy met an error that nobody foresaw",

@@ -8,14 +8,14 @@ import gc
 import select
 import time
 
-from kvorum.edge import Edge
-from kvorum.edge.upstream import Upstream
-from kvorum.process.errands import Errands
+from kvorum.network.edge import Edge
+from kvorum.network.edge.upstream import Upstream
+from kvorum.process.thread_executor import ThreadExecutor
 from kvorum.process.waking import Waking
 from kvorum.proxy.proxy import Proxy
 from kvorum.proxy.settings import BYTES_PER_TURN, CALLS_PER_TURN
-from kvorum.telemetry.incidents import LOOK_SECONDS, IncidentLog
-from kvorum.telemetry.logs import Logger
+from kvorum.server.telemetry.incidents import LOOK_SECONDS, IncidentLog
+from kvorum.server.telemetry.logs import Logger
 
 clock = time.monotonic
 
@@ -28,7 +28,7 @@ class ProxyLoop:
         self._upstream = upstream
         self._logger = logger
         self.waking = Waking()
-        self.errands = Errands(self.waking.wake)
+        self.thread_executor = ThreadExecutor(self.waking.wake)
         self.proxy: Proxy
         self._incidents = IncidentLog(edge, logger, ())
         self._look_at = 0.0
@@ -57,7 +57,7 @@ class ProxyLoop:
 
     def _turn(self) -> None:
         edge, upstream, proxy = self._edge, self._upstream, self.proxy
-        self.errands.settle()
+        self.thread_executor.settle()
         now = clock()
         if self.waking.signal and not self._is_draining:
             self._is_draining = True

@@ -3,24 +3,24 @@
 Every error that an operator can correct has a type in `REFUSALS`; any other error is a defect.
 """
 
-from kvorum.backend import BackendError
 from kvorum.member.errors import StartRefused
-from kvorum.membership.bootstrap import BootstrapError
 from kvorum.process.refused import (
     AddressRefusedError,
     DirectoryRefusedError,
     TlsRefusedError,
     system_text,
 )
-from kvorum.settings.config import ConfigError
-from kvorum.wal import WalError
+from kvorum.process.settings.config import ConfigError
+from kvorum.state.membership.bootstrap import ClusterSettingsError
+from kvorum.storage.backend import BackendError
+from kvorum.storage.wal import WalError
 
 _TITLES: tuple[tuple[type[Exception], str], ...] = (
     (AddressRefusedError, "cannot listen"),
     (TlsRefusedError, "a TLS file cannot be used"),
     (DirectoryRefusedError, "the data directory cannot be used"),
     (ConfigError, "a flag cannot be used"),
-    (BootstrapError, "the member does not fit the cluster"),
+    (ClusterSettingsError, "the member does not fit the cluster"),
     (StartRefused, "the data directory cannot be used"),
     (BackendError, "the database cannot be opened"),
     (WalError, "the write-ahead log cannot be opened"),

@@ -6,7 +6,7 @@ many modules, which is slow.
 
 import errno
 
-from kvorum.settings.config import ConfigError
+from kvorum.process.settings.config import ConfigError
 
 
 class AddressRefusedError(ConfigError):

@@ -212,7 +212,7 @@ class Flow:
                 raise
 
 
-class Relay:
+class SocketRelay:
     """A client's connection, and the connection to the member that it is forwarded to."""
 
     __slots__ = ("backward", "client", "forward", "is_over", "is_queued", "remote")

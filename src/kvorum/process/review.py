@@ -10,23 +10,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from kvorum.membership.bootstrap import (
-    BootstrapError,
+from kvorum.network.tls.security import Security, is_secure
+from kvorum.network.urls import Url, is_ip
+from kvorum.process.settings.checks import mistakes, settle
+from kvorum.process.settings.config import Config, ConfigError
+from kvorum.process.settings.environment import set_in_environment, variables_of
+from kvorum.process.settings.file import KEYS, ConfigProblem, Content, read_content
+from kvorum.process.settings.file_keys import SECTIONS, place_of
+from kvorum.process.settings.flags import BY_NAME, REMOVED, FlagError, parse_arguments
+from kvorum.process.settings.nearest import nearest
+from kvorum.process.settings.sample import sample
+from kvorum.process.settings.suggestions import suggestions
+from kvorum.server.telemetry.logs import STREAMS, escaped, open_logger, rules_for
+from kvorum.state.membership.bootstrap import (
+    ClusterSettingsError,
     check_initial_cluster,
     parse_initial_cluster,
 )
-from kvorum.net.security import Security, is_secure
-from kvorum.net.urls import Url, is_ip
-from kvorum.settings.checks import mistakes, settle
-from kvorum.settings.config import Config, ConfigError
-from kvorum.settings.environment import set_in_environment, variables_of
-from kvorum.settings.file import KEYS, Content, Problem, read_content
-from kvorum.settings.flags import BY_NAME, REMOVED, FlagError, parse_arguments
-from kvorum.settings.nearest import nearest
-from kvorum.settings.places import SECTIONS, place_of
-from kvorum.settings.sample import sample
-from kvorum.settings.suggestions import suggestions
-from kvorum.telemetry.logs import STREAMS, escaped, open_logger, rules_for
 
 USAGE = """Usage:
 
@@ -88,20 +88,20 @@ def _tell(
     return 1 if problems else 0
 
 
-def find_problems(content: Content) -> Iterator[Problem]:
+def find_problems(content: Content) -> Iterator[ConfigProblem]:
     """Yield the mistakes that keep a server from starting with this file, in etcd's order."""
     yield from content.problems
     try:
         config = settle(content.given)
     except ConfigError as error:
-        yield Problem(str(error))
+        yield ConfigProblem(str(error))
         return
-    yield from map(Problem, _log_mistakes(config))
+    yield from map(ConfigProblem, _log_mistakes(config))
     found = list(mistakes(config, content.given))
     # The client and the peer side share TLS versions and suites, so a mistake may come twice.
-    yield from map(Problem, dict.fromkeys(found))
-    yield from map(Problem, _missing_files(config))
-    yield from map(Problem, _cluster_mistakes(config))
+    yield from map(ConfigProblem, dict.fromkeys(found))
+    yield from map(ConfigProblem, _missing_files(config))
+    yield from map(ConfigProblem, _cluster_mistakes(config))
 
 
 def find_ignored(content: Content) -> Iterator[str]:
@@ -191,7 +191,7 @@ def _cluster_mistakes(config: Config) -> Iterator[str]:
         cluster = parse_initial_cluster(config.initial_cluster)
         advertised = None if has_names else [str(url) for url in urls]
         check_initial_cluster(cluster, config.name, advertised, str)
-    except BootstrapError as error:
+    except ClusterSettingsError as error:
         yield str(error)
 
 

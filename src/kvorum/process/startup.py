@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import kvorum
 from kvorum.api.durations import seconds_text
-from kvorum.auth.tokens import Tokens
-from kvorum.backend.real import LmdbEnvironments
 from kvorum.client.clocks import lasting_clock
 from kvorum.compiled.extension import core_name
-from kvorum.edge import (
+from kvorum.member.config import MEBIBYTE, MemberConfig, Seams
+from kvorum.member.member import Member
+from kvorum.member.recovery import open_member
+from kvorum.network.dialer.dialer import HttpDialer
+from kvorum.network.edge import (
     Edge,
     Limits,
     ListenerKind,
@@ -39,51 +41,49 @@ from kvorum.edge import (
     native_skim,
     open_edge,
 )
-from kvorum.files.real import RealFiles
-from kvorum.gateway.calls import READ_HEADERS as GATEWAY_HEADERS
-from kvorum.gateway.health import Health
-from kvorum.gateway.http import READ_HEADERS
-from kvorum.member.config import MEBIBYTE, MemberConfig, Seams
-from kvorum.member.member import Member
-from kvorum.member.recovery import open_member
-from kvorum.membership.bootstrap import check_own_directory, parse_initial_cluster
-from kvorum.membership.documents import Member as Peer
-from kvorum.net.credentials import Credentials
-from kvorum.net.dialer import HttpDialer
-from kvorum.net.security import Security, dial_settings, is_secure, tls_settings
-from kvorum.net.urls import Url, split_host_port
-from kvorum.peer.cluster.peering import Peering
-from kvorum.peer.transport.headers import READ_HEADERS as PEER_HEADERS
+from kvorum.network.tls.credentials import TlsCredentials
+from kvorum.network.tls.security import Security, dial_settings, is_secure, tls_settings
+from kvorum.network.urls import Url, split_host_port
 from kvorum.process.addresses import check_address
 from kvorum.process.backups import Backups, check_backups
 from kvorum.process.defragment import defragment
 from kvorum.process.directory import prepare_directory
-from kvorum.process.doorman import Doorman
-from kvorum.process.endpoints import Endpoints
+from kvorum.process.endpoints import PublicEndpoints
 from kvorum.process.entering import enter
-from kvorum.process.hands import ProcessHands
+from kvorum.process.executor import ProcessExecutor
 from kvorum.process.locking import FileLock
 from kvorum.process.loop import ServerLoop
+from kvorum.process.peer_address_check import PeerAddressCheck
 from kvorum.process.refused import AddressRefusedError, TlsRefusedError
+from kvorum.process.settings.config import Config, ConfigError
+from kvorum.process.settings.effective import effective
 from kvorum.process.tokens import open_tokens
-from kvorum.rpc.interface import Clients
-from kvorum.rpc.table import METADATA_KEYS, METHODS, TRACE_KEYS
+from kvorum.server.http.calls import READ_HEADERS as GATEWAY_HEADERS
+from kvorum.server.http.health import HealthEndpoints
+from kvorum.server.http.http import READ_HEADERS
 from kvorum.server.jobs import JobOrder
+from kvorum.server.peer.cluster.peering import Peering
+from kvorum.server.peer.transport.headers import READ_HEADERS as PEER_HEADERS
+from kvorum.server.rpc.interface import Clients
+from kvorum.server.rpc.table import METADATA_KEYS, METHODS, TRACE_KEYS
 from kvorum.server.server import Server
 from kvorum.server.settings import edge_limits, peering_settings, server_settings
-from kvorum.settings.config import Config, ConfigError
-from kvorum.settings.effective import effective
-from kvorum.telemetry.access import AccessLog
-from kvorum.telemetry.counting import CallSeconds
-from kvorum.telemetry.figures import BackupFigures, JobFigures
-from kvorum.telemetry.incidents import IncidentLog
-from kvorum.telemetry.line_writer import LineWriter, open_access_log
-from kvorum.telemetry.logs import Logger
-from kvorum.telemetry.metrics import Scrapes, Sources, metrics_text
-from kvorum.telemetry.peer_metrics import PeerMetrics
-from kvorum.telemetry.request_stats import RequestStats
-from kvorum.telemetry.spans import close_provider, open_provider
-from kvorum.wal import exists as log_exists
+from kvorum.server.telemetry.access import AccessLog
+from kvorum.server.telemetry.counters import BackupCounters, JobCounters
+from kvorum.server.telemetry.counting import CallSeconds
+from kvorum.server.telemetry.incidents import IncidentLog
+from kvorum.server.telemetry.line_writer import LineWriter, open_access_log
+from kvorum.server.telemetry.logs import Logger
+from kvorum.server.telemetry.metrics import Scrapes, Sources, metrics_text
+from kvorum.server.telemetry.peer_metrics import PeerMetrics
+from kvorum.server.telemetry.request_stats import RequestStats
+from kvorum.server.telemetry.spans import close_provider, open_provider
+from kvorum.state.auth.tokens import Tokens
+from kvorum.state.membership.bootstrap import check_own_directory, parse_initial_cluster
+from kvorum.state.membership.documents import MemberDocument as Peer
+from kvorum.storage.backend.real import LmdbEnvironments
+from kvorum.storage.files.real import RealFiles
+from kvorum.storage.wal import exists as log_exists
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -111,7 +111,7 @@ class UnsyncedFiles(RealFiles):
 def trace_calls(server: Server, provider: "TracerProvider", config: Config) -> None:
     """Enable tracing of a server's calls."""
     # Imports OpenTelemetry, which is an optional dependency.
-    from kvorum.telemetry.tracing import CallTracing
+    from kvorum.server.telemetry.tracing import CallTracing
 
     # All spans have one address: the first advertised client URL.
     address: dict[str, str | int] = {}
@@ -141,7 +141,7 @@ class EphemeralFiles(UnsyncedFiles):
             self.truncate(descriptor, length)
 
 
-class Progress:
+class StartProgress:
     """Logs the progress of a long start, every `PROGRESS_SECONDS`."""
 
     def __init__(self, logger: Logger) -> None:
@@ -163,7 +163,7 @@ def _files(config: Config) -> RealFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class MemberStorage:
     """The files and databases of a member, and whether writes to them are synced."""
 
     files: RealFiles
@@ -205,7 +205,7 @@ class Running:
         """Whether the client ports are open."""
         self._member_token = token_hex(32)
         self._backups: Backups | None = None
-        self._backup_figures = BackupFigures() if config.backup_to else None
+        self._backup_figures = BackupCounters() if config.backup_to else None
 
     def end(self, reason: str, **fields: object) -> None:
         """Shut down gracefully; call this on the loop's thread. `run` returns afterwards."""
@@ -247,7 +247,7 @@ class Running:
             syncs = not config.unsafe_no_fsync
             environments = LmdbEnvironments(native_rows(), lock_file, syncs=syncs)
             held.callback(environments.close_all)
-            storage = Storage(files, environments, syncs=syncs)
+            storage = MemberStorage(files, environments, syncs=syncs)
             await self._run(arguments, descriptors, storage, tokens, lines, spans)
         logger.info("closed etcd server", name=config.name, data_dir=config.data_directory)
 
@@ -255,7 +255,7 @@ class Running:
         self,
         arguments: Sequence[str],
         descriptors: int,
-        storage: Storage,
+        storage: MemberStorage,
         tokens: Tokens,
         lines: LineWriter | None,
         spans: "TracerProvider | None",
@@ -279,7 +279,7 @@ class Running:
             raise
         loop = asyncio.get_running_loop()
         runner = ServerLoop(loop, edge)
-        hands = ProcessHands(
+        executor = ProcessExecutor(
             loop,
             edge,
             files,
@@ -289,7 +289,7 @@ class Running:
             sync=storage.syncs,
             in_memory=config.ephemeral,
         )
-        runner.jobs = JobOrder(hands)
+        runner.jobs = JobOrder(executor)
         dialer = runner.dialer = HttpDialer(
             loop,
             credentials,
@@ -299,7 +299,7 @@ class Running:
             boundary=member.boundary,
         )
         try:
-            self._make_server(runner, edge, member, known, hands.figures, arguments, lines)
+            self._make_server(runner, edge, member, known, executor.counters, arguments, lines)
             if spans is not None:
                 trace_calls(runner.server, spans, config)
             self._listen_to_members(runner, edge)
@@ -310,11 +310,11 @@ class Running:
             runner.start()
             await self._serve(runner, edge, member)
         finally:
-            if runner.doorman is not None:
-                runner.doorman.stop()
+            if runner.peer_address_check is not None:
+                runner.peer_address_check.stop()
             dialer.stop()
             edge.stop()
-            hands.stop()
+            executor.stop()
             if self._backups is not None:
                 self._backups.stop()
 
@@ -340,7 +340,7 @@ class Running:
             stopwatch=time.monotonic,
             skim=native_skim(),
         )
-        member = open_member(settings, seams, Progress(self._logger))
+        member = open_member(settings, seams, StartProgress(self._logger))
         self._logger.info(
             "recovered",
             local_member_id=f"{member.id:x}",
@@ -382,7 +382,7 @@ class Running:
         edge: Edge,
         member: Member,
         known: Sequence[Peer],
-        job_figures: JobFigures,
+        job_figures: JobCounters,
         arguments: Sequence[str],
         lines: LineWriter | None,
     ) -> None:
@@ -422,7 +422,7 @@ class Running:
         counts = server.calls.counts
         if config.extensive_metrics:
             counts.seconds = CallSeconds(len(METHODS), time.monotonic)
-        health = Health(server.front, member)
+        health = HealthEndpoints(server.front, member)
         sources = Sources(
             member,
             edge,
@@ -433,12 +433,12 @@ class Running:
             job_figures,
             health,
             config,
-            server.figures,
+            server.counters,
             peer_metrics,
             Scrapes(),
             self._backup_figures,
         )
-        Endpoints(
+        PublicEndpoints(
             asyncio.get_running_loop(),
             server.front,
             member,
@@ -453,7 +453,7 @@ class Running:
         config, logger, server = self._config, self._logger, runner.server
         security, listeners = config.peer_security, server.peer_listeners
         if security.asks_for_certificates and not security.skip_address_check:
-            runner.doorman = Doorman(
+            runner.peer_address_check = PeerAddressCheck(
                 asyncio.get_running_loop(),
                 edge,
                 listeners,
@@ -592,7 +592,7 @@ class Running:
         if not any(security.names_files for security, _ in sides):
             return
         # Imported late: the import is slow, and only TLS needs it.
-        from kvorum.net.tls_files import TlsFileError, check_files
+        from kvorum.network.tls.files import TlsFileError, check_files
 
         try:
             for security, prefix in sides:
@@ -601,7 +601,7 @@ class Running:
         except TlsFileError as error:
             raise TlsRefusedError(str(error)) from None
 
-    def _check_tls(self, edge: Edge, credentials: Credentials) -> None:
+    def _check_tls(self, edge: Edge, credentials: TlsCredentials) -> None:
         """Refuse TLS settings that are well-formed but unusable for the edge or the dialer."""
         config = self._config
         try:
@@ -627,7 +627,7 @@ class Running:
             *config.listen_metrics_urls,
         )
 
-    def _credentials(self) -> Credentials:
+    def _credentials(self) -> TlsCredentials:
         """Return the TLS credentials for requests to other members."""
 
         def warn(text: str) -> None:
@@ -639,7 +639,7 @@ class Running:
             settings = dial_settings(config.peer_security, config.listen_peer_urls, fixtures)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        return Credentials(settings, warn)
+        return TlsCredentials(settings, warn)
 
     def _tls(
         self, security: Security, urls: Sequence[Url], side: str

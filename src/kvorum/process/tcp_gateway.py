@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from kvorum.cli.invocation import Invocation
-from kvorum.net.urls import split_host_port
+from kvorum.network.urls import split_host_port
 from kvorum.process.addresses import PORT_MAX, listen_address
 from kvorum.process.gateway_loop import GatewayLoop
 from kvorum.process.lookups import addresses_of, members_by_records
 from kvorum.process.notify import notify_ready
 from kvorum.process.refused import AddressRefusedError
-from kvorum.proxy.remotes import Remote, Remotes
-from kvorum.telemetry.logs import Logger, plain_logger
+from kvorum.proxy.remotes import ForwardTarget, Remotes
+from kvorum.server.telemetry.logs import Logger, plain_logger
+from kvorum.tools.cli.invocation import Invocation
 
 RETRY_SECONDS = 300.0
 """The retry delay if --retry-delay is 0 or less."""
@@ -63,7 +63,7 @@ def start(invocation: Invocation, words: Sequence[str]) -> int:
         logger.info(
             "ready to proxy client requests",
             endpoints=[each.address for each in members],
-            address=Remote(host, port).address,
+            address=ForwardTarget(host, port).address,
         )
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -71,15 +71,15 @@ def start(invocation: Invocation, words: Sequence[str]) -> int:
     return -loop.run(hard, ready)
 
 
-def _members(invocation: Invocation, logger: Logger) -> list[Remote]:
+def _members(invocation: Invocation, logger: Logger) -> list[ForwardTarget]:
     """Return the members to forward connections to."""
     if not invocation.text("discovery-srv"):
         return [_remote(text) for text in invocation.texts("endpoints")]
     found = members_by_records(invocation, (invocation.text("trusted-ca-file"),), logger)
-    return [Remote(each.host, each.port, each.priority, each.weight) for each in found]
+    return [ForwardTarget(each.host, each.port, each.priority, each.weight) for each in found]
 
 
-def _remote(text: str) -> Remote:
+def _remote(text: str) -> ForwardTarget:
     """Return the member at an endpoint, ignoring the scheme."""
     # A text that is no URL is taken as it is.
     with suppress(ValueError):
@@ -91,10 +91,10 @@ def _remote(text: str) -> Remote:
         number = -1
     if not 0 < number <= PORT_MAX:
         raise GatewayRefusedError(f'error parsing endpoint "{text}"')
-    return Remote(host, number)
+    return ForwardTarget(host, number)
 
 
-def _check_listen_address(listen: str, members: Sequence[Remote]) -> None:
+def _check_listen_address(listen: str, members: Sequence[ForwardTarget]) -> None:
     """Refuse hosts that do not resolve, and endpoints that lead back to this gateway."""
     try:
         host, port = split_host_port(listen)

@@ -4,7 +4,7 @@ import threading
 import time
 from typing import Any
 
-from kvorum.files import Files
+from kvorum.storage.files import Files
 
 
 class TimedFiles:

@@ -7,7 +7,9 @@ import errno
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvorum.auth.options import (
+from kvorum.process.settings.config import Config, ConfigError
+from kvorum.server.telemetry.logs import Logger
+from kvorum.state.auth.options import (
     Notice,
     TokenKind,
     TokenOptions,
@@ -15,12 +17,10 @@ from kvorum.auth.options import (
     not_loaded,
     parse_token_options,
 )
-from kvorum.auth.tokens import NoTokens, SimpleTokens, Tokens
-from kvorum.settings.config import Config, ConfigError
-from kvorum.telemetry.logs import Logger
+from kvorum.state.auth.tokens import NoTokens, SimpleTokens, Tokens
 
 if TYPE_CHECKING:
-    from kvorum.auth.jwt_tokens import JwtTokens
+    from kvorum.state.auth.jwt_tokens import JwtTokens
 
 
 def open_tokens(config: Config, logger: Logger) -> Tokens:
@@ -49,8 +49,8 @@ def open_tokens(config: Config, logger: Logger) -> Tokens:
 
 def _jwt_tokens(options: TokenOptions) -> "JwtTokens":
     # Imported late: these modules take 10 MiB, which members with simple tokens do not need.
-    from kvorum.auth.jwt_keys import read_keys
-    from kvorum.auth.jwt_tokens import JwtTokens
+    from kvorum.state.auth.jwt_keys import read_keys
+    from kvorum.state.auth.jwt_tokens import JwtTokens
 
     public = _read(options.public_key_file)
     private = _read(options.private_key_file)

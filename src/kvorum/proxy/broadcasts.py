@@ -22,9 +22,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from kvorum.api.responses import watch_fragments, watch_id_field
-from kvorum.mvcc.watch.hub import FRAGMENT_OVERHEAD_BYTES, REQUEST_BYTES_MAX
-from kvorum.proxy.figures import Figures
+from kvorum.proxy.counters import ProxyCounters
 from kvorum.proxy.watch_wire import Happening, Told
+from kvorum.state.mvcc.watch.hub import FRAGMENT_OVERHEAD_BYTES, REQUEST_BYTES_MAX
 
 if TYPE_CHECKING:
     from kvorum.proxy.watch import ClientStream, Outgoing
@@ -94,7 +94,7 @@ class Creation:
         return selection if selection & PROGRESS else selection & ~_FILTERS
 
 
-class Watcher:
+class ClientWatcher:
     """One watcher of one client's stream."""
 
     __slots__ = (
@@ -133,7 +133,7 @@ class Watcher:
         """Whether a compaction ended the watcher; its id stays in use until the client cancels."""
 
 
-class Standing(Enum):
+class BroadcastState(Enum):
     """How far a broadcast's watch at the member is known to be."""
 
     UNCONFIRMED = "unconfirmed"
@@ -154,7 +154,7 @@ class Broadcast:
     """A watch at a member, with the watchers that receive its events."""
 
     __slots__ = (
-        "_figures",
+        "_counters",
         "_groups",
         "_times_full",
         "attempts",
@@ -177,9 +177,9 @@ class Broadcast:
         number: int,
         start_revision: int,
         selection: int,
-        figures: Figures,
+        counters: ProxyCounters,
     ) -> None:
-        self._figures = figures
+        self._counters = counters
         self.watched = watched
         self.number = number
         """The watch id at the member."""
@@ -191,45 +191,45 @@ class Broadcast:
         self.complete_revision = 0
         """Every event up to this revision has come, according to the member's progress messages."""
         self.selection = selection
-        self.standing = Standing.UNCONFIRMED
+        self.standing = BroadcastState.UNCONFIRMED
         self.created_revision = 0
         """The member's revision when the watch was created there."""
         self.attempts = 0
         """The session's count of progress requests when the member confirmed the watch."""
-        self.members: dict[Watcher, None] = {}
+        self.members: dict[ClientWatcher, None] = {}
         # Calls that receive the same bytes, each group with one of its watchers. Valid while
         # `outgoing.times_full` equals `_times_full`, that is, while no further client was found
         # slow; None if not yet computed, or if a client of the broadcast is slow.
-        self._groups: list[tuple[Watcher, list[int]]] | None = None
+        self._groups: list[tuple[ClientWatcher, list[int]]] | None = None
         self._times_full = 0
         self.ceiling = 0
         """Every watcher needs all events from this revision on; below it some may not."""
         self.waiting: list[Creation] = []
         """Clients' requests that the member's answer to this watch's creation also answers."""
 
-    def serves(self, watcher: Watcher) -> bool:
+    def serves(self, watcher: ClientWatcher) -> bool:
         """Return whether a watcher may join, because every event it needs is still to come."""
         if not covers(self.selection, watcher.upstream_selection):
             return False
-        if self.standing is Standing.SYNCED:
+        if self.standing is BroadcastState.SYNCED:
             return self.position <= watcher.next_revision
         # A broadcast that is behind may have a long history to send, so only watchers that start at
         # its position join.
         return self.position == watcher.next_revision
 
-    def join(self, watcher: Watcher) -> None:
+    def join(self, watcher: ClientWatcher) -> None:
         """Add a watcher, which receives the events from now on."""
         watcher.broadcast = self
-        self._figures.watchers_coalesced += bool(self.members)
+        self._counters.watchers_coalesced += bool(self.members)
         self.members[watcher] = None
         self._groups = None
         self.ceiling = max(self.ceiling, watcher.next_revision)
 
-    def leave(self, watcher: Watcher, next_revision: int) -> None:
+    def leave(self, watcher: ClientWatcher, next_revision: int) -> None:
         """Remove a watcher that has had all events below `next_revision`."""
         del self.members[watcher]
         self._groups = None
-        self._figures.watchers_coalesced -= bool(self.members)
+        self._counters.watchers_coalesced -= bool(self.members)
         watcher.broadcast = None
         watcher.next_revision = max(watcher.next_revision, next_revision)
 
@@ -244,7 +244,7 @@ class Broadcast:
                 return
         first, last = events[0].revision, events[-1].revision
         self.position = last + 1
-        batch = Batch(told.header, events)
+        batch = EventBatch(told.header, events)
         is_cut, is_long = self.ceiling > first, batch.is_long
         is_small = batch.bytes * len(self.members) <= SPREAD_BYTES_MAX
         if is_small and not is_cut and not is_long:
@@ -256,7 +256,7 @@ class Broadcast:
                         outgoing.spread(calls, shared)
                 return
         whole = batch.whole
-        behind: list[Watcher] = []
+        behind: list[ClientWatcher] = []
         for watcher in self.members:
             stream = watcher.stream
             if stream.is_full or outgoing.is_full:
@@ -278,7 +278,7 @@ class Broadcast:
 
     def _find_groups(self, outgoing: "Outgoing") -> None:
         """Group the calls that receive the same bytes, unless a client is slow."""
-        found: dict[bytes, tuple[Watcher, list[int]]] = {}
+        found: dict[bytes, tuple[ClientWatcher, list[int]]] = {}
         self._groups, self._times_full = None, outgoing.times_full
         for watcher in self.members:
             if watcher.stream.is_full:
@@ -287,7 +287,7 @@ class Broadcast:
         self._groups = list(found.values())
 
 
-class Batch:
+class EventBatch:
     """The events of one message, and the responses made of them so far."""
 
     __slots__ = ("_bodies", "_events", "_header", "bytes", "is_long", "whole")
@@ -303,7 +303,7 @@ class Batch:
         self.is_long = self.bytes >= FRAGMENT_BYTES_MAX
         """Whether a response may be large enough for fragments."""
 
-    def response(self, watcher: Watcher) -> bytes:
+    def response(self, watcher: ClientWatcher) -> bytes:
         """Return the response with all events that pass a watcher's filters."""
         selection = watcher.selection & ~PROGRESS
         body = self._bodies.get(selection)
@@ -314,17 +314,17 @@ class Batch:
         self.whole[watcher.variant] = response
         return response
 
-    def cut(self, watcher: Watcher) -> list[bytes]:
+    def cut(self, watcher: ClientWatcher) -> list[bytes]:
         """Return the responses to a watcher that needs only events from `next_revision` on."""
         events = self._events
         first = bisect_left(events, watcher.next_revision, key=lambda event: event.revision)
         return self._made(watcher, events[first:])
 
-    def fragments(self, watcher: Watcher) -> list[bytes]:
+    def fragments(self, watcher: ClientWatcher) -> list[bytes]:
         """Return the responses to a watcher that takes them in fragments."""
         return self._made(watcher, self._events)
 
-    def _made(self, watcher: Watcher, events: Sequence[Happening]) -> list[bytes]:
+    def _made(self, watcher: ClientWatcher, events: Sequence[Happening]) -> list[bytes]:
         fields = _selected(events, watcher.selection)
         if not fields:
             return []

@@ -31,7 +31,7 @@ ASKED_MAX: Final = 4096
 """How many requests the cache remembers to recognise a second one."""
 
 
-class Watched:
+class CachedRange:
     """A watched range and the answers kept for it."""
 
     __slots__ = ("end", "entries", "id", "is_live", "key", "newest", "sequence")
@@ -39,7 +39,7 @@ class Watched:
     def __init__(self, key: bytes, end: bytes) -> None:
         self.key = key
         self.end = end
-        self.entries: dict[bytes, Entry] = {}
+        self.entries: dict[bytes, CachedAnswer] = {}
         self.id = 0
         """The id of the range's watch."""
         self.sequence = 0
@@ -50,7 +50,7 @@ class Watched:
         """The revision at which the watch started, or the newest change that it reported."""
 
 
-class Entry:
+class CachedAnswer:
     """A cached answer."""
 
     __slots__ = ("answer", "as_of", "body", "header", "is_used", "request", "shown", "watched")
@@ -58,7 +58,7 @@ class Entry:
     def __init__(
         self,
         request: bytes,
-        watched: Watched,
+        watched: CachedRange,
         header: pb.ResponseHeader,
         body: bytes,
         answer: bytes,
@@ -91,13 +91,13 @@ class Freshness(Protocol):
     fresh_until: float
     """The time until which the cache may answer."""
 
-    def known_to(self, watched: Watched) -> int:
+    def known_to(self, watched: CachedRange) -> int:
         """Return the revision up to which a range's watch has had every change; 0: unknown."""
 
-    def begin(self, watched: Watched) -> None:
+    def begin(self, watched: CachedRange) -> None:
         """Watch a range from now on."""
 
-    def give_up(self, watched: Watched) -> None:
+    def give_up(self, watched: CachedRange) -> None:
         """Cancel a range's watch."""
 
     def ask(self) -> None:
@@ -115,8 +115,8 @@ class Cache:
         self.misses = 0
         self.is_used = False
         """Whether a request has come since this was last set to False."""
-        self._entries: dict[bytes, Entry] = {}
-        self.ranges: dict[tuple[bytes, bytes], Watched] = {}
+        self._entries: dict[bytes, CachedAnswer] = {}
+        self.ranges: dict[tuple[bytes, bytes], CachedRange] = {}
         self._asked: dict[bytes, None] = {}
 
     def __len__(self) -> int:
@@ -167,7 +167,7 @@ class Cache:
         key, end = question.key, question.range_end
         watched = self.ranges.get((key, end))
         if watched is None:
-            watched = self.ranges[key, end] = Watched(key, end)
+            watched = self.ranges[key, end] = CachedRange(key, end)
             self.freshness.begin(watched)
             self._evict()
         if not watched.is_live or revision < watched.newest:
@@ -177,7 +177,7 @@ class Cache:
             header = pb.ResponseHeader.FromString(answer[at : at + length])
         except (DecodeError, IndexError, ValueError):
             return
-        entry = Entry(request, watched, header, answer[at + length :], answer)
+        entry = CachedAnswer(request, watched, header, answer[at + length :], answer)
         self._entries[request] = watched.entries[request] = entry
         self.bytes += entry.bytes
         self._evict()
@@ -197,14 +197,14 @@ class Cache:
         while len(self.ranges) > ENTRIES_MAX:
             self.drop(next(iter(self.ranges.values())))
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: CachedAnswer) -> None:
         del self._entries[entry.request]
         del entry.watched.entries[entry.request]
         self.bytes -= entry.bytes
 
     # Called by `Freshness`.
 
-    def changed(self, watched: Watched, revision: int) -> None:
+    def changed(self, watched: CachedRange, revision: int) -> None:
         """Remove a range's answers that are older than its newest change."""
         watched.newest = max(watched.newest, revision)
         if not watched.entries:
@@ -215,7 +215,7 @@ class Cache:
             if entry.as_of < revision:
                 self._remove(entry)
 
-    def drop(self, watched: Watched) -> None:
+    def drop(self, watched: CachedRange) -> None:
         """Forget a range, and cancel its watch."""
         if self.ranges.pop((watched.key, watched.end), None) is not None:
             for entry in list(watched.entries.values()):

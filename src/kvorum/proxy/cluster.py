@@ -14,8 +14,8 @@ from kvorum.api.errors import Code
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.ranges import prefix_end
 from kvorum.client import rpcs
-from kvorum.edge.interface import Metadata
-from kvorum.edge.upstream import End
+from kvorum.network.edge.interface import Metadata
+from kvorum.network.edge.upstream import End
 from kvorum.proxy.interface import status_of
 from kvorum.proxy.routes import Routes
 from kvorum.proxy.settings import ProxySettings

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from kvorum.api.errors import Status
 from kvorum.proxy.interface import ProxyEdge
-from kvorum.rpc.interface import STREAM_PENDING_BYTES_MAX
+from kvorum.server.rpc.interface import STREAM_PENDING_BYTES_MAX
 
 
 class Downstream:

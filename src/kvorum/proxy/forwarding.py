@@ -8,8 +8,8 @@ passes on the codes and texts of ends.
 from collections.abc import Callable
 
 from kvorum.api.errors import Status
-from kvorum.edge.interface import Metadata
-from kvorum.edge.upstream import End
+from kvorum.network.edge.interface import Metadata
+from kvorum.network.edge.upstream import End
 from kvorum.proxy.downstream import Downstream
 from kvorum.proxy.interface import status_of
 from kvorum.proxy.routes import Routes

@@ -23,8 +23,8 @@ from google.protobuf.message import DecodeError
 
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
-from kvorum.edge.upstream import End
-from kvorum.proxy.cache import Cache, Watched
+from kvorum.network.edge.upstream import End
+from kvorum.proxy.cache import Cache, CachedRange
 from kvorum.proxy.routes import Routes
 
 LOOK_SECONDS: Final = 1.0
@@ -51,7 +51,7 @@ class Freshness:
         self.fresh_until = 0.0
         self._stream: int | None = None
         self._next_id: Callable[[], int] = count(1).__next__
-        self._watches: dict[int, Watched] = {}
+        self._watches: dict[int, CachedRange] = {}
         self._asked = 0
         """Progress requests on this stream, without resends."""
         self._asked_at = inf
@@ -75,11 +75,11 @@ class Freshness:
 
     # Called by the cache.
 
-    def known_to(self, watched: Watched) -> int:
+    def known_to(self, watched: CachedRange) -> int:
         """Return the revision up to which a range's watch has had every change; 0: unknown."""
         return self._told if watched.sequence < self._answered else 0
 
-    def begin(self, watched: Watched) -> None:
+    def begin(self, watched: CachedRange) -> None:
         """Watch a range from now on.
 
         The watch has no start revision in the past, because members are slow to start such a watch.
@@ -101,7 +101,7 @@ class Freshness:
         request = pb.WatchRequest(create_request=create)
         self._routes.send(self._stream, request.SerializeToString())
 
-    def give_up(self, watched: Watched) -> None:
+    def give_up(self, watched: CachedRange) -> None:
         """Cancel a range's watch."""
         if self._watches.pop(watched.id, None) is not None and self._stream is not None:
             cancel = pb.WatchCancelRequest(watch_id=watched.id)

@@ -13,11 +13,11 @@ from kvorum.api.errors import Code
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.writing import get_request
 from kvorum.client import rpcs
-from kvorum.edge.upstream import End
-from kvorum.gateway.http import TEXT, Endpoint, HttpFront, HttpRequest
+from kvorum.network.edge.upstream import End
 from kvorum.proxy.namespace import Namespace
 from kvorum.proxy.routes import Routes
-from kvorum.telemetry.exposition import Family, content_type, text
+from kvorum.server.http.http import TEXT, HttpEndpoint, HttpFront, HttpRequest
+from kvorum.server.telemetry.exposition import Family, content_type, text
 
 READ_SECONDS_MAX: Final = 1.0
 WATCH_SECONDS_MAX: Final = 3.0
@@ -78,10 +78,10 @@ class HttpEndpoints:
         self._fetch = fetch
         self._is_advertised = is_advertised
         self._watches: dict[int, _Watch] = {}
-        front.add("/metrics", Endpoint(self._metrics, on_metrics=True))
-        front.add("/health", Endpoint(self._health, on_metrics=True))
-        front.add("/proxy/metrics", Endpoint(self._own_metrics, on_metrics=True))
-        front.add("/proxy/health", Endpoint(self._own_health, on_metrics=True))
+        front.add("/metrics", HttpEndpoint(self._metrics, on_metrics=True))
+        front.add("/health", HttpEndpoint(self._health, on_metrics=True))
+        front.add("/proxy/metrics", HttpEndpoint(self._own_metrics, on_metrics=True))
+        front.add("/proxy/health", HttpEndpoint(self._own_health, on_metrics=True))
 
     def pass_time(self, now: float) -> float:
         """End watches that take too long; return when the next one will."""

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from kvorum.api.errors import Code, Status
-from kvorum.edge.interface import Metadata
-from kvorum.edge.upstream import End
-from kvorum.gateway.http import Output as HttpOutput
-from kvorum.rpc.interface import Output as CallOutput
+from kvorum.network.edge.interface import Metadata
+from kvorum.network.edge.upstream import End
+from kvorum.server.http.http import HttpOutput as HttpOutput
+from kvorum.server.rpc.interface import RpcOutput as CallOutput
 
 Answered: TypeAlias = Callable[[bytes | End], None]
 """Called with the answer to a unary call, or with the `End` of one that has none."""
 
 
 class ProxyEdge(CallOutput, HttpOutput, Protocol):
-    """The part of `kvorum.edge.interface.Edge` that a proxy uses; it never polls."""
+    """The part of `kvorum.network.edge.interface.Edge` that a proxy uses; it never polls."""
 
     def peer(self, call: int) -> str:
         """As `Edge.peer`."""
@@ -78,7 +78,7 @@ class WatchService(Protocol):
 
 
 class Logger(Protocol):
-    """Writes lines with named fields, as `kvorum.telemetry.logs.Logger` does."""
+    """Writes lines with named fields, as `kvorum.server.telemetry.logs.Logger` does."""
 
     def debug(self, message: str, /, **fields: object) -> None:
         """Log a line for developers."""

@@ -10,9 +10,9 @@ from typing import Final
 
 from kvorum.api.errors import Status
 from kvorum.client import rpcs
-from kvorum.edge.interface import Metadata
-from kvorum.edge.upstream import End
-from kvorum.edge.upstream import Metadata as UpstreamMetadata
+from kvorum.network.edge.interface import Metadata
+from kvorum.network.edge.upstream import End
+from kvorum.network.edge.upstream import Metadata as UpstreamMetadata
 from kvorum.proxy.cache import Cache
 from kvorum.proxy.floor import WRITES, Floor, revision_of
 from kvorum.proxy.interface import status_of
@@ -29,7 +29,7 @@ CREDENTIALS: Final = frozenset({"token", "authorization"})
 _RANGE: Final = rpcs.RANGE.path
 
 
-class KeyValues:
+class ProxiedKeyValues:
     """Serves Range, and all calls that need the namespace added to their keys."""
 
     def __init__(

@@ -24,12 +24,12 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.wire import parse_message
 from kvorum.client import rpcs
 from kvorum.client.backoff import BackOff
-from kvorum.edge.interface import Metadata
-from kvorum.edge.upstream import End
+from kvorum.network.edge.interface import Metadata
+from kvorum.network.edge.upstream import End
 from kvorum.proxy.downstream import Downstream
 from kvorum.proxy.interface import status_of
 from kvorum.proxy.routes import Routes
-from kvorum.rpc.interface import OK
+from kvorum.server.rpc.interface import OK
 
 ANSWER_SECONDS_MAX: Final = 5.0
 BACK_OFF_SECONDS: Final = 0.05
@@ -72,7 +72,7 @@ class _Client:
 class _Keeper:
     """The stream to a member for one identity, and the leases it renews."""
 
-    def __init__(self, keep_alives: "KeepAlives", identity: Identity) -> None:
+    def __init__(self, keep_alives: "SharedKeepAlives", identity: Identity) -> None:
         self._keep_alives = keep_alives
         self._routes = keep_alives.routes
         self.identity = identity
@@ -198,7 +198,7 @@ class _Keeper:
         return moment
 
 
-class KeepAlives:
+class SharedKeepAlives:
     """Serves the keep-alive streams of clients."""
 
     def __init__(self, routes: Routes, downstream: Downstream) -> None:

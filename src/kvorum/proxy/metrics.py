@@ -6,28 +6,28 @@ from typing import Final
 
 from kvorum.api.errors import Code
 from kvorum.proxy.cache import Cache
-from kvorum.proxy.figures import Figures
+from kvorum.proxy.counters import ProxyCounters
 from kvorum.proxy.routes import Routes
-from kvorum.rpc.table import NUMBERS, RPCS
-from kvorum.telemetry.exposition import Family, Sample
-from kvorum.telemetry.metrics import code_name
+from kvorum.server.rpc.table import NUMBERS, RPCS
+from kvorum.server.telemetry.exposition import Family, Sample
+from kvorum.server.telemetry.metrics import code_name
 
 _PREFIX: Final = "etcd_grpc_proxy_"
 
 
-def families(figures: Figures, routes: Routes, cache: Cache | None) -> Iterator[Family]:
+def families(counters: ProxyCounters, routes: Routes, cache: Cache | None) -> Iterator[Family]:
     """Return the proxy's metrics, without those of its process."""
     yield _single(
         "watchers_coalescing_total",
         "gauge",
         "Watchers of clients that share a watch at a member.",
-        figures.watchers_coalesced,
+        counters.watchers_coalesced,
     )
     yield _single(
         "events_coalescing_total",
         "counter",
         "Events that were given to further clients of a shared watch.",
-        figures.events_coalesced,
+        counters.events_coalesced,
     )
     yield _single(
         "cache_keys_total", "gauge", "Answers in the cache.", 0 if cache is None else len(cache)
@@ -44,9 +44,9 @@ def families(figures: Figures, routes: Routes, cache: Cache | None) -> Iterator[
         "Serializable reads that it could not answer.",
         0 if cache is None else cache.misses,
     )
-    started, in_flight = list(figures.started), routes.paths_in_flight()
+    started, in_flight = list(counters.started), routes.paths_in_flight()
     failed = {(NUMBERS[path], code): number for (path, code), number in routes.failures.items()}
-    ended = Counter(failed) + figures.streams_ended
+    ended = Counter(failed) + counters.streams_ended
     if routes.relay is not None:
         for number, begun, going in routes.relay.tallies():
             started[number] += begun

@@ -15,21 +15,20 @@ from typing import Any, Final
 
 from kvorum.api.errors import INTERNAL, REQUEST_TOO_MANY_REQUESTS, STOPPED, Code, Status
 from kvorum.client import rpcs
-from kvorum.edge.interface import Event, EventKind, Metadata, Request
-from kvorum.edge.relay import RelayedMethod, RelayRules
-from kvorum.edge.upstream import Upstream, UpstreamEvent
-from kvorum.gateway.http import HttpFront
 from kvorum.member.boundary import Boundary
+from kvorum.network.edge.interface import EdgeEventKind, Event, Metadata, Request
+from kvorum.network.edge.relay import RelayedMethod, RelayRules
+from kvorum.network.edge.upstream import Upstream, UpstreamEvent
 from kvorum.proxy.cache import Cache
 from kvorum.proxy.cluster import MemberLists
+from kvorum.proxy.counters import CountedEdge, ProxyCounters
 from kvorum.proxy.downstream import Downstream
-from kvorum.proxy.figures import CountedEdge, Figures
 from kvorum.proxy.forwarding import Forwarding
 from kvorum.proxy.freshness import Freshness
 from kvorum.proxy.http import Fetch, HttpEndpoints
 from kvorum.proxy.interface import Logger, ProxyEdge
-from kvorum.proxy.kv import CREDENTIALS, SERIALIZABLE, KeyValues
-from kvorum.proxy.leases import KeepAlives
+from kvorum.proxy.kv import CREDENTIALS, SERIALIZABLE, ProxiedKeyValues
+from kvorum.proxy.leases import SharedKeepAlives
 from kvorum.proxy.metrics import families
 from kvorum.proxy.namespace import COVERED, Namespace
 from kvorum.proxy.registration import Registration
@@ -40,8 +39,9 @@ from kvorum.proxy.settings import (
     ProxySettings,
 )
 from kvorum.proxy.watch import WatchService
-from kvorum.rpc.table import NUMBERS, RPCS
-from kvorum.telemetry.exposition import Family
+from kvorum.server.http.http import HttpFront
+from kvorum.server.rpc.table import NUMBERS, RPCS
+from kvorum.server.telemetry.exposition import Family
 
 QUIET_SECONDS_MAX: Final = 1.0
 """Time for clients to learn that the proxy drains, and again to read their last answers."""
@@ -58,7 +58,7 @@ _KEEP_ALIVE: Final = NUMBERS[rpcs.LEASE_KEEP_ALIVE.path]
 _RANGE_STREAM: Final = NUMBERS[rpcs.RANGE_STREAM.path]
 
 
-class Phase(Enum):
+class ProxyPhase(Enum):
     """The stages of a proxy's shutdown."""
 
     SERVING = "takes calls"
@@ -86,11 +86,11 @@ class Proxy:
         `fetch` fetches pages from members; `process_families` returns the process's metrics.
         """
         self.settings = settings
-        self.figures = Figures()
-        self.phase = Phase.SERVING
+        self.counters = ProxyCounters()
+        self.phase = ProxyPhase.SERVING
         self.is_busy = True
         """Whether the next turn is due at once, even if nothing arrives."""
-        self._edge = CountedEdge(edge, self.figures)
+        self._edge = CountedEdge(edge, self.counters)
         self._wake_at = 0.0
         self._until = self._quiet_by = inf
         self._process_families = process_families
@@ -114,12 +114,12 @@ class Proxy:
             self.freshness = self.cache.freshness = Freshness(self.cache, self.routes)
         self._downstream = Downstream(self._edge)
         self._forwarding = Forwarding(self.routes, self._downstream)
-        self._keep_alives = KeepAlives(self.routes, self._downstream)
-        self._key_values = KeyValues(
+        self._keep_alives = SharedKeepAlives(self.routes, self._downstream)
+        self._key_values = ProxiedKeyValues(
             self.routes, namespace, self.cache, is_ordering=settings.is_ordering
         )
         self._registration = Registration(self.routes, settings, logger)
-        self._watches = WatchService(self._edge, self.routes, settings.namespace, self.figures)
+        self._watches = WatchService(self._edge, self.routes, settings.namespace, self.counters)
         self.front = HttpFront(self._edge, (), ("*",), self._boundary)
         self._http = HttpEndpoints(
             self.front,
@@ -167,7 +167,7 @@ class Proxy:
     @property
     def is_ended(self) -> bool:
         """Whether the proxy has drained, so that the shell may stop both sides."""
-        return self.phase is Phase.ENDED
+        return self.phase is ProxyPhase.ENDED
 
     def wake_at(self, now: float) -> float:
         """Return when the next turn is due if nothing arrives earlier."""
@@ -175,8 +175,8 @@ class Proxy:
 
     def drain(self, now: float) -> None:
         """Stop accepting calls, finish those in flight, then end."""
-        if self.phase is Phase.SERVING:
-            self.phase = Phase.DRAINING
+        if self.phase is ProxyPhase.SERVING:
+            self.phase = ProxyPhase.DRAINING
             self._quiet_by = now + QUIET_SECONDS_MAX
             self._until = now + DRAIN_SECONDS_MAX
             self._registration.stop()
@@ -218,7 +218,7 @@ class Proxy:
             self._wake_at = min(self._wake_at, routes.look_at_age(now))
         self._reply()
         routes.flush()
-        if self.phase is not Phase.SERVING:
+        if self.phase is not ProxyPhase.SERVING:
             self._advance(now)
 
     def _reply(self) -> None:
@@ -228,7 +228,7 @@ class Proxy:
             replies.clear()
 
     def _serve(self, requests: Sequence[Request]) -> None:
-        handlers, forward, started = self._handlers, self.routes.forward, self.figures.started
+        handlers, forward, started = self._handlers, self.routes.forward, self.counters.started
         bytes_max = self.settings.send_bytes_max
         found, replies, hits = self._key_values.found, self.routes.replies, 0
         found.clear()
@@ -266,42 +266,42 @@ class Proxy:
 
     def _refuse(self, requests: Sequence[Request]) -> None:
         for call, method, _, _ in requests:
-            self.figures.started[method] += 1
+            self.counters.started[method] += 1
             self.routes.refuse(call, _PATHS[method], REQUEST_TOO_MANY_REQUESTS)
 
     def _take_event(self, kind: int, call: int, detail: Any, now: float) -> None:
         try:
-            if kind == EventKind.HTTP_OPENED or call in self.front.open:
+            if kind == EdgeEventKind.HTTP_OPENED or call in self.front.open:
                 self.front.handle(kind, call, detail)
-            elif kind == EventKind.OPENED:
+            elif kind == EdgeEventKind.OPENED:
                 method, metadata = detail
                 self._opened(call, method, metadata, now)
-            elif kind == EventKind.ENDED:
+            elif kind == EdgeEventKind.ENDED:
                 self._ended(call)
             elif call in self._watches:
                 self._take_watch_event(kind, call, detail, now)
             elif call in self._keep_alives:
-                if kind == EventKind.MESSAGE:
+                if kind == EdgeEventKind.MESSAGE:
                     self._keep_alives.message(call, detail)
-                elif kind == EventKind.HALF_CLOSED:
+                elif kind == EdgeEventKind.HALF_CLOSED:
                     self._keep_alives.half_closed(call)
             elif call in self._forwarding:
-                if kind == EventKind.MESSAGE:
+                if kind == EdgeEventKind.MESSAGE:
                     self._forwarding.message(call, detail)
-                elif kind == EventKind.HALF_CLOSED:
+                elif kind == EdgeEventKind.HALF_CLOSED:
                     self._forwarding.half_closed(call)
-                elif kind == EventKind.WRITABLE:
+                elif kind == EdgeEventKind.WRITABLE:
                     self._forwarding.writable(call)
         except Exception as error:
             sent = detail if isinstance(detail, bytes) else str(detail)
             self._boundary.take(error, "call", f"a stream of {self._edge.peer(call)}", sent)
-            if call in self.figures.streams:
+            if call in self.counters.streams:
                 self._forget(call)
                 self._edge.finish(call, INTERNAL)
 
     def _opened(self, call: int, method: int, metadata: Metadata | None, now: float) -> None:
-        self.figures.started[method] += 1
-        self.figures.streams[call] = method
+        self.counters.started[method] += 1
+        self.counters.streams[call] = method
         if method == _WATCH:
             self._watches.open(call, metadata, now)
         elif method == _KEEP_ALIVE:
@@ -319,16 +319,16 @@ class Proxy:
             self._forwarding.open(call, _PATHS[method], metadata)
 
     def _take_watch_event(self, kind: int, call: int, detail: Any, now: float) -> None:
-        if kind == EventKind.MESSAGE:
+        if kind == EdgeEventKind.MESSAGE:
             self._watches.message(call, detail, now)
-        elif kind == EventKind.HALF_CLOSED:
+        elif kind == EdgeEventKind.HALF_CLOSED:
             self._watches.half_closed(call)
-        elif kind == EventKind.WRITABLE:
+        elif kind == EdgeEventKind.WRITABLE:
             self._watches.writable(call)
 
     def _ended(self, call: int) -> None:
         """Forget a call whose client has left."""
-        if call in self.figures.streams:
+        if call in self.counters.streams:
             self._forget(call)
             self._edge.count_end(call, Code.CANCELLED)
         else:
@@ -377,7 +377,7 @@ class Proxy:
         self.freshness.doubt()
 
     def _families(self) -> Iterator[Family]:
-        yield from families(self.figures, self.routes, self.cache)
+        yield from families(self.counters, self.routes, self.cache)
         if self._process_families is not None:
             yield from self._process_families()
 
@@ -386,7 +386,7 @@ class Proxy:
     def _advance(self, now: float) -> None:
         """Enter the next stages of the shutdown as far as possible."""
         edge, routes = self._edge, self.routes
-        if self.phase is Phase.DRAINING:
+        if self.phase is ProxyPhase.DRAINING:
             # Test this before counting calls: no more calls are relayed from a quiet edge.
             is_quiet = edge.is_quiet()
             in_flight = routes.calls_in_flight + len(self.front.open)
@@ -399,14 +399,14 @@ class Proxy:
             self._watches.stop(STOPPED)
             self._keep_alives.stop(STOPPED)
             self._forwarding.stop(STOPPED)
-            self.phase = Phase.CLOSING
+            self.phase = ProxyPhase.CLOSING
             self._until = now + QUIET_SECONDS_MAX
-        if self.phase is Phase.CLOSING:
+        if self.phase is ProxyPhase.CLOSING:
             if not edge.is_drained() and now < self._until:
                 self._look_again(self._until)
                 return
             routes.close()
-            self.phase = Phase.ENDED
+            self.phase = ProxyPhase.ENDED
             self.is_busy = False
 
     def _look_again(self, until: float) -> None:

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
-from kvorum.edge.upstream import End
+from kvorum.network.edge.upstream import End
 from kvorum.proxy.cluster import registered_under
 from kvorum.proxy.interface import Logger
 from kvorum.proxy.routes import Routes

@@ -16,7 +16,7 @@ WEIGHTLESS_ONE_IN: Final = 100
 """One pick in this many goes to a remote of weight 0 where others have weights."""
 
 
-class Remote:
+class ForwardTarget:
     """A member to which the gateway can forward connections."""
 
     __slots__ = ("host", "is_active", "port", "priority", "retry_at", "weight")
@@ -43,7 +43,7 @@ class Remotes:
 
     def __init__(
         self,
-        remotes: Sequence[Remote],
+        remotes: Sequence[ForwardTarget],
         retry_seconds: float,
         random_below: Callable[[int], int],
     ) -> None:
@@ -53,7 +53,7 @@ class Remotes:
         self._picked = 0
         """How often a remote of weight 0 was picked."""
 
-    def pick(self) -> Remote | None:
+    def pick(self) -> ForwardTarget | None:
         """Return the remote for a connection; None if all are inactive."""
         active = [each for each in self._all if each.is_active]
         if not active:
@@ -70,19 +70,19 @@ class Remotes:
         self._picked += 1
         return weightless[self._picked % len(weightless)]
 
-    def fail(self, remote: Remote, now: float) -> bool:
+    def fail(self, remote: ForwardTarget, now: float) -> bool:
         """Mark an unreachable remote inactive; return whether it was active until now."""
         was_active, remote.is_active = remote.is_active, False
         remote.retry_at = now + self._retry_seconds
         return was_active
 
-    def succeed(self, remote: Remote) -> bool:
+    def succeed(self, remote: ForwardTarget) -> bool:
         """Mark a reached remote active; return whether it was inactive until now."""
         was_active, remote.is_active = remote.is_active, True
         remote.retry_at = float("inf")
         return not was_active
 
-    def due(self, now: float) -> list[Remote]:
+    def due(self, now: float) -> list[ForwardTarget]:
         """Return the remotes to try now; the caller reports each with `fail` or `succeed`."""
         found = [each for each in self._all if each.retry_at <= now]
         for each in found:

@@ -22,8 +22,9 @@ from kvorum.api.errors import INTERNAL, Code, Status
 from kvorum.client import rpcs
 from kvorum.client.endpoints import Address
 from kvorum.client.finding import member_addresses, members_request
-from kvorum.edge.relay import Relay
-from kvorum.edge.upstream import (
+from kvorum.member.boundary import Boundary
+from kvorum.network.edge.relay import Relay
+from kvorum.network.edge.upstream import (
     End,
     Metadata,
     Unary,
@@ -32,9 +33,8 @@ from kvorum.edge.upstream import (
     UpstreamEventKind,
     UpstreamTls,
 )
-from kvorum.member.boundary import Boundary
+from kvorum.proxy.endpoints import ProxyEndpoint, ProxyEndpoints
 from kvorum.proxy.interface import Answered, Logger, StreamListener, status_of
-from kvorum.proxy.places import Place, Places
 from kvorum.proxy.settings import BYTES_IN_FLIGHT_MAX, CALLS_IN_FLIGHT_MAX
 
 OWN_FIRST: Final = 1 << 62
@@ -96,7 +96,7 @@ class Routes:
         self._mark_waiting = mark_waiting
         self.now = 0.0
         self.next_call: Callable[[], int] = count(OWN_FIRST).__next__
-        self._places = Places(upstream, addresses, tls, logger, first)
+        self._places = ProxyEndpoints(upstream, addresses, tls, logger, first)
         self._next: Callable[[], int] | None = None
         """Returns the connected endpoints in an endless cycle; None if there are none."""
         # Unanswered unary calls by age: made since the last age check, since the one before it, or
@@ -399,7 +399,7 @@ class Routes:
     # Members.
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[ProxyEndpoint]:
         """The members that get calls."""
         return self._places.all
 

@@ -5,8 +5,8 @@ from math import inf
 from typing import Final
 
 from kvorum.client.endpoints import Address
-from kvorum.edge.upstream import UpstreamTls
-from kvorum.rpc.table import METADATA_KEYS, METHODS, TRACE_KEYS
+from kvorum.network.edge.upstream import UpstreamTls
+from kvorum.server.rpc.table import METADATA_KEYS, METHODS, TRACE_KEYS
 
 EDGE_METHODS: Final = METHODS
 """The methods with which a proxy opens its edge."""

@@ -27,20 +27,20 @@ from kvorum.api.pb.etcdserverpb import WatchCreateRequest, WatchRequest
 from kvorum.api.responses import CANCELED, CREATED, NO_WATCHER, watch_refused
 from kvorum.api.wire import parse_message
 from kvorum.client.namespacing import end_into
-from kvorum.edge.interface import Limits, Metadata
+from kvorum.network.edge.interface import Limits, Metadata
 from kvorum.proxy.broadcasts import (
     NO_DELETE,
     NO_PUT,
     PREV_KV,
     PROGRESS,
+    BroadcastState,
+    ClientWatcher,
     Creation,
-    Standing,
-    Watcher,
 )
-from kvorum.proxy.figures import Figures
+from kvorum.proxy.counters import ProxyCounters
 from kvorum.proxy.interface import ProxyEdge
 from kvorum.proxy.routes import Routes
-from kvorum.proxy.watch_sessions import Session
+from kvorum.proxy.watch_sessions import WatchSession
 from kvorum.proxy.watch_wire import Told, header_at
 
 FIRST_KEY = b"\0"
@@ -172,11 +172,11 @@ class ClientStream:
         "watchers",
     )
 
-    def __init__(self, service: "WatchService", call: int, session: Session) -> None:
+    def __init__(self, service: "WatchService", call: int, session: WatchSession) -> None:
         self._service = service
         self.call = call
         self.session = session
-        self.watchers: dict[int, Watcher] = {}
+        self.watchers: dict[int, ClientWatcher] = {}
         self._next_id = 0
         # In order of arrival: watchers to create, ids to cancel, None for a progress request.
         self._requests: deque[Creation | int | None] = deque()
@@ -185,7 +185,7 @@ class ClientStream:
         self.is_full = False
         """Whether the client has too many bytes unread to get events."""
         self.is_ended = False
-        self.behind: dict[Watcher, None] = {}
+        self.behind: dict[ClientWatcher, None] = {}
         """Watchers in no broadcast that have to catch up."""
         self.compacted = 0
         """How many of the watchers a compaction has ended."""
@@ -234,13 +234,13 @@ class ClientStream:
         if not self.is_ended:
             self._serve()
 
-    def fall_behind(self, watcher: Watcher) -> None:
+    def fall_behind(self, watcher: ClientWatcher) -> None:
         """Keep a watcher that gets no events until its client has read some."""
         self.behind[watcher] = None
         if not self.is_full:
             self._service.resume(self)
 
-    def end_compacted(self, watcher: Watcher, response: bytes) -> None:
+    def end_compacted(self, watcher: ClientWatcher, response: bytes) -> None:
         """Send the client the cancellation of a watcher whose next revision is compacted."""
         watcher.is_compacted = True
         self.compacted += 1
@@ -266,7 +266,7 @@ class ClientStream:
             if watcher.start_revision > revision:
                 return True
             broadcast = watcher.broadcast
-            if broadcast is None or broadcast.standing is not Standing.SYNCED:
+            if broadcast is None or broadcast.standing is not BroadcastState.SYNCED:
                 is_complete = False
         if not is_complete:
             return False
@@ -314,7 +314,7 @@ class ClientStream:
                 self._next_id += 1
             watch_id = self._next_id
             self._next_id += 1
-        watcher = Watcher(creation, watch_id, creation.start_revision or revision + 1)
+        watcher = ClientWatcher(creation, watch_id, creation.start_revision or revision + 1)
         self.watchers[watch_id] = watcher
         outgoing.add(self.call, header + watcher.id_field + CREATED)
         self.session.place(watcher)
@@ -326,7 +326,7 @@ class ClientStream:
             header = self.session.header(self.floor)
             self._service.outgoing.add(self.call, header + watcher.id_field + CANCELED)
 
-    def _forget(self, watcher: Watcher) -> None:
+    def _forget(self, watcher: ClientWatcher) -> None:
         self.compacted -= watcher.is_compacted
         self.behind.pop(watcher, None)
         self.session.remove(watcher)
@@ -351,18 +351,20 @@ class ClientStream:
 class WatchService:
     """Serves all Watch streams of the proxy's clients."""
 
-    def __init__(self, edge: ProxyEdge, routes: Routes, namespace: bytes, figures: Figures) -> None:
+    def __init__(
+        self, edge: ProxyEdge, routes: Routes, namespace: bytes, counters: ProxyCounters
+    ) -> None:
         """Serve watches on keys in a namespace, which clients do not see."""
         self._edge = edge
         self.routes = routes
         self.namespace = namespace
-        self.figures = figures
+        self.counters = counters
         self._streams: dict[int, ClientStream] = {}
-        self._sessions: dict[tuple[bytes | None, ...], Session] = {}
+        self._sessions: dict[tuple[bytes | None, ...], WatchSession] = {}
         self.outgoing = Outgoing(edge, self._streams)
-        self.has_requests: dict[Session, None] = {}
+        self.has_requests: dict[WatchSession, None] = {}
         """Sessions with requests to send to a member."""
-        self.has_gathered: dict[Session, None] = {}
+        self.has_gathered: dict[WatchSession, None] = {}
         """Sessions with gathered events that no watcher has had yet."""
         self._resuming: dict[ClientStream, None] = {}
         self._due_at = inf
@@ -385,7 +387,7 @@ class WatchService:
                 for key, value in zip((*_IDENTITY_KEYS, "hasleader"), identity, strict=True)
                 if value is not None
             ]
-            session = Session(self, identity, upstream, requires_leader=requires_leader)
+            session = WatchSession(self, identity, upstream, requires_leader=requires_leader)
             self._sessions[identity] = session
             self.has_requests[session] = None
             self.expect(session, now)
@@ -454,7 +456,7 @@ class WatchService:
 
     # Called by sessions and streams.
 
-    def expect(self, session: Session, moment: float) -> None:
+    def expect(self, session: WatchSession, moment: float) -> None:
         """Schedule a session for a moment: its `flush` if that is now, else its `pass_time`."""
         if moment <= self.routes.now:
             self.has_requests[session] = None

@@ -34,16 +34,16 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.responses import watch_compacted
 from kvorum.client.backoff import BackOff
-from kvorum.edge.upstream import End, Metadata
+from kvorum.network.edge.upstream import End, Metadata
 from kvorum.proxy.broadcasts import (
     NO_DELETE,
     NO_PUT,
     PREV_KV,
     PROGRESS,
     Broadcast,
+    BroadcastState,
+    ClientWatcher,
     Creation,
-    Standing,
-    Watcher,
     covers,
 )
 from kvorum.proxy.interface import status_of
@@ -95,7 +95,7 @@ class WatchedRange:
         self.broadcasts: list[Broadcast] = []
 
 
-class Session:
+class WatchSession:
     """One Watch stream to a member, reopened when it is lost."""
 
     def __init__(
@@ -159,7 +159,7 @@ class Session:
             self._asking[same] = broadcast
         broadcast.waiting.append(creation)
 
-    def place(self, watcher: Watcher, *, is_exact: bool = False) -> None:
+    def place(self, watcher: ClientWatcher, *, is_exact: bool = False) -> None:
         """Add a watcher to a broadcast that serves it, or to a new one.
 
         `is_exact` starts a new watch at exactly `next_revision`, because the one before it may be
@@ -177,7 +177,7 @@ class Session:
             broadcast.start_revision = _known(start)
         broadcast.join(watcher)
 
-    def remove(self, watcher: Watcher) -> None:
+    def remove(self, watcher: ClientWatcher) -> None:
         """Remove a watcher that its client has cancelled or abandoned."""
         broadcast = watcher.broadcast
         if broadcast is not None:
@@ -252,8 +252,8 @@ class Session:
         watched = self._ranges.get((key, range_end))
         if watched is None:
             watched = self._ranges[key, range_end] = WatchedRange(key, range_end)
-        figures = self._service.figures
-        broadcast = Broadcast(watched, self._next_number, start, selection, figures)
+        counters = self._service.counters
+        broadcast = Broadcast(watched, self._next_number, start, selection, counters)
         self._next_number += 1
         watched.broadcasts.append(broadcast)
         if len(watched.broadcasts) > 1:
@@ -270,9 +270,9 @@ class Session:
 
     def _drop(self, broadcast: Broadcast) -> None:
         """Forget a broadcast, and cancel its watch at the member."""
-        if broadcast.standing is Standing.DROPPED:
+        if broadcast.standing is BroadcastState.DROPPED:
             return
-        broadcast.standing = Standing.DROPPED
+        broadcast.standing = BroadcastState.DROPPED
         del self._broadcasts[broadcast.number]
         self._behind.pop(broadcast, None)
         watched = broadcast.watched
@@ -323,7 +323,7 @@ class Session:
         broadcast = self._broadcasts.get(told.watch_id)
         if broadcast is None:
             return
-        self._service.figures.events_coalesced += len(broadcast.members) - 1
+        self._service.counters.events_coalesced += len(broadcast.members) - 1
         if self._gathered is not None:
             other, gathered = self._gathered
             if other is broadcast and self._gathered_bytes + size <= GATHERED_BYTES_MAX:
@@ -339,7 +339,7 @@ class Session:
         """Send the gathered events to the watchers."""
         if self._gathered is not None:
             (broadcast, told), self._gathered = self._gathered, None
-            if broadcast.standing is not Standing.DROPPED:
+            if broadcast.standing is not BroadcastState.DROPPED:
                 self._happened(broadcast, told)
 
     def writable(self) -> None:
@@ -360,7 +360,7 @@ class Session:
         """Process the member's answer to the creation of a watch."""
         waiting, broadcast.waiting = broadcast.waiting, []
         if told.canceled:
-            if broadcast.standing is not Standing.DROPPED:
+            if broadcast.standing is not BroadcastState.DROPPED:
                 members = tuple(broadcast.members)
                 self._drop(broadcast)
                 self._end_streams_of(members, told.reason)
@@ -368,16 +368,16 @@ class Session:
                 creation.refusal = told.reason
                 creation.stream.answered(creation, told)
             return
-        if broadcast.standing is Standing.DROPPED:
+        if broadcast.standing is BroadcastState.DROPPED:
             return
         broadcast.created_revision = told.revision
         broadcast.attempts = self._attempts
         if not broadcast.start_revision:
             broadcast.position = told.revision + 1
         if broadcast.position > told.revision:
-            broadcast.standing = Standing.SYNCED
+            broadcast.standing = BroadcastState.SYNCED
         else:
-            broadcast.standing = Standing.BEHIND
+            broadcast.standing = BroadcastState.BEHIND
             self._behind[broadcast] = None
             self._expect_attempt(RETRY_SECONDS)
         self._expect_attempt(PROGRESS_SECONDS)
@@ -425,7 +425,7 @@ class Session:
             else:
                 self.place(watcher, is_exact=True)
 
-    def _end_streams_of(self, watchers: tuple[Watcher, ...], reason: str) -> None:
+    def _end_streams_of(self, watchers: tuple[ClientWatcher, ...], reason: str) -> None:
         streams = dict.fromkeys(watcher.stream for watcher in watchers)
         for stream in streams:
             self._service.finish(stream, Status(Code.UNAVAILABLE, reason))
@@ -469,13 +469,13 @@ class Session:
             self._expect_attempt(RETRY_SECONDS if self._behind else PROGRESS_SECONDS)
 
     def _synced(self, broadcast: Broadcast) -> None:
-        broadcast.standing = Standing.SYNCED
+        broadcast.standing = BroadcastState.SYNCED
         self._behind.pop(broadcast, None)
 
     def _done(self, broadcast: Broadcast) -> int:
         """Return the revision below which a broadcast has had every event."""
         done = max(broadcast.position, broadcast.complete_revision + 1)
-        if broadcast.standing is Standing.SYNCED:
+        if broadcast.standing is BroadcastState.SYNCED:
             done = max(done, self._complete_revision + 1)
         return done
 
@@ -486,13 +486,13 @@ class Session:
                 self._merge(broadcast)
 
     def _merge(self, broadcast: Broadcast) -> None:
-        if broadcast.standing is Standing.UNCONFIRMED:
+        if broadcast.standing is BroadcastState.UNCONFIRMED:
             return
         done = self._done(broadcast)
         for other in broadcast.watched.broadcasts:
             if (
                 other is not broadcast
-                and other.standing is Standing.SYNCED
+                and other.standing is BroadcastState.SYNCED
                 and other.position <= done
                 and covers(other.selection, broadcast.selection)
             ):
@@ -519,10 +519,10 @@ class Session:
         self._unconfirmed.clear()
         self._behind.clear()
         for broadcast in self._broadcasts.values():
-            if broadcast.standing is not Standing.UNCONFIRMED:
+            if broadcast.standing is not BroadcastState.UNCONFIRMED:
                 broadcast.position = self._done(broadcast)
                 broadcast.start_revision = _known(broadcast.position)
-                broadcast.standing = Standing.UNCONFIRMED
+                broadcast.standing = BroadcastState.UNCONFIRMED
         for stream in self.streams:
             stream.floor = max(stream.floor, self._revision)
         self._revision = self._complete_revision = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from kvorum.api.marks import mark
+from kvorum.api.coverage import reach
 from kvorum.raft import reads
 from kvorum.raft.describe import conf_change_text
 from kvorum.raft.entries import Entry, EntryType
@@ -146,7 +146,7 @@ def _on_append_response(raft: Raft, message: Message, peer: Progress) -> None:
 
 
 def _on_append_rejected(raft: Raft, message: Message, peer: Progress) -> None:
-    mark("append rejected")
+    reach("append rejected")
     node, hint = message.sender, message.reject_hint
     if node == raft.id:
         return  # no leader rejects itself
@@ -178,7 +178,7 @@ def _on_snapshot_status(raft: Raft, message: Message, peer: Progress) -> None:
     if peer.state != ProgressState.SNAPSHOT:
         return
     if message.reject:
-        peer.pending_snapshot = 0  # otherwise the probe would start after the failed snapshot
+        peer.pending_snapshot = 0  # otherwise the probe would start after it
     peer.become_probe()
     outcome = "failed" if message.reject else "succeeded"
     raft.logger.debug(
@@ -243,7 +243,7 @@ def _on_beat(raft: Raft, _message: Message) -> None:
 def _on_check_quorum(raft: Raft, _message: Message) -> None:
     if not raft.tracker.quorum_active():
         raft.logger.warning(f"{raft.id:x} stepped down to follower since quorum is not active")
-        mark("leader stepped down without a quorum")
+        reach("leader stepped down without a quorum")
         raft.become_follower(raft.term, NONE)
     for node, peer in raft.tracker.progress.items():
         if node != raft.id:

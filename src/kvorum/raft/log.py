@@ -12,7 +12,7 @@ first entry of an old enough term.
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from kvorum.api.marks import mark
+from kvorum.api.coverage import reach
 from kvorum.raft.entries import NO_LIMIT, Entry, encoded_size, take_within
 from kvorum.raft.errors import (
     CompactedError,
@@ -142,7 +142,7 @@ class RaftLog:
                 self._stop(
                     f"entry {conflict} conflict with committed entry [committed({self.committed})]"
                 )
-            mark("entries of another leader replaced")
+            reach("entries of another leader replaced")
             position = conflict - previous_index - 1
             assert 0 <= position < len(entries), (
                 f"index, {conflict}, is out of range [{len(entries)}]"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvorum.api.marks import mark
+from kvorum.api.coverage import reach
 from kvorum.raft.changer import Changer, Result, restore
 from kvorum.raft.changes import ConfChange, ConfChangeV2
 from kvorum.raft.describe import conf_state_text
@@ -60,7 +60,7 @@ def apply_conf_change(raft: Raft, change: ConfChange | ConfChangeV2) -> ConfStat
         changer = Changer(raft.tracker, raft.log.last_index())
         if change.leaves_joint():
             result = changer.leave_joint()
-            mark("joint configuration left")
+            reach("joint configuration left")
         elif change.enters_joint():
             result = changer.enter_joint(change.auto_leave(), change.changes)
         else:
@@ -141,11 +141,11 @@ def restore_snapshot(raft: Raft, snapshot: Snapshot) -> bool:
             f"lastterm: {last_term}] fast-forwarded commit to snapshot "
             f"[index: {index}, term: {term}]"
         )
-        mark("snapshot not needed")
+        reach("snapshot not needed")
         log.commit_to(index)
         return False
     log.restore(snapshot)
-    mark("log replaced by a snapshot")
+    reach("log replaced by a snapshot")
     restore_config(raft, state)
     last_term, last_index = log.last_entry_id()
     raft.logger.info(

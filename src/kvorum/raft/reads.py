@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvorum.api.marks import mark
+from kvorum.api.coverage import reach
 from kvorum.raft.config import ReadOnlyOption
 from kvorum.raft.messages import NONE, Message, MessageType
 from kvorum.raft.read_only import ReadOnly
@@ -31,7 +31,7 @@ def on_read_index(raft: Raft, message: Message) -> None:
     if not raft.tracker.is_voter(raft.id):
         raft.logger.debug(f"{raft.id:x} does not vote any more; dropping index reading msg")
     elif not _committed_in_term(raft):
-        mark("read waits for the first commit of a term")
+        reach("read waits for the first commit of a term")
         raft.pending_read_index_messages.append(message)
     elif raft.tracker.decides_alone(raft.id):
         _answer(raft, message, raft.log.committed)

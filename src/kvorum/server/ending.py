@@ -23,7 +23,7 @@ CLOSE_SECONDS_MAX: Final = 10.0
 CLOSE_LOOK_SECONDS: Final = 0.01
 
 
-class Phase(Enum):
+class ServerPhase(Enum):
     """The phase of a server's life."""
 
     SERVING = "takes calls"
@@ -59,19 +59,19 @@ class Ending:
 
     def begin(self, now: float) -> None:
         """Start the shutdown, unless it has started."""
-        if self._server.phase is Phase.SERVING:
+        if self._server.phase is ServerPhase.SERVING:
             config = self._server.member.config
             self._quiet_by = now + max(DRAIN_SECONDS_MAX, config.election_seconds)
-            self._enter(Phase.DRAINING, now + config.request_seconds_max)
+            self._enter(ServerPhase.DRAINING, now + config.request_seconds_max)
             self._edge.drain()
 
     def advance(self, now: float) -> None:
         """Take the steps that are possible now."""
-        if self._server.phase is Phase.DRAINING:
+        if self._server.phase is ServerPhase.DRAINING:
             self._drain(now)
-        elif self._server.phase is Phase.FLUSHING:
+        elif self._server.phase is ServerPhase.FLUSHING:
             self._flush(now)
-        elif self._server.phase is Phase.CLOSING:
+        elif self._server.phase is ServerPhase.CLOSING:
             self._close(now)
 
     def _drain(self, now: float) -> None:
@@ -89,7 +89,7 @@ class Ending:
         server.services.stop()
         server.gateway.stop()
         server.peers.stop()
-        self._enter(Phase.FLUSHING, now + CLOSE_SECONDS_MAX)
+        self._enter(ServerPhase.FLUSHING, now + CLOSE_SECONDS_MAX)
         self._drained_by = now + DRAIN_SECONDS_MAX
         if not server.keeps_nothing:
             server.member.flush_soon()
@@ -120,7 +120,7 @@ class Ending:
         is_draining = not self._edge.is_drained() and now < self._drained_by
         if (is_flushing or is_draining) and now < self._until:
             return
-        self._enter(Phase.CLOSING, now + CLOSE_SECONDS_MAX)
+        self._enter(ServerPhase.CLOSING, now + CLOSE_SECONDS_MAX)
         self.look_at = now
         member.close()
 
@@ -132,7 +132,7 @@ class Ending:
         else:
             if server.calls.access is not None:
                 server.calls.access.flush()
-            server.phase = Phase.ENDED
+            server.phase = ServerPhase.ENDED
 
-    def _enter(self, phase: Phase, until: float) -> None:
+    def _enter(self, phase: ServerPhase, until: float) -> None:
         self._server.phase, self._until = phase, until

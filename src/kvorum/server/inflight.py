@@ -12,16 +12,16 @@ from math import inf
 from typing import Any, Final
 
 from kvorum.api.errors import Code, Status
-from kvorum.edge.interface import EventKind, Headers, Request
-from kvorum.rpc.interface import Output
-from kvorum.telemetry.access import AccessLog
-from kvorum.telemetry.counting import Arrivals, CallCounts
-from kvorum.telemetry.interface import Tracing
-from kvorum.telemetry.request_stats import RequestStats
+from kvorum.network.edge.interface import EdgeEventKind, Headers, Request
+from kvorum.server.rpc.interface import RpcOutput
+from kvorum.server.telemetry.access import AccessLog
+from kvorum.server.telemetry.counting import Arrivals, CallCounts
+from kvorum.server.telemetry.interface import Tracing
+from kvorum.server.telemetry.request_stats import RequestStats
 
-_OPENED: Final = int(EventKind.OPENED)
-_MESSAGE: Final = int(EventKind.MESSAGE)
-_ENDED: Final = int(EventKind.ENDED)
+_OPENED: Final = int(EdgeEventKind.OPENED)
+_MESSAGE: Final = int(EdgeEventKind.MESSAGE)
+_ENDED: Final = int(EdgeEventKind.ENDED)
 
 OnSlow = Callable[[int, int, float, "bytes | Status | None"], bool]
 
@@ -46,7 +46,7 @@ class CallsInFlight:
         "unary",
     )
 
-    def __init__(self, edge: Output, counts: CallCounts, slow_seconds: float = inf) -> None:
+    def __init__(self, edge: RpcOutput, counts: CallCounts, slow_seconds: float = inf) -> None:
         """Track calls in front of an edge; calls above `slow_seconds` are slow."""
         self._edge = edge
         self.counts = counts

@@ -3,15 +3,15 @@
 from collections.abc import Container, Iterable
 from typing import Protocol
 
-from kvorum.edge.interface import Headers
-from kvorum.gateway.calls import GatewayOutput
-from kvorum.gateway.http import Output as HttpOutput
-from kvorum.net.interface import DialEvent
-from kvorum.rpc.interface import Connections
+from kvorum.network.dialer.interface import DialEvent
+from kvorum.network.edge.interface import Headers
+from kvorum.server.http.calls import GatewayOutput
+from kvorum.server.http.http import HttpOutput as HttpOutput
+from kvorum.server.rpc.interface import Connections
 
 
 class ServerEdge(GatewayOutput, HttpOutput, Connections, Protocol):
-    """The part of `kvorum.edge.interface.Edge` that a server uses; it never polls."""
+    """The part of `kvorum.network.edge.interface.Edge` that a server uses; it never polls."""
 
     def has_room(self, call: int, is_long: bool = False) -> bool:
         """As `Edge.has_room`."""
@@ -59,7 +59,7 @@ class Peers(Protocol):
 
 
 class Logger(Protocol):
-    """Takes lines with named fields, as `kvorum.telemetry.logs.Logger` does."""
+    """Takes lines with named fields, as `kvorum.server.telemetry.logs.Logger` does."""
 
     def info(self, message: str, /, **fields: object) -> None:
         """Log a change of state."""

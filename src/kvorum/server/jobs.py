@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from kvorum.member.jobs import Barrier, Job, Place
-from kvorum.wal import AppendLog
+from kvorum.member.jobs import Barrier, ExecutorKind, Job
+from kvorum.storage.wal import AppendLog
 
 Ended = tuple[Job, object, Exception | None]
 """An ended job, its result, and its error if it failed."""
@@ -22,7 +22,7 @@ Outcome = tuple[object, Exception | None]
 """A result and None, or None and an error."""
 
 
-class Hands(Protocol):
+class Executor(Protocol):
     """The executor. It calls `ended` once for each job, after `append` or `begin` returned."""
 
     ended: Callable[[Job, object, Exception | None], None]
@@ -57,17 +57,17 @@ class JobOrder:
     __slots__ = (
         "_appending",
         "_ended",
+        "_executor",
         "_flushing",
-        "_hands",
         "_has_log_failed",
         "_helping",
         "_is_log_busy",
         "_log_jobs",
     )
 
-    def __init__(self, hands: Hands) -> None:
-        self._hands: Final = hands
-        hands.ended = self._take_end
+    def __init__(self, executor: Executor) -> None:
+        self._executor: Final = executor
+        executor.ended = self._take_end
         self._ended: list[Ended] = []
         # Jobs of the log that have not started, appends at the native writer, and whether the
         # log's thread is busy.
@@ -78,8 +78,9 @@ class JobOrder:
         # Jobs of the flusher and of the helpers that have not ended. Of each helper's jobs, only
         # the first has started.
         self._flushing: deque[Job] = deque()
-        self._helping: dict[Place, deque[Job]] = {
-            place: deque() for place in (Place.HELPER, Place.PASSWORDS, Place.PASSWORDS_IDLE)
+        self._helping: dict[ExecutorKind, deque[Job]] = {
+            place: deque()
+            for place in (ExecutorKind.HELPER, ExecutorKind.PASSWORDS, ExecutorKind.PASSWORDS_IDLE)
         }
 
     def submit(self, jobs: Sequence[Job], inline_bytes_max: int = 0) -> None:
@@ -88,11 +89,11 @@ class JobOrder:
         Wait for the flusher if a job is marked `is_awaited`.
         """
         for job in jobs:
-            if job.place is Place.LOG:
+            if job.place is ExecutorKind.LOG:
                 self._log_jobs.append(job)
-            elif job.place is Place.FLUSHER:
+            elif job.place is ExecutorKind.FLUSHER:
                 self._flushing.append(job)
-                self._hands.begin(job)
+                self._executor.begin(job)
                 if job.is_awaited:
                     self._wait()
             elif job.place in self._helping:
@@ -101,13 +102,13 @@ class JobOrder:
                 if len(waiting) == 1:
                     self._begin_first(waiting)
             else:
-                self._hands.begin(job)
+                self._executor.begin(job)
         if self._log_jobs:
             self._advance_log(inline_bytes_max)
 
     def take_ended(self) -> list[Ended]:
         """Return the jobs that have ended since the last call, in order for each place."""
-        self._hands.collect()
+        self._executor.collect()
         if self._log_jobs:
             self._advance_log(0)
         ended, self._ended = self._ended, []
@@ -120,22 +121,22 @@ class JobOrder:
 
     def _advance_log(self, inline_bytes_max: int) -> None:
         """Start the jobs that may run: appends together, others alone, none after a failure."""
-        waiting, hands = self._log_jobs, self._hands
+        waiting, executor = self._log_jobs, self._executor
         while waiting and not (self._is_log_busy or self._has_log_failed):
             job = waiting[0]
             if not isinstance(job.work, AppendLog):
                 if self._appending:
                     return
                 self._is_log_busy = True
-                hands.begin(waiting.popleft())
+                executor.begin(waiting.popleft())
                 return
             waiting.popleft()
             is_small = len(job.work.data) <= inline_bytes_max
-            if is_small and not self._appending and hands.is_quick:
-                self._end_log_job(job, None, hands.append_here(job))
+            if is_small and not self._appending and executor.is_quick:
+                self._end_log_job(job, None, executor.append_here(job))
             else:
                 self._appending.append(job)
-                hands.append(job)
+                executor.append(job)
 
     def _end_log_job(self, job: Job, result: object, error: Exception | None) -> None:
         if error is not None and job.on_failure is None:
@@ -146,11 +147,11 @@ class JobOrder:
         """Block until the flusher has ended all its jobs."""
         while self._flushing:
             job = self._flushing.popleft()
-            result, error = self._hands.wait_for(job)
+            result, error = self._executor.wait_for(job)
             self._ended.append((job, result, error))
 
     def _take_end(self, job: Job, result: object, error: Exception | None) -> None:
-        if job.place is Place.LOG:
+        if job.place is ExecutorKind.LOG:
             if isinstance(job.work, AppendLog):
                 first = self._appending.popleft()
                 assert first is job, "an append ended before one that was given earlier"
@@ -159,7 +160,7 @@ class JobOrder:
             self._end_log_job(job, result, error)
             return
         self._ended.append((job, result, error))
-        if job.place is Place.FLUSHER:
+        if job.place is ExecutorKind.FLUSHER:
             first = self._flushing.popleft()
             assert first is job, "a job of the flusher ended before one that was given earlier"
         elif job.place in self._helping:
@@ -173,4 +174,4 @@ class JobOrder:
         while waiting and isinstance(waiting[0].work, Barrier):
             self._ended.append((waiting.popleft(), None, None))
         if waiting:
-            self._hands.begin(waiting[0])
+            self._executor.begin(waiting[0])

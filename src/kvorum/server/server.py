@@ -15,34 +15,34 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final
 
-from kvorum.edge.interface import Event, EventKind, Request
-from kvorum.gateway.calls import Gateway
-from kvorum.gateway.http import HttpFront
 from kvorum.member.errors import StartRefused
 from kvorum.member.jobs import Job
 from kvorum.member.member import Member
-from kvorum.membership.bootstrap import BootstrapError, mismatch_text
-from kvorum.net.interface import DialEvent
+from kvorum.network.dialer.interface import DialEvent
+from kvorum.network.edge.interface import EdgeEventKind, Event, Request
 from kvorum.raft.entries import Entry
-from kvorum.rpc.interface import Clients
-from kvorum.rpc.services import Services
-from kvorum.rpc.table import METHODS
-from kvorum.server.ending import Ending, Phase
+from kvorum.server.ending import Ending, ServerPhase
+from kvorum.server.http.calls import Gateway
+from kvorum.server.http.http import HttpFront
 from kvorum.server.inflight import CallsInFlight
 from kvorum.server.interface import Logger, Peers, ServerEdge
 from kvorum.server.jobs import Ended
+from kvorum.server.rpc.interface import Clients
+from kvorum.server.rpc.services import Services
+from kvorum.server.rpc.table import METHODS
 from kvorum.server.settings import ServerSettings
-from kvorum.telemetry.access import AccessLog
-from kvorum.telemetry.counting import CallCounts
-from kvorum.telemetry.figures import ServerFigures
-from kvorum.telemetry.milestones import Milestones
-from kvorum.telemetry.slow import SlowRequests
+from kvorum.server.telemetry.access import AccessLog
+from kvorum.server.telemetry.counters import ServerCounters
+from kvorum.server.telemetry.counting import CallCounts
+from kvorum.server.telemetry.milestones import Milestones
+from kvorum.server.telemetry.slow import SlowRequests
+from kvorum.state.membership.bootstrap import ClusterSettingsError, mismatch_text
 
 TURN_SECONDS: Final = 0.005
 CALLS_PER_TURN: Final = 1000
 BYTES_PER_TURN: Final = 4 * 1024 * 1024
 NOTHING: Final = (0, 0)
-_HTTP_OPENED: Final = int(EventKind.HTTP_OPENED)
+_HTTP_OPENED: Final = int(EdgeEventKind.HTTP_OPENED)
 
 INLINE_CALLS_MAX = 4
 """With more requests at once, another thread writes the log, and the loop takes the next batch."""
@@ -85,7 +85,7 @@ class Server:
             self.front,
             clients,
             message_bytes_max=settings.message_bytes_max,
-            certificates_count=settings.certificates_count,
+            client_cert_identifies_user=settings.client_cert_identifies_user,
         )
         if settings.serves_json:
             self.gateway.serve()
@@ -99,12 +99,12 @@ class Server:
             self.calls,
             operations_max=settings.operations_max,
             origin=clients,
-            certificates_count=settings.certificates_count,
+            client_cert_identifies_user=settings.client_cert_identifies_user,
             stops_for_defragmentation=settings.stops_for_defragmentation,
         )
         self.gateway.is_undecided = self.services.is_undecided
-        self.figures = ServerFigures()
-        self.phase = Phase.SERVING
+        self.counters = ServerCounters()
+        self.phase = ServerPhase.SERVING
         """The phase of this server's life; `ending` advances it."""
         self.ending = Ending(self, edge, logger)
         self.keeps_nothing = settings.keeps_nothing
@@ -153,7 +153,7 @@ class Server:
 
         If either is 0 or less, it takes none.
         """
-        if self._requests or self._events or self.phase in (Phase.CLOSING, Phase.ENDED):
+        if self._requests or self._events or self.phase in (ServerPhase.CLOSING, ServerPhase.ENDED):
             return NOTHING
         calls_max, bytes_max = self.services.room
         return min(calls_max, CALLS_PER_TURN), min(bytes_max, BYTES_PER_TURN)
@@ -178,7 +178,7 @@ class Server:
 
     def wake_at(self, now: float) -> float:
         """Return when to take the next turn if nothing arrives before."""
-        if self.phase is Phase.CLOSING:
+        if self.phase is ServerPhase.CLOSING:
             return self.ending.look_at
         moment = min(self._next_tick, self._peers_at, self.gateway.wake_at)
         if self.calls.access is not None:
@@ -210,7 +210,7 @@ class Server:
         stopped the member.
         """
         member, peers = self.member, self.peers
-        if self.phase is Phase.CLOSING:
+        if self.phase is ServerPhase.CLOSING:
             self._take_ended(ended)
             self.ending.advance(now)
             return
@@ -223,7 +223,7 @@ class Server:
         deadline = now + self.turn_seconds
         seen = 0 if self._has_unseen else len(self._events)
         self._events += events
-        if self.phase is Phase.FLUSHING:
+        if self.phase is ServerPhase.FLUSHING:
             # Clients that did not confirm the shutdown in time and other members may still send.
             self.forget_waiting()
         if len(self._events) > seen:
@@ -267,7 +267,7 @@ class Server:
     def resume_turn(self, now: float, ended: Sequence[Ended]) -> None:
         """Continue the turn after jobs that ended as soon as they started."""
         self._take_ended(ended)
-        if self.phase is Phase.CLOSING:
+        if self.phase is ServerPhase.CLOSING:
             return
         is_busy = self.member.turn(now, self._clock() + self.turn_seconds)
         self.peers.deliver(now)
@@ -290,12 +290,12 @@ class Server:
         is_waiting = bool(self._requests or self._events) or self.services.has_decided
         is_waiting = is_waiting or self.gateway.has_work
         self.is_busy = is_busy or is_waiting
-        if self.phase is not Phase.SERVING:
+        if self.phase is not ServerPhase.SERVING:
             self.ending.advance(now)
 
     def _answer(self, now: float) -> None:
         """Send the answers to clients, unless the phase is past draining."""
-        if self.phase in (Phase.SERVING, Phase.DRAINING):
+        if self.phase in (ServerPhase.SERVING, ServerPhase.DRAINING):
             calls, moment = self.calls, self._clock()
             self.milestones.note(self.member, len(self._requests), moment)
             if moment >= calls.look_at and calls.look(moment):
@@ -395,7 +395,7 @@ class Server:
     def _tick(self, now: float) -> None:
         late = now - self._next_tick
         if late > self._tick_seconds:
-            self.figures.heartbeats_late += 1
+            self.counters.heartbeats_late += 1
             # Do not make up for missed ticks: the clocks of other members went on.
             self._next_tick = now
         self._next_tick += self._tick_seconds
@@ -419,7 +419,7 @@ class Server:
         """Log and count a change of leader; several changes between two ticks count as one."""
         member, before = self.member, self._leader
         self._leader = member.leader
-        self.figures.leader_changes += bool(member.leader)
+        self.counters.leader_changes += bool(member.leader)
         fields = {"local_member_id": f"{member.id:x}", "term": member.term}
         if not member.leader:
             self._logger.warning("lost leader", leader=f"{before:x}", **fields)
@@ -474,13 +474,13 @@ class Server:
             return
         self._strangers_since = min(self._strangers_since, now)
         if now - self._strangers_since >= STRANGERS_SECONDS:
-            raise BootstrapError(mismatch_text(member.cluster.cluster_id, foreign))
+            raise ClusterSettingsError(mismatch_text(member.cluster.cluster_id, foreign))
 
     def _watch_long_entry(self, now: float) -> None:
         """Warn of an entry that took long to apply, which takes several turns."""
         entry, took = self._long_entry, now - self._long_since
         if entry is not None and took > self._slow_apply_seconds:
-            self.figures.slow_applies += 1
+            self.counters.slow_applies += 1
             self._logger.warning(
                 "apply request took too long",
                 took=f"{took * 1000:.3f}ms",

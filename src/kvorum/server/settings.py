@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvorum.edge import Limits
-from kvorum.membership.documents import Member as Peer
-from kvorum.peer.cluster.peering import Settings as PeeringSettings
-from kvorum.settings.config import GRPC_OVERHEAD_BYTES, Config
+from kvorum.network.edge import Limits
+from kvorum.process.settings.config import GRPC_OVERHEAD_BYTES, Config
+from kvorum.server.peer.cluster.peering import PeeringSettings as PeeringSettings
+from kvorum.state.membership.documents import MemberDocument as Peer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class ServerSettings:
     """Whether to serve RPCs as JSON below `/v3/`."""
     message_bytes_max: int
     """The largest message of a call; gRPC has the same limit."""
-    certificates_count: bool
+    client_cert_identifies_user: bool
     """Whether client certificates identify users while authentication is enabled."""
     stops_for_defragmentation: bool
     """Whether gRPC's health service reports NOT_SERVING during a defragmentation."""
@@ -44,7 +44,7 @@ def server_settings(config: Config) -> ServerSettings:
         host_whitelist=config.host_whitelist,
         serves_json=config.serves_json,
         message_bytes_max=config.request_bytes_max + GRPC_OVERHEAD_BYTES,
-        certificates_count=config.client_cert_auth,
+        client_cert_identifies_user=config.client_cert_auth,
         stops_for_defragmentation=config.gates["StopGRPCServiceOnDefrag"],
         keeps_nothing=config.ephemeral,
     )

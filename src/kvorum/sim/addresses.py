@@ -1,6 +1,6 @@
 """Names and addresses of machines, by their number: `m7` at `http://m7:2380`."""
 
-from kvorum.membership.documents import Member
+from kvorum.state.membership.documents import MemberDocument
 
 
 def url_of(number: int) -> str:
@@ -13,6 +13,6 @@ def number_of(url: str) -> int:
     return int(url.removeprefix("http://m").removesuffix(":2380"))
 
 
-def name_of(member: Member) -> str:
+def name_of(member: MemberDocument) -> str:
     """Return the name of a member's machine, by the member's first peer URL."""
     return f"m{number_of(member.peer_urls[0])}"

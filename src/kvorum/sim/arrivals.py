@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from kvorum.api.errors import Code, Status
-from kvorum.edge.interface import Event, EventKind, Headers, Metadata, Request
+from kvorum.network.edge.interface import EdgeEventKind, Event, Headers, Metadata, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 REFUSED = Status(Code.UNAVAILABLE, "connection refused")
 """The answer of a process that is down: the request was not even sent."""
 CLIENT_LISTENER = 0
-_OPENINGS = (EventKind.OPENED, EventKind.HTTP_OPENED)
+_OPENINGS = (EdgeEventKind.OPENED, EdgeEventKind.HTTP_OPENED)
 
 
 class Front(Protocol):
@@ -106,7 +106,7 @@ class Arrivals:
             answered(REFUSED)
         elif call not in self._abandoned:
             machine.edge.register_stream(call, answered, message)
-            self.stream_event(EventKind.OPENED, call, (method, metadata))
+            self.stream_event(EdgeEventKind.OPENED, call, (method, metadata))
 
     def open_http(
         self,
@@ -134,16 +134,16 @@ class Arrivals:
             machine.edge.register_http(call, answered, piece)
             method = "GET" if ("upgrade", "websocket") in headers else "POST"
             detail = (CLIENT_LISTENER, method, target, headers)
-            self.stream_event(EventKind.HTTP_OPENED, call, detail)
+            self.stream_event(EdgeEventKind.HTTP_OPENED, call, detail)
 
-    def stream_event(self, kind: EventKind, call: int, detail: object) -> None:
+    def stream_event(self, kind: EdgeEventKind, call: int, detail: object) -> None:
         """Queue an event of a stream."""
         machine = self._machine
         if machine.is_dead or not machine.edge.is_open(call):
             return
         if machine.later(self.stream_event, kind, call, detail):
             return
-        if kind == EventKind.ENDED:
+        if kind == EdgeEventKind.ENDED:
             machine.edge.forget(call)
         self._events.append((kind, call, detail))
         machine.request_turn()
@@ -157,7 +157,7 @@ class Arrivals:
         if self._withdraw(call):
             edge.forget(call)
         elif edge.reports_end(call):
-            self.stream_event(EventKind.ENDED, call, None)
+            self.stream_event(EdgeEventKind.ENDED, call, None)
         elif not edge.forget(call):
             # The call may not have arrived yet.
             self._abandoned.add(call)
@@ -175,10 +175,10 @@ class Arrivals:
 
     def ended_before(self, call: int) -> None:
         """Report the end of a unary call that ended before the server asked for the report."""
-        self._events.append((EventKind.ENDED, call, None))
+        self._events.append((EdgeEventKind.ENDED, call, None))
         self._machine.request_turn()
 
     def unstall(self, call: int) -> None:
         """Let the client of a stream read the data that waits for it."""
         if self._machine.edge.unstall(call):
-            self.stream_event(EventKind.WRITABLE, call, None)
+            self.stream_event(EdgeEventKind.WRITABLE, call, None)

@@ -7,8 +7,6 @@ restart and after a snapshot, and no token that has ended by then.
 
 from typing import NamedTuple
 
-from kvorum.auth.store import AuthStore
-from kvorum.auth.tokens import SimpleTokens
 from kvorum.member.member import Member
 from kvorum.raft.entries import NO_LIMIT, EntryType
 from kvorum.raft.log import RaftLog
@@ -17,6 +15,8 @@ from kvorum.sim.ledger import Ledger
 from kvorum.sim.machine import Machine
 from kvorum.sim.permissions import Grant, State, User
 from kvorum.sim.violation import Violation
+from kvorum.state.auth.store import AuthStore
+from kvorum.state.auth.tokens import SimpleTokens
 
 DECIDED = "what is permitted is applied, and nothing else"
 SAME = "members have the same users and roles"

@@ -12,9 +12,19 @@ some entries are a member's own:
 
 from collections.abc import Iterable
 
-from kvorum.auth.store import AuthStore
-from kvorum.backend.backend import Backend
-from kvorum.backend.buckets import (
+from kvorum.member.alarms import Alarms
+from kvorum.member.member import Member
+from kvorum.raft.messages import ConfState
+from kvorum.sim.history import History
+from kvorum.sim.machine import Machine
+from kvorum.sim.violation import Violation
+from kvorum.state.auth.store import AuthStore
+from kvorum.state.lease.lease import row_value
+from kvorum.state.membership.cluster import Membership
+from kvorum.state.membership.documents import decode_conf_state
+from kvorum.state.mvcc.keyvalue import key_of, lease_of
+from kvorum.storage.backend.backend import Backend
+from kvorum.storage.backend.buckets import (
     BUCKETS,
     CONF_STATE,
     KEY,
@@ -23,16 +33,6 @@ from kvorum.backend.buckets import (
     SCHEDULED_COMPACT_REVISION,
     STORAGE_VERSION,
 )
-from kvorum.lease.lease import row_value
-from kvorum.member.alarms import Alarms
-from kvorum.member.member import Member
-from kvorum.membership.cluster import Cluster
-from kvorum.membership.documents import decode_conf_state
-from kvorum.mvcc.keyvalue import key_of, lease_of
-from kvorum.raft.messages import ConfState
-from kvorum.sim.history import History
-from kvorum.sim.machine import Machine
-from kvorum.sim.violation import Violation
 
 GUARANTEE = "members have the same buckets"
 _ROWS_MAX = 1 << 30
@@ -91,7 +91,7 @@ def _pairs(member: Member) -> list[tuple[str, object, object]]:
     backend, cluster, lessor = member.backend, member.cluster, member.lessor
     alarms = Alarms(backend)
     alarms.restore()
-    read = Cluster(backend, cluster.cluster_id, cluster.local_id)
+    read = Membership(backend, cluster.cluster_id, cluster.local_id)
     read.restore()
     users = AuthStore(backend)
     users.restore()

@@ -12,7 +12,7 @@ from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as etcd
 from kvorum.api.pb import v3electionpb as election
 from kvorum.api.pb import v3lockpb as lock
-from kvorum.edge.interface import Metadata
+from kvorum.network.edge.interface import Metadata
 from kvorum.sim.arrivals import REFUSED
 from kvorum.sim.describe import describe_request, describe_result
 from kvorum.sim.history import History, Record

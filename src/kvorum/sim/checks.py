@@ -11,13 +11,13 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.pb.mvccpb import KeyValue
-from kvorum.mvcc.keyvalue import key_of
 from kvorum.sim import model
 from kvorum.sim.history import History, Record
 from kvorum.sim.linearizability import find_contradiction
 from kvorum.sim.reduction import reduce_history
 from kvorum.sim.violation import Violation
 from kvorum.sim.workloads import is_clients_key
+from kvorum.state.mvcc.keyvalue import key_of
 
 EXPLAINED = "answers are explained by the history"
 DURABLE = "acknowledged is durable"

@@ -11,19 +11,16 @@ from random import Random
 
 from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import CompactionRequest
-from kvorum.edge.interface import EventKind, Metadata
 from kvorum.member.alarms import AlarmType
 from kvorum.member.member import Member
-from kvorum.membership.bootstrap import BootstrapError, InitialCluster, initial_members
-from kvorum.mvcc.hashes import HashRows
-from kvorum.mvcc.store import Store
-from kvorum.peer.cluster.joining import Start
+from kvorum.network.edge.interface import EdgeEventKind, Metadata
+from kvorum.process.settings.checks import make_config
+from kvorum.process.settings.member import member_config
 from kvorum.raft.log import RaftLog
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
 from kvorum.raft.states import Role
-from kvorum.rpc.table import NUMBERS
-from kvorum.settings.checks import make_config
-from kvorum.settings.member import member_config
+from kvorum.server.peer.cluster.joining import Start
+from kvorum.server.rpc.table import NUMBERS
 from kvorum.sim.arrivals import REFUSED, Front
 from kvorum.sim.auditor import Auditor
 from kvorum.sim.directed import Director
@@ -41,6 +38,9 @@ from kvorum.sim.peers import FramedPeers, PlainPeers, receive
 from kvorum.sim.trace import describe
 from kvorum.sim.violation import Violation
 from kvorum.sim.world import World
+from kvorum.state.membership.bootstrap import ClusterSettingsError, InitialCluster, initial_members
+from kvorum.state.mvcc.hashes import HashRows
+from kvorum.state.mvcc.store import Store
 
 DIFFERS = "found data inconsistency with peers"
 """The log message of a member that stops because its hash differs from those of others."""
@@ -205,7 +205,7 @@ class Cluster:
         """Check where a process without a log wants to start; return whether it may."""
         return self.operator.admits(machine, start, entrance)
 
-    def refused(self, machine: Machine, error: BootstrapError) -> None:
+    def refused(self, machine: Machine, error: ClusterSettingsError) -> None:
         """Report to the operator that a process without a log was refused, and ended."""
         self.operator.refused(machine, error)
 
@@ -403,13 +403,13 @@ class Cluster:
 
     def send(self, member: int, call: int, payload: bytes) -> None:
         """Send a message on a stream."""
-        self._tell(member, EventKind.MESSAGE, call, payload)
+        self._tell(member, EdgeEventKind.MESSAGE, call, payload)
 
     def half_close(self, member: int, call: int) -> None:
         """Half-close a stream: its client sends nothing more."""
-        self._tell(member, EventKind.HALF_CLOSED, call, None)
+        self._tell(member, EdgeEventKind.HALF_CLOSED, call, None)
 
-    def _tell(self, member: int, kind: EventKind, call: int, detail: object) -> None:
+    def _tell(self, member: int, kind: EdgeEventKind, call: int, detail: object) -> None:
         front = self.front(member)
         if front is not None:
             arrive = front.arrivals.stream_event

@@ -12,19 +12,19 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from kvorum.server.ending import Phase
+from kvorum.server.ending import ServerPhase
 from kvorum.sim.moments import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from random import Random
 
-    from kvorum.files.memory import Call
     from kvorum.member.member import Member
     from kvorum.sim.cluster import Cluster
     from kvorum.sim.faults import Faults
     from kvorum.sim.machine import Machine
     from kvorum.sim.world import World
+    from kvorum.storage.files.memory import DiskCall
 
     Steps = Generator[float, None, None]
     """Yields how many seconds to wait before the next step."""
@@ -442,7 +442,7 @@ class Director:
             for machine in cluster.standing()
             if machine.member is not None
             and machine.server is not None
-            and machine.server.phase is Phase.SERVING
+            and machine.server.phase is ServerPhase.SERVING
             # A term that is not on its disk yet would be lost, and would be led again.
             and not machine.server.jobs_under_way
             and machine.paused_until <= self._world.now
@@ -456,10 +456,10 @@ class Director:
         return self._random.choice(fitting) if fitting else None
 
 
-def _growths(segment_bytes: int) -> list[tuple[str, Callable[[Call], bool]]]:
+def _growths(segment_bytes: int) -> list[tuple[str, Callable[[DiskCall], bool]]]:
     """Return the calls at which a disk may fill up: names, and predicates for the calls."""
 
-    def appends(call: Call) -> bool:
+    def appends(call: DiskCall) -> bool:
         return (
             call.name == "pwrite"
             and "/wal/" in call.path
@@ -467,13 +467,13 @@ def _growths(segment_bytes: int) -> list[tuple[str, Callable[[Call], bool]]]:
             and call.offset + call.length > segment_bytes
         )
 
-    def prepares(call: Call) -> bool:
+    def prepares(call: DiskCall) -> bool:
         return call.name == "allocate" and "/wal/" in call.path
 
-    def begins(call: Call) -> bool:
+    def begins(call: DiskCall) -> bool:
         return call.name == "rename" and "/wal/" in call.path
 
-    def commits(call: Call) -> bool:
+    def commits(call: DiskCall) -> bool:
         return call.name == "commit"
 
     return [

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import NamedTuple
 
-from kvorum.backend.buckets import KEY
-from kvorum.backend.encoding import parse_row_key
-from kvorum.backend.errors import BackendError
-from kvorum.files.interface import parent, read_file
-from kvorum.files.memory import SECTOR_BYTES, Call, MemoryFiles
 from kvorum.member.errors import StartRefused
 from kvorum.sim.environments import DamagedEntry, SimulatedEnvironments
 from kvorum.sim.moments import Kind
-from kvorum.snap import SnapError
-from kvorum.wal.errors import CorruptLogError, WalError
+from kvorum.storage.backend.buckets import KEY
+from kvorum.storage.backend.encoding import parse_row_key
+from kvorum.storage.backend.errors import BackendError
+from kvorum.storage.files.interface import parent, read_file
+from kvorum.storage.files.memory import SECTOR_BYTES, DiskCall, MemoryFiles
+from kvorum.storage.snap import SnapError
+from kvorum.storage.wal.errors import CorruptLogError, WalError
 
 # Errors that production raises for files that lack what was written into them, or hold what was
 # never written.
@@ -84,7 +84,7 @@ class Disk:
         # The room that is left while the disk is full; None: enough.
         self._spare_bytes: int | None = None
         # Whether the disk fills up at a given call; None: at no call.
-        self._fills_at: Callable[[Call], bool] | None = None
+        self._fills_at: Callable[[DiskCall], bool] | None = None
         self._damage: list[DamagedFile | DamagedEntry] = []
         # How often bits have flipped, there and back.
         self.damage_count = 0
@@ -144,7 +144,7 @@ class Disk:
         """Remove the real files."""
         self.environments.crash()
 
-    def _before(self, call: Call) -> None:
+    def _before(self, call: DiskCall) -> None:
         """Count a call before it changes the disk; end the process or fail the call if due."""
         if self.environments.pause is not None:
             self.environments.pause()
@@ -185,7 +185,7 @@ class Disk:
         self._spare_bytes = spare_bytes
         self.files.bytes_max = self.files.used_bytes() + spare_bytes
 
-    def fill_at(self, is_the_one: Callable[[Call], bool]) -> None:
+    def fill_at(self, is_the_one: Callable[[DiskCall], bool]) -> None:
         """Leave enough room until this call: it fails, and so does every growth after it."""
         self._fills_at = is_the_one
 

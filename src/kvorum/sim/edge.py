@@ -1,8 +1,8 @@
 """A member's edge in the simulator: calls of clients, delayed and broken off.
 
-It implements the part of `kvorum.edge.interface.Edge` that a server uses. Bytes go in and out; a
-connection may break before a request arrives or before its answer does, and breaks when the
-member crashes. The client then does not know the outcome of its request. An HTTP request is a
+It implements the part of `kvorum.network.edge.interface.Edge` that a server uses. Bytes go in and
+out; a connection may break before a request arrives or before its answer does, and breaks when
+the member crashes. The client then does not know the outcome of its request. An HTTP request is a
 stream whose client takes the head of its answer before the rest.
 """
 
@@ -12,8 +12,8 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from kvorum.api.errors import Code, Status
-from kvorum.edge.interface import Headers
-from kvorum.server.ending import Phase
+from kvorum.network.edge.interface import Headers
+from kvorum.server.ending import ServerPhase
 from kvorum.server.server import Server
 from kvorum.sim.arrivals import Arrivals
 from kvorum.sim.faults import Faults
@@ -201,7 +201,10 @@ class SimulatedEdge:
         """Check and count an output to clients; there may be none after the drain."""
         host = self._host
         host.look()
-        if host.server is not None and host.server.phase not in (Phase.SERVING, Phase.DRAINING):
+        if host.server is not None and host.server.phase not in (
+            ServerPhase.SERVING,
+            ServerPhase.DRAINING,
+        ):
             raise Violation(
                 "nothing is answered after the drain",
                 f"{host.name} speaks to clients when it {host.server.phase.value}",

@@ -6,12 +6,12 @@ everything between machines, and the members that answer may lag behind or have 
 
 from collections.abc import Callable, Generator, Sequence
 
-from kvorum.membership.bootstrap import is_bootstrapped
-from kvorum.membership.documents import DocumentError, Member, decode_members
-from kvorum.peer.cluster.answers import MEMBERS_PATH
-from kvorum.peer.cluster.exchanges import Answer
-from kvorum.peer.cluster.joining import Asking, Inquiry, Start
+from kvorum.server.peer.cluster.answers import MEMBERS_PATH
+from kvorum.server.peer.cluster.exchanges import Answer
+from kvorum.server.peer.cluster.joining import Asking, Inquiry, Start
 from kvorum.sim.links import Port
+from kvorum.state.membership.bootstrap import is_bootstrapped
+from kvorum.state.membership.documents import DocumentError, MemberDocument, decode_members
 
 
 class Entrance:
@@ -27,7 +27,7 @@ class Entrance:
         now: float,
     ) -> None:
         self._port = port
-        self.heard: list[Sequence[Member]] = []
+        self.heard: list[Sequence[MemberDocument]] = []
         """The lists of members that answers contained, in order."""
         self._inquiry = Inquiry(self._watched(steps, ask), port.dialer, now)
 

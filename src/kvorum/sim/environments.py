@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import lmdb
 
-from kvorum.backend.buckets import BUCKETS
-from kvorum.backend.environment import Environment, ReadTransaction, Sizes, WriteTransaction
-from kvorum.backend.errors import BackendError, CorruptionError
-from kvorum.backend.real import LmdbEnvironment, LmdbEnvironments, LmdbRead, LmdbWrite
-from kvorum.edge import native_rows
-from kvorum.files import Files
-from kvorum.files.interface import Opening, read_file
-from kvorum.files.memory import Call, MemoryFiles, Survives
+from kvorum.network.edge import native_rows
+from kvorum.storage.backend.buckets import BUCKETS
+from kvorum.storage.backend.environment import DatabaseWrite, Environment, ReadTransaction, Sizes
+from kvorum.storage.backend.errors import BackendError, CorruptionError
+from kvorum.storage.backend.real import LmdbEnvironment, LmdbEnvironments, LmdbRead, LmdbWrite
+from kvorum.storage.files import Files
+from kvorum.storage.files.interface import Opening, read_file
+from kvorum.storage.files.memory import DiskCall, MemoryFiles, Survives
 
 MAP_BYTES = 64 << 20
 """Enough for any run; production's size would cost page tables."""
@@ -140,7 +140,7 @@ class SimulatedEnvironment:
         """Announce a call to the disk, which may fail it or end the process."""
         before = self._environments.files.before
         if before is not None:
-            before(Call(name, self.path))
+            before(DiskCall(name, self.path))
 
     def settle(self) -> None:
         """Lose or commit a write transaction that the end of the process interrupts."""
@@ -156,7 +156,7 @@ class SimulatedEnvironment:
         read, pause = self.inner.begin(), self._environments.pause
         return read if pause is None else PausingRead(read, pause)
 
-    def begin_write(self) -> WriteTransaction:
+    def begin_write(self) -> DatabaseWrite:
         """Begin the only write transaction."""
         assert self.writing is None, f"two write transactions in {self.path}"
         return SimulatedWrite(self.inner, self)

@@ -368,7 +368,7 @@ def draw_more(random: Random, faults: Faults, members: int) -> Faults:
     return faults
 
 
-def draw_hands(random: Random, faults: Faults) -> Faults:
+def draw_executor_faults(random: Random, faults: Faults) -> Faults:
     """Return the faults and those of the executors that run jobs."""
 
     def sometimes(chance: float, low: float, high: float) -> float:

@@ -1,9 +1,9 @@
 """Checks of the JSON gateway after every turn: which calls it has, and which bytes it keeps."""
 
-from kvorum.edge.interface import EventKind
-from kvorum.gateway.calls import Gateway
-from kvorum.rpc.table import RPCS, Kind
-from kvorum.server.ending import Phase
+from kvorum.network.edge.interface import EdgeEventKind
+from kvorum.server.ending import ServerPhase
+from kvorum.server.http.calls import Gateway
+from kvorum.server.rpc.table import RPCS, RpcKind
 from kvorum.server.server import Server
 from kvorum.sim.arrivals import Arrivals
 from kvorum.sim.edge import SimulatedEdge
@@ -19,7 +19,7 @@ def check_gateway(
     gateway, calls = server.gateway, server.calls
     if not edge.http_ever and not calls.streams:
         return
-    if server.phase not in (Phase.SERVING, Phase.DRAINING):
+    if server.phase not in (ServerPhase.SERVING, ServerPhase.DRAINING):
         return
     # Clients of other unary calls may be gone, as over gRPC: the server need not act on that.
     # A call without a procedure only waits for its entry.
@@ -34,19 +34,19 @@ def check_gateway(
         return
     waiting = arrivals.events() | {event[:2] for event in server._events}
     for call in edge.http:
-        if call not in gateway.open and (EventKind.HTTP_OPENED, call) not in waiting:
+        if call not in gateway.open and (EdgeEventKind.HTTP_OPENED, call) not in waiting:
             raise Violation(GUARANTEE, f"{name} has forgotten call {call}")
     for call, found in gateway.open.items():
-        is_ending = (EventKind.ENDED, call) in waiting
+        is_ending = (EdgeEventKind.ENDED, call) in waiting
         if call not in edge.http and not is_ending:
             raise Violation(GUARANTEE, f"{name} keeps call {call}, which has ended")
-        served = calls.unary if found.route.kind is Kind.UNARY else calls.streams
+        served = calls.unary if found.route.kind is RpcKind.UNARY else calls.streams
         if found.has_begun != (call in served):
             raise Violation(GUARANTEE, f"{name} has call {call} begun as {found.has_begun}")
         if found.deadline <= now:
             raise Violation(GUARANTEE, f"{name} goes on with call {call} after its deadline")
     for call in gone:
-        if (EventKind.ENDED, call) not in waiting:
+        if (EdgeEventKind.ENDED, call) not in waiting:
             raise Violation(GUARANTEE, f"{name} serves call {call}, whose client is gone")
     _check_kept(name, server, gateway)
 

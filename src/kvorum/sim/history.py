@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kvorum.api.errors import Status
-from kvorum.mvcc.keyvalue import key_of
 from kvorum.sim.operations import Pairs
 from kvorum.sim.violation import Violation
+from kvorum.state.mvcc.keyvalue import key_of
 
 Row = tuple[int, bytes]
 """A revision as one number, and the stored key-value."""

@@ -4,7 +4,10 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from kvorum.api.pb.etcdserverpb import SnapshotResponse
-from kvorum.backend.buckets import (
+from kvorum.client.saving import DIGEST_BYTES
+from kvorum.sim.history import History
+from kvorum.sim.violation import Violation
+from kvorum.storage.backend.buckets import (
     CONSISTENT_INDEX,
     FINISHED_COMPACT_REVISION,
     KEY,
@@ -13,15 +16,12 @@ from kvorum.backend.buckets import (
     META,
     SCHEDULED_COMPACT_REVISION,
 )
-from kvorum.backend.encoding import parse_row_key
-from kvorum.backend.images import checked_content
-from kvorum.cli.errors import CommandError
-from kvorum.client.saving import DIGEST_BYTES
-from kvorum.files.interface import Opening
-from kvorum.files.memory import MemoryFiles
-from kvorum.offline.snapshots import HashCheck, opened_snapshot
-from kvorum.sim.history import History
-from kvorum.sim.violation import Violation
+from kvorum.storage.backend.encoding import parse_row_key
+from kvorum.storage.backend.images import checked_content
+from kvorum.storage.files.interface import Opening
+from kvorum.storage.files.memory import MemoryFiles
+from kvorum.tools.cli.errors import CommandError
+from kvorum.tools.offline.snapshots import HashCheck, opened_snapshot
 
 GUARANTEE = "snapshots are states of the store"
 _PATH = "/snapshot.db"

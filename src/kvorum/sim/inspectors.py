@@ -21,7 +21,6 @@ from kvorum.api.pb.etcdserverpb import (
     StatusRequest,
     StatusResponse,
 )
-from kvorum.mvcc.hashes import hash_rows
 from kvorum.sim.calls import Asked, Caller, Calls
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.history import History, Record, Row
@@ -30,6 +29,7 @@ from kvorum.sim.images import Blobs, check_content
 from kvorum.sim.machine import Machine
 from kvorum.sim.violation import Violation
 from kvorum.sim.world import World
+from kvorum.state.mvcc.hashes import hash_rows
 
 FIRST_NUMBER = 3000
 GAP_SECONDS = 0.15

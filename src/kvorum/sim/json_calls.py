@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 
 from kvorum.api.errors import Status
-from kvorum.edge.interface import EventKind, Headers, Metadata
+from kvorum.network.edge.interface import EdgeEventKind, Headers, Metadata
 from kvorum.sim.arrivals import REFUSED
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.edge import CLIENT_DELAY, Answered
@@ -34,7 +34,7 @@ _SECONDS = (0.05, 0.5, 2.0, 3600.0)
 """Deadlines of calls, in seconds; `_STREAM_SECONDS` has those of streams."""
 _STREAM_SECONDS = (0.5, 2.0, 3600.0)
 
-Event = tuple[EventKind, bytes | None]
+Event = tuple[EdgeEventKind, bytes | None]
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -160,13 +160,13 @@ class JsonCalls:
         is_one = not route.is_both_ways
         if is_one and random.random() < _MORE_CHANCE:
             text += random.choice(_MORE)
-        events: list[Event] = [(EventKind.MESSAGE, piece) for piece in self._pieces(text)]
+        events: list[Event] = [(EdgeEventKind.MESSAGE, piece) for piece in self._pieces(text)]
         if is_one or random.random() < _CLOSE_CHANCE:
             sending.is_closed = True
-            events.append((EventKind.HALF_CLOSED, None))
+            events.append((EdgeEventKind.HALF_CLOSED, None))
         if is_one and random.random() < self._cluster.faults.connection_chance:
             # The connection breaks somewhere on the way.
-            events[random.randrange(len(events)) :] = [(EventKind.ENDED, None)]
+            events[random.randrange(len(events)) :] = [(EdgeEventKind.ENDED, None)]
         self._send(sending, events)
 
     def hang_up(self, member: int, call: int) -> None:
@@ -180,7 +180,7 @@ class JsonCalls:
             and self._random.random() < 0.5
         ):
             self._cluster.forget(call)
-            self._send(sending, [(EventKind.MESSAGE, exchange.leave())])
+            self._send(sending, [(EdgeEventKind.MESSAGE, exchange.leave())])
         else:
             self._cluster.hang_up(member, call)
 
@@ -272,7 +272,7 @@ class JsonCalls:
             waiting, sending.waiting = sending.waiting, []
             for text in waiting:
                 pieces = self._pieces(exchange.frame(text))
-                self._send(sending, [(EventKind.MESSAGE, piece) for piece in pieces])
+                self._send(sending, [(EdgeEventKind.MESSAGE, piece) for piece in pieces])
 
     def _send(self, sending: _Sending, events: list[Event]) -> None:
         """Let events of a request arrive at the member, one after the other."""
@@ -282,11 +282,11 @@ class JsonCalls:
             world.at(sending.until, self._arrive, sending, kind, detail)
             sending.until += random.choice(_GAPS)
 
-    def _arrive(self, sending: _Sending, kind: EventKind, detail: bytes | None) -> None:
+    def _arrive(self, sending: _Sending, kind: EdgeEventKind, detail: bytes | None) -> None:
         machine, call = sending.machine, sending.call
         if machine.later(self._arrive, sending, kind, detail):
             return
-        if kind is not EventKind.ENDED:
+        if kind is not EdgeEventKind.ENDED:
             machine.arrivals.stream_event(kind, call, detail)
         elif machine.edge.is_open(call):
             machine.arrivals.hang_up(call)

@@ -18,10 +18,10 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.pb.mvccpb import KeyValue
-from kvorum.mvcc.keyvalue import key_of
 from kvorum.sim.history import History, Record, is_in_range
 from kvorum.sim.violation import Violation
 from kvorum.sim.workloads import is_clients_key
+from kvorum.state.mvcc.keyvalue import key_of
 
 GUARANTEE = "leases do not end early"
 

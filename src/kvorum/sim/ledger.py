@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvorum.api.pb.etcdserverpb import AlarmRequest, InternalRaftRequest
-from kvorum.mvcc.keyvalue import key_of, lease_of
 from kvorum.sim import model, permissions
 from kvorum.sim.history import Row, is_in_range
 from kvorum.sim.permissions import State, Wanted
+from kvorum.state.mvcc.keyvalue import key_of, lease_of
 
 OTHER = "refused for another reason"
 _NO_SPACE, _CORRUPT = 1, 2

@@ -12,8 +12,8 @@ from random import Random
 from typing import Any, Protocol
 
 from kvorum.api.errors import Code, Status
-from kvorum.edge.interface import EventKind, Headers
-from kvorum.net.interface import WRITABLE_BYTES, DialEvent, DialEventKind
+from kvorum.network.dialer.interface import WRITABLE_BYTES, DialEvent, DialEventKind
+from kvorum.network.edge.interface import EdgeEventKind, Headers
 from kvorum.sim.faults import Faults
 from kvorum.sim.world import World
 
@@ -150,11 +150,11 @@ def _take_request_piece(connection: Connection, kind: int, detail: Any, size: in
     pending = connection.request.pending
     if pending + size >= WRITABLE_BYTES > pending:
         connection.answer.push(DialEventKind.WRITABLE, None)
-    if kind == EventKind.HTTP_OPENED:
+    if kind == EdgeEventKind.HTTP_OPENED:
         server.calls[call] = connection
     elif call not in server.calls:
         return
-    elif kind == EventKind.ENDED:
+    elif kind == EdgeEventKind.ENDED:
         del server.calls[call]
     server.events.append((kind, call, detail))
     server.host.peers_spoke()
@@ -250,15 +250,15 @@ class Links:
             return connection.number
         connection = Connection(self, client, server, self._numbers)
         client.requests[connection.number] = connection
-        connection.request.push(EventKind.HTTP_OPENED, (PEER_LISTENER, *head))
+        connection.request.push(EdgeEventKind.HTTP_OPENED, (PEER_LISTENER, *head))
         if body is not None:
             joined = self.is_joined()
             if body:
-                connection.request.push(EventKind.MESSAGE, body, len(body), joined=joined)
-            connection.request.push(EventKind.HALF_CLOSED, None, joined=joined)
+                connection.request.push(EdgeEventKind.MESSAGE, body, len(body), joined=joined)
+            connection.request.push(EdgeEventKind.HALF_CLOSED, None, joined=joined)
         return connection.number
 
-    def knock(self, client: "Port", number: int) -> int:
+    def probe_host(self, client: "Port", number: int) -> int:
         """Probe the machine that serves a request; return the number of the probe.
 
         The machine answers while its process is paused, too.
@@ -309,7 +309,7 @@ class Links:
     def _reset_server(self, connection: Connection) -> None:
         server = connection.server
         if server.calls.pop(connection.call, None) is not None:
-            server.events.append((EventKind.ENDED, connection.call, None))
+            server.events.append((EdgeEventKind.ENDED, connection.call, None))
             server.host.peers_spoke()
 
     def connections(self) -> list[Connection]:
@@ -451,28 +451,28 @@ class SimulatedDialer:
         connection = self._port.requests.get(number)
         if connection is not None:
             for part in self._links.pieces(piece):
-                connection.request.push(EventKind.MESSAGE, part, len(part))
+                connection.request.push(EdgeEventKind.MESSAGE, part, len(part))
 
     def finish(self, number: int) -> None:
         """End a request's body."""
         connection = self._port.requests.get(number)
         if connection is not None:
-            connection.request.push(EventKind.HALF_CLOSED, None)
+            connection.request.push(EdgeEventKind.HALF_CLOSED, None)
 
     def pending_bytes(self, number: int) -> int:
         """Return how many bytes of a request are on their way."""
         connection = self._port.requests.get(number)
         return 0 if connection is None else connection.request.pending
 
-    def knock(self, number: int) -> int:
+    def probe_host(self, number: int) -> int:
         """Probe the machine that serves a request."""
-        return self._links.knock(self._port, number)
+        return self._links.probe_host(self._port, number)
 
     def cancel(self, number: int) -> None:
         """Cancel a request."""
         connection = self._port.requests.pop(number, None)
         if connection is not None:
-            connection.request.push(EventKind.ENDED, None)
+            connection.request.push(EdgeEventKind.ENDED, None)
 
     def poll(self) -> list[DialEvent]:
         """Return the events that arrived, in order."""

@@ -14,33 +14,28 @@ from math import ceil, inf
 from random import Random
 from typing import Any
 
-from kvorum.auth.tokens import SimpleTokens
-from kvorum.edge import native_skim
-from kvorum.edge.interface import Event, Request
-from kvorum.files.memory import MemoryFiles
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.errors import MemberStopped, StartRefused
 from kvorum.member.jobs import JobLostError
 from kvorum.member.member import Member
 from kvorum.member.recovery import open_member
-from kvorum.membership.bootstrap import BootstrapError
-from kvorum.membership.documents import Member as Peer
-from kvorum.mvcc.hashes import HashKV, HashRows
-from kvorum.peer.cluster.joining import Start
+from kvorum.network.edge import native_skim
+from kvorum.network.edge.interface import Event, Request
+from kvorum.process.settings.checks import make_config
 from kvorum.raft.messages import Message
 from kvorum.raft.tracker import Configuration
-from kvorum.server.ending import Phase
+from kvorum.server.ending import ServerPhase
 from kvorum.server.jobs import JobOrder
+from kvorum.server.peer.cluster.joining import Start
 from kvorum.server.server import Server
 from kvorum.server.settings import server_settings
-from kvorum.settings.checks import make_config
 from kvorum.sim.arrivals import Arrivals
 from kvorum.sim.disk import Disk, ProcessEnd, is_caused_by
 from kvorum.sim.edge import SimulatedEdge
 from kvorum.sim.entering import Entrance
+from kvorum.sim.executor import SimulatedExecutor
 from kvorum.sim.faults import Faults
 from kvorum.sim.gateway_checks import check_gateway
-from kvorum.sim.hands import SimulatedHands
 from kvorum.sim.links import PEER_LISTENER
 from kvorum.sim.logs import CollectedLogs
 from kvorum.sim.moments import Kind
@@ -48,7 +43,12 @@ from kvorum.sim.standstill import Standstill
 from kvorum.sim.surroundings import Cluster, MachinePeers
 from kvorum.sim.violation import Violation
 from kvorum.sim.world import World
-from kvorum.wal import exists as log_exists
+from kvorum.state.auth.tokens import SimpleTokens
+from kvorum.state.membership.bootstrap import ClusterSettingsError
+from kvorum.state.membership.documents import MemberDocument as Peer
+from kvorum.state.mvcc.hashes import HashKV, HashRows
+from kvorum.storage.files.memory import MemoryFiles
+from kvorum.storage.wal import exists as log_exists
 
 UNIX_SECONDS = 1_700_000_000.0
 CLOCK_JUMP = (-7200.0, 7200.0)
@@ -98,8 +98,8 @@ class Machine:
         "deaf_until",
         "disk",
         "edge",
+        "executor",
         "faults",
-        "hands",
         "has_left",
         "helpers_lost",
         "initial_start",
@@ -183,7 +183,7 @@ class Machine:
         self._slack_seconds = 0.0
         self._incarnation = 0
         self._jobs: JobOrder
-        self.hands: SimulatedHands
+        self.executor: SimulatedExecutor
         # Turns that nothing wakes start at this offset in a grid of slacks.
         self._phase_seconds = 0.0
         # Whether something woke the process, and when that turn begins; None: no turn is planned.
@@ -221,8 +221,8 @@ class Machine:
         self.is_dead = False
         self._incarnation += 1
         self.starts += 1
-        self.hands = SimulatedHands(self._world, self, self._random)
-        self._jobs = JobOrder(self.hands)
+        self.executor = SimulatedExecutor(self._world, self, self._random)
+        self._jobs = JobOrder(self.executor)
         self._is_woken = self._in_turn = False
         self._turn_at = None
         self._due_at = self._alarm_at = inf
@@ -254,7 +254,7 @@ class Machine:
         assert entrance is not None
         try:
             found = entrance.advance(self.now)
-        except BootstrapError as error:
+        except ClusterSettingsError as error:
             self.line(f"refused: {error}", Kind.REFUSED)
             self._die(power_cut=False)
             self._cluster.refused(self, error)
@@ -328,7 +328,7 @@ class Machine:
         if self.is_dead:
             return
         if self._entrance is None:
-            self.hands.break_off()
+            self.executor.break_off()
         self._die(power_cut=power_cut)
 
     def crash_amid(self) -> None:
@@ -365,7 +365,7 @@ class Machine:
         self.led_at_the_end = member.is_leader
         self.has_left = member.was_removed
         self.line("ended", Kind.ENDED)
-        self.hands.stop()
+        self.executor.stop()
         self._die(power_cut=False)
 
     def _die(self, *, power_cut: bool) -> None:
@@ -378,7 +378,7 @@ class Machine:
             self.line("power cut", Kind.POWER_CUT)
         else:
             self.line("killed", Kind.KILLED)
-        self.hands.abandon()
+        self.executor.abandon()
         self.member = None
         self.server = None
         self._entrance = None
@@ -424,7 +424,7 @@ class Machine:
         """End the process of a member that could not go on; the cluster decides what follows."""
         self.stops += 1
         self.line(f"stopped: {error}", Kind.STOPPED)
-        self.hands.stop()
+        self.executor.stop()
         self._die(power_cut=self._random.random() < 0.5)
         self._cluster.stopped(self)
 
@@ -438,7 +438,7 @@ class Machine:
     def end(self) -> None:
         """End the process for good, and remove its files."""
         if not self.is_dead:
-            self.hands.abandon()
+            self.executor.abandon()
         self.is_dead = self.is_retired = True
         self._incarnation += 1
         self.member = self.server = self._entrance = None
@@ -462,7 +462,7 @@ class Machine:
         self._outputs_left = None
         self.disk.relieve()
         if not self.is_dead:
-            self.hands.relieve()
+            self.executor.relieve()
         self._stalled_until = 0.0
 
     def pause(self, seconds: float) -> None:
@@ -574,7 +574,7 @@ class Machine:
         self._cluster.turned(self)
         self._check_calls(server)
         check_gateway(self.name, now, server, self.edge, self.arrivals)
-        if server.phase is Phase.ENDED:
+        if server.phase is ServerPhase.ENDED:
             self._exit(server.member)
         elif server.is_busy:
             self.request_turn()

@@ -1,10 +1,10 @@
-"""Coverage points: rare paths of production code that runs took; `kvorum.api.marks` is the seam."""
+"""The coverage points that runs reached: rare paths of production code."""
 
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kvorum.api import marks
+from kvorum.api import coverage
 
 LISTED = (
     "append rejected",
@@ -57,8 +57,8 @@ def counted() -> Iterator[Counter[str]]:
     def listener(name: str) -> None:
         reached[name] += 1
 
-    marks.listen(listener)
+    coverage.listen(listener)
     try:
         yield reached
     finally:
-        marks.listen(None)
+        coverage.listen(None)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 
 from kvorum.member.callers import Front
 from kvorum.member.procedures import Procedure
-from kvorum.rpc.interface import STREAM_PENDING_BYTES_MAX
+from kvorum.server.rpc.interface import STREAM_PENDING_BYTES_MAX
 from kvorum.sim.edge import STALLED_FACTOR
 from kvorum.sim.machine import Machine
 from kvorum.sim.violation import Violation

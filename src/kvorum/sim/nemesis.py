@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from random import Random
 
+from kvorum.sim.executor import WITH_A_DISK
 from kvorum.sim.faults import Faults
-from kvorum.sim.hands import WITH_A_DISK
 from kvorum.sim.links import Links
 from kvorum.sim.machine import Machine
 from kvorum.sim.moments import Kind
@@ -347,20 +347,20 @@ class Nemesis:
         machine, random = self._victim(), self._random
         if not machine.is_dead:
             self.counts["jobs failed"] += 1
-            machine.hands.fail(random.choice(WITH_A_DISK), random.randint(0, _JOB_CALLS_MAX))
+            machine.executor.fail(random.choice(WITH_A_DISK), random.randint(0, _JOB_CALLS_MAX))
         self._again(self._fail_job)
 
     def _kill_helper(self) -> None:
         machine = self._victim()
         if not machine.is_dead:
-            machine.hands.kill_helper(self._random.randint(0, _HELPER_PAUSES_MAX))
+            machine.executor.kill_helper(self._random.randint(0, _HELPER_PAUSES_MAX))
         self._again(self._kill_helper)
 
     def _hang_helper(self) -> None:
         machine = self._victim()
         if not machine.is_dead:
             self.counts["helpers hung"] += 1
-            machine.hands.hang_helper(self._random.uniform(*self.faults.helper_hang_time))
+            machine.executor.hang_helper(self._random.uniform(*self.faults.helper_hang_time))
         self._again(self._hang_helper)
 
     def stopped(self, machine: Machine) -> None:

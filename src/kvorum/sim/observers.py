@@ -12,13 +12,13 @@ from typing import NamedTuple
 from kvorum.api.errors import Status
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.api.pb.v3electionpb import LeaderRequest, LeaderResponse
-from kvorum.mvcc.keyvalue import key_of
 from kvorum.sim.calls import Calls
 from kvorum.sim.checks import revision_answered_before
 from kvorum.sim.history import History, is_in_range
 from kvorum.sim.violation import Violation
 from kvorum.sim.workloads import ELECTION_NAME
 from kvorum.sim.world import World
+from kvorum.state.mvcc.keyvalue import key_of
 
 PATH = "/v3electionpb.Election/Observe"
 GUARANTEE = "observers are told who leads"

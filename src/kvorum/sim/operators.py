@@ -18,14 +18,7 @@ from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as etcd
 from kvorum.member.alarms import AlarmType
 from kvorum.member.member import Member
-from kvorum.membership.bootstrap import (
-    BootstrapError,
-    InitialCluster,
-    initial_members,
-    is_bootstrapped,
-)
-from kvorum.membership.identity import cluster_id
-from kvorum.peer.cluster.joining import Joined, Start
+from kvorum.server.peer.cluster.joining import Joined, Start
 from kvorum.sim.addresses import name_of, number_of, url_of
 from kvorum.sim.calls import Calls
 from kvorum.sim.describe import outcome
@@ -38,6 +31,13 @@ from kvorum.sim.network import Network
 from kvorum.sim.recalls import RECALL_SECONDS, recall
 from kvorum.sim.violation import Violation
 from kvorum.sim.world import World
+from kvorum.state.membership.bootstrap import (
+    ClusterSettingsError,
+    InitialCluster,
+    initial_members,
+    is_bootstrapped,
+)
+from kvorum.state.membership.identity import cluster_id
 
 LOOK_SECONDS = 0.2
 PATIENCE_SECONDS = 3.0
@@ -404,7 +404,7 @@ class Operator:
             self._is_found_out = True
         return not machine.is_wiped
 
-    def refused(self, machine: Machine, error: BootstrapError) -> None:
+    def refused(self, machine: Machine, error: ClusterSettingsError) -> None:
         """Handle a refused machine: give it the current members, or replace its member."""
         reason = next((each for each in _REASONS if each in str(error)), None)
         if reason is None or (reason == _HAS_RUN and not machine.is_wiped):

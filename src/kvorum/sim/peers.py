@@ -9,19 +9,17 @@ from collections.abc import Callable, Container, Iterable
 from math import inf
 from random import Random
 
-from kvorum.backend.copies import CopyError
-from kvorum.edge.interface import Event, Headers
-from kvorum.files.interface import read_file
 from kvorum.member import questions
 from kvorum.member.member import Member
 from kvorum.member.outbox import Question, SnapshotTransfer
 from kvorum.member.waits import Answer, Steps
-from kvorum.net.interface import DialEvent
-from kvorum.peer.cluster.answers import PEER
-from kvorum.peer.cluster.joining import find_start
-from kvorum.peer.cluster.peering import Peering, Settings
-from kvorum.peer.transport.databases import OtherDatabaseError, check_database
+from kvorum.network.dialer.interface import DialEvent
+from kvorum.network.edge.interface import Event, Headers
 from kvorum.raft.wire import decode_message, encode_message
+from kvorum.server.peer.cluster.answers import PEER
+from kvorum.server.peer.cluster.joining import find_start
+from kvorum.server.peer.cluster.peering import Peering, PeeringSettings
+from kvorum.server.peer.transport.databases import OtherDatabaseError, check_database
 from kvorum.sim.departures import Departures
 from kvorum.sim.entering import Entrance
 from kvorum.sim.links import Links
@@ -31,7 +29,9 @@ from kvorum.sim.network import Network
 from kvorum.sim.surroundings import WithoutPort
 from kvorum.sim.trace import describe
 from kvorum.sim.world import World
-from kvorum.snap import ReceivedDatabase
+from kvorum.storage.backend.copies import CopyError
+from kvorum.storage.files.interface import read_file
+from kvorum.storage.snap import ReceivedDatabase
 
 SNAPSHOT_SECONDS = (0.01, 0.3)
 SNAPSHOT_PIECES = 4
@@ -282,7 +282,7 @@ class FramedPeers:
     def begin(self, member: Member) -> None:
         """Connect a process that has started."""
         machine, port = self._machine, self._port
-        settings = Settings(peer_urls=machine.peer_urls, known=machine.known)
+        settings = PeeringSettings(peer_urls=machine.peer_urls, known=machine.known)
         self._peering = Peering(member, port.edge, port.dialer, settings, machine.logs)
 
     def enter(self) -> Entrance:

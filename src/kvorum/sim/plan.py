@@ -8,7 +8,7 @@ from kvorum.sim.faults import (
     Faults,
     draw,
     draw_directed,
-    draw_hands,
+    draw_executor_faults,
     draw_hang_ups,
     draw_more,
     draw_sleep,
@@ -166,7 +166,7 @@ def draw_plan(seed: int, members: int) -> Plan:
     if workload.inspectors and calls.random() < SNAPSHOTS_CHANCE:
         # Members that were away for a moment get a snapshot, and inspectors ask for their hashes.
         options |= {"snapshot_entries": 5, "catch_up_entries": 2}
-    faults = draw_hands(Random(f"{seed}/hands"), faults)
+    faults = draw_executor_faults(Random(f"{seed}/hands"), faults)
     if limits and small.random() < SHORT_TURNS_CHANCE:
         # A turn ends after a few looks at the clock; the rest of its work waits for the next.
         faults = replace(faults, turn_budget=(0.0, 0.0003), clock_step=small.choice(_LONG_STEPS))

@@ -16,10 +16,10 @@ from kvorum.api.pb.etcdserverpb import (
     RequestOp,
     TxnRequest,
 )
-from kvorum.mvcc.keyvalue import key_of
 from kvorum.sim.history import History, Record, is_in_range
 from kvorum.sim.operations import NEVER, Operation, Value
 from kvorum.sim.workloads import is_clients_key
+from kvorum.state.mvcc.keyvalue import key_of
 
 
 def reduce_history(history: History) -> list[Operation]:

@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvorum.lease import lessor
 from kvorum.member import leases as member_leases
-from kvorum.proxy.places import LINGER_SECONDS
+from kvorum.proxy.endpoints import LINGER_SECONDS
 from kvorum.sim import checks
 from kvorum.sim.administrators import Administrator, Wanted
 from kvorum.sim.auditor import Auditor
@@ -55,6 +54,7 @@ from kvorum.sim.watch_checks import check_watcher
 from kvorum.sim.watchers import Watcher
 from kvorum.sim.workloads import CACHED
 from kvorum.sim.world import World
+from kvorum.state.lease import lessor
 
 SERVE_SECONDS_MAX = 30.0
 """Every member serves within this time after the faults."""

@@ -9,15 +9,15 @@ from kvorum.server.interface import Peers
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from kvorum.edge.interface import Event, Headers
     from kvorum.member.member import Member
-    from kvorum.membership.bootstrap import BootstrapError
-    from kvorum.mvcc.hashes import HashRows
-    from kvorum.net.interface import DialEvent
-    from kvorum.peer.cluster.joining import Start
+    from kvorum.network.dialer.interface import DialEvent
+    from kvorum.network.edge.interface import Event, Headers
     from kvorum.raft.messages import Message
+    from kvorum.server.peer.cluster.joining import Start
     from kvorum.sim.entering import Entrance
     from kvorum.sim.machine import Machine
+    from kvorum.state.membership.bootstrap import ClusterSettingsError
+    from kvorum.state.mvcc.hashes import HashRows
 
 
 class MachinePeers(Peers, Protocol):
@@ -95,7 +95,7 @@ class Cluster(Protocol):
     def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
         """Check where a process without a log starts; return whether it may."""
 
-    def refused(self, machine: Machine, error: BootstrapError) -> None:
+    def refused(self, machine: Machine, error: ClusterSettingsError) -> None:
         """Note that a process without a log was refused, and ended."""
 
     def hashed(self, machine: Machine, job: HashRows, value: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.errors import Code, Status
 from kvorum.api.pb.etcdserverpb import AuthenticateRequest, AuthenticateResponse, WatchResponse
-from kvorum.edge.interface import Metadata
+from kvorum.network.edge.interface import Metadata
 from kvorum.proxy.freshness import FRESH_SECONDS
 from kvorum.sim.arrivals import REFUSED
 from kvorum.sim.calls import Way

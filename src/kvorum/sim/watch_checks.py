@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from kvorum.api.pb.mvccpb import Event
-from kvorum.mvcc.keyvalue import key_of, value_of
 from kvorum.sim.history import History, Row, is_in_range
 from kvorum.sim.watchers import Got, Watcher
+from kvorum.state.mvcc.keyvalue import key_of, value_of
 
 
 def check_watcher(watcher: Watcher, history: History) -> None:

@@ -16,7 +16,6 @@ from kvorum.api.pb.etcdserverpb import (
     WatchResponse,
 )
 from kvorum.api.pb.mvccpb import Event
-from kvorum.mvcc.keyvalue import key_of
 from kvorum.sim.calls import Calls
 from kvorum.sim.history import History, is_in_range
 from kvorum.sim.moments import Kind
@@ -32,6 +31,7 @@ from kvorum.sim.workloads import (
     Workload,
 )
 from kvorum.sim.world import World
+from kvorum.state.mvcc.keyvalue import key_of
 
 PATH = "/etcdserverpb.Watch/Watch"
 EVERYTHING = b"\0"

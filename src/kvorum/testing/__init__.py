@@ -6,7 +6,6 @@ Names are imported on first access, because most of them need a whole server.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from kvorum.testing.cluster import Cluster
-    from kvorum.testing.companion import CompanionError
     from kvorum.testing.simulated_cluster import SimulatedCluster, SimulatedProcess
     from kvorum.testing.simulation import (
         Scenario,
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
         simulated,
     )
     from kvorum.testing.store import Store
+    from kvorum.testing.worker_process import CompanionError
 
 __all__ = [
     "Cluster",
@@ -32,7 +32,7 @@ __all__ = [
 
 _MODULES = {
     "Cluster": "cluster",
-    "CompanionError": "companion",
+    "CompanionError": "worker_process",
     "Scenario": "simulation",
     "Simulated": "simulation",
     "SimulatedCluster": "simulated_cluster",

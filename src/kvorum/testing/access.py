@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient
     from kvorum.client.sync.client import Client
     from kvorum.testing.certificates import Certificates
-    from kvorum.testing.late import LateAsyncClient
+    from kvorum.testing.deferred import LateAsyncClient
 
 CLIENT_SECONDS = 5.0
 AUTH_SECONDS_MAX = 60.0
@@ -64,7 +64,7 @@ class Access:
     def _open_async(
         self, urls: tuple[str, ...], user: str | None, password: str, seconds: float
     ) -> "AsyncClient":
-        from kvorum.testing.late import LateAsyncClient
+        from kvorum.testing.deferred import LateAsyncClient
 
         ca, cert, key = self._files()
         name, secret = (self.user, self.password) if user is None else (user, password)

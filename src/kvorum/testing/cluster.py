@@ -10,14 +10,14 @@ from kvorum.testing.access import (
     enable_auth,
     last_lines,
 )
-from kvorum.testing.companion import Answer, Companion
 from kvorum.testing.options import server_flags
+from kvorum.testing.worker_process import Answer, WorkerProcess
 
 if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient
     from kvorum.client.sync.client import Client
     from kvorum.testing.certificates import Certificates
-    from kvorum.testing.options import Options
+    from kvorum.testing.options import StoreOptions
 
 SIZE = 3
 HEARTBEAT_MILLISECONDS = 25
@@ -35,7 +35,7 @@ class Cluster(Access):
 
     def __init__(
         self,
-        companion: Companion,
+        worker: WorkerProcess,
         number: int,
         urls: tuple[str, ...],
         certificates: "Certificates | None",
@@ -43,7 +43,7 @@ class Cluster(Access):
         auth: bool,
     ) -> None:
         super().__init__(urls, certificates, auth=auth)
-        self._companion = companion
+        self._worker = worker
         self._number = number
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ class Cluster(Access):
         self._ask("end")
 
     def _ask(self, what: str, **fields: object) -> Answer:
-        return self._companion.ask(what, cluster=self._number, **fields)
+        return self._worker.ask(what, cluster=self._number, **fields)
 
     def _checked(self, member: int) -> int:
         if not 0 <= member < len(self):
@@ -165,16 +165,16 @@ class Cluster(Access):
 class Clusters:
     """Provides clusters."""
 
-    def __init__(self, companion: Companion) -> None:
-        self._companion = companion
+    def __init__(self, worker: WorkerProcess) -> None:
+        self._worker = worker
 
-    def take(self, options: "Options", certificates: "Certificates | None") -> Cluster:
+    def take(self, options: "StoreOptions", certificates: "Certificates | None") -> Cluster:
         """Return a fresh cluster; raise CompanionError, with the reason, if none can start."""
-        return start_cluster(self._companion, options, certificates)
+        return start_cluster(self._worker, options, certificates)
 
 
 def start_cluster(
-    companion: Companion, options: "Options", certificates: "Certificates | None"
+    worker: WorkerProcess, options: "StoreOptions", certificates: "Certificates | None"
 ) -> Cluster:
     """Start a cluster and wait until all members serve; raise CompanionError on failure."""
     flags = {
@@ -184,7 +184,7 @@ def start_cluster(
     flags |= server_flags(options, certificates)
     if certificates is not None:
         flags |= certificates.peer_flags()
-    found = companion.ask(
+    found = worker.ask(
         "start",
         size=SIZE,
         flags=[f"--{name}={value}" for name, value in flags.items()],
@@ -192,7 +192,7 @@ def start_cluster(
         seconds=WAIT_SECONDS,
     )
     cluster = Cluster(
-        companion, found["cluster"], tuple(found["urls"]), certificates, auth=options.auth
+        worker, found["cluster"], tuple(found["urls"]), certificates, auth=options.auth
     )
     try:
         if options.auth:

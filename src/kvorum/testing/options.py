@@ -26,7 +26,7 @@ class MarkError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class StoreOptions:
     """The options of a store."""
 
     tls: bool = False
@@ -35,7 +35,7 @@ class Options:
     """Names and values as on a command line, sorted by name."""
 
 
-def server_flags(options: Options, certificates: "Certificates | None") -> dict[str, str]:
+def server_flags(options: StoreOptions, certificates: "Certificates | None") -> dict[str, str]:
     """Return the flags for these options, as far as they concern clients."""
     flags = {}
     if options.auth:
@@ -48,7 +48,7 @@ def server_flags(options: Options, certificates: "Certificates | None") -> dict[
     return flags | dict(options.flags)
 
 
-def options_of(marks: Iterable[tuple[tuple[object, ...], Mapping[str, object]]]) -> Options:
+def options_of(marks: Iterable[tuple[tuple[object, ...], Mapping[str, object]]]) -> StoreOptions:
     """Merge marks, given as positional and named arguments; later marks override earlier ones."""
     choices = {"tls": False, "auth": False}
     flags: dict[str, str] = {}
@@ -65,7 +65,7 @@ def options_of(marks: Iterable[tuple[tuple[object, ...], Mapping[str, object]]])
                     f"the mark kvorum was given {name}={value!r}; it takes tls=True, auth=True and "
                     "flags={name: value}"
                 )
-    return Options(choices["tls"], choices["auth"], tuple(sorted(flags.items())))
+    return StoreOptions(choices["tls"], choices["auth"], tuple(sorted(flags.items())))
 
 
 def _flag(given: str, value: object) -> tuple[str, str]:

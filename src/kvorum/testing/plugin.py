@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from kvorum.client.sync.client import Client
     from kvorum.testing.certificates import Certificates
     from kvorum.testing.cluster import Cluster
-    from kvorum.testing.companion import Companion
-    from kvorum.testing.options import Options
+    from kvorum.testing.options import StoreOptions
     from kvorum.testing.store import Store
+    from kvorum.testing.worker_process import WorkerProcess
 
     Lent = TypeVar("Lent", bound=Store | Cluster, covariant=True)
 
     class Source(Protocol[Lent]):
         """Provides fresh stores or clusters."""
 
-        def take(self, options: Options, certificates: Certificates | None) -> Lent:
+        def take(self, options: StoreOptions, certificates: Certificates | None) -> Lent:
             """Return a fresh store or cluster."""
 
 
@@ -33,7 +33,7 @@ MARK = (
     "users (root, with the password root), flags of the kvorum command by their names"
 )
 
-_sources: "pytest.StashKey[dict[str, tuple[Companion, Any]]]" = pytest.StashKey()
+_sources: "pytest.StashKey[dict[str, tuple[WorkerProcess, Any]]]" = pytest.StashKey()
 _certificates = pytest.StashKey["Certificates"]()
 _lent = pytest.StashKey["list[Store | Cluster]"]()
 
@@ -48,7 +48,7 @@ def kvorum(request: pytest.FixtureRequest) -> "Iterator[Store]":
     """Provide a fresh, empty store for this test alone: a `kvorum.testing.Store`."""
     from kvorum.testing.store import Stores
 
-    yield from _lend(request, "kvorum.testing.keeper", Stores)
+    yield from _lend(request, "kvorum.testing.store_pool", Stores)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def kvorum_cluster(request: pytest.FixtureRequest) -> "Iterator[Cluster]":
     """Provide a cluster of three members for this test alone: a `kvorum.testing.Cluster`."""
     from kvorum.testing.cluster import Clusters
 
-    yield from _lend(request, "kvorum.testing.nursery", Clusters)
+    yield from _lend(request, "kvorum.testing.cluster_runner", Clusters)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -84,7 +84,7 @@ def pytest_runtest_makereport(
 
 
 def _logs(lent: "Store | Cluster") -> "list[tuple[str, str]]":
-    from kvorum.testing.companion import CompanionError
+    from kvorum.testing.worker_process import CompanionError
 
     try:
         return lent.logs()
@@ -95,10 +95,10 @@ def _logs(lent: "Store | Cluster") -> "list[tuple[str, str]]":
 def _lend(
     request: pytest.FixtureRequest,
     module: str,
-    source: "Callable[[Companion], Source[Lent]]",
+    source: "Callable[[WorkerProcess], Source[Lent]]",
 ) -> "Iterator[Lent]":
-    from kvorum.testing.companion import CompanionError
     from kvorum.testing.options import MarkError, options_of
+    from kvorum.testing.worker_process import CompanionError
 
     marks = [(mark.args, mark.kwargs) for mark in request.node.iter_markers("kvorum")]
     refusal = ""
@@ -121,16 +121,16 @@ def _lend(
 
 
 def _source(
-    config: pytest.Config, module: str, make: "Callable[[Companion], Source[Lent]]"
+    config: pytest.Config, module: str, make: "Callable[[WorkerProcess], Source[Lent]]"
 ) -> "Source[Lent]":
     """Return the source that uses a module's process, which runs until the end of the session."""
-    from kvorum.testing.companion import Companion
+    from kvorum.testing.worker_process import WorkerProcess
 
     sources = config.stash.setdefault(_sources, {})
     if module not in sources or sources[module][0].has_ended:
-        companion = Companion(module)
-        config.add_cleanup(companion.stop)
-        sources[module] = (companion, make(companion))
+        worker = WorkerProcess(module)
+        config.add_cleanup(worker.stop)
+        sources[module] = (worker, make(worker))
     source: Source[Lent] = sources[module][1]
     return source
 

@@ -4,14 +4,14 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from kvorum.testing.access import CLIENT_SECONDS, Access, last_lines
-from kvorum.testing.companion import Answer, Companion, answered
 from kvorum.testing.options import server_flags
+from kvorum.testing.worker_process import Answer, WorkerProcess, answered
 
 if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient
     from kvorum.client.sync.client import Client
     from kvorum.testing.certificates import Certificates
-    from kvorum.testing.options import Options
+    from kvorum.testing.options import StoreOptions
 
 KINDS_MAX = 4
 """The number of kinds, the last used ones, for which the next store is requested ahead."""
@@ -22,7 +22,7 @@ class Store(Access):
 
     def __init__(
         self,
-        companion: Companion,
+        worker: WorkerProcess,
         number: int,
         url: str,
         certificates: "Certificates | None",
@@ -32,7 +32,7 @@ class Store(Access):
         super().__init__((url,), certificates, auth=auth)
         self.url: str = url
         """The client URL."""
-        self._companion = companion
+        self._worker = worker
         self._number = number
 
     @property
@@ -59,7 +59,7 @@ class Store(Access):
     @property
     def log(self) -> str:
         """The member's log so far."""
-        text: str = self._companion.ask("log", number=self._number)["text"]
+        text: str = self._worker.ask("log", number=self._number)["text"]
         return text
 
     def logs(self) -> list[tuple[str, str]]:
@@ -69,32 +69,32 @@ class Store(Access):
     def end(self) -> None:
         """Release the store, and close all its clients."""
         self.end_clients()
-        self._companion.tell("drop", number=self._number)
+        self._worker.tell("drop", number=self._number)
 
 
 class Stores:
     """Provides fresh stores. While a test uses one, the next of its kind is already requested."""
 
-    def __init__(self, companion: Companion) -> None:
-        self._companion = companion
-        self._next: dict[Options, Future[Answer]] = {}
+    def __init__(self, worker: WorkerProcess) -> None:
+        self._worker = worker
+        self._next: dict[StoreOptions, Future[Answer]] = {}
 
-    def take(self, options: "Options", certificates: "Certificates | None") -> Store:
+    def take(self, options: "StoreOptions", certificates: "Certificates | None") -> Store:
         """Return a fresh store; raise CompanionError, with the reason, if none can start."""
         asked = self._next.pop(options, None) or self._ask(options, certificates)
         found = answered(asked)
         self._next[options] = self._ask(options, certificates)
         if len(self._next) > KINDS_MAX:
             self._next.pop(next(iter(self._next))).add_done_callback(self._drop)
-        return Store(
-            self._companion, found["number"], found["url"], certificates, auth=options.auth
-        )
+        return Store(self._worker, found["number"], found["url"], certificates, auth=options.auth)
 
-    def _ask(self, options: "Options", certificates: "Certificates | None") -> "Future[Answer]":
+    def _ask(
+        self, options: "StoreOptions", certificates: "Certificates | None"
+    ) -> "Future[Answer]":
         flags = server_flags(options, certificates)
-        return self._companion.begin("take", flags=flags, auth=options.auth)
+        return self._worker.begin("take", flags=flags, auth=options.auth)
 
     def _drop(self, asked: "Future[Answer]") -> None:
         found = asked.result()
         if "number" in found:
-            self._companion.tell("drop", number=found["number"])
+            self._worker.tell("drop", number=found["number"])

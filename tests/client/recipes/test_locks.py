@@ -14,7 +14,7 @@ from kvorum.client.sync.recipes import sessions as sync_sessions
 from kvorum.client.sync.recipes.locks import Lock
 from kvorum.client.transactions import put
 from kvorum.client.values import TxnResult
-from kvorum.client.watching import Standing
+from kvorum.client.watching import WatchState
 from tests.client.recipes.conftest import Connect
 from tests.client.recipes.queueing import queue_of
 
@@ -112,7 +112,7 @@ def test_a_waiter_whose_session_ends_waits_no_longer(
         waiting = pool.submit(other.lock(name, session=session).acquire)
         queue_of(client, f"{name}/", 2)
         watches = other.shell.watching._watches
-        while not any(each.standing is Standing.OPEN for each in list(watches.values())):
+        while not any(each.standing is WatchState.OPEN for each in list(watches.values())):
             client.get(name)
         session.close()
         with pytest.raises(ClosedError, match="the session is closed"):

@@ -15,7 +15,7 @@ from kvorum.client.errors import CallError, ClosedError, KvorumError
 from kvorum.client.keys import KeyRange
 from kvorum.client.loop import clock
 from kvorum.client.operations import Operation
-from kvorum.client.owning import Names, Owned, Owning, guarded, revoking, written_by
+from kvorum.client.owning import Owned, OwnershipNames, Owning, guarded, revoking, written_by
 from kvorum.client.rpcs import Rpc
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class AsyncLeasing:
         """A client without a namespace."""
         self._below = below
         self._shell = client.shell
-        self._names = Names(namespace, prefix)
+        self._names = OwnershipNames(namespace, prefix)
         self._ttl = ttl
         self._session: AsyncSession | None = None
         self._owning: Owning | None = None

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Self
 
 from kvorum.client import operations
 from kvorum.client.errors import ClosedError, KvorumError, LeaseExistsError, LeaseNotFoundError
-from kvorum.client.keeping import Kept
+from kvorum.client.keeping import KeptLease
 from kvorum.client.threads import Waiter, clock, monotonic, random_id
 from kvorum.client.values import LeaseStatus
 
@@ -27,7 +27,7 @@ class Lease:
         """Seconds that the lease lives without renewal."""
         self.asked_at: float = asked_at
         """When the client requested the lease, by its shell's clock; for parts of the client."""
-        self._kept: Kept | None = None
+        self._kept: KeptLease | None = None
         self._waiter: Waiter | None = None
 
     def __enter__(self) -> Self:

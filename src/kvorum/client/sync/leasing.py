@@ -12,7 +12,7 @@ from kvorum.client import rpcs
 from kvorum.client.errors import CallError, ClosedError, KvorumError
 from kvorum.client.keys import KeyRange
 from kvorum.client.operations import Operation
-from kvorum.client.owning import Names, Owned, Owning, guarded, revoking, written_by
+from kvorum.client.owning import Owned, OwnershipNames, Owning, guarded, revoking, written_by
 from kvorum.client.rpcs import Rpc
 from kvorum.client.sync.carrier import Carrier
 from kvorum.client.sync.recipes.sessions import Session, begin_session
@@ -43,7 +43,7 @@ class Leasing:
         """A client without a namespace."""
         self._below = below
         self._shell = client.shell
-        self._names = Names(namespace, prefix)
+        self._names = OwnershipNames(namespace, prefix)
         self._ttl = ttl
         self._session: Session | None = None
         self._owning: Owning | None = None

@@ -1,1 +1,1 @@
-"""Simulated backup programs: the real `kvorum.backup` code on virtual time, and its checks."""
+"""Simulated backup programs: the real code of backups on virtual time, and its checks."""

@@ -10,26 +10,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvorum.backend.buckets import (
+from kvorum.sim.backups.place import Place
+from kvorum.sim.backups.program import Listener, Program
+from kvorum.sim.history import History, Row
+from kvorum.sim.violation import Violation
+from kvorum.storage.backend.buckets import (
     FINISHED_COMPACT_REVISION,
     KEY,
     META,
     SCHEDULED_COMPACT_REVISION,
 )
-from kvorum.backend.encoding import parse_row_key
-from kvorum.backend.images import checked_content
-from kvorum.backup.archive import Archive
-from kvorum.backup.archive import History as Recorded
-from kvorum.backup.content import with_log
-from kvorum.backup.errors import ArchiveError
-from kvorum.backup.names import SegmentName, SnapshotName, parse_name
-from kvorum.backup.points import Point, find_point, segment_of
-from kvorum.backup.verifying import problems_of
-from kvorum.offline.snapshots import HashCheck, opened_snapshot
-from kvorum.sim.backups.place import Place
-from kvorum.sim.backups.program import Listener, Program
-from kvorum.sim.history import History, Row
-from kvorum.sim.violation import Violation
+from kvorum.storage.backend.encoding import parse_row_key
+from kvorum.storage.backend.images import checked_content
+from kvorum.tools.backup.archive import Archive
+from kvorum.tools.backup.archive import ArchiveHistory as Recorded
+from kvorum.tools.backup.content import with_log
+from kvorum.tools.backup.errors import ArchiveError
+from kvorum.tools.backup.names import SegmentName, SnapshotName, parse_name
+from kvorum.tools.backup.points import Point, find_point, segment_of
+from kvorum.tools.backup.verifying import problems_of
+from kvorum.tools.offline.snapshots import HashCheck, opened_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,6 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from kvorum.backup.session import Options
 from kvorum.sim.backups.checks import Keeper, Lines
 from kvorum.sim.backups.forks import MEMBERS_MIN, Fork
 from kvorum.sim.backups.place import Place
@@ -17,6 +16,7 @@ from kvorum.sim.backups.recorders import Children, Recorder, Service
 from kvorum.sim.backups.shell import threads_installed
 from kvorum.sim.backups.threads import Threads
 from kvorum.sim.violation import Violation
+from kvorum.tools.backup.session import BackupOptions
 
 if TYPE_CHECKING:
     from kvorum.sim.cluster import Cluster
@@ -104,7 +104,7 @@ class BackupFleet:
         self.places: list[Place] = []
         self.keepers: list[Keeper] = []
         self.services: list[Service] = []
-        options = Options(
+        options = BackupOptions(
             every_seconds=plan.every_seconds, keep=plan.keep, log_seconds=plan.log_seconds
         )
         if plan.by_members:

@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import TYPE_CHECKING
 
-from kvorum.backup.stores import DirectoryStore
-from kvorum.files.interface import Opening
-from kvorum.files.memory import Call, MemoryFiles
 from kvorum.sim.disk import ProcessEnd
+from kvorum.storage.files.interface import Opening
+from kvorum.storage.files.memory import DiskCall, MemoryFiles
+from kvorum.tools.backup.stores import DirectoryStore
 
 if TYPE_CHECKING:
     from kvorum.sim.backups.program import Program
@@ -67,7 +67,7 @@ class Place:
         self._errors_left = None
         self.files.bytes_max = None
 
-    def _before(self, call: Call) -> None:
+    def _before(self, call: DiskCall) -> None:
         if self._errors_left is not None:
             self._errors_left -= 1
             if self._errors_left < 0:
@@ -77,7 +77,7 @@ class Place:
 
 
 class ProgramFiles:
-    """A place's files for one life of a program, as `kvorum.files.interface.Files`."""
+    """A place's files for one life of a program, as `kvorum.storage.files.interface.Files`."""
 
     def __init__(self, threads: Threads, program: Program, place: Place) -> None:
         self._threads = threads

@@ -1,6 +1,6 @@
 """One life of a backup program: its threads, its client, and its reports.
 
-It runs `kvorum.backup.running.Backup`, as `kvorumctl backup` and a member's child process do.
+It runs `kvorum.tools.backup.running.Backup`, as `kvorumctl backup` and a member's child process do.
 """
 
 from __future__ import annotations
@@ -8,13 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvorum.backup.errors import ArchiveError
-from kvorum.backup.names import SegmentName
-from kvorum.backup.running import Backup
-from kvorum.backup.session import Options
-from kvorum.backup.stores import DirectoryStore
-from kvorum.backup.taking import Taken
-from kvorum.client.core import Core, Settings
+from kvorum.client.core import Core, CoreSettings
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import KvorumError
 from kvorum.client.options import TIMEOUT_SECONDS
@@ -23,6 +17,12 @@ from kvorum.sim.backups.shell import ThreadedShell, ThreadedSimClient
 from kvorum.sim.backups.threads import SimThread, Threads
 from kvorum.sim.disk import ProcessEnd
 from kvorum.sim.violation import Violation
+from kvorum.tools.backup.errors import ArchiveError
+from kvorum.tools.backup.names import SegmentName
+from kvorum.tools.backup.running import Backup
+from kvorum.tools.backup.session import BackupOptions
+from kvorum.tools.backup.stores import DirectoryStore
+from kvorum.tools.backup.taking import Taken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,7 @@ class Program:
         self,
         host: Host,
         life: int,
-        options: Options,
+        options: BackupOptions,
         members: Sequence[int],
         *,
         is_once: bool,
@@ -94,7 +94,7 @@ class Program:
         self._random = self._world.stream(f"program {self.process.name} {life}")
         core = Core(
             [parse_endpoint(f"m{number}:2379") for number in members],
-            Settings(),
+            CoreSettings(),
             start=self._random.randrange(len(members)),
         )
         self.shell = ThreadedShell(host.threads, host.cluster, self, core)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from kvorum.backup.child import ANSWER_SECONDS_MAX
-from kvorum.backup.session import Options
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.options import TIMEOUT_SECONDS
 from kvorum.sim.backups.program import Clock, Host, Listener, Program
 from kvorum.sim.library.process import Process
 from kvorum.sim.machine import CLOCK_JUMP
+from kvorum.tools.backup.child import ANSWER_SECONDS_MAX
+from kvorum.tools.backup.session import BackupOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Service(Listener):
         cluster: Cluster,
         place: Place,
         keeper: Keeper,
-        options: Options,
+        options: BackupOptions,
         name: str,
     ) -> None:
         self.name = name
@@ -183,7 +183,7 @@ class Recorder(Service):
         cluster: Cluster,
         place: Place,
         keeper: Keeper,
-        options: Options,
+        options: BackupOptions,
         name: str,
         form: str,
     ) -> None:
@@ -277,7 +277,12 @@ class Children(Service):
     """The child processes of members, which make backups while their member leads."""
 
     def __init__(
-        self, threads: Threads, cluster: Cluster, place: Place, keeper: Keeper, options: Options
+        self,
+        threads: Threads,
+        cluster: Cluster,
+        place: Place,
+        keeper: Keeper,
+        options: BackupOptions,
     ) -> None:
         super().__init__(threads, cluster, place, keeper, options, "members")
         self._clocks: dict[int, Clock] = {}

@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from unittest.mock import patch
 
-from kvorum import backup
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
 from kvorum.client.options import FOREVER
@@ -22,13 +21,14 @@ from kvorum.client.sync import client, streams
 from kvorum.client.sync.client import Client
 from kvorum.sim.backups.threads import Threads, Waiter
 from kvorum.sim.library.shell import Engine
+from kvorum.tools import backup
 
 if TYPE_CHECKING:
     from kvorum.sim.backups.program import Program
     from kvorum.sim.cluster import Cluster
 
 T = TypeVar("T")
-_LEFT_OUT = ("kvorum.backup.s3", "kvorum.backup.child")
+_LEFT_OUT = ("kvorum.tools.backup.s3", "kvorum.tools.backup.child")
 """Modules that need a network or a process of their own."""
 
 
@@ -107,8 +107,8 @@ class ThreadedSimClient(Client):
 
 
 def modules() -> list[ModuleType]:
-    """Return the modules of `kvorum.backup` that run in the simulation."""
-    found = walk_packages(backup.__path__, "kvorum.backup.")
+    """Return the modules of `kvorum.tools.backup` that run in the simulation."""
+    found = walk_packages(backup.__path__, "kvorum.tools.backup.")
     return [import_module(each.name) for each in found if each.name not in _LEFT_OUT]
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvorum.api.pb.mvccpb import KeyValue
-from kvorum.mvcc.keyvalue import key_of
 from kvorum.sim.history import History, Record
 from kvorum.sim.sessions import Hold
 from kvorum.sim.violation import Violation
+from kvorum.state.mvcc.keyvalue import key_of
 
 HELD = "what a client takes for held is held"
 FENCED = "fencing numbers grow"

@@ -7,9 +7,8 @@ from random import Random
 from unittest.mock import patch
 
 from kvorum.client import watching
-from kvorum.client.core import Settings
+from kvorum.client.core import CoreSettings
 from kvorum.client.endpoints import parse_endpoint
-from kvorum.mvcc.watch import hub
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.history import History
 from kvorum.sim.library.checks import check_claims
@@ -24,6 +23,7 @@ from kvorum.sim.library.watchers import LibraryWatcher
 from kvorum.sim.sessions import Hold
 from kvorum.sim.workloads import Workload
 from kvorum.sim.world import World
+from kvorum.state.mvcc.watch import hub
 
 CHANCE = 0.26
 """Chance that a run without users has library clients; this makes a fifth of all runs."""
@@ -125,9 +125,9 @@ class Fleet:
         world, cluster = self._world, self._cluster
         random = world.stream(f"core {name}")
         addresses = [parse_endpoint(f"m{number}:2379") for number in self._asks(name)]
-        settings = Settings()
+        settings = CoreSettings()
         if random.random() < self._library.sync_share:
-            settings = Settings(sync_seconds=random.choice([0.3, 2.0]))
+            settings = CoreSettings(sync_seconds=random.choice([0.3, 2.0]))
         core = RecordedCore(addresses, settings, start=random.randrange(len(addresses)))
         number = FIRST_NUMBER + len(self.shells) + 1
         shell = Shell(world, cluster, Process(world, name), core, number)

@@ -6,7 +6,7 @@ from kvorum.client.aio.leases import AsyncLease
 from kvorum.client.aio.recipes.locks import AsyncLock
 from kvorum.client.aio.recipes.sessions import AsyncSession
 from kvorum.client.errors import ClosedError, KvorumError
-from kvorum.client.keeping import Kept
+from kvorum.client.keeping import KeptLease
 from kvorum.sim.lease_checks import GUARANTEE as LEASES
 from kvorum.sim.library.checks import Claim
 from kvorum.sim.library.shell import Shell, SimulatedClient
@@ -194,7 +194,7 @@ class Holder:
         world.after(begins, self.shell.process.fall_silent, deaf, cut)
         return world.now + begins + deaf + cut
 
-    def _check_lost(self, kept: Kept, lease: int) -> None:
+    def _check_lost(self, kept: KeptLease, lease: int) -> None:
         """Require that the library reports no lease as expired before its promised end."""
         if kept.error is not None and "has ended" in str(kept.error):
             lost_at = self._world.now

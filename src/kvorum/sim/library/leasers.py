@@ -10,13 +10,13 @@ from random import Random
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.client.aio.client import AsyncClient
 from kvorum.client.errors import ClosedError, KvorumError
-from kvorum.mvcc.keyvalue import key_of
 from kvorum.sim.history import History
 from kvorum.sim.library.shell import Shell, SimulatedClient
 from kvorum.sim.library.tasks import Task
 from kvorum.sim.violation import Violation
 from kvorum.sim.workloads import Workload
 from kvorum.sim.world import World
+from kvorum.state.mvcc.keyvalue import key_of
 
 CURRENT = "what a leasing client reads is current"
 KEYS = (b"leased/1", b"leased/2", b"leased/3")

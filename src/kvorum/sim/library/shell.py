@@ -17,7 +17,7 @@ from kvorum.api.errors import Code, Status
 from kvorum.api.pb.etcdserverpb import RangeRequest
 from kvorum.client import aio, loop
 from kvorum.client.aio.client import AsyncClient
-from kvorum.client.core import Answered, Call, Core, TakeMessage
+from kvorum.client.core import Answered, ClientCall, Core, TakeMessage
 from kvorum.client.endpoints import Address
 from kvorum.client.errors import (
     CallError,
@@ -26,7 +26,7 @@ from kvorum.client.errors import (
     NoSpaceError,
     OutcomeUnknownError,
 )
-from kvorum.client.keeping import Keeping, Kept
+from kvorum.client.keeping import Keeping, KeptLease
 from kvorum.client.options import FOREVER, TIMEOUT_SECONDS
 from kvorum.client.rpcs import Rpc
 from kvorum.client.watching import Watching
@@ -66,7 +66,7 @@ class RecordedCore(Core):
         answered: Answered,
         at: int | None = None,
         on_message: TakeMessage | None = None,
-    ) -> Call:
+    ) -> ClientCall:
         """Start and record a call of a part of the library."""
         if rpc.path in MESSAGES:
             answered = self.shell.recorded(rpc, message, answered)
@@ -234,7 +234,9 @@ class Shell:
     def start_reading(self) -> None:
         """Do nothing: this shell reads even if no call waits."""
 
-    def keep(self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]) -> Kept:
+    def keep(
+        self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]
+    ) -> KeptLease:
         """Keep a lease alive that was requested at moment `asked_at`."""
 
         def changed() -> None:
@@ -249,7 +251,7 @@ class Shell:
     def _process_later(self, call: Callable[[], None]) -> bool:
         return self.process.later(self.process.user_runs_at, call)
 
-    def release(self, kept: Kept) -> None:
+    def release(self, kept: KeptLease) -> None:
         """Stop keeping a lease alive."""
         with self._keeper:
             self._keeper.keeping.release(kept)

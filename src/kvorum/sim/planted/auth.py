@@ -9,13 +9,13 @@ from unittest.mock import patch
 
 from kvorum.api.errors import Status, StatusError
 from kvorum.api.requests import Operation, Put, Txn
-from kvorum.auth.store import AuthStore
-from kvorum.auth.tokens import SimpleTokens
 from kvorum.member import administration, apply, permissions, requests
 from kvorum.member.callers import Caller, Front
 from kvorum.member.member import Member
-from kvorum.mvcc.slices import Meter
 from kvorum.raft.entries import EntryType
+from kvorum.state.auth.store import AuthStore
+from kvorum.state.auth.tokens import SimpleTokens
+from kvorum.state.mvcc.slices import Meter
 
 
 @contextmanager

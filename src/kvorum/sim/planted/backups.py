@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from kvorum.backup import running, session, taking
-from kvorum.backup.archive import Archive, History, read_manifest
-from kvorum.backup.moments import stamp_of
-from kvorum.backup.names import SnapshotName
-from kvorum.backup.recording import Place, Recorder
-from kvorum.backup.running import Backup
-from kvorum.backup.stores import Store
+from kvorum.tools.backup import running, session, taking
+from kvorum.tools.backup.archive import Archive, ArchiveHistory, read_manifest
+from kvorum.tools.backup.moments import stamp_of
+from kvorum.tools.backup.names import SnapshotName
+from kvorum.tools.backup.recording import HistoryPosition, Recorder
+from kvorum.tools.backup.running import Backup
+from kvorum.tools.backup.stores import ArchiveStore
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def order_histories_by_the_wall_clock() -> Iterator[None]:
         return f"{stamp_of(now)}-{token}"
 
     def rotate(
-        store: Store, keep: int, current: str = "", taken: SnapshotName | None = None
+        store: ArchiveStore, keep: int, current: str = "", taken: SnapshotName | None = None
     ) -> list[str]:
         del current, taken
         removed = list(Archive(store).superfluous(keep))
@@ -42,22 +42,22 @@ def go_on_at_the_newest_snapshot() -> Iterator[None]:
     """Continue a log at the newest snapshot, without checking for a gap before it."""
     original = Backup._place
 
-    def place(backup: Backup, history: History) -> Place:
+    def place(backup: Backup, history: ArchiveHistory) -> HistoryPosition:
         found = original(backup, history)
         newest = history.snapshots[-1]
         if found.revision >= newest.revision:
             return found
         facts = read_manifest(backup._store, newest).facts
-        return Place(facts.revision, facts.rows_digest)
+        return HistoryPosition(facts.revision, facts.rows_digest)
 
     with (
         patch.object(Backup, "_place", place),
-        patch.object(session.Session, "_count", _count_at_once),
+        patch.object(session.BackupSession, "_count", _count_at_once),
     ):
         yield
 
 
-def _count_at_once(recording: session.Session, received: taking.Received) -> None:
+def _count_at_once(recording: session.BackupSession, received: taking.Received) -> None:
     """Publish a snapshot before the log has reached it."""
     store, keep = recording._store, recording._options.keep
 

@@ -9,14 +9,14 @@ from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.api.requests import Range
 from kvorum.member import corruption, hashing, leases, questions
 from kvorum.member.callers import Caller
-from kvorum.member.jobs import Place
+from kvorum.member.jobs import ExecutorKind
 from kvorum.member.member import Member
 from kvorum.member.parts import Part, done
 from kvorum.member.waits import FlushedTo, Signal, Signalled, Steps
-from kvorum.mvcc.hashes import HashKV
-from kvorum.mvcc.history import bound
-from kvorum.mvcc.ranges import RangeOptions, RangeResult
-from kvorum.rpc import kv, maintenance
+from kvorum.server.rpc import kv, maintenance
+from kvorum.state.mvcc.hashes import HashKV
+from kvorum.state.mvcc.history import bound
+from kvorum.state.mvcc.ranges import RangeOptions, RangeResult
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def hash_a_state_that_was_replaced() -> Iterator[None]:
             raise
         member.is_hashing = True
         ended = partial(hashing._ended, member, store, asked)
-        value: int = yield from done(Place.HELPER, asked, ended)
+        value: int = yield from done(ExecutorKind.HELPER, asked, ended)
         found = HashKV(value, asked.revision, asked.compact_revision)
         return hashing.Hashed(found, current)
 

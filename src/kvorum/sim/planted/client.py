@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from kvorum.api.pb.etcdserverpb import WatchRequest, WatchResponse
 from kvorum.client import rpcs
-from kvorum.client.keeping import Keeping, Kept
+from kvorum.client.keeping import Keeping, KeptLease
 from kvorum.client.watching import Watch, Watching
 from kvorum.sim.library import process
 
@@ -74,7 +74,7 @@ def ask_a_clock_that_a_suspend_stops() -> Iterator[None]:
 def rely_on_a_lease_until_a_timer_ends_it() -> Iterator[None]:
     """Consider a lease lost only after a timer noticed that, without reading the clock."""
     original = Keeping.pass_time
-    look = Kept.lost
+    look = KeptLease.lost
 
     def pass_time(keeping: Keeping, now: float) -> None:
         for kept in keeping._kept.values():
@@ -82,7 +82,7 @@ def rely_on_a_lease_until_a_timer_ends_it() -> Iterator[None]:
         original(keeping, now)
 
     with (
-        patch.object(Kept, "lost", lambda kept, _: kept.error),
+        patch.object(KeptLease, "lost", lambda kept, _: kept.error),
         patch.object(Keeping, "pass_time", pass_time),
     ):
         yield

@@ -27,8 +27,8 @@ from kvorum.raft.rawnode import RawNode
 from kvorum.raft.ready import Ready
 from kvorum.raft.states import ReadState
 from kvorum.raft.tracker import Configuration, Tracker
-from kvorum.wal.jobs import AppendLog
-from kvorum.wal.log import Log
+from kvorum.storage.wal.jobs import AppendLog
+from kvorum.storage.wal.log import Log
 
 
 @contextmanager

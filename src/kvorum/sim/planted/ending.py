@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from kvorum.member.member import Member
-from kvorum.rpc.services import Services
 from kvorum.server import server
 from kvorum.server.ending import Ending
+from kvorum.server.rpc.services import Services
 from kvorum.server.server import Server
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from kvorum.gateway.calls import Gateway, GatewayCall
+from kvorum.server.http.calls import Gateway, GatewayCall
 
 
 @contextmanager

@@ -7,10 +7,10 @@ from unittest.mock import patch
 
 from kvorum.api.pb.etcdserverpb import LeaseKeepAliveRequest, LeaseKeepAliveResponse
 from kvorum.client import rpcs
-from kvorum.edge.upstream import End
-from kvorum.proxy.broadcasts import Broadcast, Watcher
+from kvorum.network.edge.upstream import End
+from kvorum.proxy.broadcasts import Broadcast, ClientWatcher
 from kvorum.proxy.cache import Cache
-from kvorum.proxy.leases import KeepAlives
+from kvorum.proxy.leases import SharedKeepAlives
 from kvorum.proxy.routes import Routes
 
 RENEW_SECONDS = 0.5
@@ -34,7 +34,7 @@ def lose_an_event_where_watches_are_shared() -> Iterator[None]:
     """Start a watcher that joins a shared watch one revision too late."""
     original = Broadcast.join
 
-    def join(broadcast: Broadcast, watcher: Watcher) -> None:
+    def join(broadcast: Broadcast, watcher: ClientWatcher) -> None:
         watcher.next_revision += bool(broadcast.members)
         original(broadcast, watcher)
 
@@ -70,17 +70,17 @@ class _Renewal:
 @contextmanager
 def renew_leases_of_clients_that_left() -> Iterator[None]:
     """Keep renewing every lease for which a client has asked once."""
-    take, pass_time = KeepAlives.message, KeepAlives.pass_time
-    renewals: dict[KeepAlives, dict[int, _Renewal]] = {}
+    take, pass_time = SharedKeepAlives.message, SharedKeepAlives.pass_time
+    renewals: dict[SharedKeepAlives, dict[int, _Renewal]] = {}
 
-    def message(keep_alives: KeepAlives, call: int, data: bytes) -> None:
+    def message(keep_alives: SharedKeepAlives, call: int, data: bytes) -> None:
         take(keep_alives, call, data)
         lease = LeaseKeepAliveRequest.FromString(data).ID
         known = renewals.setdefault(keep_alives, {})
         if lease not in known:
             known[lease] = _Renewal(keep_alives.routes, lease)
 
-    def renew(keep_alives: KeepAlives, now: float) -> float:
+    def renew(keep_alives: SharedKeepAlives, now: float) -> float:
         known = renewals.get(keep_alives, {})
         for lease, renewal in known.items():
             known[lease] = renewal.again(now)
@@ -88,7 +88,7 @@ def renew_leases_of_clients_that_left() -> Iterator[None]:
         return min(pass_time(keep_alives, now), *moments, inf)
 
     with (
-        patch.object(KeepAlives, "message", message),
-        patch.object(KeepAlives, "pass_time", renew),
+        patch.object(SharedKeepAlives, "message", message),
+        patch.object(SharedKeepAlives, "pass_time", renew),
     ):
         yield

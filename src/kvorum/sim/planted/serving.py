@@ -6,13 +6,13 @@ from typing import Any
 from unittest.mock import patch
 
 from kvorum.api.requests import Txn
-from kvorum.lease.lessor import Lessor
 from kvorum.member import leases, transactions
 from kvorum.member.member import Member
 from kvorum.member.procedures import Procedures
-from kvorum.mvcc.ranges import RangeOptions, RangeResult
-from kvorum.mvcc.store import Store
-from kvorum.rpc import sessions
+from kvorum.server.rpc import sessions
+from kvorum.state.lease.lessor import Lessor
+from kvorum.state.mvcc.ranges import RangeOptions, RangeResult
+from kvorum.state.mvcc.store import Store
 
 
 @contextmanager

@@ -5,17 +5,17 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from kvorum.backend.backend import Backend
-from kvorum.backend.flush import StageFlush
-from kvorum.backend.view import View
-from kvorum.files import Files
 from kvorum.member.jobs import Job
 from kvorum.member.logwriter import LogWriter
-from kvorum.mvcc import history
 from kvorum.server.jobs import JobOrder
-from kvorum.snap import ReceivedDatabase, WriteSnap, database_path
-from kvorum.wal import opening, reading
-from kvorum.wal.reading import LogContent, SnapshotRecord
+from kvorum.state.mvcc import history
+from kvorum.storage.backend.backend import Backend
+from kvorum.storage.backend.flush import StageFlush
+from kvorum.storage.backend.view import View
+from kvorum.storage.files import Files
+from kvorum.storage.snap import ReceivedDatabase, WriteSnap, database_path
+from kvorum.storage.wal import opening, reading
+from kvorum.storage.wal.reading import LogContent, SnapshotRecord
 
 
 @contextmanager

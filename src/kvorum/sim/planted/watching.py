@@ -6,10 +6,10 @@ from typing import Any
 from unittest.mock import patch
 
 from kvorum.api.responses import NO_WATCHER
-from kvorum.mvcc.watch.catchup import CatchUp
-from kvorum.mvcc.watch.hub import WatchHub
-from kvorum.mvcc.watch.stream import WatchStream
-from kvorum.mvcc.watch.watcher import Standing, Watcher
+from kvorum.state.mvcc.watch.catchup import CatchUp
+from kvorum.state.mvcc.watch.hub import WatchHub
+from kvorum.state.mvcc.watch.stream import WatchStream
+from kvorum.state.mvcc.watch.watcher import Watcher, WatcherState
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def deliver_an_event_twice() -> Iterator[None]:
     original = WatchHub._enqueue
 
     def enqueue(hub: WatchHub, watcher: Watcher, next_revision: int) -> None:
-        if watcher.standing in (Standing.HELD, Standing.SYNCED) and next_revision > 2:
+        if watcher.standing in (WatcherState.HELD, WatcherState.SYNCED) and next_revision > 2:
             next_revision -= 1
         original(hub, watcher, next_revision)
 

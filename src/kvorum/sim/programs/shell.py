@@ -13,7 +13,7 @@ from typing import TypeVar
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
 from kvorum.client.errors import KvorumError
-from kvorum.client.keeping import Kept
+from kvorum.client.keeping import KeptLease
 from kvorum.client.loop import Waiter
 from kvorum.client.options import FOREVER
 from kvorum.client.rpcs import Rpc
@@ -97,7 +97,9 @@ class ProgramShell(Shell):
             async with asyncio.timeout_at(None if until == FOREVER else until - stops):
                 await waiter.future
 
-    def keep(self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]) -> Kept:
+    def keep(
+        self, lease: int, ttl: int, asked_at: float, on_change: Callable[[], None]
+    ) -> KeptLease:
         """Keep a lease alive that was requested at moment `asked_at`."""
         loop, context = asyncio.get_running_loop(), copy_context()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from kvorum.api.errors import Status
-from kvorum.edge.interface import Metadata
+from kvorum.network.edge.interface import Metadata
 from kvorum.sim.calls import Calls, Way
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.faults import Faults

@@ -9,10 +9,10 @@ from math import inf
 from random import Random
 
 from kvorum.client.endpoints import parse_endpoint
-from kvorum.edge.interface import EventKind
+from kvorum.network.edge.interface import EdgeEventKind
 from kvorum.proxy.proxy import Proxy
 from kvorum.proxy.settings import BYTES_PER_TURN, ProxySettings
-from kvorum.rpc.interface import STREAM_PENDING_BYTES_MAX
+from kvorum.server.rpc.interface import STREAM_PENDING_BYTES_MAX
 from kvorum.server.server import Server
 from kvorum.sim.arrivals import Arrivals
 from kvorum.sim.cluster import Cluster
@@ -183,9 +183,9 @@ class ProxyHost:
         self.edge.crash()
 
     def _count(self, proxy: Proxy) -> None:
-        self.calls += sum(proxy.figures.started)
+        self.calls += sum(proxy.counters.started)
         self.hits += 0 if proxy.cache is None else proxy.cache.hits
-        self.coalesced += proxy.figures.events_coalesced
+        self.coalesced += proxy.counters.events_coalesced
         self.connections_lost += self.upstream.lost
 
     def end(self) -> None:
@@ -263,7 +263,7 @@ class ProxyHost:
         if self._turns_now > _TURNS_AT_ONCE_MAX:
             raise Violation("turns get somewhere", f"{self.name} is woken at {now} for nothing")
         requests, events = self.arrivals.take()
-        self._streams.update(call for kind, call, _ in events if kind == EventKind.OPENED)
+        self._streams.update(call for kind, call, _ in events if kind == EdgeEventKind.OPENED)
         polled = self.upstream.poll(self._tier.polled_events_max, BYTES_PER_TURN)
         try:
             proxy.turn(now, requests, events, polled)
@@ -303,7 +303,7 @@ class ProxyHost:
         # A turn may not have taken the end of a stream yet.
         ended = {call for _, call in waiting.events()}
         self._streams &= edge.pending.keys() | ended
-        differing = self._streams ^ proxy.figures.streams.keys()
+        differing = self._streams ^ proxy.counters.streams.keys()
         if differing - ended:
             raise Violation(ANSWERED, f"{self.name} has forgotten streams {sorted(differing)}")
 
@@ -316,7 +316,7 @@ class ProxyHost:
             if (
                 self.upstream.is_paused(relay.number)
                 and not self.edge.is_stalled(call)
-                and (EventKind.WRITABLE, call) not in told
+                and (EdgeEventKind.WRITABLE, call) not in told
             ):
                 raise Violation(ANSWERED, f"{self.name} does not go on with stream {call}")
 
@@ -340,7 +340,7 @@ class ProxyHost:
             "calls at members": routes.calls_in_flight + self.upstream.calls_open,
             "callbacks": len(routes._callbacks) + len(routes._deadlines) + len(routes._resent),
             "streams to members": len(routes._streams) + len(routes._held_streams),
-            "streams of clients": len(proxy.figures.streams),
+            "streams of clients": len(proxy.counters.streams),
             "watch streams": len(watches._streams) + len(watches._sessions),
             "streams passed on": len(proxy._forwarding),
             "keep-alive streams": len(keep_alives._clients) + len(keep_alives._keepers),

@@ -1,4 +1,4 @@
-"""Simulated connections from a proxy to members, as `kvorum.edge.upstream.Upstream`.
+"""Simulated connections from a proxy to members, as `kvorum.network.edge.upstream.Upstream`.
 
 A connection breaks with the process at its other end, at random, or while the proxy is partitioned
 from its member; then all of its calls end. During a partition output and input wait, and both keep
@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvorum.api.errors import Code, Status
-from kvorum.edge.relay import RelayRules
-from kvorum.edge.upstream import (
+from kvorum.network.edge.relay import RelayRules
+from kvorum.network.edge.upstream import (
     UPSTREAM_COUNTERS,
     Unary,
     UpstreamEvent,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from kvorum.edge.upstream import End, Metadata, UpstreamTls
+    from kvorum.network.edge.upstream import End, Metadata, UpstreamTls
     from kvorum.sim.arrivals import Front
     from kvorum.sim.cluster import Cluster
     from kvorum.sim.world import World

@@ -15,7 +15,7 @@ from kvorum.client.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from kvorum.client.keeping import Kept
+from kvorum.client.keeping import KeptLease
 from kvorum.client.loop import Waiter, clock, monotonic
 from kvorum.client.operations import txn_operation
 from kvorum.client.transactions import TxnParts, create_revision, delete
@@ -41,7 +41,7 @@ class AsyncSession:
         self._ended: KvorumError | None = None
         self._listeners: set[Callable[[], None]] = set()
         self._claimed: set[bytes] = set()
-        self._kept: Kept = client.shell.keep(lease, ttl, asked_at, self._changed)
+        self._kept: KeptLease = client.shell.keep(lease, ttl, asked_at, self._changed)
 
     async def __aenter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ from kvorum.client.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from kvorum.client.keeping import Kept
+from kvorum.client.keeping import KeptLease
 from kvorum.client.operations import txn_operation
 from kvorum.client.sync.leases import grant
 from kvorum.client.threads import Waiter, clock, monotonic
@@ -42,7 +42,7 @@ class Session:
         self._ended: KvorumError | None = None
         self._listeners: set[Callable[[], None]] = set()
         self._claimed: set[bytes] = set()
-        self._kept: Kept = client.shell.keep(lease, ttl, asked_at, self._changed)
+        self._kept: KeptLease = client.shell.keep(lease, ttl, asked_at, self._changed)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,207 @@
+"""The counters and durations of a member's metrics: plain numbers that decide nothing.
+
+Durations come from the member's stopwatch, which may always show 0. Requests of one turn share one
+start, and those that end between two readings of the stopwatch are observed together, each with
+their mean duration: only unusual requests are timed individually.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from kvorum.api.errors import COMPACTED, FUTURE_REV, Status
+from kvorum.api.histograms import Histogram, exponential
+from kvorum.member.requests import RANGE
+
+if TYPE_CHECKING:
+    from kvorum.member.reads import Read
+
+READ_TXN: Final = -1
+"""The kind of a read-only transaction, where other kinds are field numbers of entries."""
+PIECE: Final = -2
+"""The kind of a piece of a streamed range."""
+
+_SHORT: Final = exponential(0.0001, 20)
+_LONG: Final = exponential(0.001, 14)
+_PAUSES: Final = exponential(1.0, 13)
+_INDEX_PAUSES: Final = exponential(0.5, 14)
+_COMPACTIONS: Final = exponential(100.0, 14)
+_IMAGES: Final = exponential(0.01, 17)
+
+_NOT_FOUND: Final = (COMPACTED, FUTURE_REV)
+"""The errors of a range that started and failed; all other refusals come before its start."""
+
+
+class Outcomes:
+    """The durations of successful and of failed requests."""
+
+    __slots__ = ("failed", "succeeded")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.succeeded = Histogram(bounds)
+        self.failed = Histogram(bounds)
+
+    def observe(self, is_success: bool, seconds: float, count: int = 1) -> None:
+        """Count requests with their duration."""
+        if is_success:
+            self.succeeded.observe(seconds, count)
+        else:
+            self.failed.observe(seconds, count)
+
+
+class MemberCounters:
+    """Totals and durations since the start of the process."""
+
+    __slots__ = (
+        "_compaction_began",
+        "_index_seconds",
+        "applied_by_kind",
+        "compaction_batch_milliseconds",
+        "compaction_ended_unix_seconds",
+        "compaction_milliseconds",
+        "image_seconds",
+        "index_compaction_milliseconds",
+        "kinds",
+        "leases_expired",
+        "looked",
+        "promotions",
+        "promotions_refused",
+        "ranges",
+        "requested_by_kind",
+        "stopwatch",
+    )
+
+    def __init__(self, stopwatch: Callable[[], float]) -> None:
+        self.stopwatch = stopwatch
+        self.looked = 0.0
+        """The last reading of the stopwatch while applying entries."""
+        self.kinds: dict[Any, int] = {}
+        """The kind of each function that executes reads; others are not counted."""
+        self.applied_by_kind: dict[int, Outcomes] = {}
+        self.requested_by_kind: dict[int, Outcomes] = {}
+        self.ranges = Outcomes(_SHORT)
+        self.index_compaction_milliseconds = Histogram(_INDEX_PAUSES)
+        self.compaction_batch_milliseconds = Histogram(_PAUSES)
+        self.compaction_milliseconds = Histogram(_COMPACTIONS)
+        self.compaction_ended_unix_seconds = 0.0
+        self._compaction_began: float | None = None
+        self._index_seconds = 0.0
+        self.image_seconds = Histogram(_IMAGES)
+        """How long images took from ready to the end of their last transfer."""
+        self.leases_expired = 0
+        self.promotions = 0
+        self.promotions_refused: dict[str, int] = {}
+        """Promotions that this member as the leader refused or failed, by reason."""
+
+    def applied(self, kind: int, is_success: bool, seconds: float, count: int = 1) -> None:
+        """Count applied entries and the duration of each."""
+        found = self.applied_by_kind.get(kind)
+        if found is None:
+            found = self.applied_by_kind[kind] = Outcomes(_SHORT)
+        found.observe(is_success, seconds, count)
+
+    def requested(self, kind: int, is_success: bool, seconds: float, count: int = 1) -> None:
+        """Count completed requests and the duration of each since its arrival."""
+        found = self.requested_by_kind.get(kind)
+        if found is None:
+            found = self.requested_by_kind[kind] = Outcomes(_LONG)
+        found.observe(is_success, seconds, count)
+
+    def failed(self, kind: int, started: object) -> None:
+        """Count a proposal that raft dropped or that timed out."""
+        self.requested(kind, False, self.stopwatch() - cast("float", started))
+
+    def count_promotion(self, refusal: Status | None) -> None:
+        """Count a promotion, or the reason for its refusal."""
+        if refusal is None:
+            self.promotions += 1
+        else:
+            # The table of errors bounds the number of reasons.
+            self.promotions_refused[refusal.text] = self.promotions_refused.get(refusal.text, 0) + 1
+
+    # Compactions.
+
+    def compaction_stepped(self, began: float, *, is_index: bool) -> None:
+        """Count a step of a compaction, on its index or on its rows."""
+        if self._compaction_began is None:
+            self._compaction_began = began
+        if is_index:
+            self._index_seconds += self.stopwatch() - began
+
+    def compaction_paused(self, began: float) -> None:
+        """Record the end of consecutive steps."""
+        self.compaction_batch_milliseconds.observe((self.stopwatch() - began) * 1000)
+
+    def compaction_ended(self, unix_seconds: float) -> None:
+        """Record the end of a compaction."""
+        now = self.stopwatch()
+        began = now if self._compaction_began is None else self._compaction_began
+        self.compaction_milliseconds.observe((now - began) * 1000)
+        self.index_compaction_milliseconds.observe(self._index_seconds * 1000)
+        self.compaction_ended_unix_seconds = unix_seconds
+        self._compaction_began, self._index_seconds = None, 0.0
+
+    # Entries.
+
+    def row_applied(self, kind: int, groups: list[tuple[object, int]], count: int) -> None:
+        """Count successful entries of one kind applied since the stopwatch was last read.
+
+        `groups` counts those with an answer, by their start.
+        """
+        if not count:
+            return
+        now = self.stopwatch()
+        self.applied(kind, True, (now - self.looked) / count, count)
+        for started, number in groups:
+            if number:
+                self.requested(kind, True, now - cast("float", started), number)
+        self.looked = now
+
+    def entry_applied(self, kind: int, result: object, began: float, started: object) -> None:
+        """Count an applied entry, and its request if this member received it."""
+        now = self.stopwatch()
+        is_success = not isinstance(result, Status) or result == COMPACTED
+        self.applied(kind, is_success, now - began)
+        if started is not None:
+            self.requested(kind, True, now - cast("float", started))
+        self.looked = now
+
+    # Reads.
+
+    def reads_served(
+        self, groups: list[tuple[object, int]], others: list[tuple[Read, object]], began: float
+    ) -> float:
+        """Count the reads answered since `began`; return the stopwatch's current reading.
+
+        `groups` counts successful ranges, by their start.
+        """
+        now = self.stopwatch()
+        count = len(others)
+        for _, number in groups:
+            count += number
+        if count:
+            mean = (now - began) / count
+            for started, number in groups:
+                self.ranges.observe(True, mean, number)
+                self.requested(RANGE, True, now - cast("float", started), number)
+            for read, result in others:
+                self.read(read, result, mean)
+        return now
+
+    def read(self, read: Read, result: object, seconds: float) -> None:
+        """Count an answered read; `seconds` is its duration since it could start."""
+        kind = self.kinds.get(read[2])
+        if kind is None:
+            return
+        is_success = not isinstance(result, Status)
+        if kind != READ_TXN and (is_success or result in _NOT_FOUND):
+            self.ranges.observe(is_success, seconds)
+        if kind != PIECE:
+            self.requested(kind, is_success, self.stopwatch() - cast("float", read[4]))
+
+    def read_failed(self, read: Read) -> None:
+        """Count a read that timed out before it could start."""
+        kind = self.kinds.get(read[2])
+        if kind is not None:
+            self.failed(kind, read[4])

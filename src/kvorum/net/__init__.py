@@ -1,1 +1,0 @@
-"""Connections to other processes: URLs, the dialer, credentials, TLS settings."""

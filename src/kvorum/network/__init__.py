@@ -1,0 +1,1 @@
+"""The network: the edge that clients and peers connect to, and the dialer to other members."""

@@ -1,0 +1,1 @@
+"""Requests to other members, as events: connections are made and kept here."""

@@ -1,0 +1,1 @@
+"""What the TLS flags mean: which certificates are presented and which are trusted."""

@@ -1,0 +1,331 @@
+"""The Auth service: users, roles, and tokens in exchange for passwords.
+
+The service proposes changes like writes, and members check permissions when they apply them.
+Queries are linearizable reads. Jobs hash passwords, and compare them with hashes, in the order of
+`PasswordQueue`. Only hashes go into the log.
+"""
+
+import base64
+from functools import partial
+from typing import Any
+
+from google.protobuf.message import Message
+
+from kvorum.api import errors
+from kvorum.api.coverage import reach
+from kvorum.api.errors import Status, StatusError
+from kvorum.api.pb.etcdserverpb import (
+    AuthDisableRequest,
+    AuthEnableRequest,
+    AuthenticateRequest,
+    AuthenticateResponse,
+    AuthRoleAddRequest,
+    AuthRoleDeleteRequest,
+    AuthRoleGetRequest,
+    AuthRoleGetResponse,
+    AuthRoleGrantPermissionRequest,
+    AuthRoleListRequest,
+    AuthRoleListResponse,
+    AuthRoleRevokePermissionRequest,
+    AuthStatusRequest,
+    AuthStatusResponse,
+    AuthUserAddRequest,
+    AuthUserChangePasswordRequest,
+    AuthUserDeleteRequest,
+    AuthUserGetRequest,
+    AuthUserGetResponse,
+    AuthUserGrantRoleRequest,
+    AuthUserListRequest,
+    AuthUserListResponse,
+    AuthUserRevokeRoleRequest,
+    InternalAuthenticateRequest,
+)
+from kvorum.api.wire import parse_message
+from kvorum.member import requests
+from kvorum.member.callers import NOBODY, Caller
+from kvorum.member.identities import current
+from kvorum.member.jobs import ExecutorKind
+from kvorum.member.member import Member
+from kvorum.member.outbox import Result
+from kvorum.member.parts import Part, done
+from kvorum.member.permissions import admin_refusal
+from kvorum.member.waits import Propose, ReadIndex, Steps, Woken
+from kvorum.server.rpc.interface import RpcOutput, canonical
+from kvorum.server.rpc.password_queue import PasswordQueue
+from kvorum.state.auth.passwords import PASSWORD_BYTES_MAX, CheckPassword, HashPassword, draw_salt
+from kvorum.state.auth.tokens import LETTERS, PREFIX_LETTERS
+
+LOOK_SECONDS = 0.5
+"""How often a waiting call advances the queue, because the budget grows with time."""
+
+
+class Auth:
+    """Serves the calls of Auth."""
+
+    def __init__(self, member: Member, edge: RpcOutput) -> None:
+        self._member = member
+        self._edge = edge
+        self._passwords = PasswordQueue()
+
+    # Queries.
+
+    def status(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Answer whether authentication is enabled; refuse only callers with an invalid token."""
+        parse_message(AuthStatusRequest, payload)
+        self._member.read(call, caller, _status, None, linearizable=True)
+
+    def user_get(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Answer which roles a user has; users may query themselves."""
+        request = parse_message(AuthUserGetRequest, payload)
+        self._member.read(call, caller, _user, request.name, linearizable=True)
+
+    def user_list(self, call: int, caller: Caller, payload: bytes) -> None:
+        """List the users."""
+        parse_message(AuthUserListRequest, payload)
+        self._member.read(call, caller, _users, None, linearizable=True)
+
+    def role_get(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Answer what a role permits; users may query their own roles."""
+        request = parse_message(AuthRoleGetRequest, payload)
+        self._member.read(call, caller, _role, request.role, linearizable=True)
+
+    def role_list(self, call: int, caller: Caller, payload: bytes) -> None:
+        """List the roles."""
+        parse_message(AuthRoleListRequest, payload)
+        self._member.read(call, caller, _roles, None, linearizable=True)
+
+    # Changes.
+
+    def enable(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Enable authentication."""
+        self._propose(call, caller, requests.AUTH_ENABLE, parse_message(AuthEnableRequest, payload))
+
+    def disable(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Disable authentication."""
+        self._propose(
+            call, caller, requests.AUTH_DISABLE, parse_message(AuthDisableRequest, payload)
+        )
+
+    def user_delete(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Remove a user."""
+        request = parse_message(AuthUserDeleteRequest, payload)
+        self._propose(call, caller, requests.USER_DELETE, request)
+
+    def user_grant_role(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Give a user a role."""
+        request = parse_message(AuthUserGrantRoleRequest, payload)
+        self._propose(call, caller, requests.USER_GRANT_ROLE, request)
+
+    def user_revoke_role(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Take a role from a user."""
+        request = parse_message(AuthUserRevokeRoleRequest, payload)
+        self._propose(call, caller, requests.USER_REVOKE_ROLE, request)
+
+    def role_add(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Add a role."""
+        self._propose(call, caller, requests.ROLE_ADD, parse_message(AuthRoleAddRequest, payload))
+
+    def role_delete(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Remove a role."""
+        self._propose(
+            call, caller, requests.ROLE_DELETE, parse_message(AuthRoleDeleteRequest, payload)
+        )
+
+    def role_grant_permission(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Grant a role a permission."""
+        request = parse_message(AuthRoleGrantPermissionRequest, payload)
+        self._propose(call, caller, requests.ROLE_GRANT_PERMISSION, request)
+
+    def role_revoke_permission(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Revoke a permission of a role."""
+        request = parse_message(AuthRoleRevokePermissionRequest, payload)
+        self._propose(call, caller, requests.ROLE_REVOKE_PERMISSION, request)
+
+    def _propose(self, call: int, caller: Caller, kind: int, request: Message) -> None:
+        self._member.propose(call, caller, kind, canonical(request), request)
+
+    # Passwords.
+
+    def user_add(self, call: int, caller: Caller, payload: bytes) -> Result | None:
+        """Add a user; with `no_password`, ignore the password in the request."""
+        request = parse_message(AuthUserAddRequest, payload)
+        request.hashedPassword = ""
+        if request.options.no_password:
+            request.password = ""
+            self._propose(call, caller, requests.USER_ADD, request)
+            return None
+        return self._hash_and_propose(call, caller, requests.USER_ADD, request)
+
+    def user_change_password(self, call: int, caller: Caller, payload: bytes) -> Result | None:
+        """Give a user another password, or the hash of one."""
+        request = parse_message(AuthUserChangePasswordRequest, payload)
+        if not request.password:
+            self._propose(call, caller, requests.USER_CHANGE_PASSWORD, request)
+            return None
+        return self._hash_and_propose(call, caller, requests.USER_CHANGE_PASSWORD, request)
+
+    def _hash_and_propose(
+        self,
+        call: int,
+        caller: Caller,
+        kind: int,
+        request: AuthUserAddRequest | AuthUserChangePasswordRequest,
+    ) -> Result | None:
+        # Etcd hashes before it checks the caller, so this one refusal comes first.
+        if len(request.password.encode()) > PASSWORD_BYTES_MAX:
+            return errors.PASSWORD_TOO_LONG
+        member = self._member
+        if member.auth.is_enabled and (refusal := current(member, caller).refusal) is not None:
+            return refusal
+        self._edge.mark_waiting(call)
+        member.start(call, caller, self._hashed_and_proposed(caller.remote(call), kind, request))
+        return None
+
+    def _hashed_and_proposed(
+        self, client: str, kind: int, request: AuthUserAddRequest | AuthUserChangePasswordRequest
+    ) -> Steps:
+        member = self._member
+        salt = draw_salt(member.seams.random_below)
+        work = HashPassword(request.password, member.config.bcrypt_cost, salt)
+        hashed: bytes = yield from self._worked(client, work)
+        request.password = ""
+        request.hashedPassword = base64.b64encode(hashed).decode()
+        answer: Result = yield Propose(kind, canonical(request), request)
+        return answer
+
+    def authenticate(self, call: int, caller: Caller, payload: bytes) -> None:
+        """Return a token in exchange for a user's name and password."""
+        request = parse_message(AuthenticateRequest, payload)
+        # Ignore a token or certificate of the caller: the entry's header names no user.
+        self._edge.mark_waiting(call)
+        self._member.start(
+            call, NOBODY, self._authenticated(caller.remote(call), request.name, request.password)
+        )
+
+    def _authenticated(self, client: str, name: str, password: str) -> Steps:
+        member = self._member
+        deadline = member.now + member.config.request_seconds_max
+        while member.now < deadline:
+            refusal: Status | None = yield ReadIndex()
+            if refusal is not None:
+                return refusal
+            revision = member.auth.revision
+            yield from self._password_checked(client, name, password)
+            prefix = "".join(
+                LETTERS[member.seams.random_below(len(LETTERS))] for _ in range(PREFIX_LETTERS)
+            )
+            entry = InternalAuthenticateRequest(name=name, simple_token=prefix)
+            answer: Result = yield Propose(requests.AUTHENTICATE, canonical(entry), entry)
+            if isinstance(answer, Status):
+                return answer
+            # With another revision, the password may have changed: check it again.
+            if member.auth.revision == revision:
+                return (yield from self._with_token(answer, name, revision))
+            reach("login begun anew")
+        return errors.TIMEOUT
+
+    def _password_checked(self, client: str, name: str, password: str) -> Part[None]:
+        """Compare a password with its hash; raise StatusError if the login fails."""
+        auth = self._member.auth
+        if not auth.is_enabled:
+            raise StatusError(errors.AUTH_NOT_ENABLED)
+        user = auth.user(name)
+        if user is None:
+            raise StatusError(errors.AUTH_FAILED)
+        if user.options.no_password:
+            raise StatusError(errors.NO_PASSWORD_USER)
+        is_right = yield from self._worked(client, CheckPassword(user.password, password))
+        if not is_right:
+            self._member.logger.info(f"invalid password for user {name!a}")
+            raise StatusError(errors.AUTH_FAILED)
+
+    def _with_token(self, answer: bytes, name: str, revision: int) -> Steps:
+        """Return the response, making the token if the applier did not."""
+        response = AuthenticateResponse.FromString(answer)
+        if not response.token:
+            seams = self._member.seams
+            making = self._member.tokens.making(name, revision, seams.wall_clock())
+            response.token = yield from done(ExecutorKind.POOL, making)
+        return response.SerializeToString()
+
+    def _worked(self, client: str, work: HashPassword | CheckPassword) -> Part[Any]:
+        """Run a password job of a client when its turn comes, and return the result.
+
+        Raises StatusError if too many passwords wait, or if the turn does not come in time.
+        """
+        member, queue = self._member, self._passwords
+        deadline = member.now + member.config.request_seconds_max
+        turn = queue.join(client, work.seconds, member.now)
+        if turn is None:
+            raise StatusError(errors.REQUEST_TOO_MANY_REQUESTS)
+        is_begun = False
+        try:
+            while turn.place is None:
+                if member.now >= deadline:
+                    raise StatusError(errors.TIMEOUT)
+                yield Woken(turn.wake_by, min(deadline, member.now + LOOK_SECONDS))
+                if turn.is_refused:
+                    raise StatusError(errors.REQUEST_TOO_MANY_REQUESTS)
+                # The budget grows with time, so a process may be available by now.
+                queue.advance(member.now)
+            is_begun = True
+        finally:
+            if not is_begun:
+                queue.leave(turn, member.now)
+        return (yield from done(turn.place, work, partial(self._release, turn.place)))
+
+    def _release(self, place: ExecutorKind) -> None:
+        self._passwords.release(place, self._member.now)
+
+
+def _status(member: Member, caller: Caller, _request: object) -> Result:
+    auth = member.auth
+    if auth.is_enabled and (refusal := current(member, caller).refusal) is not None:
+        return refusal
+    return _answer(member, AuthStatusResponse(enabled=auth.is_enabled, authRevision=auth.revision))
+
+
+def _user(member: Member, caller: Caller, name: str) -> Result:
+    refusal = admin_refusal(member, caller)
+    if refusal is not None and not _is_own_name(member, caller, name):
+        return refusal
+    user = member.auth.user(name)
+    if user is None:
+        return errors.USER_NOT_FOUND
+    return _answer(member, AuthUserGetResponse(roles=user.roles))
+
+
+def _is_own_name(member: Member, caller: Caller, name: str) -> bool:
+    caller = current(member, caller)
+    return caller.refusal is None and caller.user == name
+
+
+def _users(member: Member, caller: Caller, _request: object) -> Result:
+    refusal = admin_refusal(member, caller)
+    return refusal or _answer(member, AuthUserListResponse(users=member.auth.users))
+
+
+def _role(member: Member, caller: Caller, name: str) -> Result:
+    refusal = admin_refusal(member, caller)
+    if refusal is not None and not _has_role(member, caller, name):
+        return refusal
+    try:
+        permissions = member.auth.permissions(name)
+    except StatusError as error:
+        return error.status
+    return _answer(member, AuthRoleGetResponse(perm=permissions))
+
+
+def _has_role(member: Member, caller: Caller, name: str) -> bool:
+    caller = current(member, caller)
+    user = None if caller.refusal is not None else member.auth.user(caller.user)
+    return user is not None and name in user.roles
+
+
+def _roles(member: Member, caller: Caller, _request: object) -> Result:
+    refusal = admin_refusal(member, caller)
+    return refusal or _answer(member, AuthRoleListResponse(roles=member.auth.roles))
+
+
+def _answer(member: Member, response: Message) -> bytes:
+    return member.header.field(member.store.revision) + response.SerializeToString()

@@ -1,0 +1,202 @@
+"""The unary calls of Lease: grant and revoke are proposals, the leader answers time-to-live.
+
+Only the leader knows how much time a lease has left. A member that does not lead asks the leader,
+and retries until the request timeout.
+"""
+
+from collections.abc import Generator
+
+from kvorum.api import errors
+from kvorum.api.errors import Status
+from kvorum.api.pb.etcdserverpb import (
+    LeaseGrantRequest,
+    LeaseLeasesRequest,
+    LeaseRevokeRequest,
+    LeaseTimeToLiveRequest,
+    LeaseTimeToLiveResponse,
+)
+from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
+from kvorum.api.responses import lease_keys_field, leases_field
+from kvorum.api.wire import parse_message
+from kvorum.member.callers import Caller
+from kvorum.member.identities import current
+from kvorum.member.leases import (
+    INTERNAL_PATH,
+    is_confirmed,
+    time_to_live_here,
+)
+from kvorum.member.member import Member
+from kvorum.member.outbox import Result
+from kvorum.member.parts import Part
+from kvorum.member.permissions import identity_refusal, is_asked, is_outdated, lease_refusal
+from kvorum.member.requests import LEASE_GRANT, LEASE_REVOKE
+from kvorum.member.results import Slices
+from kvorum.member.waits import AskLeader, LeaderKnown, Steps, Until
+from kvorum.server.rpc.interface import canonical
+from kvorum.state.mvcc.slices import KEYS_PER_SLICE, Meter, run_to_end
+from kvorum.storage.backend.quota import LEASE_GRANT_BYTES
+
+RETRY_SECONDS = 0.05
+LEASES_PER_SLICE = 1000
+
+
+class LeaseService:
+    """Serves the unary calls of Lease."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def grant(self, call: int, caller: Caller, payload: bytes) -> Result | None:
+        """Grant a lease, with the client's id or a generated one."""
+        request = parse_message(LeaseGrantRequest, payload)
+        member = self._member
+        status = member.check_quota(LEASE_GRANT_BYTES) or identity_refusal(member, caller)
+        if status is not None:
+            return status
+        if not request.ID:
+            request.ID = member.ids.next_lease_id()
+        member.propose(call, caller, LEASE_GRANT, canonical(request), request)
+        return None
+
+    def revoke(self, call: int, caller: Caller, payload: bytes) -> Result | None:
+        """Revoke a lease and delete its keys."""
+        request = parse_message(LeaseRevokeRequest, payload)
+        if (status := identity_refusal(self._member, caller)) is not None:
+            return status
+        self._member.propose(call, caller, LEASE_REVOKE, canonical(request), request)
+        return None
+
+    def time_to_live(self, call: int, caller: Caller, payload: bytes) -> Result | None:
+        """Answer how much time a lease has left."""
+        request = parse_message(LeaseTimeToLiveRequest, payload)
+        member = self._member
+        if member.auth.is_enabled:
+            member.start(call, caller, _permitted_time_to_live(member, caller, request))
+            return None
+        is_current = member.is_leader and member.applied >= member.committed
+        if is_current and member.lessor.is_primary and is_confirmed(member):
+            told = _time_to_live(member, request)
+            if len(told[1]) <= KEYS_PER_SLICE:
+                return run_to_end(_with_keys(member, caller, told))
+            member.read(call, caller, _with_keys, told, linearizable=False)
+            return None
+        member.start(call, caller, _wait_for_time_to_live(member, caller, request))
+        return None
+
+    def leases(self, call: int, caller: Caller, payload: bytes) -> Result | None:
+        """List the leases in this member's state."""
+        parse_message(LeaseLeasesRequest, payload)
+        self._member.read(call, caller, _listed, None, linearizable=False)
+        return None
+
+
+def _listed(member: Member, caller: Caller, _request: object) -> Slices:
+    """List all leases, in slices because there may be very many.
+
+    A single lease with a key that the caller may not read refuses the whole call.
+    """
+    header = member.header.field(member.store.revision)
+    known = yield from member.lessor.leases_in_slices()
+    if is_asked(member, caller):
+        caller = current(member, caller)
+        refusal = identity_refusal(member, caller)
+        if refusal is None:
+            refusal = yield from _leases_refusal(member, caller, known)
+        if refusal is None and is_outdated(member, caller):
+            refusal = errors.AUTH_OLD_REVISION
+        if refusal is not None:
+            return refusal
+    parts = [header]
+    for start in range(0, len(known), LEASES_PER_SLICE):
+        parts.append(leases_field(known[start : start + LEASES_PER_SLICE]))
+        yield
+    return b"".join(parts)
+
+
+def _leases_refusal(
+    member: Member, caller: Caller, leases: list[int]
+) -> Generator[None, None, Status | None]:
+    meter = Meter()
+    for number, lease in enumerate(leases, 1):
+        refusal = yield from lease_refusal(member, caller, lease, meter, is_write=False)
+        if refusal is not None:
+            return refusal
+        if not number % LEASES_PER_SLICE:
+            yield
+    return None
+
+
+Told = tuple[bytes, list[bytes]]
+"""The encoded answer about a lease, and the lease's keys if the request asks for them."""
+
+
+def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Told:
+    lessor = member.lessor
+    answer = LeaseTimeToLiveResponse(ID=request.ID, TTL=-1)
+    found = lessor.time_to_live(request.ID, member.now)
+    keys: list[bytes] = []
+    if found is not None:
+        answer.TTL, answer.grantedTTL = found
+        if request.keys:
+            keys = lessor.keys_of(request.ID)
+    return member.header.field(member.store.revision) + answer.SerializeToString(), keys
+
+
+def _with_keys(_member: Member, _caller: Caller, told: Told) -> Slices:
+    """Append the keys to the answer about a lease, in slices because there may be very many."""
+    head, keys = told
+    parts = [head]
+    for start in range(0, len(keys), KEYS_PER_SLICE):
+        if start:
+            yield
+        parts.append(lease_keys_field(keys[start : start + KEYS_PER_SLICE]))
+    return b"".join(parts)
+
+
+def _permitted_time_to_live(
+    member: Member, caller: Caller, request: LeaseTimeToLiveRequest
+) -> Steps:
+    """Check the caller's rights, then answer; only the lease's keys need permissions."""
+    refusal = identity_refusal(member, caller)
+    if refusal is not None or not request.keys:
+        return refusal or (yield from _wait_for_time_to_live(member, caller, request))
+    now = current(member, caller)
+    refusal = yield from lease_refusal(member, now, request.ID, Meter(), is_write=False)
+    answer = refusal or (yield from _wait_for_time_to_live(member, caller, request))
+    is_old = isinstance(answer, bytes) and member.auth.is_enabled and is_outdated(member, now)
+    return errors.AUTH_OLD_REVISION if is_old else answer
+
+
+def _wait_for_time_to_live(
+    member: Member, caller: Caller, request: LeaseTimeToLiveRequest
+) -> Steps:
+    """Answer here once this member leads and has applied everything, or ask the leader."""
+    limit = member.now + member.config.request_seconds_max
+    while member.now < limit:
+        if member.is_leader:
+            found = yield from time_to_live_here(member, request.ID)
+            if found == errors.TIMEOUT_WAIT_APPLIED_INDEX:
+                return errors.TIMEOUT_WAIT_APPLIED_INDEX
+            if found is not None:
+                return (yield from _with_keys(member, caller, _time_to_live(member, request)))
+        elif not (yield LeaderKnown(limit)):
+            return errors.NO_LEADER
+        elif not member.is_leader:
+            told = yield from _leader_tells(request)
+            if told is not None:
+                return member.header.field(member.store.revision) + told.SerializeToString()
+        yield Until(member.now + RETRY_SECONDS)
+    return errors.TIMEOUT
+
+
+def _leader_tells(request: LeaseTimeToLiveRequest) -> Part[LeaseTimeToLiveResponse | None]:
+    """Ask the leader; return None if that member does not answer, or does not lead."""
+    question = LeaseInternalRequest(LeaseTimeToLiveRequest=request)
+    answer: Result | None = yield AskLeader(INTERNAL_PATH, question.SerializeToString())
+    if answer == errors.LEASE_NOT_FOUND:
+        return LeaseTimeToLiveResponse(ID=request.ID, TTL=-1)
+    if not isinstance(answer, bytes):
+        return None
+    told = LeaseInternalResponse.FromString(answer).LeaseTimeToLiveResponse
+    told.ClearField("header")
+    return told

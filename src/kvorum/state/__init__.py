@@ -1,0 +1,1 @@
+"""The replicated state: keys and watchers, leases, users and roles, membership."""

@@ -1,0 +1,232 @@
+"""Examine a data directory in the file system: permissions, owners, locks, free space, leftovers.
+
+The checks open nothing for writing. Kvorum's locks are queried without taking them; etcd's flock
+can only be tried, so the check holds a shared lock for a moment.
+"""
+
+import fcntl
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from kvorum.storage.backend.directory import leftovers as backend_leftovers
+from kvorum.storage.backend.directory import read_current
+from kvorum.storage.backend.errors import BackendError
+from kvorum.storage.files.real import RealFiles
+from kvorum.storage.wal import SEGMENT_BYTES
+from kvorum.tools.doctor.findings import Certainty, Finding, command_line
+from kvorum.tools.offline.directories import DataDirectory
+
+FILES_NAMED_MAX = 5
+_CERTAIN, _LIKELY, _POSSIBLE = Certainty
+_OTHERS = 0o077
+# struct flock: type, whence, start, length (0 for the whole file), process; padded as in C.
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+def examine_place(place: DataDirectory) -> Iterator[Finding]:
+    """Find problems that the file system shows in a readable data directory."""
+    yield from _permissions(place)
+    yield from _owners(place)
+    yield from _room(place)
+    yield from _leftovers(place)
+
+
+def unreadable(place: DataDirectory) -> Finding | None:
+    """Return a finding if the directory cannot be listed, or None if it can."""
+    try:
+        for directory in (place.data, place.member):
+            list(directory.iterdir())
+        return None
+    except OSError as error:
+        return not_readable(place, error)
+
+
+def not_readable(place: DataDirectory, error: OSError) -> Finding:
+    """Return the finding for an error met while reading a data directory."""
+    path = Path(str(error.filename or place.data))
+    run: tuple[str, ...] = (command_line("ls", "-lad", str(path.parent), str(path)),)
+    if isinstance(error, PermissionError):
+        run = (command_line("sudo", "kvorumctl", "doctor", f"--data-dir={place.data}"), *run)
+    return Finding(
+        "directory-unreadable",
+        _CERTAIN,
+        str(place.data),
+        "it cannot be read as the data directory of a member; name the directory that holds "
+        "'member', and --wal-dir if the log is elsewhere",
+        {
+            "path": str(path),
+            "error": (error.strerror or str(error)).lower(),
+            "user": os.geteuid(),
+        },
+        run,
+    )
+
+
+def in_use(place: DataDirectory) -> Finding | None:
+    """Return a finding if a process uses the directory, whose files may then change."""
+    segments = sorted(place.log.glob("*.wal"))
+    ours = [place.member / "LOCK", *segments[-1:]]
+    for path in (*filter(_is_locked, ours), *filter(_is_flocked, [place.snap / "db"])):
+        return Finding(
+            "directory-in-use",
+            _CERTAIN,
+            str(place.data),
+            "a process uses it, so that its files may change while they are read; stop the member, "
+            "or examine it while it runs",
+            {"locked_file": str(path)},
+            (
+                command_line("fuser", "-v", str(path)),
+                "kvorumctl --endpoints=<its client url> doctor",
+            ),
+        )
+    return None
+
+
+def _is_locked(path: Path) -> bool:
+    """Return whether a process holds an open file description lock, as members do on logs."""
+    if not path.exists():
+        return False
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    with path.open("rb") as file:
+        kind, *_ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
+    return bool(kind != fcntl.F_UNLCK)
+
+
+def _is_flocked(path: Path) -> bool:
+    """Return whether a process holds an exclusive flock, as etcd does on its database."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _permissions(place: DataDirectory) -> Iterator[Finding]:
+    for path in (place.data, place.member):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & _OTHERS:
+            yield Finding(
+                "directory-open-to-others",
+                _CERTAIN,
+                str(path),
+                "others than its owner may enter it, and read what is stored there",
+                {"mode": f"{mode:o}", "expected_mode": "700"},
+                (command_line("chmod", "700", str(path)),),
+            )
+
+
+def _owners(place: DataDirectory) -> Iterator[Finding]:
+    owner = place.data.stat()
+    strange = [path for path in _files(place) if path.lstat().st_uid != owner.st_uid]
+    if strange:
+        yield Finding(
+            "owners-differ",
+            _LIKELY,
+            str(place.data),
+            "files in it belong to another user than the directory: a tool may have been run by "
+            "another user than the member's, which cannot write them then",
+            {
+                "directory_user": owner.st_uid,
+                "file_user": strange[0].lstat().st_uid,
+                "files": len(strange),
+                "first_file": str(strange[0]),
+            },
+            (
+                command_line(
+                    *("chown", "-R", f"{owner.st_uid}:{owner.st_gid}"),
+                    *map(str, _roots(place)),
+                ),
+            ),
+        )
+
+
+def _roots(place: DataDirectory) -> list[Path]:
+    return [place.data] if place.wal is None else [place.data, place.wal]
+
+
+def _files(place: DataDirectory) -> Iterator[Path]:
+    for root in _roots(place):
+        yield from sorted(root.rglob("*"))
+
+
+def _room(place: DataDirectory) -> Iterator[Finding]:
+    size = sum(
+        path.stat().st_size for path in (place.snap / "db", *_databases(place)) if path.exists()
+    )
+    for path in _roots(place):
+        system = os.statvfs(path)
+        room = system.f_bavail * system.f_frsize
+        is_full = room < SEGMENT_BYTES
+        needed = 2 * SEGMENT_BYTES + (size if path == place.data else 0)
+        if not is_full and room >= needed:
+            continue
+        yield Finding(
+            "disk-full" if is_full else "disk-nearly-full",
+            _CERTAIN,
+            str(path),
+            "its disk has no room for a segment of the log, so that the member would not start"
+            if is_full
+            else "its disk has little room: less than two segments of the log and a copy of the "
+            "database, which defragmenting makes",
+            {
+                "free_bytes": room,
+                "segment_bytes": SEGMENT_BYTES,
+                "database_bytes": size,
+                "disk_bytes": system.f_blocks * system.f_frsize,
+            },
+            (command_line("df", "-h", str(path)), command_line("du", "-xh", "-d2", str(path))),
+        )
+
+
+def _databases(place: DataDirectory) -> list[Path]:
+    return [
+        path for path in (place.member / "backend").glob("backend.*") if path.suffix[1:].isdigit()
+    ]
+
+
+def _leftovers(place: DataDirectory) -> Iterator[Finding]:
+    found = [
+        path
+        for path in (
+            place.data.with_name(place.data.name + ".unfinished"),
+            place.data / "unfinished",
+            place.log.with_name(place.log.name + ".unfinished"),
+            place.log.with_name(place.log.name + ".tmp"),
+        )
+        if path.exists()
+    ]
+    for directory in (place.snap, place.log):
+        if directory.exists():
+            found += [
+                path
+                for path in sorted(directory.iterdir())
+                if path.name.startswith(("tmp", "db.tmp.")) or path.suffix == ".broken"
+            ]
+    backend = place.member / "backend"
+    files = RealFiles()
+    if backend.exists():
+        # If CURRENT cannot be read, opening the database reports that.
+        with suppress(BackendError):
+            current = read_current(files, str(backend))
+            names = backend_leftovers(files, str(backend), current)
+            found += [backend / name for name in names]
+    if found:
+        yield Finding(
+            "leftovers",
+            _CERTAIN,
+            str(place.data),
+            "something that was interrupted or repaired left files behind, which nobody needs; "
+            "most of them are removed by the next start",
+            {
+                "files": len(found),
+                "first_files": ", ".join(map(str, found[:FILES_NAMED_MAX])),
+            },
+            (command_line("ls", "-la", *map(str, found[:FILES_NAMED_MAX])),),
+        )
