@@ -11,27 +11,38 @@ PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 HEAD = """\
 # Metrics
 
-`GET /metrics` on a client listener, or on one of `--listen-metrics-urls`, shows every metric below
-in Prometheus' text format, compressed for those who accept gzip. This page is made from the table
-in `src/kvorum/server/telemetry/families.py` by `make metrics-page`; a test fails when it is stale.
+`GET /metrics` on a client listener, or on one of `--listen-metrics-urls`, returns every metric
+below in Prometheus' text format, compressed if the client accepts gzip. `make metrics-page` writes
+this page from the table in `src/kvorum/server/telemetry/families.py`; a test fails when the page is
+stale.
 
-Names, types, labels and buckets are etcd 3.7's, but for those that begin with `kvorum_`, and its
-dashboards and alerts work as they are. Of etcd's, only those of Go's runtime (`go_`) are missing.
-A metric with labels has no series before there is something to show. Where they mean something else
-than in etcd, [divergence.md](divergence.md) says so.
+Names, types, labels and buckets are those of etcd 3.7, except for metrics that begin with
+`kvorum_`, so etcd's dashboards and alerts work unchanged. Of etcd's metrics, only those of the Go
+runtime (`go_`) are missing. A metric with labels has no series until the server has a value for it.
+[divergence.md](divergence.md) lists the metrics that mean something else than in etcd.
 
-No request is timed by itself. Requests that came in one turn of the loop have one start, and what
-was done between two looks at the clock, which are at most 64 puts or reads apart, counts as equally
-long; other entries are timed one by one. So sums and counts are exact, and buckets nearly so.
+The server does not time most requests individually. All requests that arrive in one turn of the
+loop share one start time. The server reads the clock at least once every 64 puts or reads, and
+gives everything between two readings an equal duration; it times other entries individually. Sums
+and counts are therefore exact, and buckets nearly so.
 
-`kvorum_queue_length` tells what waits: `arrived`, requests that a turn had no time for;
-`proposals`, those that are not answered; `unapplied`, entries that are committed and not applied;
-`reads`, those that wait for the leader or for their turn; `jobs`, work for the disk and for helper
-processes. `kvorum_memory_bytes` tells what memory is used for, about: `log`, entries kept for
-members that are behind; `index`, keys and their revisions; `backend`, what waits for the disk;
-`cache`, rows that were read or written lately; `watch`, events that were made and not handed over;
-`edge_received` and `edge_unsent`, what came from clients and was not served, and what they have not
-taken.
+| `queue` of `kvorum_queue_length` | what waits |
+| --- | --- |
+| `arrived` | requests that no turn has served yet |
+| `proposals` | proposals without an answer |
+| `unapplied` | committed entries that are not applied |
+| `reads` | reads that wait for the leader or for their turn |
+| `jobs` | work for the disk and for helper processes |
+
+| `room` of `kvorum_memory_bytes` | what the memory holds, by estimate |
+| --- | --- |
+| `log` | entries kept for lagging members |
+| `index` | keys and their revisions |
+| `backend` | writes that wait for the disk |
+| `cache` | rows that the server recently read or wrote |
+| `watch` | watch events that the server has not handed to the network yet |
+| `edge_received` | data from clients that the server has not served yet |
+| `edge_unsent` | data that clients have not read yet |
 """
 
 

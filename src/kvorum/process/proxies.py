@@ -16,12 +16,16 @@ from kvorum.tools.cli.invocation import Invocation
 from kvorum.tools.cli.parsing import parse
 
 ADDRESS = "127.0.0.1:23790"
-_LISTEN = Flag("listen-addr", "string", "Address to listen at", ADDRESS)
+_LISTEN = Flag("listen-addr", "string", "Address to listen on", ADDRESS)
 _ENDPOINTS = Flag("endpoints", "strings", "Members, separated by commas", ["127.0.0.1:2379"])
 _DISCOVERY = (
     Flag("discovery-srv", "string", "Domain whose SRV records name the members"),
-    Flag("discovery-srv-name", "string", "What follows the service's name in SRV records"),
-    Flag("insecure-discovery", "bool", "Take members from SRV records whatever they answer"),
+    Flag("discovery-srv-name", "string", "Suffix of the service name in SRV records"),
+    Flag(
+        "insecure-discovery",
+        "bool",
+        "Accept members from SRV records without verifying their certificates",
+    ),
 )
 SECOND = 1_000_000_000
 
@@ -33,11 +37,11 @@ _GATEWAY = Command(
         _LISTEN,
         _ENDPOINTS,
         *_DISCOVERY,
-        Flag("trusted-ca-file", "string", "Authorities of the members that SRV records name"),
+        Flag("trusted-ca-file", "string", "CA file for the certificates of members in SRV records"),
         Flag(
             "retry-delay",
             "duration",
-            "Time after which a member that could not be reached is tried again",
+            "Delay before an unreachable member is tried again",
             60 * SECOND,
         ),
     ),
@@ -55,70 +59,95 @@ _GRPC_PROXY = Command(
         Flag(
             "endpoints-auto-sync-interval",
             "duration",
-            "How often the members are asked who the members are; 0: never",
+            "How often to fetch the member list from the members; 0: never",
         ),
-        Flag("metrics-addr", "string", "URL for metrics and health, besides the address"),
-        Flag("advertise-client-url", "string", "Where clients find this proxy", ADDRESS),
-        Flag("resolver-prefix", "string", "Prefix of the keys that proxies register at"),
-        Flag("resolver-ttl", "int", "Seconds for which a registration outlives its proxy"),
-        Flag("namespace", "string", "Prefix of all keys"),
-        Flag("data-dir", "string", "Directory for certificates that it makes", "default.proxy"),
-        Flag("max-send-bytes", "int", "Largest request that is sent to a member", 1_572_864),
-        Flag("max-recv-bytes", "int", "Largest answer that is taken of one", 2**31 - 1),
-        Flag("dial-keepalive-time", "duration", "Silence after which a member is pinged; 0: never"),
-        Flag("dial-keepalive-timeout", "duration", "Time for it to answer a ping", 20 * SECOND),
-        Flag("permit-without-stream", "bool", "Ping members even if no call is open"),
+        Flag("metrics-addr", "string", "Additional URL to listen on for metrics and health"),
+        Flag(
+            "advertise-client-url", "string", "Address at which clients reach this proxy", ADDRESS
+        ),
+        Flag("resolver-prefix", "string", "Prefix of the keys under which proxies register"),
+        Flag(
+            "resolver-ttl", "int", "Seconds after which the registration of a stopped proxy expires"
+        ),
+        Flag("namespace", "string", "Prefix that the proxy adds to all keys"),
+        Flag(
+            "data-dir",
+            "string",
+            "Directory for certificates that the proxy generates",
+            "default.proxy",
+        ),
+        Flag("max-send-bytes", "int", "Maximum size of a request to a member", 1_572_864),
+        Flag("max-recv-bytes", "int", "Maximum size of a member's response", 2**31 - 1),
+        Flag(
+            "dial-keepalive-time", "duration", "Idle time before the proxy pings a member; 0: never"
+        ),
+        Flag(
+            "dial-keepalive-timeout", "duration", "Time a member has to answer a ping", 20 * SECOND
+        ),
+        Flag("permit-without-stream", "bool", "Ping members even without open calls"),
         Flag(
             "grpc-keepalive-min-time",
             "duration",
-            "Shortest time between pings of a client",
+            "Minimum time between two pings from a client",
             5 * SECOND,
         ),
         Flag(
             "grpc-keepalive-interval",
             "duration",
-            "Silence after which a client is pinged; 0: never",
+            "Idle time after which the proxy pings a client; 0: never",
             7200 * SECOND,
         ),
         Flag(
             "grpc-keepalive-timeout",
             "duration",
-            "Time for it to answer a ping; 0: none is sent",
+            "Time a client has to answer a ping; 0: the proxy sends no pings",
             20 * SECOND,
         ),
         Flag(
             "max-concurrent-streams",
             "uint32",
-            "Calls that a client may have open at once",
+            "Maximum number of concurrent calls on one client connection",
             2**32 - 1,
         ),
-        Flag("cert", "string", "Certificate shown to members; it must have no common name"),
-        Flag("key", "string", "Key of it"),
-        Flag("cacert", "string", "Authorities of members' certificates"),
-        Flag("insecure-skip-tls-verify", "bool", "Trust whatever members show; for tests only"),
-        Flag("cert-file", "string", "Certificate shown to clients"),
-        Flag("key-file", "string", "Key of it"),
-        Flag("trusted-ca-file", "string", "Authorities of clients' certificates, which it demands"),
-        Flag("client-crl-file", "string", "Revocation list of clients' certificates"),
-        Flag("auto-tls", "bool", "Make a certificate for clients"),
-        Flag("self-signed-cert-validity", "uint", "Years for which that is valid", 1),
+        Flag(
+            "cert", "string", "Certificate file to present to members; it must have no common name"
+        ),
+        Flag("key", "string", "Private key file of the certificate for members"),
+        Flag("cacert", "string", "CA file for members' certificates"),
+        Flag(
+            "insecure-skip-tls-verify", "bool", "Accept any certificate of a member; for tests only"
+        ),
+        Flag("cert-file", "string", "Server certificate file for clients"),
+        Flag("key-file", "string", "Private key file of the server certificate"),
+        Flag(
+            "trusted-ca-file",
+            "string",
+            "CA file for client certificates; clients must then present one",
+        ),
+        Flag("client-crl-file", "string", "Revocation list file for client certificates"),
+        Flag("auto-tls", "bool", "Generate a self-signed certificate for clients"),
+        Flag(
+            "self-signed-cert-validity", "uint", "Validity of a generated certificate, in years", 1
+        ),
         Flag("listen-cipher-suites", "strings", "TLS cipher suites for clients"),
-        Flag("tls-min-version", "string", "Lowest version of TLS: TLS1.2 or TLS1.3", "TLS1.2"),
-        Flag("tls-max-version", "string", "Highest version of TLS: TLS1.2 or TLS1.3"),
-        Flag("enable-pprof", "bool", "Accepted for etcd's sake, without effect"),
-        Flag("debug", "bool", "Log what only developers want to know"),
+        Flag("tls-min-version", "string", "Minimum TLS version: TLS1.2 or TLS1.3", "TLS1.2"),
+        Flag("tls-max-version", "string", "Maximum TLS version: TLS1.2 or TLS1.3"),
+        Flag("enable-pprof", "bool", "No effect; accepted for compatibility with etcd"),
+        Flag("debug", "bool", "Log debug messages"),
         Flag(
             "experimental-leasing-prefix",
             "string",
-            "Accepted for etcd's sake, without effect",
+            "Not supported; the proxy refuses any value",
         ),
         Flag(
             "experimental-serializable-ordering",
             "bool",
-            "Answer no serializable read with an older revision than one before",
+            "Never answer a serializable read at an older revision than an earlier answer",
         ),
         Flag(
-            "experimental-enable-grpc-logging", "bool", "Accepted for etcd's sake, without effect"
+            "experimental-enable-grpc-logging",
+            "bool",
+            "No effect; accepted for compatibility with etcd",
         ),
     ),
     is_exact=True,
@@ -128,10 +157,12 @@ ROOT = Command(
     "kvorum",
     "",
     children=(
-        Command("gateway", "Forward connections to members", children=(_GATEWAY,), is_exact=True),
+        Command(
+            "gateway", "Forward TCP connections to members", children=(_GATEWAY,), is_exact=True
+        ),
         Command(
             "grpc-proxy",
-            "Serve the API with the answers of members",
+            "Serve the gRPC API and forward requests to members",
             children=(_GRPC_PROXY,),
             is_exact=True,
         ),

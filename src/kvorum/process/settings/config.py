@@ -60,7 +60,7 @@ class Config(SecurityConfig):
         "name", STRING, "default", MEMBER, "Name of this member, unique in its cluster."
     )
     data_directory: str = flag(
-        "data-dir", STRING, "", MEMBER, "Directory for everything; empty: <name>.etcd."
+        "data-dir", STRING, "", MEMBER, "Directory for all data; empty: <name>.etcd."
     )
     wal_directory: str = flag(
         "wal-dir", STRING, "", MEMBER, "Directory for the write-ahead log, if not in data-dir."
@@ -78,7 +78,7 @@ class Config(SecurityConfig):
         UINT,
         "5000",
         MEMBER,
-        "Entries kept in memory behind a snapshot for members that lag.",
+        "Entries before a snapshot to keep in memory for lagging members.",
         zero=DEFAULT,
     )
     snapshots_max: int = flag(
@@ -95,27 +95,27 @@ class Config(SecurityConfig):
         UINT,
         "1000",
         MEMBER,
-        "Milliseconds without a leader until an election; at least 5 heartbeats.",
+        "Milliseconds without a leader until a member starts an election; at least 5 heartbeats.",
     )
     advance_ticks: bool = flag(
         "initial-election-tick-advance",
         BOOL,
         "true",
         MEMBER,
-        "At the start, skip most of the first election timeout.",
+        "Skip most of the first election timeout at the start.",
     )
     listen_peer_urls: tuple[Url, ...] = flag(
-        "listen-peer-urls", URLS, _PEER_URL, MEMBER, "Where to listen for other members."
+        "listen-peer-urls", URLS, _PEER_URL, MEMBER, "URLs to listen on for other members."
     )
     listen_client_urls: tuple[Url, ...] = flag(
-        "listen-client-urls", URLS, _CLIENT_URL, MEMBER, "Where to listen for clients."
+        "listen-client-urls", URLS, _CLIENT_URL, MEMBER, "URLs to listen on for clients."
     )
     listen_client_http_urls: tuple[Url, ...] = flag(
         "listen-client-http-urls",
         URLS,
         "",
         MEMBER,
-        "Where to listen for HTTP alone; listen-client-urls then serve gRPC alone.",
+        "URLs to listen on for HTTP only; listen-client-urls then serve only gRPC.",
     )
     serves_json: bool = flag(
         "enable-grpc-gateway", BOOL, "true", MEMBER, "Serve the JSON gateway under /v3/."
@@ -125,14 +125,14 @@ class Config(SecurityConfig):
         BOOL,
         "false",
         MEMBER,
-        "Listen with SO_REUSEPORT: other processes that do so may listen at the same ports.",
+        "Listen with SO_REUSEPORT; other processes that also set it may listen on the same ports.",
     )
     reuse_address: bool = flag(
         "socket-reuse-address",
         BOOL,
         "false",
         MEMBER,
-        "Listen with SO_REUSEADDR, which is always set on Linux: a port is free as soon as its "
+        "Listen with SO_REUSEADDR (always set on Linux): a port is free as soon as its "
         "server has ended.",
     )
     quota_bytes: int = flag(
@@ -140,7 +140,8 @@ class Config(SecurityConfig):
         INT,
         "0",
         MEMBER,
-        "Size of the database that raises the NOSPACE alarm; 0: 2 GiB, negative: none.",
+        "Size of the database, in bytes, that raises the NOSPACE alarm; 0: 2 GiB, negative: "
+        "no limit.",
         zero="2147483648",
     )
     defragment_mebibytes: int = flag(
@@ -148,21 +149,22 @@ class Config(SecurityConfig):
         UINT,
         "0",
         MEMBER,
-        "Defragment the database at the start if so many MiB of its file are free pages; 0: never.",
+        "Defragment the database at the start if its file has at least this many MiB of free "
+        "pages; 0: never.",
     )
     memory_lock: bool = flag(
         "memory-mlock",
         BOOL,
         "false",
         MEMBER,
-        "Lock the database file into memory, now and as it grows; see RLIMIT_MEMLOCK.",
+        "Lock the database file into memory at the start and as it grows; see RLIMIT_MEMLOCK.",
     )
     batch_seconds: float = flag(
         "backend-batch-interval",
         SECONDS,
         "0s",
         MEMBER,
-        "Longest time between two commits of the database; 0: 100ms.",
+        "Maximum time between two database commits; 0: 100ms.",
         zero="100ms",
     )
     batch_writes_max: int = flag(
@@ -170,77 +172,77 @@ class Config(SecurityConfig):
         INT,
         "0",
         MEMBER,
-        "Most writes between two commits of the database; 0: 10000.",
+        "Maximum number of writes between two database commits; 0: 10000.",
         zero="10000",
     )
     txn_operations_max: int = flag(
-        "max-txn-ops", UINT, "128", MEMBER, "Most operations in one transaction."
+        "max-txn-ops", UINT, "128", MEMBER, "Maximum number of operations in a transaction."
     )
     request_bytes_max: int = flag(
-        "max-request-bytes", UINT, "1572864", MEMBER, "Largest request, in bytes."
+        "max-request-bytes", UINT, "1572864", MEMBER, "Maximum size of a request, in bytes."
     )
     streams_max: int = flag(
         "max-concurrent-streams",
         UINT32,
         "4294967295",
         MEMBER,
-        "Streams a client may open on one connection.",
+        "Maximum number of streams on one client connection.",
     )
     client_ping_seconds_min: float = flag(
         "grpc-keepalive-min-time",
         SECONDS,
         "5s",
         MEMBER,
-        "Shortest time between two pings of a client.",
+        "Minimum time between two pings from a client.",
     )
     keepalive_seconds: float = flag(
         "grpc-keepalive-interval",
         SECONDS,
         "2h",
         MEMBER,
-        "Time between two pings to an idle client; 0: none.",
+        "Idle time after which the server pings a client; 0: never.",
     )
     keepalive_timeout_seconds: float = flag(
         "grpc-keepalive-timeout",
         SECONDS,
         "20s",
         MEMBER,
-        "Time a client has to answer a ping; 0: as long as it likes.",
+        "Time a client has to answer a ping; 0: the server sends no pings.",
     )
     peer_read_seconds: float = flag(
         "raft-read-timeout",
         SECONDS,
         "5s",
         MEMBER,
-        "Longest silence on a stream from another member; at least 5s.",
+        "Maximum silence on a stream from another member; at least 5s.",
     )
     peer_write_seconds: float = flag(
         "raft-write-timeout",
         SECONDS,
         "5s",
         MEMBER,
-        "How long another member may leave a stream unread; at least 5s.",
+        "Maximum time another member may leave a stream unread; at least 5s.",
     )
     feature_gates: tuple[tuple[str, bool], ...] = flag(
         "feature-gates",
         FEATURE_GATES,
         "",
         MEMBER,
-        "Features to switch: Name=true,Other=false. They are listed below.",
+        "Feature gates to set: Name=true,Other=false; kvorum --help lists all gates.",
     )
     advertise_peer_urls: tuple[Url, ...] = flag(
         "initial-advertise-peer-urls",
         URLS,
         _PEER_URL,
         CLUSTERING,
-        "This member's peer URLs, as told to the others.",
+        "Peer URLs that this member advertises to the other members.",
     )
     initial_cluster: str = flag(
         "initial-cluster",
         STRING,
         f"default={_PEER_URL}",
         CLUSTERING,
-        "The members of a new cluster: name=url,name=url.",
+        "Members of a new cluster: name=url,name=url.",
     )
     initial_cluster_state: str = flag(
         "initial-cluster-state",
@@ -254,71 +256,74 @@ class Config(SecurityConfig):
         STRING,
         "etcd-cluster",
         CLUSTERING,
-        "Tells clusters apart that were made from equal URLs.",
+        "Token that distinguishes clusters created with the same URLs.",
     )
     discovery_token: str = flag(
         "discovery-token",
         STRING,
         "",
         CLUSTERING,
-        "Token of a new cluster at a discovery service; also the cluster's token.",
+        "Token of a new cluster at the discovery service; also its initial-cluster-token.",
     )
     discovery_endpoints: tuple[str, ...] = flag(
         "discovery-endpoints",
         STRINGS,
         "",
         CLUSTERING,
-        "Servers of a discovery service: any etcd or Kvorum, host:port or URL.",
+        "Servers of the discovery service (any etcd or Kvorum), each as host:port or URL.",
     )
     discovery_dial_seconds: float = flag(
-        "discovery-dial-timeout", SECONDS, "2s", CLUSTERING, "Time to connect to such a server."
+        "discovery-dial-timeout", SECONDS, "2s", CLUSTERING, "Discovery connection timeout."
     )
     discovery_request_seconds: float = flag(
-        "discovery-request-timeout", SECONDS, "5s", CLUSTERING, "Time for it to answer."
+        "discovery-request-timeout", SECONDS, "5s", CLUSTERING, "Discovery request timeout."
     )
     discovery_ping_seconds: float = flag(
         "discovery-keepalive-time",
         SECONDS,
         "2s",
         CLUSTERING,
-        "Silence after which it is pinged; at least 10s.",
+        "Idle time before this member pings a discovery server; at least 10s.",
     )
     discovery_ping_timeout_seconds: float = flag(
-        "discovery-keepalive-timeout", SECONDS, "6s", CLUSTERING, "Time for it to answer a ping."
+        "discovery-keepalive-timeout", SECONDS, "6s", CLUSTERING, "Discovery ping timeout."
     )
     discovery_insecure: bool = flag(
         "discovery-insecure-transport",
         BOOL,
         "true",
         CLUSTERING,
-        "Without TLS, unless an https URL or one of the files below asks for it.",
+        "Connect to discovery servers without TLS, unless a URL is https or a TLS option "
+        "below is set.",
     )
     discovery_trusts_anyone: bool = flag(
         "discovery-insecure-skip-tls-verify",
         BOOL,
         "false",
         CLUSTERING,
-        "With TLS, but trusting any certificate; for tests only.",
+        "Use TLS, but accept any certificate of a discovery server; for tests only.",
     )
     discovery_cert_file: str = flag(
-        "discovery-cert", STRING, "", CLUSTERING, "Certificate shown to the discovery service."
+        "discovery-cert", STRING, "", CLUSTERING, "Certificate file for the discovery service."
     )
-    discovery_key_file: str = flag("discovery-key", STRING, "", CLUSTERING, "Key of it.")
+    discovery_key_file: str = flag(
+        "discovery-key", STRING, "", CLUSTERING, "Private key file of the discovery certificate."
+    )
     discovery_ca_file: str = flag(
-        "discovery-cacert", STRING, "", CLUSTERING, "Authorities of the service's certificates."
+        "discovery-cacert", STRING, "", CLUSTERING, "CA file for discovery servers' certificates."
     )
     discovery_user: str = flag(
         "discovery-user", STRING, "", CLUSTERING, "User at the discovery service: name[:password]."
     )
     discovery_password: str = flag(
-        "discovery-password", STRING, "", CLUSTERING, "Password, if not given with the user."
+        "discovery-password", STRING, "", CLUSTERING, "Password, if discovery-user has none."
     )
     discovery_auth_token: str = flag(
         "discovery-auth-token",
         STRING,
         "",
         CLUSTERING,
-        "Token instead of a user and a password.",
+        "Auth token for the discovery service, in place of user and password.",
         only_in_file=True,
     )
     discovery_server_name: str = flag(
@@ -326,7 +331,7 @@ class Config(SecurityConfig):
         STRING,
         "",
         CLUSTERING,
-        "Name that the service's certificate is for, if not its host's.",
+        "Name in the discovery servers' certificates, if it is not their host name.",
         only_in_file=True,
     )
     discovery_request_bytes_max: int = flag(
@@ -334,7 +339,7 @@ class Config(SecurityConfig):
         INT,
         "0",
         CLUSTERING,
-        "Largest request to the service; 0: 2 MiB.",
+        "Maximum size of a request to a discovery server, in bytes; 0: 2 MiB.",
         zero="2097152",
         only_in_file=True,
     )
@@ -343,7 +348,7 @@ class Config(SecurityConfig):
         INT,
         "0",
         CLUSTERING,
-        "Largest answer of the service; 0: 4 MiB.",
+        "Maximum size of a discovery server's response, in bytes; 0: 4 MiB.",
         zero="4194304",
         only_in_file=True,
     )
@@ -355,42 +360,45 @@ class Config(SecurityConfig):
         STRING,
         "",
         CLUSTERING,
-        "Suffix of the records' service: _etcd-server-<name> and _etcd-server-ssl-<name>.",
+        "Suffix of the SRV service names: _etcd-server-<name> and _etcd-server-ssl-<name>.",
     )
     advertise_client_urls: tuple[Url, ...] = flag(
         "advertise-client-urls",
         URLS,
         _CLIENT_URL,
         CLUSTERING,
-        "This member's client URLs, as told to clients.",
+        "Client URLs that this member advertises to clients.",
     )
     strict_reconfig_check: bool = flag(
         "strict-reconfig-check",
         BOOL,
         "true",
         CLUSTERING,
-        "Refuse changes of membership that would endanger the quorum.",
+        "Refuse membership changes that would endanger the quorum.",
     )
     pre_vote: bool = flag(
-        "pre-vote", BOOL, "true", CLUSTERING, "Ask before disturbing a leader by an election."
+        "pre-vote", BOOL, "true", CLUSTERING, "Run a pre-vote to avoid disturbing a leader."
     )
-    learners_max: int = flag("max-learners", INT, "1", CLUSTERING, "Most learners in the cluster.")
+    learners_max: int = flag(
+        "max-learners", INT, "1", CLUSTERING, "Maximum number of learners in the cluster."
+    )
     compaction_mode: str = flag(
         "auto-compaction-mode",
         STRING,
         "periodic",
         CLUSTERING,
-        "'periodic': retention is a time; 'revision': a number of revisions.",
+        "'periodic': the retention is a time; 'revision': it is a number of revisions.",
     )
     compaction_retention_text: str = flag(
         "auto-compaction-retention",
         STRING,
         "0",
         CLUSTERING,
-        "History to keep: 5m, 12 (hours), or revisions; 0: no auto compaction.",
+        "History to keep: a time such as 5m, hours such as 12, or a number of revisions; 0: "
+        "no auto compaction.",
     )
     cors: tuple[str, ...] = flag(
-        "cors", ORIGINS, "*", SECURITY, "Origins that browsers may call from; *: any."
+        "cors", ORIGINS, "*", SECURITY, "Origins from which browsers may call; *: any."
     )
     host_whitelist: tuple[str, ...] = flag(
         "host-whitelist", STRINGS, "*", SECURITY, "Host names that HTTP requests may use; *: any."
@@ -400,7 +408,7 @@ class Config(SecurityConfig):
         STRING,
         "simple",
         AUTH,
-        "Sort of tokens: 'simple', or signed ones: "
+        "Token type: 'simple', or signed: "
         "'jwt,sign-method=RS256,pub-key=<file>,priv-key=<file>,ttl=5m'.",
     )
     token_ttl_seconds: int = flag(
@@ -408,7 +416,7 @@ class Config(SecurityConfig):
         UINT,
         "300",
         AUTH,
-        "Seconds a simple token lasts after its last use.",
+        "Seconds a simple token stays valid after its last use.",
         zero=DEFAULT,
     )
     bcrypt_cost: int = flag(
@@ -416,7 +424,7 @@ class Config(SecurityConfig):
         UINT,
         "10",
         AUTH,
-        "Cost of a password's hash, 4 to 31: each step doubles the time that it takes.",
+        "bcrypt cost of password hashes, 4 to 31; each step doubles the hashing time.",
     )
     pprof: bool = flag(
         "enable-pprof",
@@ -430,152 +438,155 @@ class Config(SecurityConfig):
         STRING,
         "basic",
         MONITORING,
-        "'basic', or 'extensive' for a histogram of each RPC's duration.",
+        "'basic', or 'extensive' to add a histogram of each RPC's duration.",
     )
     listen_metrics_urls: tuple[Url, ...] = flag(
-        "listen-metrics-urls", URLS, "", MONITORING, "Where to serve metrics and health alone."
+        "listen-metrics-urls", URLS, "", MONITORING, "URLs that serve metrics and health only."
     )
     slow_apply_seconds: float = flag(
         "warning-apply-duration",
         SECONDS,
         "100ms",
         MONITORING,
-        "Warn of an entry that takes longer to apply.",
+        "Log a warning if applying an entry takes longer.",
     )
     slow_request_seconds: float = flag(
         "warning-unary-request-duration",
         SECONDS,
         "300ms",
         MONITORING,
-        "Warn of a unary request that takes longer.",
+        "Log a warning if a unary request takes longer.",
         zero=DEFAULT,
     )
-    logger: str = flag("logger", STRING, "zap", LOGGING, "Shape of the log; only 'zap'.")
+    logger: str = flag("logger", STRING, "zap", LOGGING, "Logger; only 'zap' is accepted.")
     log_outputs: tuple[str, ...] = flag(
         "log-outputs",
         STRINGS,
         "default",
         LOGGING,
-        "'default' (stderr), 'stderr', 'stdout', 'systemd/journal' or paths.",
+        "Log destinations: 'default' (stderr), 'stderr', 'stdout', 'systemd/journal' or file "
+        "paths.",
     )
     log_level: str = flag(
-        "log-level", STRING, "info", LOGGING, "debug, info, warn, error, panic or fatal."
+        "log-level", STRING, "info", LOGGING, "Log level: debug, info, warn, error, panic or fatal."
     )
     log_format: str = flag(
         "log-format",
         STRING,
         "json",
         LOGGING,
-        "'json' or 'console'; if not given, a terminal gets readable lines.",
+        "Log format: 'json' or 'console'; if unset, a terminal gets readable lines.",
     )
     log_rotation: bool = flag(
         "enable-log-rotation",
         BOOL,
         "false",
         LOGGING,
-        "Rotate the log's file, of which there must be one among the outputs.",
+        "Rotate the log file; log-outputs must contain exactly one file.",
     )
     log_rotation_text: str = flag(
         "log-rotation-config-json",
         STRING,
         '{"maxsize":100,"maxage":0,"maxbackups":0,"localtime":false,"compress":false}',
         LOGGING,
-        "How it is rotated: at so many MiB; old files deleted after so many days, or when there "
-        "are more than so many; named by local time; compressed. 0: 100 MiB, all are kept.",
+        "Rotation rules. maxsize: rotate at this many MiB (0: 100); maxage and maxbackups: "
+        "delete old files after this many days, or beyond this number (0: keep all); "
+        "localtime: name old files by local time; compress: compress old files.",
     )
     access_log: str = flag(
         "access-log",
         STRING,
         "",
         LOGGING,
-        "File, 'stderr' or 'stdout' for a line about each call; a file is rotated. Not in etcd.",
+        "Destination of one line per call: a file (the server rotates it), 'stderr' or "
+        "'stdout'. Not in etcd.",
     )
     access_log_one_in: int = flag(
-        "access-log-sample", UINT, "1", LOGGING, "Log one in so many calls there.", zero=DEFAULT
+        "access-log-sample", UINT, "1", LOGGING, "Log one in this many calls.", zero=DEFAULT
     )
     access_log_prefix: str = flag(
         "access-log-prefix",
         STRING,
         "",
         LOGGING,
-        "Log only calls about keys that begin so; empty: all calls.",
+        "Log only calls about keys with this prefix to the access log; empty: all calls.",
     )
     tracing: bool = flag(
         "enable-distributed-tracing",
         BOOL,
         "false",
         TRACING,
-        "Send spans of requests to a collector, by OTLP over gRPC; needs kvorum[tracing].",
+        "Send request spans to a collector, by OTLP over gRPC; requires kvorum[tracing].",
     )
     tracing_address: str = flag(
-        "distributed-tracing-address", STRING, "localhost:4317", TRACING, "host:port of it."
+        "distributed-tracing-address", STRING, "localhost:4317", TRACING, "Collector's host:port."
     )
     tracing_service: str = flag(
-        "distributed-tracing-service-name", STRING, "etcd", TRACING, "Name of this service there."
+        "distributed-tracing-service-name", STRING, "etcd", TRACING, "Service name in traces."
     )
     tracing_instance: str = flag(
         "distributed-tracing-instance-id",
         STRING,
         "",
         TRACING,
-        "Id of this member there, unlike that of any other; empty: none.",
+        "Instance id of this member in traces, unique among all members; empty: none.",
     )
     tracing_rate: int = flag(
         "distributed-tracing-sampling-rate",
         INT,
         "0",
         TRACING,
-        "Traces of a million requests whose clients do not say whether to; 0: none.",
+        "Requests to trace per million, if the client made no sampling decision; 0: none.",
     )
     backup_to: str = flag(
         "backup-to",
         STRING,
         "",
         BACKUP,
-        "Archive that the leader keeps backups in: a directory that all members reach, or "
-        "s3://bucket/prefix; empty: none. Not in etcd.",
+        "Archive in which the leader keeps backups: a directory that all members can reach, "
+        "or s3://bucket/prefix; empty: no backups. Not in etcd.",
     )
     backup_every_seconds: float = flag(
-        "backup-every", SECONDS, "1h", BACKUP, "Time between two snapshots of the backup."
+        "backup-every", SECONDS, "1h", BACKUP, "Time between two backup snapshots."
     )
     backup_keep: int = flag(
-        "backup-keep", UINT, "24", BACKUP, "Keep so many snapshots, and every change since."
+        "backup-keep", UINT, "24", BACKUP, "Snapshots to keep, and all changes since the oldest."
     )
     backup_log_seconds: float = flag(
         "backup-log-interval",
         SECONDS,
         "10s",
         BACKUP,
-        "Changes are in the archive after so long at the latest.",
+        "Maximum delay until a change is in the backup archive.",
     )
     corrupt_check_seconds: float = flag(
         "corrupt-check-time",
         SECONDS,
         "0s",
         TUNING,
-        "Time between two comparisons of all members; 0: none.",
+        "Time between two comparisons of all members' data; 0: never.",
     )
     compact_hash_check_seconds: float = flag(
         "compact-hash-check-time",
         SECONDS,
         "1m0s",
         TUNING,
-        "Time between two comparisons of the hashes that compactions leave at members; one that "
-        "differs raises the alarm CORRUPT. --feature-gates=CompactHashCheck=false: none.",
+        "Time between two comparisons of the members' compaction hashes; a difference raises "
+        "the CORRUPT alarm. --feature-gates=CompactHashCheck=false disables the check.",
     )
     downgrade_check_seconds: float = flag(
         "downgrade-check-time",
         SECONDS,
         "5s",
         TUNING,
-        "Time between two looks whether a downgrade has reached all members; 0: none.",
+        "Time between two checks whether all members have finished a downgrade; 0: never.",
     )
     compaction_batch_revisions: int = flag(
         "compaction-batch-limit",
         INT,
         "0",
         TUNING,
-        "Revisions removed in one step of a compaction; 0: 1000.",
+        "Number of revisions to remove in one step of a compaction; 0: 1000.",
         zero="1000",
     )
     compaction_sleep_seconds: float = flag(
@@ -599,18 +610,18 @@ class Config(SecurityConfig):
         BOOL,
         "false",
         UNSAFE,
-        "Start as the only member of a new cluster, with this directory's data.",
+        "Start as the only member of a new cluster, with the existing data.",
     )
     unsafe_no_fsync: bool = flag(
-        "unsafe-no-fsync", BOOL, "false", UNSAFE, "Never sync; a power cut loses data."
+        "unsafe-no-fsync", BOOL, "false", UNSAFE, "Never sync to disk; a power loss loses data."
     )
     ephemeral: bool = flag(
         "ephemeral",
         BOOL,
         "false",
         UNSAFE,
-        "For tests: free ports, printed as a line of JSON, and nothing is kept when standard input "
-        "or the process ends. Not in etcd.",
+        "For tests: listen on free ports, print them as a line of JSON, and keep no data "
+        "after standard input or the process ends. Not in etcd.",
     )
 
     # Values derived from several flags, or needed in another form.

@@ -18,37 +18,43 @@ class Gate(NamedTuple):
 
 
 GATES = {
-    "AllAlpha": Gate("ALPHA", False, "Every alpha gate that is not named."),
-    "AllBeta": Gate("BETA", False, "Every beta gate that is not named."),
+    "AllAlpha": Gate("ALPHA", False, "All alpha gates that the flag does not name."),
+    "AllBeta": Gate("BETA", False, "All beta gates that the flag does not name."),
     "CompactHashCheck": Gate(
         "ALPHA",
         True,
-        "The leader compares the hashes of compactions every --compact-hash-check-time.",
+        "The leader compares the members' compaction hashes every --compact-hash-check-time.",
     ),
     "FastLeaseKeepAlive": Gate(
-        "BETA", True, "A lease is renewed before everything committed is applied."
+        "BETA",
+        True,
+        "The leader renews a lease without waiting for committed entries to be applied.",
     ),
     "InitialCorruptCheck": Gate(
-        "ALPHA", False, "Before it serves, a restarted member compares its keys with the others'."
+        "ALPHA",
+        False,
+        "A restarted member compares its keys with the other members' before it serves.",
     ),
     "LeaseCheckpoint": Gate(
-        "ALPHA", False, "The leader tells the others how much of each lease is left."
+        "ALPHA", False, "The leader sends the remaining time of each lease to the other members."
     ),
     "LeaseCheckpointPersist": Gate(
-        "ALPHA", False, "Changes nothing here: what was told is always kept. Needs LeaseCheckpoint."
+        "ALPHA",
+        False,
+        "No effect: members always keep checkpointed times. Requires LeaseCheckpoint.",
     ),
     "PriorityRequest": Gate(
-        "ALPHA", False, "An overloaded member takes revokes of leases for longer than the rest."
+        "ALPHA", False, "An overloaded member refuses lease revokes later than other requests."
     ),
     "SetMemberLocalAddr": Gate(
-        "ALPHA", False, "Members are dialed from the first IP of --initial-advertise-peer-urls."
+        "ALPHA",
+        False,
+        "This member dials others from the first IP in --initial-advertise-peer-urls.",
     ),
     "StopGRPCServiceOnDefrag": Gate(
-        "ALPHA", False, "The gRPC health service says NOT_SERVING during a defragmentation."
+        "ALPHA", False, "The gRPC health service reports NOT_SERVING during a defragmentation."
     ),
-    "TxnModeWriteWithSharedBuffer": Gate(
-        "BETA", True, "Changes nothing here: there is no such buffer."
-    ),
+    "TxnModeWriteWithSharedBuffer": Gate("BETA", True, "No effect: Kvorum has no such buffer."),
 }
 """Names, stages and defaults are etcd's, except that etcd disables CompactHashCheck by default."""
 

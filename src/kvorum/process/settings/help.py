@@ -18,31 +18,32 @@ USAGE = """Usage:
     Show the version.
 
   kvorum --config-file FILE
-    Start a server with the settings of a YAML file, and with no others.
+    Start a server with only the settings in a YAML file.
 
   kvorum config check FILE | kvorum config sample
-    Tell all mistakes of such a file; print one with every key.
+    Check a configuration file and list all mistakes; print a sample file with every key.
 
   kvorum grpc-proxy start [flags] | kvorum gateway start [flags]
-    Start a proxy of the API, or of connections, in front of members; --help shows its flags.
+    Start a proxy for gRPC calls, or for TCP connections, in front of members; --help shows its
+    flags.
 
   kvorum -h | --help
     Show the flags.
 
-Each flag is also a variable of the environment: --data-dir is KVORUM_DATA_DIR or ETCD_DATA_DIR.
+Environment variables can set each flag: KVORUM_DATA_DIR or ETCD_DATA_DIR stands for --data-dir.
 """
 EXAMPLES = """Examples:
 
-  A server for this machine, its data in a directory:
+  A server for clients on this machine, with its data in a directory:
     kvorum --name one --data-dir /var/lib/kvorum
 
-  A server for others, over TLS; clients have to show certificates:
+  A server for other machines, over TLS; clients must present certificates:
     kvorum --name one --data-dir /var/lib/kvorum \\
       --listen-client-urls https://10.0.0.1:2379 --advertise-client-urls https://10.0.0.1:2379 \\
       --cert-file server.pem --key-file server.key \\
       --trusted-ca-file ca.pem --client-cert-auth
 
-  The first of three members of a new cluster; the others differ in their name and addresses:
+  The first of three members of a new cluster; the others have their own names and addresses:
     kvorum --name one --data-dir /var/lib/kvorum \\
       --listen-peer-urls http://10.0.0.1:2380 --initial-advertise-peer-urls http://10.0.0.1:2380 \\
       --listen-client-urls http://10.0.0.1:2379 --advertise-client-urls http://10.0.0.1:2379 \\
@@ -51,7 +52,7 @@ EXAMPLES = """Examples:
   A member that joins a cluster, after 'etcdctl member add four --peer-urls http://10.0.0.4:2380':
     kvorum --name four --initial-cluster-state existing ... (as above, with all four members)
 
-  Without history older than an hour, and with another limit of the database's size:
+  A server that compacts history older than an hour, with a database quota of 8 GiB:
     kvorum --auto-compaction-retention 1h --quota-backend-bytes 8589934592
 """
 WIDTH = 96

@@ -15,36 +15,41 @@ class SecurityConfig:
         STRING,
         "",
         SECURITY,
-        "Certificate shown to clients; read again when it changes.",
+        "Server certificate file for clients; the server reloads it when it changes.",
     )
-    key_file: str = flag("key-file", STRING, "", SECURITY, "Key of it.")
+    key_file: str = flag(
+        "key-file", STRING, "", SECURITY, "Private key file of the server certificate."
+    )
     client_cert_file: str = flag(
         "client-cert-file",
         STRING,
         "",
         SECURITY,
-        "Certificate with which etcd calls itself; checked, but not needed by this server.",
+        "Client certificate with which etcd calls itself; Kvorum checks the file but does "
+        "not use it.",
     )
-    client_key_file: str = flag("client-key-file", STRING, "", SECURITY, "Key of it.")
+    client_key_file: str = flag(
+        "client-key-file", STRING, "", SECURITY, "Private key file of that client certificate."
+    )
     client_cert_auth: bool = flag(
-        "client-cert-auth", BOOL, "false", SECURITY, "Demand certificates of clients."
+        "client-cert-auth", BOOL, "false", SECURITY, "Require clients to present certificates."
     )
     trusted_ca_file: str = flag(
         "trusted-ca-file",
         STRING,
         "",
         SECURITY,
-        "Authorities of clients' certificates, which it demands.",
+        "CA file for client certificates; clients must then present one.",
     )
     client_crl_file: str = flag(
-        "client-crl-file", STRING, "", SECURITY, "Revocation list of clients' certificates."
+        "client-crl-file", STRING, "", SECURITY, "Revocation list file for client certificates."
     )
     client_allowed_names: tuple[str, ...] = flag(
         "client-cert-allowed-cn",
         STRINGS,
         "",
         SECURITY,
-        "Common names of clients' certificates.",
+        "Common names accepted in client certificates.",
         only_in_file=True,
     )
     client_allowed_hostnames: tuple[str, ...] = flag(
@@ -52,51 +57,87 @@ class SecurityConfig:
         STRINGS,
         "",
         SECURITY,
-        "Host names that clients' certificates may be for.",
+        "Host names accepted in client certificates.",
     )
-    auto_tls: bool = flag("auto-tls", BOOL, "false", SECURITY, "Make a certificate for clients.")
-    peer_cert_file: str = flag("peer-cert-file", STRING, "", SECURITY, "Certificate for members.")
-    peer_key_file: str = flag("peer-key-file", STRING, "", SECURITY, "Key of it.")
+    auto_tls: bool = flag(
+        "auto-tls", BOOL, "false", SECURITY, "Generate a self-signed certificate for clients."
+    )
+    peer_cert_file: str = flag(
+        "peer-cert-file", STRING, "", SECURITY, "Certificate file for connections between members."
+    )
+    peer_key_file: str = flag(
+        "peer-key-file", STRING, "", SECURITY, "Private key file of the peer certificate."
+    )
     peer_client_cert_file: str = flag(
-        "peer-client-cert-file", STRING, "", SECURITY, "Certificate to dial with."
+        "peer-client-cert-file",
+        STRING,
+        "",
+        SECURITY,
+        "Certificate file for dialing other members; empty: the peer certificate.",
     )
-    peer_client_key_file: str = flag("peer-client-key-file", STRING, "", SECURITY, "Key of it.")
+    peer_client_key_file: str = flag(
+        "peer-client-key-file",
+        STRING,
+        "",
+        SECURITY,
+        "Private key file of the certificate for dialing.",
+    )
     peer_client_cert_auth: bool = flag(
-        "peer-client-cert-auth", BOOL, "false", SECURITY, "Demand members' certificates."
+        "peer-client-cert-auth",
+        BOOL,
+        "false",
+        SECURITY,
+        "Require other members to present certificates.",
     )
     peer_trusted_ca_file: str = flag(
-        "peer-trusted-ca-file", STRING, "", SECURITY, "Authority for members."
+        "peer-trusted-ca-file", STRING, "", SECURITY, "CA file for members' certificates."
     )
     peer_crl_file: str = flag(
-        "peer-crl-file", STRING, "", SECURITY, "Revoked members' certificates."
+        "peer-crl-file", STRING, "", SECURITY, "Revocation list file for members' certificates."
     )
     peer_allowed_names: tuple[str, ...] = flag(
-        "peer-cert-allowed-cn", STRINGS, "", SECURITY, "Common names of members."
+        "peer-cert-allowed-cn",
+        STRINGS,
+        "",
+        SECURITY,
+        "Common names accepted in members' certificates.",
     )
     peer_allowed_hostnames: tuple[str, ...] = flag(
-        "peer-cert-allowed-hostname", STRINGS, "", SECURITY, "Names of members."
+        "peer-cert-allowed-hostname",
+        STRINGS,
+        "",
+        SECURITY,
+        "Host names accepted in members' certificates.",
     )
     peer_skip_address_check: bool = flag(
-        "peer-skip-client-san-verification", BOOL, "false", SECURITY, "Trust any address."
+        "peer-skip-client-san-verification",
+        BOOL,
+        "false",
+        SECURITY,
+        "Accept a member's certificate from any address.",
     )
     peer_auto_tls: bool = flag(
-        "peer-auto-tls", BOOL, "false", SECURITY, "Make a certificate for members."
+        "peer-auto-tls", BOOL, "false", SECURITY, "Generate a self-signed certificate for members."
     )
     self_signed_years: int = flag(
-        "self-signed-cert-validity", UINT, "1", SECURITY, "Years such certificates last."
+        "self-signed-cert-validity",
+        UINT,
+        "1",
+        SECURITY,
+        "Validity of generated certificates, in years.",
     )
     cipher_suites: tuple[str, ...] = flag(
-        "cipher-suites", STRINGS, "", SECURITY, "Suites of TLS 1.2, by Go's names."
+        "cipher-suites", STRINGS, "", SECURITY, "TLS 1.2 cipher suites, by their Go names."
     )
     tls_version_min: str = flag(
-        "tls-min-version", STRING, "TLS1.2", SECURITY, "Lowest version of TLS: TLS1.2 or TLS1.3."
+        "tls-min-version", STRING, "TLS1.2", SECURITY, "Minimum TLS version: TLS1.2 or TLS1.3."
     )
     tls_version_max: str = flag(
         "tls-max-version",
         STRING,
         "",
         SECURITY,
-        "Highest version of TLS; empty: the highest there is.",
+        "Maximum TLS version; empty: the highest supported.",
     )
 
     @property

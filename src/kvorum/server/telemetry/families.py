@@ -56,44 +56,66 @@ QUICK: Final = exponential(0.00001, 20)
 _CALL: Final = ("grpc_method", "grpc_service", "grpc_type")
 
 _SERVER: Final = (
-    _gauge("etcd_server_has_leader", "Whether a leader is known."),
-    _gauge("etcd_server_is_leader", "Whether this member leads."),
+    _gauge("etcd_server_has_leader", "Whether this member knows a leader."),
+    _gauge("etcd_server_is_leader", "Whether this member is the leader."),
     _gauge("etcd_server_is_learner", "Whether this member is a learner."),
     _gauge("etcd_server_id", "The id of this member.", "server_id"),
-    _gauge("etcd_server_version", "The version served.", "server_version"),
-    _gauge("etcd_server_go_version", "The runtime, which is not Go's.", "server_go_version"),
-    _gauge("etcd_cluster_version", "The version that all agreed on.", "cluster_version"),
+    _gauge("etcd_server_version", "The version of this server.", "server_version"),
+    _gauge(
+        "etcd_server_go_version", "The runtime of this server: Python, not Go.", "server_go_version"
+    ),
+    _gauge(
+        "etcd_cluster_version", "The cluster version that all members agreed on.", "cluster_version"
+    ),
     _gauge("etcd_server_proposals_committed_total", "The commit index."),
     _gauge("etcd_server_proposals_applied_total", "The applied index."),
-    _gauge("etcd_server_proposals_pending", "Proposals that wait."),
+    _gauge("etcd_server_proposals_pending", "Pending proposals."),
     _gauge("etcd_server_quota_backend_bytes", "The quota of the database."),
-    _gauge("etcd_server_snapshot_apply_in_progress_total", "Whether a snapshot is installed."),
-    _gauge("etcd_server_feature_enabled", "Feature gates.", "name", "stage"),
-    _gauge("etcd_server_healthcheck", "The last outcome of each check.", "name", "type"),
-    _counter("etcd_server_healthchecks_total", "Checks by outcome.", "name", "status", "type"),
-    _counter("etcd_server_health_success", "Answers of /health that were good."),
-    _counter("etcd_server_health_failures", "Answers of /health that were not."),
-    _counter("etcd_server_leader_changes_seen_total", "New leaders."),
-    _counter("etcd_server_learner_promote_successes", "Learners promoted by this leader."),
-    _counter("etcd_server_learner_promote_failures", "Promotions that failed here.", "Reason"),
-    _counter("etcd_server_proposals_failed_total", "Proposals that failed."),
-    _counter("etcd_server_read_indexes_failed_total", "Failed rounds of linearizable reads."),
+    _gauge(
+        "etcd_server_snapshot_apply_in_progress_total",
+        "Whether this member is installing a snapshot.",
+    ),
+    _gauge("etcd_server_feature_enabled", "Whether each feature gate is enabled.", "name", "stage"),
+    _gauge("etcd_server_healthcheck", "The last result of each health check.", "name", "type"),
+    _counter(
+        "etcd_server_healthchecks_total", "Health checks, by result.", "name", "status", "type"
+    ),
+    _counter("etcd_server_health_success", "Successful /health responses."),
+    _counter("etcd_server_health_failures", "Failed /health responses."),
+    _counter("etcd_server_leader_changes_seen_total", "Leader changes seen by this member."),
+    _counter("etcd_server_learner_promote_successes", "Learners that this leader promoted."),
+    _counter(
+        "etcd_server_learner_promote_failures",
+        "Failed learner promotions on this leader.",
+        "Reason",
+    ),
+    _counter("etcd_server_proposals_failed_total", "Failed proposals."),
+    _counter(
+        "etcd_server_read_indexes_failed_total", "Failed ReadIndex rounds of linearizable reads."
+    ),
     _counter(
         "etcd_server_slow_read_indexes_total",
-        "Rounds of linearizable reads that were given up, and answers that came too late.",
+        "Abandoned ReadIndex rounds of linearizable reads, and ReadIndex answers that came "
+        "too late.",
     ),
-    _counter("etcd_server_slow_apply_total", "Entries applied slowly."),
-    _counter("etcd_server_heartbeat_send_failures_total", "Ticks too late for heartbeats."),
+    _counter(
+        "etcd_server_slow_apply_total",
+        "Entries that took longer to apply than --warning-apply-duration.",
+    ),
+    _counter(
+        "etcd_server_heartbeat_send_failures_total",
+        "Raft ticks that ran more than a heartbeat interval late.",
+    ),
     _counter(
         "etcd_server_client_requests_total",
-        "Calls by their client's version.",
+        "Calls, by the API version of the client.",
         "client_api_version",
         "type",
     ),
     _histogram(
         "etcd_server_apply_duration_seconds",
         SHORT,
-        "How long entries took to be applied; those of a row of puts their mean.",
+        "Time to apply an entry; consecutive puts each count with their mean.",
         "op",
         "success",
         "version",
@@ -101,229 +123,272 @@ _SERVER: Final = (
     _histogram(
         "etcd_server_request_duration_seconds",
         LONG,
-        "How long requests took from the turn they came in; false: not proposed, or timed out.",
+        "Time from the turn in which a request arrived until its answer; success=false: dropped, "
+        "timed out, or a failed read.",
         "success",
         "type",
     ),
     _histogram(
         "etcd_server_range_duration_seconds",
         SHORT,
-        "How long ranges took to be read; short ones their mean.",
+        "Time to read a range; short ranges each count with their mean.",
         "success",
     ),
-    _gauge("etcd_debugging_server_alarms", "Alarms that are raised.", "alarm_type", "server_id"),
-    _counter("etcd_debugging_server_lease_expired_total", "Leases that this leader found expired."),
+    _gauge("etcd_debugging_server_alarms", "Raised alarms.", "alarm_type", "server_id"),
+    _counter("etcd_debugging_server_lease_expired_total", "Expired leases found by this leader."),
     _gauge("etcd_debugging_auth_revision", "The revision of users and roles."),
 )
 
 _DISK: Final = (
-    _histogram("etcd_disk_wal_fsync_duration_seconds", LONG, "Syncs of the log."),
-    _histogram("etcd_disk_wal_write_duration_seconds", LONG, "Writes to the log, without syncs."),
-    _gauge("etcd_disk_wal_write_bytes_total", "Bytes written to the log."),
+    _histogram(
+        "etcd_disk_wal_fsync_duration_seconds", LONG, "Duration of a sync of the write-ahead log."
+    ),
+    _histogram(
+        "etcd_disk_wal_write_duration_seconds",
+        LONG,
+        "Duration of a write to the write-ahead log, without its sync.",
+    ),
+    _gauge("etcd_disk_wal_write_bytes_total", "Bytes written to the write-ahead log."),
     _histogram(
         "etcd_disk_backend_commit_duration_seconds",
         LONG,
-        "Flushes of the database, from the batch to the disk.",
+        "Duration of a database commit, from the batch to the disk.",
     ),
     _histogram(
         "etcd_debugging_disk_backend_commit_rebalance_duration_seconds",
         LONG,
-        "A phase of bbolt's commits that is none of LMDB's: never observed.",
+        "A phase of bbolt's commits; never observed, because LMDB has no such phase.",
     ),
     _histogram(
         "etcd_debugging_disk_backend_commit_spill_duration_seconds",
         LONG,
-        "The part of a flush in which a batch becomes pages.",
+        "The part of a database commit that turns the batch into pages.",
     ),
     _histogram(
         "etcd_debugging_disk_backend_commit_write_duration_seconds",
         LONG,
-        "The part of a flush in which pages are written and synced.",
+        "The part of a database commit that writes and syncs pages.",
     ),
     _histogram(
         "etcd_disk_backend_defrag_duration_seconds",
         DEFRAGMENTATIONS,
-        "Defragmentations of the database.",
+        "Duration of a defragmentation of the database.",
     ),
     _histogram(
         "etcd_disk_backend_snapshot_duration_seconds",
         IMAGES,
-        "How long databases took to be sent to clients and members.",
+        "Time to send a database to a client or member.",
     ),
-    _gauge("etcd_disk_defrag_inflight", "Whether the database is being defragmented."),
-    _histogram("etcd_snap_fsync_duration_seconds", LONG, "Writes and syncs of snapshot files."),
+    _gauge("etcd_disk_defrag_inflight", "Whether a defragmentation of the database is running."),
+    _histogram("etcd_snap_fsync_duration_seconds", LONG, "Time to write and sync a snapshot file."),
     _histogram(
         "etcd_debugging_snap_save_marshalling_duration_seconds",
         LONG,
-        "How long snapshot files took to be encoded.",
+        "Time to encode a snapshot file.",
     ),
     _histogram(
         "etcd_debugging_snap_save_total_duration_seconds",
         LONG,
-        "How long snapshot files took to be encoded and written.",
+        "Time to encode and write a snapshot file.",
     ),
-    _histogram("etcd_snap_db_fsync_duration_seconds", LONG, "Syncs of received databases."),
+    _histogram("etcd_snap_db_fsync_duration_seconds", LONG, "Time to sync a received database."),
     _histogram(
         "etcd_snap_db_save_total_duration_seconds",
         TRANSFERS,
-        "How long received databases took from their first byte until they were durable.",
+        "Time from the first byte of a received database until it was durable.",
     ),
 )
 
 _MVCC: Final = (
     _gauge("etcd_mvcc_db_total_size_in_bytes", "Size of the database."),
-    _gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Its size without free pages."),
-    _gauge("etcd_mvcc_db_open_read_transactions", "Views of the database that are open."),
-    _counter("etcd_mvcc_put_total", "Puts."),
-    _counter("etcd_mvcc_delete_total", "Deletions."),
-    _counter("etcd_mvcc_range_total", "Ranges, those of transactions and previous values too."),
-    _counter("etcd_mvcc_txn_total", "Requests of several operations."),
-    _histogram("etcd_mvcc_hash_duration_seconds", HASHES, "Hashes of the database."),
-    _histogram("etcd_mvcc_hash_rev_duration_seconds", HASHES, "Hashes of all keys."),
-    _gauge("etcd_debugging_mvcc_keys_total", "Keys."),
+    _gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Size of the database without free pages."),
+    _gauge("etcd_mvcc_db_open_read_transactions", "Open read transactions of the database."),
+    _counter("etcd_mvcc_put_total", "Put operations."),
+    _counter("etcd_mvcc_delete_total", "Delete operations."),
+    _counter(
+        "etcd_mvcc_range_total",
+        "Range operations, including ranges in transactions and reads of previous values.",
+    ),
+    _counter("etcd_mvcc_txn_total", "Transactions of more than one operation."),
+    _histogram("etcd_mvcc_hash_duration_seconds", HASHES, "Time to hash the database."),
+    _histogram("etcd_mvcc_hash_rev_duration_seconds", HASHES, "Time to hash all keys."),
+    _gauge("etcd_debugging_mvcc_keys_total", "Number of keys."),
     _gauge("etcd_debugging_mvcc_current_revision", "The current revision."),
-    _gauge("etcd_debugging_mvcc_compact_revision", "The compacted revision; -1 for none."),
+    _gauge("etcd_debugging_mvcc_compact_revision", "The compacted revision; -1: none."),
     _gauge("etcd_debugging_mvcc_total_put_size_in_bytes", "Bytes of keys and values put."),
-    _counter("etcd_debugging_mvcc_db_compaction_keys_total", "Revisions that were removed."),
+    _counter("etcd_debugging_mvcc_db_compaction_keys_total", "Revisions removed by compactions."),
     _gauge(
         "etcd_debugging_mvcc_db_compaction_last",
-        "When a compaction last ended, in Unix seconds; 0 for never.",
+        "End of the last compaction, in Unix seconds; 0: none.",
     ),
     _histogram(
         "etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds",
         PAUSES,
-        "How long a compaction worked at a time.",
+        "Time a compaction worked between two pauses.",
     ),
     _histogram(
         "etcd_debugging_mvcc_db_compaction_total_duration_milliseconds",
         COMPACTIONS,
-        "How long compactions took, with their pauses.",
+        "Duration of a compaction, including its pauses.",
     ),
     _histogram(
         "etcd_debugging_mvcc_index_compaction_pause_duration_milliseconds",
         INDEX_PAUSES,
-        "How much of a compaction went into the index.",
+        "Time a compaction spent on the index.",
     ),
-    _gauge("etcd_debugging_mvcc_watch_stream_total", "Watch streams."),
-    _gauge("etcd_debugging_mvcc_watcher_total", "Watchers."),
-    _gauge("etcd_debugging_mvcc_slow_watcher_total", "Watchers behind."),
+    _gauge("etcd_debugging_mvcc_watch_stream_total", "Open watch streams."),
+    _gauge("etcd_debugging_mvcc_watcher_total", "Open watchers."),
+    _gauge("etcd_debugging_mvcc_slow_watcher_total", "Watchers that lag behind."),
     _counter("etcd_debugging_mvcc_events_total", "Events sent to watchers."),
     _gauge(
         "etcd_debugging_mvcc_pending_events_total",
-        "Events kept for watchers: 0, as one that is behind keeps a revision only.",
+        "Always 0: the server queues no events, because a lagging watcher keeps only a revision.",
     ),
     _histogram(
         "etcd_debugging_server_watch_send_loop_watch_stream_duration_seconds",
         LONG,
-        "How long responses of watchers took to be handed to the network.",
+        "Time to hand a watch response to the network.",
     ),
     _histogram(
         "etcd_debugging_server_watch_send_loop_watch_stream_duration_per_event_seconds",
         LONG,
-        "The same, by the number of a response's events.",
+        "Time to hand a watch response to the network, divided by its number of events.",
     ),
     _histogram(
         "etcd_debugging_server_watch_send_loop_control_stream_duration_seconds",
         LONG,
-        "How long answers to requests for watchers took to be handed to the network.",
+        "Time to hand the answer to a watch create request to the network.",
     ),
     _histogram(
         "etcd_debugging_server_watch_send_loop_progress_duration_seconds",
         LONG,
-        "How long streams took to be told their progress.",
+        "Time to send a stream's progress notifications.",
     ),
     _counter("etcd_debugging_lease_granted_total", "Leases granted."),
     _counter("etcd_debugging_lease_revoked_total", "Leases revoked."),
-    _counter("etcd_debugging_lease_renewed_total", "Renewals."),
-    _histogram("etcd_debugging_lease_ttl_total", TTLS, "Seconds that leases were granted for."),
+    _counter("etcd_debugging_lease_renewed_total", "Lease renewals."),
+    _histogram("etcd_debugging_lease_ttl_total", TTLS, "Granted TTLs of leases, in seconds."),
 )
 
 _NETWORK: Final = (
-    _counter("etcd_network_client_grpc_received_bytes_total", "Bytes from clients, framing too."),
-    _counter("etcd_network_client_grpc_sent_bytes_total", "Bytes to clients, framing too."),
+    _counter(
+        "etcd_network_client_grpc_received_bytes_total",
+        "Bytes received from clients, including framing.",
+    ),
+    _counter(
+        "etcd_network_client_grpc_sent_bytes_total", "Bytes sent to clients, including framing."
+    ),
     _counter(
         "etcd_network_server_stream_failures_total",
-        "Streams whose messages could not be read.",
+        "Streams that ended because the server could not read a message.",
         "API",
         "Type",
     ),
-    _gauge("etcd_network_known_peers", "Members of the cluster.", "Local", "Remote"),
-    _gauge("etcd_network_active_peers", "Members that are reached.", "Local", "Remote"),
-    _counter(
-        "etcd_network_disconnected_peers_total",
-        "Times that a member was not reached any more.",
+    _gauge("etcd_network_known_peers", "1 for each member of the cluster.", "Local", "Remote"),
+    _gauge(
+        "etcd_network_active_peers",
+        "Whether this member is connected to each peer.",
         "Local",
         "Remote",
     ),
-    _counter("etcd_network_peer_sent_bytes_total", "Bytes sent to members.", "To"),
-    _counter("etcd_network_peer_received_bytes_total", "Bytes received from members.", "From"),
-    _counter("etcd_network_peer_sent_failures_total", "What could not be sent.", "To"),
-    _counter("etcd_network_peer_received_failures_total", "Streams that broke off.", "From"),
-    _histogram(
-        "etcd_network_peer_round_trip_time_seconds", ROUND_TRIPS, "Round trips of probes.", "To"
+    _counter(
+        "etcd_network_disconnected_peers_total",
+        "Lost connections to a peer.",
+        "Local",
+        "Remote",
     ),
-    _gauge("etcd_network_snapshot_send_inflights_total", "Snapshots on their way out.", "To"),
+    _counter("etcd_network_peer_sent_bytes_total", "Bytes sent to a peer.", "To"),
+    _counter("etcd_network_peer_received_bytes_total", "Bytes received from a peer.", "From"),
+    _counter(
+        "etcd_network_peer_sent_failures_total",
+        "Failed sends to a peer: streams, posts and snapshots.",
+        "To",
+    ),
+    _counter("etcd_network_peer_received_failures_total", "Broken streams from a peer.", "From"),
+    _histogram(
+        "etcd_network_peer_round_trip_time_seconds",
+        ROUND_TRIPS,
+        "Round-trip time of a probe.",
+        "To",
+    ),
+    _gauge("etcd_network_snapshot_send_inflights_total", "Snapshots being sent.", "To"),
     _counter("etcd_network_snapshot_send_success", "Snapshots sent to members.", "To"),
-    _counter("etcd_network_snapshot_send_failures", "Snapshots that could not be sent.", "To"),
+    _counter("etcd_network_snapshot_send_failures", "Failed sends of snapshots to members.", "To"),
     _histogram(
         "etcd_network_snapshot_send_total_duration_seconds",
         TRANSFERS,
-        "How long snapshots took to be sent.",
+        "Time to send a snapshot.",
         "To",
     ),
-    _gauge("etcd_network_snapshot_receive_inflights_total", "Snapshots on their way in.", "From"),
+    _gauge("etcd_network_snapshot_receive_inflights_total", "Snapshots being received.", "From"),
     _counter("etcd_network_snapshot_receive_success", "Snapshots received.", "From"),
-    _counter("etcd_network_snapshot_receive_failures", "Snapshots refused or broken.", "From"),
+    _counter(
+        "etcd_network_snapshot_receive_failures",
+        "Snapshots refused or received incompletely.",
+        "From",
+    ),
     _histogram(
         "etcd_network_snapshot_receive_total_duration_seconds",
         TRANSFERS,
-        "How long snapshots took to be received.",
+        "Time to receive a snapshot.",
         "From",
     ),
 )
 
 _CALLS: Final = (
-    _counter("grpc_server_started_total", "RPCs that began.", *_CALL),
-    _counter("grpc_server_handled_total", "RPCs that ended, by code.", "grpc_code", *_CALL),
-    _counter("grpc_server_msg_received_total", "Messages received.", *_CALL),
-    _counter("grpc_server_msg_sent_total", "Messages sent.", *_CALL),
+    _counter("grpc_server_started_total", "Started RPCs.", *_CALL),
+    _counter("grpc_server_handled_total", "Completed RPCs, by code.", "grpc_code", *_CALL),
+    _counter("grpc_server_msg_received_total", "Received messages of RPCs.", *_CALL),
+    _counter("grpc_server_msg_sent_total", "Sent messages of RPCs.", *_CALL),
     _histogram(
         "grpc_server_handling_seconds",
         HANDLING,
-        "How long RPCs took; with `--metrics=extensive`.",
+        "Duration of an RPC; only with `--metrics=extensive`.",
         *_CALL,
     ),
 )
 
 _PROCESS: Final = (
-    _gauge("os_fd_limit", "Descriptors this process may open."),
-    _gauge("os_fd_used", "Descriptors this process has open."),
-    _gauge("process_max_fds", "Descriptors this process may open."),
-    _gauge("process_open_fds", "Descriptors this process has open."),
+    _gauge("os_fd_limit", "File descriptors this process may open."),
+    _gauge("os_fd_used", "File descriptors this process has open."),
+    _gauge("process_max_fds", "File descriptors this process may open."),
+    _gauge("process_open_fds", "File descriptors this process has open."),
     _counter("process_cpu_seconds_total", "CPU time of this process."),
-    _gauge("process_start_time_seconds", "When this process started, in Unix seconds."),
-    _gauge("process_virtual_memory_bytes", "Virtual memory."),
-    _gauge("process_virtual_memory_max_bytes", "Virtual memory this process may have."),
-    _gauge("process_resident_memory_bytes", "Resident memory."),
+    _gauge("process_start_time_seconds", "Start of this process, in Unix seconds."),
+    _gauge("process_virtual_memory_bytes", "Virtual memory of this process."),
+    _gauge("process_virtual_memory_max_bytes", "Limit of this process's virtual memory."),
+    _gauge("process_resident_memory_bytes", "Resident memory of this process."),
     _counter(
-        "process_network_receive_bytes_total", "Bytes that all of this network namespace received."
+        "process_network_receive_bytes_total",
+        "Bytes received by the whole network namespace of this process.",
     ),
     _counter(
-        "process_network_transmit_bytes_total", "Bytes that all of this network namespace sent."
+        "process_network_transmit_bytes_total",
+        "Bytes sent by the whole network namespace of this process.",
     ),
-    _gauge("promhttp_metric_handler_requests_in_flight", "Requests for metrics being served."),
-    _counter("promhttp_metric_handler_requests_total", "Requests for metrics by status.", "code"),
+    _gauge("promhttp_metric_handler_requests_in_flight", "Requests for metrics in progress."),
+    _counter(
+        "promhttp_metric_handler_requests_total", "Requests for metrics, by HTTP status.", "code"
+    ),
 )
 
 UNUSED: Final = (
-    _gauge("etcd_grpc_proxy_cache_hits_total", "Of the proxy; 0 in a server."),
-    _gauge("etcd_grpc_proxy_cache_keys_total", "Of the proxy; 0 in a server."),
-    _gauge("etcd_grpc_proxy_cache_misses_total", "Of the proxy; 0 in a server."),
-    _counter("etcd_grpc_proxy_events_coalescing_total", "Of the proxy; 0 in a server."),
-    _gauge("etcd_grpc_proxy_watchers_coalescing_total", "Of the proxy; 0 in a server."),
-    _counter("etcd_debugging_store_expires_total", "Of the store of API v2; always 0."),
-    _counter("etcd_debugging_store_watch_requests_total", "Of the store of API v2; always 0."),
-    _gauge("etcd_debugging_store_watchers", "Of the store of API v2; always 0."),
+    _gauge("etcd_grpc_proxy_cache_hits_total", "Always 0 in a server: a metric of the gRPC proxy."),
+    _gauge("etcd_grpc_proxy_cache_keys_total", "Always 0 in a server: a metric of the gRPC proxy."),
+    _gauge(
+        "etcd_grpc_proxy_cache_misses_total", "Always 0 in a server: a metric of the gRPC proxy."
+    ),
+    _counter(
+        "etcd_grpc_proxy_events_coalescing_total",
+        "Always 0 in a server: a metric of the gRPC proxy.",
+    ),
+    _gauge(
+        "etcd_grpc_proxy_watchers_coalescing_total",
+        "Always 0 in a server: a metric of the gRPC proxy.",
+    ),
+    _counter("etcd_debugging_store_expires_total", "Always 0: a metric of etcd's v2 store."),
+    _counter("etcd_debugging_store_watch_requests_total", "Always 0: a metric of etcd's v2 store."),
+    _gauge("etcd_debugging_store_watchers", "Always 0: a metric of etcd's v2 store."),
 )
 """Metrics that are 0 in every etcd server."""
 
@@ -331,40 +396,44 @@ _OWN: Final = (
     _histogram(
         "kvorum_loop_turn_duration_seconds",
         QUICK,
-        "Turns of the loop: how long nobody else was served.",
+        "Duration of a turn of the loop, which serves no other request meanwhile.",
     ),
-    _gauge("kvorum_queue_length", "What waits, by the queue.", "queue"),
-    _gauge("kvorum_memory_bytes", "Memory that grows with use, about, by what it holds.", "room"),
+    _gauge("kvorum_queue_length", "Requests, entries or jobs that wait, by queue.", "queue"),
+    _gauge("kvorum_memory_bytes", "Estimated memory that grows with use, by content.", "room"),
     _histogram(
-        "kvorum_log_sync_duration_seconds", QUICK, "Syncs of the log, in finer buckets than etcd's."
+        "kvorum_log_sync_duration_seconds",
+        QUICK,
+        "Duration of a sync of the write-ahead log, in finer buckets than etcd's.",
     ),
     _histogram(
-        "kvorum_flush_duration_seconds", QUICK, "Flushes of the database, in finer buckets."
+        "kvorum_flush_duration_seconds",
+        QUICK,
+        "Duration of a database commit, in finer buckets than etcd's.",
     ),
-    _gauge("kvorum_edge_connections", "Connections that are open, of members too."),
+    _gauge("kvorum_edge_connections", "Open connections, including those of members."),
     _counter("kvorum_tls_handshakes_total", "TLS handshakes."),
     _counter(
         "kvorum_edge_incidents_total",
-        "Times that a client was refused or held back, by the reason.",
+        "Clients that the server refused or delayed, by reason.",
         "name",
     ),
     _counter(
         "kvorum_unforeseen_errors_total",
-        "Requests that an error ended which nobody foresaw, by the kind of the request.",
+        "Requests that ended with an unexpected internal error, by kind of request.",
         "kind",
     ),
     _counter(
         "kvorum_network_peer_dropped_messages_total",
-        "Messages dropped because a member takes them too slowly.",
+        "Messages dropped because the peer reads too slowly.",
         "To",
     ),
-    _counter("kvorum_backup_snapshots_total", "Snapshots that this member took into the archive."),
-    _counter("kvorum_backup_failures_total", "Backups that failed here, and were tried again."),
-    _counter("kvorum_backup_written_bytes_total", "Bytes that were written to the archive."),
-    _gauge("kvorum_backup_revision", "The newest revision that this member put into the archive."),
+    _counter("kvorum_backup_snapshots_total", "Snapshots that this member wrote to the archive."),
+    _counter("kvorum_backup_failures_total", "Failed backups of this member; each is tried again."),
+    _counter("kvorum_backup_written_bytes_total", "Bytes that this member wrote to the archive."),
+    _gauge("kvorum_backup_revision", "The newest revision that this member wrote to the archive."),
     _gauge(
         "kvorum_backup_snapshot_timestamp_seconds",
-        "When this member took its newest snapshot; 0: it took none.",
+        "Time of this member's newest backup snapshot, in Unix seconds; 0: none.",
     ),
 )
 

@@ -22,26 +22,35 @@ def _run(module: str, function: str) -> str:
 
 
 GLOBAL_FLAGS = (
-    Flag("auth-jwt-token", "string", "Token to show in place of logging in"),
-    Flag("cacert", "string", "Authorities to trust in servers' certificates, a file"),
-    Flag("cert", "string", "Certificate to show to servers, a file"),
-    Flag("command-timeout", "duration", "How long a short command may take", 5 * SECOND),
-    Flag("debug", "bool", "Show what all global flags are, secrets left out"),
-    Flag("dial-timeout", "duration", "How long connecting and logging in may take", 2 * SECOND),
+    Flag("auth-jwt-token", "string", "Token to send in place of logging in"),
+    Flag("cacert", "string", "CA certificates for servers' certificates, a file"),
+    Flag("cert", "string", "Client certificate to present to servers, a file"),
+    Flag("command-timeout", "duration", "Timeout of a short command", 5 * SECOND),
+    Flag("debug", "bool", "Show the values of all global flags, without secrets"),
+    Flag("dial-timeout", "duration", "Timeout for connecting and logging in", 2 * SECOND),
     Flag("discovery-srv", "string", "Domain whose SRV records name the endpoints", short="d"),
-    Flag("discovery-srv-name", "string", "What follows the service's name in SRV records"),
-    Flag("endpoints", "strings", "Where the members are", ["127.0.0.1:2379"]),
+    Flag("discovery-srv-name", "string", "Suffix of the service name in SRV records"),
+    Flag("endpoints", "strings", "Addresses of the members", ["127.0.0.1:2379"]),
     Flag("hex", "bool", "Show bytes and ids in hexadecimal"),
     Flag("insecure-discovery", "bool", "Accept SRV records of endpoints without TLS", True),
-    Flag("insecure-skip-tls-verify", "bool", "Accept any certificate of a server: for tests only"),
-    Flag("insecure-transport", "bool", "Do without TLS unless something asks for it", True),
-    Flag("keepalive-time", "duration", "Accepted; silent servers are asked after 6 s", 2 * SECOND),
-    Flag("keepalive-timeout", "duration", "Accepted; they have 5 s to answer", 6 * SECOND),
-    Flag("key", "string", "Key of the certificate, a file"),
-    Flag("max-recv-bytes", "int", "Longest answer that is taken; 0: 2 GiB"),
-    Flag("max-request-bytes", "int", "Longest request that is sent; 0: 2 MiB"),
-    Flag("password", "string", "Password of --user, whose name is then taken as it is"),
-    Flag("user", "string", "name or name:password; a missing password is asked for"),
+    Flag("insecure-skip-tls-verify", "bool", "Accept any certificate of a server; for tests only"),
+    Flag(
+        "insecure-transport", "bool", "Connect without TLS unless another setting requires it", True
+    ),
+    Flag(
+        "keepalive-time",
+        "duration",
+        "No effect; kvorumctl pings a silent server after 6 s",
+        2 * SECOND,
+    ),
+    Flag(
+        "keepalive-timeout", "duration", "No effect; a server has 5 s to answer a ping", 6 * SECOND
+    ),
+    Flag("key", "string", "Private key of the client certificate, a file"),
+    Flag("max-recv-bytes", "int", "Maximum size of a response, in bytes; 0: 2 GiB"),
+    Flag("max-request-bytes", "int", "Maximum size of a request, in bytes; 0: 2 MiB"),
+    Flag("password", "string", "Password of --user, which then contains only the name"),
+    Flag("user", "string", "name or name:password; kvorumctl prompts for a missing password"),
     Flag(
         "write-out",
         "string",
@@ -54,45 +63,45 @@ GLOBAL_FLAGS = (
 
 GET_FLAGS = (
     CONSISTENCY,
-    Flag("count-only", "bool", "Only how many there are"),
-    Flag("from-key", "bool", "All keys from this one on"),
-    Flag("keys-only", "bool", "Only the keys"),
-    Flag("limit", "int", "At most so many"),
-    Flag("max-create-rev", "int", "Created at this revision at the latest"),
-    Flag("max-mod-rev", "int", "Changed last at this revision at the latest"),
-    Flag("min-create-rev", "int", "Created at this revision at the earliest"),
-    Flag("min-mod-rev", "int", "Changed last at this revision at the earliest"),
-    Flag("order", "string", "ASCEND or DESCEND", words=("ASCEND", "DESCEND")),
-    Flag("prefix", "bool", "All keys that begin so"),
-    Flag("pretty", "bool", "Lay values out that are JSON, in the format simple"),
-    Flag("print-value-only", "bool", "Only the values, in the format simple"),
-    Flag("rev", "int", "As it was at this revision"),
+    Flag("count-only", "bool", "Show only the number of keys"),
+    Flag("from-key", "bool", "All keys from the given key on"),
+    Flag("keys-only", "bool", "Show only the keys"),
+    Flag("limit", "int", "Maximum number of keys"),
+    Flag("max-create-rev", "int", "Only keys created at or before this revision"),
+    Flag("max-mod-rev", "int", "Only keys last changed at or before this revision"),
+    Flag("min-create-rev", "int", "Only keys created at or after this revision"),
+    Flag("min-mod-rev", "int", "Only keys last changed at or after this revision"),
+    Flag("order", "string", "Sort order: ASCEND or DESCEND", words=("ASCEND", "DESCEND")),
+    Flag("prefix", "bool", "All keys with the given prefix"),
+    Flag("pretty", "bool", "Indent JSON values, in the format simple"),
+    Flag("print-value-only", "bool", "Show only the values, in the format simple"),
+    Flag("rev", "int", "Read the keys as of this revision"),
     Flag(
         "sort-by",
         "string",
-        "CREATE, KEY, MODIFY, VALUE or VERSION",
+        "Sort key: CREATE, KEY, MODIFY, VALUE or VERSION",
         words=("CREATE", "KEY", "MODIFY", "VALUE", "VERSION"),
     ),
-    Flag("stream", "bool", "Let the server answer piece by piece"),
+    Flag("stream", "bool", "Receive the answer from the server in pieces"),
 )
 PUT_FLAGS = (
-    Flag("ignore-lease", "bool", "Keep the lease that the key has"),
-    Flag("ignore-value", "bool", "Keep the value that the key has"),
+    Flag("ignore-lease", "bool", "Keep the current lease of the key"),
+    Flag("ignore-value", "bool", "Keep the current value of the key"),
     Flag("lease", "string", "Lease of the key, in hexadecimal", "0"),
-    Flag("prev-kv", "bool", "Show what the key was before"),
+    Flag("prev-kv", "bool", "Show the previous key and value"),
 )
 DELETE_FLAGS = (
-    Flag("from-key", "bool", "All keys from this one on"),
-    Flag("prefix", "bool", "All keys that begin so"),
-    Flag("prev-kv", "bool", "Show what was deleted"),
+    Flag("from-key", "bool", "All keys from the given key on"),
+    Flag("prefix", "bool", "All keys with the given prefix"),
+    Flag("prev-kv", "bool", "Show the deleted keys and values"),
     Flag("range", "bool", "Delete a range without a delay"),
 )
 WATCH_FLAGS = (
     Flag("interactive", "bool", "Read watches from the standard input", short="i"),
-    Flag("prefix", "bool", "All keys that begin so"),
-    Flag("prev-kv", "bool", "Show what keys were before"),
-    Flag("progress-notify", "bool", "Show how far the watch has come, now and then"),
-    Flag("rev", "int", "From this revision on"),
+    Flag("prefix", "bool", "All keys with the given prefix"),
+    Flag("prev-kv", "bool", "Show the previous keys and values"),
+    Flag("progress-notify", "bool", "Show periodic progress notifications"),
+    Flag("rev", "int", "First revision to watch"),
 )
 
 
@@ -100,15 +109,15 @@ def _check_flags(prefix: str) -> tuple[Flag, ...]:
     return (
         Flag("auto-compact", "bool", "Compact when done"),
         Flag("auto-defrag", "bool", "Defragment when done"),
-        Flag("load", "string", "s, m, l or xl", "s", words=LOADS),
-        Flag("prefix", "string", "What the keys begin with that are written", prefix),
+        Flag("load", "string", "Size of the load: s, m, l or xl", "s", words=LOADS),
+        Flag("prefix", "string", "Prefix of the keys to write", prefix),
     )
 
 
 def _range_flags(what: str) -> tuple[Flag, ...]:
     return (
-        Flag("from-key", "bool", f"{what} all keys from this one on"),
-        Flag("prefix", "bool", f"{what} all keys that begin so"),
+        Flag("from-key", "bool", f"{what} all keys from the given key on"),
+        Flag("prefix", "bool", f"{what} all keys with the given prefix"),
     )
 
 
@@ -127,7 +136,7 @@ ROOT = Command(
         ),
         Command(
             "put",
-            "Sets a key",
+            "Sets the value of a key",
             _run("keys", "put"),
             "[options] <key> <value> (or the value from the standard input)",
             PUT_FLAGS,
@@ -135,7 +144,7 @@ ROOT = Command(
         ),
         Command(
             "del",
-            "Deletes a key, or all in [key, range_end)",
+            "Deletes a key, or all keys in [key, range_end)",
             _run("keys", "delete"),
             "[options] <key> [range_end]",
             DELETE_FLAGS,
@@ -143,14 +152,14 @@ ROOT = Command(
         ),
         Command(
             "txn",
-            "Runs a transaction that is read from the standard input",
+            "Runs a transaction read from the standard input",
             _run("txn", "txn"),
             "[options]",
-            (Flag("interactive", "bool", "Ask for each part", short="i"),),
+            (Flag("interactive", "bool", "Prompt for each part", short="i"),),
             group=KEYS,
             description=(
-                "Runs a transaction that is read from the standard input: conditions, steps if all "
-                "of them\nhold, steps if not; an empty line ends each of the three parts."
+                "Runs a transaction read from the standard input: conditions, the steps if all of "
+                "them hold,\nand the steps otherwise; an empty line ends each of the three parts."
             ),
             examples=(
                 '  ver("key") = "0"\n\n  put key "a new value"\n\n  get key\n\n'
@@ -159,10 +168,10 @@ ROOT = Command(
         ),
         Command(
             "compaction",
-            "Forgets what keys were before a revision",
+            "Removes the history of keys before a revision",
             _run("keys", "compact"),
             "[options] <revision>",
-            (Flag("physical", "bool", "Wait until everything old is removed"),),
+            (Flag("physical", "bool", "Wait until all old versions are removed"),),
             group=KEYS,
         ),
         Command(
@@ -183,10 +192,10 @@ ROOT = Command(
                 Command("revoke", "Ends a lease", _run("leases", "revoke"), "<leaseID>"),
                 Command(
                     "timetolive",
-                    "Tells how long a lease lives",
+                    "Shows the granted and remaining time of a lease",
                     _run("leases", "time_to_live"),
                     "<leaseID> [options]",
-                    (Flag("keys", "bool", "Show its keys"),),
+                    (Flag("keys", "bool", "Show the keys attached to the lease"),),
                 ),
                 Command("list", "Lists all leases", _run("leases", "list_all")),
                 Command(
@@ -194,7 +203,7 @@ ROOT = Command(
                     "Keeps a lease alive",
                     _run("leases", "keep_alive"),
                     "[options] <leaseID>",
-                    (Flag("once", "bool", "Renew it once and end"),),
+                    (Flag("once", "bool", "Renew the lease once and exit"),),
                 ),
             ),
         ),
@@ -217,8 +226,8 @@ ROOT = Command(
                     _run("members", "add"),
                     "<memberName> [options]",
                     (
-                        Flag("learner", "bool", "Add it as a learner"),
-                        Flag("peer-urls", "string", "Its peer URLs, commas between them"),
+                        Flag("learner", "bool", "Add the member as a learner"),
+                        Flag("peer-urls", "string", "Peer URLs of the member, separated by commas"),
                     ),
                 ),
                 Command("remove", "Removes a member", _run("members", "remove"), "<memberID>"),
@@ -227,12 +236,23 @@ ROOT = Command(
                     "Changes the peer URLs of a member",
                     _run("members", "update"),
                     "<memberID> [options]",
-                    (Flag("peer-urls", "string", "Its new peer URLs, commas between them"),),
+                    (
+                        Flag(
+                            "peer-urls",
+                            "string",
+                            "New peer URLs of the member, separated by commas",
+                        ),
+                    ),
                 ),
                 Command(
                     "list", "Lists all members", _run("members", "list_all"), "", (CONSISTENCY,)
                 ),
-                Command("promote", "Lets a learner vote", _run("members", "promote"), "<memberID>"),
+                Command(
+                    "promote",
+                    "Promotes a learner to a voter",
+                    _run("members", "promote"),
+                    "<memberID>",
+                ),
             ),
         ),
         Command(
@@ -242,14 +262,16 @@ ROOT = Command(
             description="The endpoints of the cluster",
             passed_on=(CLUSTER_FLAG,),
             children=(
-                Command("health", "Tells whether endpoints serve", _run("endpoints", "health")),
-                Command("status", "Tells how endpoints are", _run("endpoints", "status")),
+                Command(
+                    "health", "Checks whether endpoints are healthy", _run("endpoints", "health")
+                ),
+                Command("status", "Shows the status of endpoints", _run("endpoints", "status")),
                 Command(
                     "hashkv",
                     "Hashes the keys of each endpoint",
                     _run("endpoints", "hash_kv"),
                     "",
-                    (Flag("rev", "int", "Up to this revision; 0: up to the newest"),),
+                    (Flag("rev", "int", "Newest revision to hash; 0: the current one"),),
                 ),
             ),
         ),
@@ -259,13 +281,13 @@ ROOT = Command(
             group=CLUSTER,
             description="Alarms",
             children=(
-                Command("disarm", "Ends all alarms", _run("alarms", "disarm")),
+                Command("disarm", "Disarms all alarms", _run("alarms", "disarm")),
                 Command("list", "Lists all alarms", _run("alarms", "list_all")),
             ),
         ),
         Command(
             "defrag",
-            "Gives free space of the endpoints' databases back",
+            "Releases the free space in the endpoints' databases",
             _run("maintenance", "defragment"),
             "",
             (CLUSTER_FLAG,),
@@ -293,37 +315,37 @@ ROOT = Command(
             children=(
                 Command(
                     "validate",
-                    "Tells whether the cluster can be downgraded",
+                    "Checks whether the cluster can be downgraded",
                     _run("maintenance", "downgrade_validate"),
                     "<TARGET_VERSION>",
                 ),
                 Command(
                     "enable",
-                    "Lets the cluster be downgraded",
+                    "Starts a downgrade of the cluster",
                     _run("maintenance", "downgrade_enable"),
                     "<TARGET_VERSION>",
                 ),
                 Command(
                     "cancel",
-                    "Lets the cluster stay with its version",
+                    "Cancels a downgrade of the cluster",
                     _run("maintenance", "downgrade_cancel"),
                 ),
             ),
         ),
         Command(
             "lock",
-            "Takes a lock, and holds it while a command runs",
+            "Acquires a lock and holds it while a command runs",
             _run("turns", "lock"),
             "<lockname> [command arg1 arg2 ...]",
-            (Flag("ttl", "int", "After so many seconds without us it is lost", 10),),
+            (Flag("ttl", "int", "Seconds after which the lock of a stopped client expires", 10),),
             group=CONCURRENCY,
         ),
         Command(
             "elect",
-            "Takes part in an election, or looks on",
+            "Takes part in an election, or observes it",
             _run("turns", "elect"),
             "<election-name> [proposal]",
-            (Flag("listen", "bool", "Only look on", short="l"),),
+            (Flag("listen", "bool", "Only observe the election", short="l"),),
             group=CONCURRENCY,
         ),
         Command(
@@ -332,9 +354,11 @@ ROOT = Command(
             group=AUTHENTICATION,
             description="Authentication",
             children=(
-                Command("enable", "Turns authentication on", _run("auth", "enable")),
-                Command("disable", "Turns authentication off", _run("auth", "disable")),
-                Command("status", "Tells whether it is on", _run("auth", "status")),
+                Command("enable", "Enables authentication", _run("auth", "enable")),
+                Command("disable", "Disables authentication", _run("auth", "disable")),
+                Command(
+                    "status", "Shows whether authentication is enabled", _run("auth", "status")
+                ),
             ),
         ),
         Command(
@@ -349,9 +373,13 @@ ROOT = Command(
                     _run("users", "add"),
                     "<user name or user:password> [options]",
                     (
-                        Flag("interactive", "bool", "Ask for the password on a terminal", True),
-                        Flag("new-user-password", "string", "The password"),
-                        Flag("no-password", "bool", "Known by certificates alone"),
+                        Flag("interactive", "bool", "Prompt for the password on a terminal", True),
+                        Flag("new-user-password", "string", "Password of the new user"),
+                        Flag(
+                            "no-password",
+                            "bool",
+                            "Create the user without a password, for login by certificate only",
+                        ),
                     ),
                 ),
                 Command("delete", "Deletes a user", _run("users", "delete"), "<user name>"),
@@ -360,7 +388,7 @@ ROOT = Command(
                     "Shows a user",
                     _run("users", "get"),
                     "<user name> [options]",
-                    (Flag("detail", "bool", "Show the permissions of its roles"),),
+                    (Flag("detail", "bool", "Show the permissions of the user's roles"),),
                 ),
                 Command("list", "Lists all users", _run("users", "list_all")),
                 Command(
@@ -368,7 +396,7 @@ ROOT = Command(
                     "Changes the password of a user",
                     _run("users", "change_password"),
                     "<user name> [options]",
-                    (Flag("interactive", "bool", "Ask for the password on a terminal", True),),
+                    (Flag("interactive", "bool", "Prompt for the password on a terminal", True),),
                 ),
                 Command(
                     "grant-role",
@@ -378,7 +406,7 @@ ROOT = Command(
                 ),
                 Command(
                     "revoke-role",
-                    "Takes a role from a user",
+                    "Revokes a role from a user",
                     _run("users", "revoke_role"),
                     "<user name> <role name>",
                 ),
@@ -399,14 +427,14 @@ ROOT = Command(
                     "Grants a permission to a role",
                     _run("roles", "grant_permission"),
                     "[options] <role name> <permission type> <key> [endkey]",
-                    _range_flags("Grant it for"),
+                    _range_flags("Grant the permission for"),
                 ),
                 Command(
                     "revoke-permission",
-                    "Takes a permission from a role",
+                    "Revokes a permission from a role",
                     _run("roles", "revoke_permission"),
                     "<role name> <key> [endkey]",
-                    _range_flags("Revoke it for"),
+                    _range_flags("Revoke the permission for"),
                 ),
             ),
         ),
@@ -417,17 +445,26 @@ ROOT = Command(
             _run("mirror", "make_mirror"),
             "[options] <destination>",
             (
-                Flag("dest-cacert", "string", "Authorities to trust there, a file"),
-                Flag("dest-cert", "string", "Certificate to show there, a file"),
-                Flag("dest-insecure-transport", "bool", "Do without TLS there", True),
-                Flag("dest-key", "string", "Key of that certificate, a file"),
+                Flag("dest-cacert", "string", "CA certificates for the destination, a file"),
+                Flag("dest-cert", "string", "Client certificate for the destination, a file"),
+                Flag(
+                    "dest-insecure-transport",
+                    "bool",
+                    "Connect to the destination without TLS unless another setting requires it",
+                    True,
+                ),
+                Flag(
+                    "dest-key",
+                    "string",
+                    "Private key of the certificate for the destination, a file",
+                ),
                 Flag("dest-password", "string", "Password of --dest-user"),
-                Flag("dest-prefix", "string", "What the prefix becomes there"),
-                Flag("dest-user", "string", "name or name:password there"),
-                Flag("max-txn-ops", "uint", "At most so many changes in a transaction", 128),
-                Flag("no-dest-prefix", "bool", "Leave the prefix out there"),
-                Flag("prefix", "string", "Copy the keys that begin so"),
-                Flag("rev", "int", "Only what changes from this revision on"),
+                Flag("dest-prefix", "string", "Prefix that replaces --prefix in the destination"),
+                Flag("dest-user", "string", "User in the destination: name or name:password"),
+                Flag("max-txn-ops", "uint", "Maximum number of changes in a transaction", 128),
+                Flag("no-dest-prefix", "bool", "Remove the prefix from keys in the destination"),
+                Flag("prefix", "string", "Prefix of the keys to copy"),
+                Flag("rev", "int", "Copy only changes from this revision on"),
             ),
             group=UTILITY,
         ),
@@ -446,7 +483,7 @@ ROOT = Command(
                 ),
                 Command(
                     "datascale",
-                    "Measures the memory that a load takes at an endpoint",
+                    "Measures the memory that an endpoint needs for a load",
                     _run("check", "datascale"),
                     "[options]",
                     _check_flags("/etcdctl-check-datascale/"),

@@ -15,7 +15,7 @@ def _run(module: str) -> str:
 
 
 GLOBAL_FLAGS = (
-    Flag("timeout", "duration", "How long to wait for a locked database; 0: forever", 10 * SECOND),
+    Flag("timeout", "duration", "Maximum wait for a locked database; 0: forever", 10 * SECOND),
     Flag(
         "write-out",
         "string",
@@ -25,68 +25,88 @@ GLOBAL_FLAGS = (
         words=("fields", "json", "protobuf", "simple", "table"),
     ),
 )
-DATA_DIRECTORY = Flag("data-dir", "string", "Of the stopped member, a directory")
-LOG_DIRECTORY = Flag("wal-dir", "string", "Of its log if elsewhere, a directory")
-REVISION = Flag("rev", "int", "At this revision; 0: the newest")
+DATA_DIRECTORY = Flag("data-dir", "string", "Data of the stopped member, a directory")
+LOG_DIRECTORY = Flag("wal-dir", "string", "Write-ahead log of the member if elsewhere, a directory")
+REVISION = Flag("rev", "int", "Newest revision to hash; 0: the newest in the file")
 
 RESTORE_FLAGS = (
-    Flag("bump-revision", "uint", "Raise the newest revision by so much"),
-    Flag("data-dir", "string", "What is made, by default <name>.etcd, a directory"),
-    Flag("initial-advertise-peer-urls", "string", "Of this member", "http://localhost:2380"),
-    Flag("initial-cluster", "string", "All new members", "default=http://localhost:2380"),
-    Flag("initial-cluster-token", "string", "Makes the cluster's id its own", "etcd-cluster"),
+    Flag("bump-revision", "uint", "Number by which to raise the newest revision"),
+    Flag("data-dir", "string", "Data of the new member, by default <name>.etcd, a directory"),
+    Flag(
+        "initial-advertise-peer-urls", "string", "Peer URLs of this member", "http://localhost:2380"
+    ),
+    Flag(
+        "initial-cluster",
+        "string",
+        "Members of the new cluster: name=url,name=url",
+        "default=http://localhost:2380",
+    ),
+    Flag(
+        "initial-cluster-token",
+        "string",
+        "Token that makes the id of the new cluster unique",
+        "etcd-cluster",
+    ),
     # The database reserves its own address space; the flag is accepted so that scripts still work.
-    Flag("initial-memory-map-size", "uint", "Accepted; it has no effect"),
-    Flag("mark-compacted", "bool", "Compact up to the raised revision; goes with --bump-revision"),
-    Flag("name", "string", "Of this member", "default"),
-    Flag("skip-hash-check", "bool", "Do without the snapshot's own checksum"),
-    Flag("wal-dir", "string", "Where the log goes if elsewhere, a directory"),
+    Flag("initial-memory-map-size", "uint", "No effect; accepted for compatibility with etcdutl"),
+    Flag("mark-compacted", "bool", "Compact up to the raised revision; requires --bump-revision"),
+    Flag("name", "string", "Name of this member", "default"),
+    Flag("skip-hash-check", "bool", "Do not verify the checksum at the end of the snapshot"),
+    Flag("wal-dir", "string", "Write-ahead log of the new member if elsewhere, a directory"),
 )
 POINT_FLAGS = (
     Flag(
         "bump-revision",
         "uint",
-        "Raise the newest revision by so much; 0: leave revisions as they are",
+        "Number by which to raise the newest revision; 0: keep the revisions",
         1_000_000_000,
     ),
     *(each for each in RESTORE_FLAGS if each.name not in ("bump-revision", "mark-compacted")),
-    Flag("from", "string", "The archive: a directory, or s3://bucket/prefix"),
+    Flag("from", "string", "Archive of backups: a directory, or s3://bucket/prefix"),
     Flag(
         "mark-compacted",
         "bool",
-        "Compact up to the raised revision; goes with --bump-revision",
+        "Compact up to the raised revision; requires --bump-revision",
         True,
     ),
-    Flag("to-revision", "int", "As the store was at this revision; by default the newest"),
-    Flag("to-time", "string", "As the store was at this time, such as 2026-11-17T20:15:00Z"),
+    Flag("to-revision", "int", "Restore the store as of this revision; by default the newest"),
+    Flag("to-time", "string", "Restore the store as of this time, such as 2026-11-17T20:15:00Z"),
 )
 SAVE_FLAGS = (
-    Flag("cacert", "string", "Authorities to trust in servers' certificates, a file"),
-    Flag("cert", "string", "Certificate to show to servers, a file"),
-    Flag("endpoints", "strings", "Exactly one", ["127.0.0.1:2379"]),
-    Flag("insecure-skip-tls-verify", "bool", "Accept any certificate of a server: for tests only"),
-    Flag("key", "string", "Key of the certificate, a file"),
+    Flag("cacert", "string", "CA certificates for servers' certificates, a file"),
+    Flag("cert", "string", "Client certificate to present to servers, a file"),
+    Flag("endpoints", "strings", "Address of exactly one member", ["127.0.0.1:2379"]),
+    Flag("insecure-skip-tls-verify", "bool", "Accept any certificate of a server; for tests only"),
+    Flag("key", "string", "Private key of the client certificate, a file"),
     Flag("password", "string", "Password of --user"),
-    Flag("user", "string", "name or name:password"),
+    Flag("user", "string", "User: name or name:password"),
 )
 MIGRATE_FLAGS = (
     DATA_DIRECTORY,
-    Flag("force", "bool", "Set the version whatever is in the way: not recommended"),
-    Flag("output-dir", "string", "Make a directory of the other server's kind, a directory"),
-    Flag("output-wal-dir", "string", "Where its log goes if elsewhere, a directory"),
-    Flag("target-version", "string", "X.Y, such as 3.6; 3.5 at least"),
-    Flag("to-etcd", "bool", "With --output-dir: from Kvorum's to etcd's, not the other way"),
-    Flag("wal-dir", "string", "With --output-dir: the member's log if elsewhere, a directory"),
+    Flag("force", "bool", "Set the version even if a check fails; not recommended"),
+    Flag("output-dir", "string", "Output in the other server's format, a directory"),
+    Flag("output-wal-dir", "string", "Write-ahead log of the output if elsewhere, a directory"),
+    Flag("target-version", "string", "Target version X.Y, such as 3.6; at least 3.5"),
+    Flag(
+        "to-etcd",
+        "bool",
+        "With --output-dir: convert from Kvorum to etcd instead of from etcd to Kvorum",
+    ),
+    Flag(
+        "wal-dir",
+        "string",
+        "With --output-dir: write-ahead log of the member if elsewhere, a directory",
+    ),
 )
 
 ROOT = Command(
     "kvorumutl",
-    "Works on files of members that do not run",
+    "Works on the files of stopped members",
     passed_on=GLOBAL_FLAGS,
     children=(
         Command(
             "defrag",
-            "Writes the database of a stopped member anew",
+            "Rewrites the database of a stopped member without free pages",
             _run("defragment"),
             flags=(DATA_DIRECTORY,),
         ),
@@ -96,15 +116,20 @@ ROOT = Command(
             children=(
                 Command(
                     "restore",
-                    "Makes a data directory from a snapshot",
+                    "Creates a data directory from a snapshot",
                     _run("restore"),
                     "<filename> --data-dir {output dir} [options]",
                     RESTORE_FLAGS,
                 ),
-                Command("status", "Tells what is in a snapshot file", _run("status"), "<filename>"),
+                Command(
+                    "status",
+                    "Shows the hash, revision, keys and size of a snapshot file",
+                    _run("status"),
+                    "<filename>",
+                ),
                 Command(
                     "save",
-                    "Fetches a snapshot of a running member",
+                    "Saves a snapshot of a running member to a file",
                     _run("save"),
                     "<filename>",
                     SAVE_FLAGS,
@@ -122,7 +147,7 @@ ROOT = Command(
         ),
         Command(
             "restore",
-            "Makes a data directory from an archive of backups, as of some revision or time",
+            "Creates a data directory from an archive of backups, as of a revision or time",
             _run("points"),
             "--from {archive} --data-dir {output dir} [options]",
             POINT_FLAGS,
@@ -144,11 +169,11 @@ ROOT = Command(
         DUMP,
         Command(
             "verify",
-            "Checks that the files of a stopped member are whole and fit each other",
+            "Checks that the files of a stopped member are undamaged and consistent",
             _run("verify"),
             flags=(
                 DATA_DIRECTORY,
-                Flag("exact-index", "bool", "All that is committed must be in the database"),
+                Flag("exact-index", "bool", "Require every committed entry to be in the database"),
                 LOG_DIRECTORY,
             ),
             is_exact=True,
@@ -159,7 +184,7 @@ ROOT = Command(
             children=(
                 Command(
                     "v2store",
-                    "Looks for content of etcd's version 2",
+                    "Checks for content of etcd's v2 store",
                     _run("v2_store"),
                     flags=(DATA_DIRECTORY, LOG_DIRECTORY),
                 ),

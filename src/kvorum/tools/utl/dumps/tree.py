@@ -24,36 +24,40 @@ def _run(name: str) -> str:
 
 
 ITERATE_FLAGS = (
-    Flag("decode", "bool", "Show what entries mean, not how they are stored"),
-    Flag("limit", "uint", "At most so many; 0: all"),
+    Flag("decode", "bool", "Decode entries instead of showing the stored bytes"),
+    Flag("limit", "uint", "Maximum number of entries; 0: all"),
 )
 WAL_FLAGS = (
-    Flag("end-index", "uint", "Only entries below this one", _INDEX_MAX),
+    Flag("end-index", "uint", "Show only entries before this index", _INDEX_MAX),
     Flag(
         "entry-type",
         "string",
-        f"Only entries of these types, with commas: {', '.join(ENTRY_TYPES)}",
+        f"Show only entries of these types, separated by commas: {', '.join(ENTRY_TYPES)}",
         "Normal,ConfigChange",
         words=ENTRY_TYPES,
     ),
-    Flag("raw", "bool", "Every record as it lies in the files"),
-    Flag("start-index", "uint", "From this entry on, whatever snapshots there are"),
-    Flag("start-snap", "string", "Behind the snapshot of this file's name, not the newest"),
-    Flag("stream-decoder", "string", "A command that answers lines of hex with STATUS|TEXT"),
-    Flag("wal-dir", "string", "The log if elsewhere, a directory"),
+    Flag("raw", "bool", "Show every record as stored in the files"),
+    Flag("start-index", "uint", "First entry to show, regardless of snapshots"),
+    Flag(
+        "start-snap", "string", "Start after the snapshot with this file name instead of the newest"
+    ),
+    Flag(
+        "stream-decoder", "string", "Command that answers each line of hex digits with STATUS|TEXT"
+    ),
+    Flag("wal-dir", "string", "Write-ahead log if elsewhere, a directory"),
 )
 METRICS_FLAGS = (
-    Flag("addr", "string", "URL of the page, such as http://127.0.0.1:2379/metrics"),
-    Flag("cacert", "string", "Authorities to trust in servers' certificates, a file"),
-    Flag("cert", "string", "Certificate to show to servers, a file"),
-    Flag("insecure-skip-tls-verify", "bool", "Accept any certificate of a server: for tests only"),
-    Flag("key", "string", "Key of the certificate, a file"),
+    Flag("addr", "string", "URL of the metrics, such as http://127.0.0.1:2379/metrics"),
+    Flag("cacert", "string", "CA certificates for servers' certificates, a file"),
+    Flag("cert", "string", "Client certificate to present to servers, a file"),
+    Flag("insecure-skip-tls-verify", "bool", "Accept any certificate of a server; for tests only"),
+    Flag("key", "string", "Private key of the client certificate, a file"),
 )
 _DATABASE = "<data dir or db file>"
 
 DUMP = Command(
     "dump",
-    "Shows what is in databases, logs and snapshots, and which metrics there are",
+    "Shows the content of databases, logs and snapshots, and the metrics of a member",
     # An abbreviation of an etcdutl command keeps its meaning.
     is_exact=True,
     children=(
@@ -64,25 +68,28 @@ DUMP = Command(
                 Command("list-bucket", "Lists the buckets", _run("list_bucket"), _DATABASE),
                 Command(
                     "iterate-bucket",
-                    "Shows the entries of a bucket, the greatest key first",
+                    "Shows the entries of a bucket in descending order of keys",
                     _run("iterate_bucket"),
                     f"{_DATABASE} <bucket>",
                     ITERATE_FLAGS,
                 ),
                 Command(
                     "scan-keys",
-                    "Shows rows from a revision on, page by page, whatever is damaged",
+                    "Shows rows from a revision on, page by page, even in a damaged database",
                     _run("scan_keys"),
                     f"{_DATABASE} <start revision>",
                 ),
                 Command(
-                    "hash", "Shows what the Hash call answers", _run("hash_database"), _DATABASE
+                    "hash",
+                    "Shows the hash that the Hash call returns",
+                    _run("hash_database"),
+                    _DATABASE,
                 ),
             ),
         ),
         Command(
             "wal",
-            "The log of a member",
+            "The write-ahead log of a member",
             _run("wal"),
             "<data dir>",
             WAL_FLAGS,
