@@ -35,9 +35,7 @@ impl Backlog {
 
     /// Ends a pass; `written` lists the DATA frames that left in it, and is cleared.
     pub fn settle(&mut self, written: &mut Vec<(u32, usize)>) {
-        let bytes: usize = written.iter().map(|(_, length)| length).sum();
-        let is_even = written.len() == self.recent.len() && bytes == self.recent_bytes;
-        if !(self.inside.is_empty() && is_even) {
+        if !self.inside.is_empty() || *written != self.recent {
             for (stream, length) in &self.recent {
                 *self.inside.entry(*stream).or_default() += length;
             }
@@ -86,6 +84,11 @@ mod tests {
         backlog.add(3, 20);
         backlog.settle(&mut vec![(3, 20), (1, 10)]);
         assert!(backlog.has_room() && backlog.bytes() == 0);
+        // Another stream's frame of the same length is not this answer's.
+        backlog.add(1, 10);
+        backlog.settle(&mut vec![(99, 10)]);
+        assert!(!backlog.has_room() && backlog.bytes() == 10);
+        backlog.settle(&mut vec![(1, 10)]);
         for stream in [5, 7, 9] {
             backlog.add(stream, 10);
         }

@@ -320,6 +320,32 @@ def test_with_ordering_nothing_is_older_than_what_was_read(is_ordering: bool) ->
     assert (2 in proxied.edge.replies) is not is_ordering
 
 
+def test_a_second_read_for_a_client_ends_with_its_client() -> None:
+    proxied = _Proxied(is_ordering=True)
+    proxied.connect()
+    for call, serializable, revision in ((1, False, 9), (2, True, 8)):
+        request = pb.RangeRequest(key=b"b", serializable=serializable).SerializeToString()
+        answer = pb.RangeResponse(header=pb.ResponseHeader(revision=revision))
+        proxied.turn(requests=[(call, NUMBERS[rpcs.RANGE.path], request, None)])
+        proxied.turn((UpstreamEventKind.ANSWERED, call, answer.SerializeToString()))
+    again = proxied.upstream.calls[-1][0]
+    assert again >= OWN_FIRST
+    proxied.turn(happened=[(EdgeEventKind.ENDED, 2, None)])
+    assert proxied.upstream.cancelled == [again]
+
+
+def test_an_unreadable_answer_ends_a_resent_call_with_an_error() -> None:
+    proxied = _Proxied(namespace=b"ns/")
+    proxied.connect()
+    request = pb.RangeRequest(key=b"a").SerializeToString()
+    proxied.turn(requests=[(1, NUMBERS[rpcs.RANGE.path], request, None)])
+    proxied.end(1, Code.UNAVAILABLE, unseen=True)
+    again = proxied.upstream.calls[-1][0]
+    assert again >= OWN_FIRST
+    proxied.turn((UpstreamEventKind.ANSWERED, again, b"\xff"))
+    assert proxied.edge.replies[1] == errors.INTERNAL
+
+
 def test_the_members_are_the_proxies() -> None:
     path = rpcs.MEMBER_LIST.path
     plain = Standing()

@@ -15,9 +15,9 @@ from typing import Final
 from kvorum.member.errors import MemberStopped, StartRefused
 from kvorum.raft.logger import Logger
 
-KINDS: Final = ("http", "call", "peer", "dial")
-"""The requests that an error may end: a plain HTTP request, a gRPC call, a request from another
-member, or this member's own request to another member."""
+KINDS: Final = ("http", "call", "peer", "dial", "trace")
+"""What an error may end: a plain HTTP request, a gRPC call, a request from another member, this
+member's own request to another member, or the trace of a call."""
 TELL_SECONDS: Final = 10.0
 """The minimum time between log lines about errors from the same code line."""
 PLACES_MAX: Final = 256

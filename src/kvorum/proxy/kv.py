@@ -112,7 +112,7 @@ class ProxiedKeyValues:
             else:
                 self._routes.replies.append((call, status_of(answer)))
 
-        self._routes.unary(_RANGE, request, sent, answered)
+        self._routes.unary_again(call, _RANGE, request, sent, answered)
 
     def _show(self, call: int, answer: bytes) -> bytes:
         if self._is_ordering:

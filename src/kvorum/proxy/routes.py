@@ -182,6 +182,18 @@ class Routes:
         self._callbacks[call] = answered
         self.forward(call, path, message, metadata)
 
+    def unary_again(
+        self, call: int, path: str, message: bytes, metadata: Metadata, answered: Answered
+    ) -> None:
+        """Make another unary call for a client whose first one has its answer.
+
+        It has a number of its own, as every call needs, and ends with the client's call.
+        """
+        number = self.next_call()
+        self._resent[number] = _Resent(call, 0)
+        self._callbacks[call] = answered
+        self.forward(number, path, message, metadata)
+
     def unary(
         self,
         path: str,
@@ -298,6 +310,7 @@ class Routes:
             if kind != _ANSWERED:
                 rest.append(event)
                 continue
+            call = number
             try:
                 unary = young.pop(number, None)
                 if unary is None:
@@ -316,7 +329,8 @@ class Routes:
                     taps[unary[2]](detail)
                 replies.append((call, detail))
             except Exception as error:
-                self._failed(number, detail, error)
+                # A resent call has another number than the client's, which awaits the answer.
+                self._failed(call, detail, error)
         return rest
 
     def take_rest(self, events: Sequence[UpstreamEvent]) -> None:

@@ -188,7 +188,13 @@ def test_clients_see_the_deadline_whenever_it_passes(service: Service) -> None:
     with connect(service.address) as client:
         for milliseconds in range(1, 41):
             code = client.unary_call(ECHO, LONG, milliseconds / 1000).code()
-            assert code in (grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED)
+            # gRPC's core compares the time of a reset with a clock that it read a moment before: a
+            # thread that had to wait in between takes the reset for a cancellation.
+            assert code in (
+                grpc.StatusCode.OK,
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                grpc.StatusCode.CANCELLED,
+            )
 
 
 def test_a_thousand_deadlines_at_once(service: Service, wire: Wire) -> None:
