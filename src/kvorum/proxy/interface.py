@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from kvorum.api.errors import Code, Status
-from kvorum.network.edge.interface import Metadata
 from kvorum.network.edge.upstream import End
 from kvorum.server.http.http import HttpOutput as HttpOutput
 from kvorum.server.rpc.interface import RpcOutput as CallOutput
@@ -44,37 +43,6 @@ class StreamListener(Protocol):
 
     def writable(self) -> None:
         """Continue sending: the stream's pending bytes have become few."""
-
-
-class WatchService(Protocol):
-    """Serves the Watch streams of clients. `call` is the edge's number of a stream."""
-
-    def __contains__(self, call: object) -> bool:
-        """Return whether the service has a stream open under this number."""
-
-    def open(self, call: int, metadata: Metadata | None, now: float) -> None:
-        """Open a stream."""
-
-    def message(self, call: int, data: bytes, now: float) -> None:
-        """Process a client's request; an exception ends this stream with INTERNAL."""
-
-    def half_closed(self, call: int) -> None:
-        """Note that the client will send no more requests."""
-
-    def ended(self, call: int) -> None:
-        """Forget a stream whose client has left; not called after the service has finished it."""
-
-    def writable(self, call: int) -> None:
-        """Resume a stream whose client has read."""
-
-    def stop(self, status: Status) -> None:
-        """End every stream with a status because the proxy stops."""
-
-    def flush(self) -> None:
-        """Send the gathered messages; called before the proxy's calls are flushed."""
-
-    def pass_time(self, now: float) -> float:
-        """Run the timers that are due; return when the next one is."""
 
 
 class Logger(Protocol):
