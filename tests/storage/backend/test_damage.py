@@ -156,6 +156,20 @@ def test_a_damaged_name_of_the_index_is_not_defragmented_away(
         CopyChanges(str(source), str(target), 1 << 30, FlushedChanges()).run(files, environments)
 
 
+@pytest.mark.parametrize("bit", [2, 3], ids=["MDB_DUPSORT", "MDB_INTEGERKEY"])
+def test_flags_that_lmdb_cannot_serve_are_damage(database: Path, tmp_path: Path, bit: int) -> None:
+    """LMDB calls them incompatible with the call, but only damage sets them."""
+    shutil.copytree(database, tmp_path / "copy")
+    path = tmp_path / "copy" / "backend.1"
+    content = bytearray(path.read_bytes())
+    for page in (0, 4096):
+        # A page's header and the fixed fields of a meta page, the free list's record, a padding.
+        content[page + 16 + 24 + 48 + 4] ^= 1 << bit
+    path.write_bytes(content)
+    with pytest.raises(CorruptionError, match=r"docs/recovery\.md"):
+        read_all(open_at(tmp_path / "copy"))
+
+
 def test_a_file_of_something_else_is_refused(database: Path, tmp_path: Path) -> None:
     shutil.copytree(database, tmp_path / "image")
     (tmp_path / "image" / "backend.1").write_bytes(random.Random(0).randbytes(8192))

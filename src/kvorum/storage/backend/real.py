@@ -52,8 +52,9 @@ def _error(path: str, action: str, error: Exception) -> BackendError:
     elif isinstance(
         error,
         lmdb.CorruptedError
-        | lmdb.PageNotFoundError
+        | lmdb.IncompatibleError
         | lmdb.InvalidError
+        | lmdb.PageNotFoundError
         | lmdb.VersionMismatchError,
     ):
         return CorruptionError(path, action, str(error))
