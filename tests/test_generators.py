@@ -21,7 +21,7 @@ DRIVERS = {
     "member/apply.py:_continue": "to its end, or closed when a snapshot is installed",
     "member/installing.py:advance": "to its end; nothing gives an installation up",
     "member/longreads.py:run": "to its end, or closed: for a snapshot, a client that is gone",
-    "member/stepping.py:_step": "to its end, or closed by `Procedures.end`",
+    "member/procedure_driver.py:_step": "to its end, or closed by `Procedures.end`",
     "state/mvcc/slices.py:begun": "its first slice; whoever is given the rest is named here",
     "state/mvcc/slices.py:run_to_end": "to its end, in one go",
     "server/peer/cluster/joining.py:_next_step": "before there is a member; they hold nothing",

@@ -22,7 +22,7 @@ from kvorum.client import (
     value,
 )
 from kvorum.client.keys import ALL, KeyRange
-from kvorum.client.owning import REVOKE, OwnershipNames
+from kvorum.client.owned_keys import REVOKE, OwnershipNames
 from kvorum.client.transactions import delete, lease, mod_revision, version
 from tests.client.both import ask_until
 from tests.waiting import WAIT_SECONDS_MAX

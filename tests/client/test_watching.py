@@ -23,7 +23,7 @@ from kvorum.api.pb.etcdserverpb import (
     WatchResponse,
 )
 from kvorum.api.pb.mvccpb import Event, KeyValue
-from kvorum.client import rpcs, watching
+from kvorum.client import rpcs, watch_set
 from kvorum.client.core import Core, CoreSettings, Credentials
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import (
@@ -35,7 +35,7 @@ from kvorum.client.errors import (
     WatchLostError,
 )
 from kvorum.client.interface import End, Metadata
-from kvorum.client.watching import Watch, Watching, WatchState
+from kvorum.client.watch_set import Watch, WatchSet, WatchState
 
 KEYS = (b"a", b"b", b"c")
 Told = tuple[int, bytes]
@@ -234,9 +234,9 @@ class Watches(RuleBasedStateMachine):
         self.store = Store()
         self.store.core = self.core
         self.core.transport = self.store
-        self.watching = Watching(self.core)
+        self.watching = WatchSet(self.core)
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(watching, "KEPT_EVENTS_MAX", kept)
+        self.patch.setattr(watch_set, "KEPT_EVENTS_MAX", kept)
 
     # What users do.
 
@@ -441,7 +441,7 @@ class One:
         self.store.core = self.core
         self.core.transport = self.store
         self.store.revisions = [[b"a"] for _ in range(revisions)]
-        self.watching = Watching(self.core)
+        self.watching = WatchSet(self.core)
         self.wakes = 0
         options = WatchCreateRequest(key=b"a", start_revision=start)
         self.watch = self.watching.begin(options, self._ready)
@@ -579,7 +579,7 @@ def test_a_watch_that_is_not_resumed_waits_for_its_first_stream() -> None:
 def test_a_watch_that_is_not_resumed_and_keeps_its_share_ends_with_its_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watching, "KEPT_EVENTS_MAX", 2)
+    monkeypatch.setattr(watch_set, "KEPT_EVENTS_MAX", 2)
     one = One(revisions=3, start=4)
     single = one.watching.begin(
         WatchCreateRequest(key=b"a", start_revision=1), one._ready, resumes=False

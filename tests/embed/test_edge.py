@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvorum.api.errors import Code, Status
 from kvorum.client.interface import End
-from kvorum.embed.edge import LOCAL_FIRST, Door, JoinedEdge
+from kvorum.embed.edge import LOCAL_FIRST, EdgeWithLocalClients, LocalConnection
 from kvorum.network.edge import EdgeEventKind, Limits, open_edge
 from kvorum.server.rpc.table import METHODS
 
@@ -24,8 +24,10 @@ class Pair:
     def __init__(self) -> None:
         self.woken = self.rung = self.asked = 0
         self.lends = False
-        self.edge = JoinedEdge(open_edge(METHODS, (), LIMITS), LIMITS, self._wake, self._lend)
-        self.door = Door(self.edge, self._ring)
+        self.edge = EdgeWithLocalClients(
+            open_edge(METHODS, (), LIMITS), LIMITS, self._wake, self._lend
+        )
+        self.door = LocalConnection(self.edge, self._ring)
 
     def _wake(self) -> None:
         self.woken += 1

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from kvorum.client import Client, KvorumError, OutcomeUnknownError
 from kvorum.embed import Config, Server
 from kvorum.embed.interrupts import uninterrupted
-from kvorum.embed.lending import LentLoop
+from kvorum.embed.lending import SharedLoop
 from tests.waiting import WAIT_SECONDS_MAX, until
 
 
@@ -27,7 +27,7 @@ class Running:
     """A loop in a thread of its own."""
 
     def __init__(self) -> None:
-        self.loop: LentLoop
+        self.loop: SharedLoop
         self.problems: list[dict[str, Any]] = []
         self._is_there = threading.Event()
         self.thread = threading.Thread(target=self._run)
@@ -35,7 +35,7 @@ class Running:
         assert self._is_there.wait(WAIT_SECONDS_MAX)
 
     def _run(self) -> None:
-        self.loop = LentLoop()
+        self.loop = SharedLoop()
         self.loop.set_exception_handler(lambda _, problem: self.problems.append(problem))
         self.loop.call_soon(self._is_there.set)
         self.loop.run_forever()

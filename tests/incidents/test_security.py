@@ -23,7 +23,7 @@ import pytest
 from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.member.questions import BODY_BYTES_MAX
+from kvorum.member.peer_requests import BODY_BYTES_MAX
 from kvorum.network.edge import Limits
 from tests.certificates import Authority, Pair
 from tests.kvorum import READY

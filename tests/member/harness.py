@@ -27,7 +27,7 @@ from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.jobs import ExecutorKind, Job
 from kvorum.member.member import Member
 from kvorum.member.outbox import Question, SnapshotTransfer
-from kvorum.member.questions import allowed_method, answer, meaning
+from kvorum.member.peer_requests import allowed_method, answer, meaning
 from kvorum.member.ranges import range_response
 from kvorum.member.recovery import open_member
 from kvorum.member.transactions import read_txn

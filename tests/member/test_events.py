@@ -8,9 +8,9 @@ import pytest
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.member.callers import MEMBER
-from kvorum.member.handover import hand_over
 from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import ExecutorKind, Job
+from kvorum.member.leadership_transfer import hand_over
 from kvorum.member.leases import applied_in_time
 from kvorum.member.member import Member
 from kvorum.member.waits import FlushedTo, Signal, Signalled, Steps

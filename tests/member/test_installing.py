@@ -9,7 +9,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
 from kvorum.api.pb.v3electionpb import LeaderRequest
 from kvorum.api.requests import range_of
-from kvorum.member import installing, lines, requests, transactions
+from kvorum.member import installing, log_lines, requests, transactions
 from kvorum.member.callers import MEMBER
 from kvorum.member.hashing import hash_kv
 from kvorum.member.images import BuildImage, InstallImage, note_image
@@ -25,7 +25,7 @@ from kvorum.server.rpc.snapshot import _snapshot
 from kvorum.state.lease import sorting
 from kvorum.state.mvcc import ranges, transaction
 from kvorum.state.mvcc.ranges import RangeOptions
-from kvorum.state.mvcc.restore import Noted
+from kvorum.state.mvcc.restore import RowIndex
 from kvorum.state.mvcc.slices import Slices
 from kvorum.storage.backend.cache import RowCache
 from kvorum.storage.backend.flush import CommitFlush
@@ -236,7 +236,7 @@ class Noting:
         self.is_under_way = self.has_ended = False
         monkeypatch.setattr(installing, "note_image", self._note)
 
-    def _note(self, *arguments: Any) -> Slices[Noted | None]:
+    def _note(self, *arguments: Any) -> Slices[RowIndex | None]:
         self.is_under_way = True
         noted = yield from note_image(*arguments)
         self.is_under_way = False
@@ -374,7 +374,7 @@ def test_a_copy_is_installed_after_the_file_of_a_defragmentation_was_written(
 def test_a_defragmentation_ends(fails: bool) -> None:
     cluster, _, late = lagging()
     member = late.running
-    backend, before = member.backend, lines.defragmenting(member)
+    backend, before = member.backend, log_lines.defragmenting(member)
     steps = _defragmented(member, backend, backend.defragment(), before)
     assert isinstance(next(steps), RunJob)
     install(cluster, late)

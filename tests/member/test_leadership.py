@@ -9,8 +9,8 @@ from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, LeaseRevokeRequest, RangeResponse
 from kvorum.member import requests
 from kvorum.member.callers import MEMBER
-from kvorum.member.handover import hand_over
 from kvorum.member.jobs import ExecutorKind
+from kvorum.member.leadership_transfer import hand_over
 from kvorum.member.leases import UNCONFIRMED, is_confirmed, renew, time_to_live_here, try_renew
 from kvorum.member.waits import ProposeChange, Steps
 from kvorum.raft.changes import ChangeType, ConfChange

@@ -207,8 +207,8 @@ def test_a_disk_without_room_for_a_segment_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kvorum.process.directory import prepare_directory
-    from kvorum.process.refused import DirectoryRefusedError
     from kvorum.process.settings.checks import make_config
+    from kvorum.process.start_errors import DirectoryRefusedError
     from kvorum.server.telemetry.logs import Logger
     from kvorum.storage.files.real import RealFiles
 
@@ -236,8 +236,8 @@ def test_what_a_start_removes_counts_as_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_enough: bool
 ) -> None:
     from kvorum.process.directory import prepare_directory
-    from kvorum.process.refused import DirectoryRefusedError
     from kvorum.process.settings.checks import make_config
+    from kvorum.process.start_errors import DirectoryRefusedError
     from kvorum.server.telemetry.logs import Logger
     from kvorum.storage.files.real import RealFiles
 

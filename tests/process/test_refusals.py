@@ -16,7 +16,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from kvorum.network.edge import Edge, TlsSettings
-from kvorum.process.refused import system_text
+from kvorum.process.start_errors import system_text
 from tests.certificates import Authority
 from tests.cluster.members import TIMING
 from tests.cluster.processes import Process, start

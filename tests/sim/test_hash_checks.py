@@ -12,7 +12,7 @@ import pytest
 from kvorum.member import corruption
 from kvorum.member.alarms import AlarmType
 from kvorum.member.hashing import Hashed
-from kvorum.member.questions import parse_hash
+from kvorum.member.peer_requests import parse_hash
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.environments import DamagedEntry
 from kvorum.sim.faults import without_faults

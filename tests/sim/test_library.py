@@ -20,7 +20,7 @@ from kvorum.client.core import Core, CoreSettings
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import CallError, DeadlineError, NoSpaceError, OutcomeUnknownError
 from kvorum.client.loop import LoopClient
-from kvorum.client.owning import OwnershipNames, Owning
+from kvorum.client.owned_keys import OwnedKeys, OwnershipNames
 from kvorum.sim import model
 from kvorum.sim.calls import Asked
 from kvorum.sim.campaign import size_of
@@ -166,7 +166,7 @@ def test_the_revoke_of_a_leasing_client_is_recorded_and_explains_the_end_of_its_
 
     answered(LeaseGrantRequest(TTL=5), grant)
     world.run_until(1.0)
-    owning = Owning(shell.core, shell.watching, OwnershipNames(b"", b"leasing/"), 7)
+    owning = OwnedKeys(shell.core, shell.watching, OwnershipNames(b"", b"leasing/"), 7)
     with shell.turn():
         owning.end()
     revoke = history.records[-1]

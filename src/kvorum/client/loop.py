@@ -12,7 +12,7 @@ from kvorum.client.endpoints import Address
 from kvorum.client.errors import ForkedError, KvorumError
 from kvorum.client.http2 import ProtocolError
 from kvorum.client.interface import Metadata
-from kvorum.client.keeping import KeptLease
+from kvorum.client.lease_keeper import KeptLease
 from kvorum.client.link import READ_BYTES, Link, LinkError, UnusableError
 from kvorum.client.rpcs import Rpc
 from kvorum.client.threads import (
@@ -23,7 +23,7 @@ from kvorum.client.threads import (
     random_id,
     unix_nanoseconds,
 )
-from kvorum.client.watching import Watching
+from kvorum.client.watch_set import WatchSet
 
 __all__ = [
     "FOREVER",
@@ -108,7 +108,7 @@ class LoopClient:
     ) -> None:
         self.core: Core = core
         core.transport = self
-        self.watching: Watching = Watching(core)
+        self.watching: WatchSet = WatchSet(core)
         self._context = context
         self._connect_seconds_max = connect_seconds_max
         self._process = os.getpid()

@@ -25,7 +25,7 @@ from kvorum.client.errors import (
 from kvorum.client.keys import KeyRange
 from kvorum.client.operations import range_request, range_result, watch_request
 from kvorum.client.values import KeyValue
-from kvorum.client.watching import Watch, Watching
+from kvorum.client.watch_set import Watch, WatchSet
 
 PAGE_KEYS: Final = 1000
 PAGE_SECONDS_MAX: Final = 5.0
@@ -37,7 +37,7 @@ class Reflector:
     def __init__(
         self,
         core: Core,
-        watching: Watching,
+        watching: WatchSet,
         keys: KeyRange,
         cut: int,
         changed: Callable[[], None],

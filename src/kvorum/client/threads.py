@@ -27,8 +27,8 @@ from kvorum.client.rpcs import Rpc
 if TYPE_CHECKING:
     import ssl
 
-    from kvorum.client.keeping import Keeping, KeptLease
-    from kvorum.client.watching import Watching
+    from kvorum.client.lease_keeper import KeptLease, LeaseKeeper
+    from kvorum.client.watch_set import WatchSet
 
 T = TypeVar("T")
 Ready = list[tuple[int, int]]
@@ -126,9 +126,9 @@ class ThreadedClient:
     ) -> None:
         self.core: Core = core
         core.transport = self
-        self._watching: Watching | None = None
-        self._keeping: Keeping | None = None
-        self._duties: list[Watching | Keeping] = []
+        self._watching: WatchSet | None = None
+        self._keeping: LeaseKeeper | None = None
+        self._duties: list[WatchSet | LeaseKeeper] = []
         """Whichever of the two is in use; a program that only makes calls loads neither."""
         self._context = context
         self._connect_seconds_max = connect_seconds_max
@@ -152,22 +152,22 @@ class ThreadedClient:
         self._is_closed = False
 
     @property
-    def watching(self) -> "Watching":
+    def watching(self) -> "WatchSet":
         """The watches; the caller holds the lock."""
         if self._watching is None:
-            from kvorum.client.watching import Watching
+            from kvorum.client.watch_set import WatchSet
 
-            self._watching = Watching(self.core)
+            self._watching = WatchSet(self.core)
             self._duties.append(self._watching)
         return self._watching
 
     @property
-    def keeping(self) -> "Keeping":
+    def keeping(self) -> "LeaseKeeper":
         """The leases that are kept alive; the caller holds the lock."""
         if self._keeping is None:
-            from kvorum.client.keeping import Keeping
+            from kvorum.client.lease_keeper import LeaseKeeper
 
-            self._keeping = Keeping(self.core)
+            self._keeping = LeaseKeeper(self.core)
             self._duties.append(self._keeping)
         return self._keeping
 

@@ -1,11 +1,12 @@
 """An edge with a second entrance: clients in this process call the server without a socket.
 
-The server sees `JoinedEdge`. Calls of the network edge pass unchanged; calls of this process have
-numbers from `LOCAL_FIRST` on. A client has a `Door`, whose methods any thread may call. The door
-queues requests for the server, and the server queues responses for the client and calls the
-client's `ring`. Neither side ever waits for the other. A client that has started calls pushes: if
-the server sleeps, the client's thread takes the server's turn, and has its responses without a
-switch of threads (`kvorum.embed.lending`). Everything else wakes a sleeping server.
+The server sees `EdgeWithLocalClients`. Calls of the network edge pass unchanged; calls of this
+process have numbers from `LOCAL_FIRST` on. A client has a `LocalConnection`, whose methods any
+thread may call. The connection queues requests for the server, and the server queues responses for
+the client and calls the client's `ring`. Neither side ever waits for the other. A client that has
+started calls pushes: if the server sleeps, the client's thread takes the server's turn, and has its
+responses without a switch of threads (`kvorum.embed.lending`). Everything else wakes a sleeping
+server.
 """
 
 from collections import deque
@@ -46,11 +47,13 @@ class LocalCall:
         "unseen",
     )
 
-    def __init__(self, number: int, of_client: int, door: "Door", *, is_stream: bool) -> None:
+    def __init__(
+        self, number: int, of_client: int, door: "LocalConnection", *, is_stream: bool
+    ) -> None:
         self.number: int = number
         self.of_client: int = of_client
         """The number of the call at the client."""
-        self.door: Door = door
+        self.door: LocalConnection = door
         self.is_stream: bool = is_stream
         self.is_ended: bool = False
         """Whether one side has ended the call."""
@@ -81,12 +84,12 @@ class Delivery(NamedTuple):
     """Whether this ends the call: a message ends it with status OK."""
 
 
-class Door:
+class LocalConnection:
     """One client's connection to the server, with the responses that it has not taken."""
 
     __slots__ = ("_calls", "_edge", "_known", "_metadata", "deliveries", "ring")
 
-    def __init__(self, edge: "JoinedEdge", ring: Callable[[], None]) -> None:
+    def __init__(self, edge: "EdgeWithLocalClients", ring: Callable[[], None]) -> None:
         self._edge = edge
         self._calls: dict[int, LocalCall] = {}
         # The metadata of the last call, and its part for the server: most calls share one object.
@@ -132,7 +135,7 @@ class Door:
             edge.queue((local, (EdgeEventKind.HALF_CLOSED, local.number, None)))
 
     def push(self, *, may_wait: bool) -> None:
-        """Have started calls served, here and now or soon; see `JoinedEdge.push`."""
+        """Have started calls served, here and now or soon; see `EdgeWithLocalClients.push`."""
         self._edge.push(may_wait=may_wait)
 
     def send(self, call: int, message: bytes) -> None:
@@ -193,7 +196,7 @@ class Door:
         return None
 
 
-class JoinedEdge:
+class EdgeWithLocalClients:
     """The edge of a member that clients in its process can call, too; see `Edge`."""
 
     def __init__(

@@ -24,7 +24,7 @@ from kvorum.embed.interrupts import uninterrupted
 Ts = TypeVarTuple("Ts")
 
 
-class _Baton(selectors.EpollSelector):
+class _LoopLock(selectors.EpollSelector):
     """The selector in which the loop sleeps; it releases the baton during the sleep."""
 
     def __init__(self) -> None:
@@ -49,11 +49,11 @@ class _Baton(selectors.EpollSelector):
         return super().select(0)
 
 
-class LentLoop(asyncio.SelectorEventLoop):
+class SharedLoop(asyncio.SelectorEventLoop):
     """The loop of a member; its own thread creates it, runs it and closes it."""
 
     def __init__(self) -> None:
-        self._baton = _Baton()
+        self._baton = _LoopLock()
         self._is_lent = False
         super().__init__(self._baton)
         # The baton checks the threads; asyncio's debug mode would reject each lent turn.

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from kvorum.client.endpoints import Address
 from kvorum.client.options import parse_endpoints
 from kvorum.embed.config import Config
-from kvorum.embed.edge import Door, JoinedEdge
+from kvorum.embed.edge import EdgeWithLocalClients, LocalConnection
 from kvorum.embed.embedded import Embedded
 from kvorum.embed.errors import told
-from kvorum.embed.lending import LentLoop
+from kvorum.embed.lending import SharedLoop
 from kvorum.embed.logs import LoggingOutput, open_log
 from kvorum.embed.shells import LocalLoop, LocalThreads
 from kvorum.network.edge import Edge, Limits
@@ -56,9 +56,9 @@ class Server(Embedded):
             self._lodging.leave()
             raise
         self._running = Running(self.config, logger, _Guest(self))
-        self.edge: JoinedEdge | None = None
+        self.edge: EdgeWithLocalClients | None = None
         """Accepts calls of this process, once the member has started."""
-        self._loop: LentLoop | None = None
+        self._loop: SharedLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._has_begun = False
 
@@ -70,7 +70,7 @@ class Server(Embedded):
 
     def _serve(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=LentLoop) as runner:
+            with asyncio.Runner(loop_factory=SharedLoop) as runner:
                 runner.run(self._main())
         except asyncio.CancelledError:
             pass  # it was asked to end before it had started
@@ -85,7 +85,7 @@ class Server(Embedded):
             if self._is_closing:
                 return
             loop = asyncio.get_running_loop()
-            assert isinstance(loop, LentLoop), "made by `_serve`"
+            assert isinstance(loop, SharedLoop), "made by `_serve`"
             self._loop = loop
             self._task = asyncio.current_task()
         try:
@@ -139,9 +139,9 @@ class Server(Embedded):
             raise RuntimeError("the member is not ready; call `start` first")
         return parse_endpoints(self.client_urls) or parse_endpoints(NOWHERE)
 
-    def _open_door(self, ring: Callable[[], None]) -> Door:
+    def _open_door(self, ring: Callable[[], None]) -> LocalConnection:
         assert self.edge is not None, "the member has begun"
-        return Door(self.edge, ring)
+        return LocalConnection(self.edge, ring)
 
     def wake(self) -> None:
         """Make the member take a turn; called by its edge, from any thread."""
@@ -173,7 +173,7 @@ class _Guest:
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def front(self, edge: Edge, limits: Limits) -> Edge:
-        joined = JoinedEdge(edge, limits, self._server.wake, self._server.lend)
+        joined = EdgeWithLocalClients(edge, limits, self._server.wake, self._server.lend)
         self._server.edge = joined
         return joined
 

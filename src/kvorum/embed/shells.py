@@ -1,4 +1,4 @@
-"""The shells of clients in the member's process: a `Door` takes the place of sockets.
+"""The shells of clients in the member's process: a `LocalConnection` takes the place of sockets.
 
 Everything else is as with the network: the same core handles deadlines, tokens and retries.
 """
@@ -14,14 +14,14 @@ from kvorum.client.endpoints import Address
 from kvorum.client.interface import End, Metadata
 from kvorum.client.loop import LoopClient, clock
 from kvorum.client.threads import SLEEP_SECONDS_MAX, ThreadedClient, Turn
-from kvorum.embed.edge import Delivery, Door
+from kvorum.embed.edge import Delivery, LocalConnection
 
 if TYPE_CHECKING:
     import ssl
 
     from kvorum.client.threads import Ready
 
-OpenDoor = Callable[[Callable[[], None]], Door]
+OpenDoor = Callable[[Callable[[], None]], LocalConnection]
 """Creates a door, given the function to call when there are deliveries."""
 
 _ELSEWHERE = "a client of a member in this process reaches no other; use `kvorum.Client` for that"
@@ -33,7 +33,7 @@ class _AtDoor:
     """The core's requests, carried out at a door; both shells put this class before their base."""
 
     core: Core
-    _door: Door
+    _door: LocalConnection
     _addresses: Sequence[Address]
     _told: list[int]
     """Unreachable endpoints that were not yet reported to the core."""
@@ -216,7 +216,9 @@ class LocalLoop(_AtDoor, LoopClient):
         self._door.close()
 
 
-def _connect(core: Core, endpoint: int, addresses: Sequence[Address], door: Door) -> bool:
+def _connect(
+    core: Core, endpoint: int, addresses: Sequence[Address], door: LocalConnection
+) -> bool:
     """Connect an endpoint if it is the member of this process; return whether it is."""
     address = core.endpoints.known[endpoint].address
     if not door.is_open or not any(address.is_same(each) for each in addresses):
@@ -225,13 +227,13 @@ def _connect(core: Core, endpoint: int, addresses: Sequence[Address], door: Door
     return True
 
 
-def _refuse(core: Core, endpoints: list[int], door: Door) -> None:
+def _refuse(core: Core, endpoints: list[int], door: LocalConnection) -> None:
     """Report unreachable endpoints to the core."""
     while endpoints:
         core.disconnected(endpoints.pop(), _ELSEWHERE if door.is_open else _ENDED)
 
 
-def _tell(core: Core, door: Door, delivery: Delivery) -> None:
+def _tell(core: Core, door: LocalConnection, delivery: Delivery) -> None:
     call, content, is_last = delivery
     if isinstance(content, bytes):
         core.take_message(call.of_client, content)

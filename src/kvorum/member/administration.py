@@ -29,7 +29,7 @@ from kvorum.api.pb.etcdserverpb import (
     InternalAuthenticateRequest,
 )
 from kvorum.member import requests
-from kvorum.member.lines import tell
+from kvorum.member.log_lines import tell
 from kvorum.state.auth.passwords import hash_now
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from kvorum.member import changes, leases, requests, snapshots
 from kvorum.member.callers import NOBODY
 from kvorum.member.errors import MemberStopped
 from kvorum.member.execution import APPLIERS, DECODERS, long_txn
-from kvorum.member.foreign import describe_foreign
+from kvorum.member.incompatible_entries import describe_foreign
 from kvorum.member.permissions import plain_put_refusal
 from kvorum.member.requests import parts_of_users, put_of_nobody, user_of
 from kvorum.raft.entries import Entry, EntryType

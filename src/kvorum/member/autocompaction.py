@@ -18,7 +18,7 @@ from kvorum.api.coverage import reach
 from kvorum.api.durations import seconds_text
 from kvorum.api.errors import COMPACTED, Status
 from kvorum.member.callers import MEMBER
-from kvorum.member.lines import tell
+from kvorum.member.log_lines import tell
 from kvorum.member.requests import COMPACTION
 from kvorum.member.waits import Propose, Until
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvorum.member import lines
+from kvorum.member import log_lines
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.wire import decode_conf_change
 from kvorum.state.membership.documents import encode_conf_state
@@ -40,7 +40,7 @@ def apply_change(member: Member, entry: Entry) -> None:
         if refusal is not None:
             member.logger.warning(f"refused change {change.type} of {change.node_id:x}: {refusal}")
         else:
-            lines.change_applied(member, change, before)
+            log_lines.change_applied(member, change, before)
             if change.type == ChangeType.REMOVE_NODE and change.node_id == member.id:
                 member.removed()
         member.answer(member.changes.pop(change.id, None), refusal)

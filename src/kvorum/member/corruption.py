@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.errors import COMPACTED, FUTURE_REV, Code, Status, StatusError
 from kvorum.api.pb.etcdserverpb import AlarmRequest
-from kvorum.member import lines, requests
+from kvorum.member import log_lines, requests
 from kvorum.member.alarms import AlarmType
 from kvorum.member.callers import MEMBER
 from kvorum.member.errors import MemberStopped
 from kvorum.member.hashing import hash_kv
-from kvorum.member.questions import HASH_KV_PATH, parse_hash
+from kvorum.member.peer_requests import HASH_KV_PATH, parse_hash
 from kvorum.member.waits import Ask, Propose, ReadIndex
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _compare_compactions(member: Member) -> Part[None]:
         if len(owners[own.hash]) == len(peers) + 1:
             checks.checked_revision = own.revision
             break
-    lines.finished_hash_check(member, count)
+    log_lines.finished_hash_check(member, count)
 
 
 def _owners(member: Member, own: HashKV, peers: list[int]) -> Part[dict[int, list[int]]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvorum.api.codec import cluster_version_request
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
-from kvorum.member import leases, lines, requests, timeouts
+from kvorum.member import leases, log_lines, requests, timeouts
 from kvorum.member.callers import MEMBER
 from kvorum.member.config import MemberConfig
 from kvorum.member.jobs import ExecutorKind, Job, Work
@@ -81,7 +81,7 @@ def _compact_some(member: Member) -> bool:
         if compaction.finished_revision != finished:
             counters.compaction_ended(member.unix_seconds())
             removed = compaction.removed - compaction.removed_before
-            lines.finished_compaction(member, compaction.began_at, removed)
+            log_lines.finished_compaction(member, compaction.began_at, removed)
             member.procedures.signal(Signal.COMPACTED)
         if work is not None:
             is_short = member.backend.size_in_use_bytes <= HASHED_BYTES_SHORT

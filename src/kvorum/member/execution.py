@@ -30,11 +30,11 @@ from kvorum.api.pb.membershippb import (
     ClusterVersionSetRequest,
     DowngradeInfoSetRequest,
 )
-from kvorum.member import administration, lines, permissions, requests, transactions
+from kvorum.member import administration, log_lines, permissions, requests, transactions
 from kvorum.member.ranges import range_response
 from kvorum.state.membership.cluster import MembershipError
 from kvorum.state.membership.versions import parse_version
-from kvorum.state.mvcc.slices import Meter, begun
+from kvorum.state.mvcc.slices import Meter, run_first_slice
 from kvorum.storage.backend.quota import LEASE_GRANT_BYTES, PUT_BYTES
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _put(member: Member, caller: Caller, request: api.Put, wanted: bool) -> Slic
     refusal = member.alarms.refusal(requests.PUT)
     if refusal is None and member.auth.is_enabled:
         if request.lease:
-            return begun(_checked_put(member, caller, request, wanted))
+            return run_first_slice(_checked_put(member, caller, request, wanted))
         refusal = permissions.plain_put_refusal(member, caller, request)
     return _permitted_put(member, request, wanted) if refusal is None else refusal
 
@@ -99,7 +99,7 @@ def _txn(member: Member, caller: Caller, request: api.Txn, wanted: bool) -> Slic
         if isinstance(checked, tuple):
             return checked
         if checked is not None:
-            return begun(_checked_txn(member, checked, request, wanted, cost))
+            return run_first_slice(_checked_txn(member, checked, request, wanted, cost))
     return _permitted_txn(member, request, wanted, cost)
 
 
@@ -212,10 +212,10 @@ def _alarm(member: Member, _caller: Caller, request: AlarmRequest, _wanted: bool
         is_new = not alarms.is_raised(request.memberID, request.alarm)
         found = alarms.activate(request.memberID, request.alarm)
         if is_new:
-            lines.alarms_changed(member, "alarm raised", found)
+            log_lines.alarms_changed(member, "alarm raised", found)
     elif request.action == ALARM_DEACTIVATE:
         found = alarms.deactivate(request.memberID, request.alarm)
-        lines.alarms_changed(member, "alarm disarmed", found)
+        log_lines.alarms_changed(member, "alarm disarmed", found)
     else:
         found = alarms.raised(request.alarm) if request.action == ALARM_GET else []
     members = [AlarmMember(memberID=each.member_id, alarm=each.type) for each in found]  # type: ignore[arg-type]
@@ -230,7 +230,7 @@ def _cluster_version(
     version = parse_version(request.ver)
     member.cluster.set_version(version)
     member.cluster.adjust_storage_version()
-    lines.version_set(member, before, version)
+    log_lines.version_set(member, before, version)
     if before is not None and version < before:
         member.snapshots.is_wanted = True
     return b""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvorum.state.membership.v2_store import MEMBERSHIP_BUCKETS
-from kvorum.state.mvcc.restore import Noted, note_slices
+from kvorum.state.mvcc.restore import RowIndex, note_slices
 from kvorum.state.mvcc.slices import Slices
 from kvorum.storage.backend import open_view
 from kvorum.storage.backend.bbolt import ImageError, open_image, write_image
@@ -113,7 +113,7 @@ class InstallImage:
             image.close()
 
 
-def note_image(files: Files, environments: Environments, path: str) -> Slices[Noted | None]:
+def note_image(files: Files, environments: Environments, path: str) -> Slices[RowIndex | None]:
     """Index the rows of a received image, in slices of the loop while the helper loads it.
 
     Returns None for an unreadable image: the helper reports the problem.
@@ -123,7 +123,7 @@ def note_image(files: Files, environments: Environments, path: str) -> Slices[No
         image = open_image(files, path)
     except (ImageError, OSError):
         return None
-    noted: Noted | None = None
+    noted: RowIndex | None = None
     with suppress(ImageError, OSError):
         noted = yield from note_slices(image_rows(image, native), native)
     # An abandoned generator skips this: that happens only at the process's end, which closes it.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.coverage import reach
 from kvorum.api.errors import TIMEOUT
-from kvorum.member import flushing, lines, requests, snapshots
+from kvorum.member import flushing, log_lines, requests, snapshots
 from kvorum.member.callers import MEMBER
 from kvorum.member.images import InstallImage, RemoveImage, note_image
 from kvorum.member.jobs import Barrier, ExecutorKind, Job, Nothing, Work, ignore
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kvorum.state.auth.store import AuthStore
     from kvorum.state.auth.tokens import Tokens
     from kvorum.state.lease.lessor import Lessor
-    from kvorum.state.mvcc.restore import Noted
+    from kvorum.state.mvcc.restore import RowIndex
     from kvorum.state.mvcc.store import Store
 
 
@@ -107,7 +107,7 @@ def _install(member: Member, received: Message) -> InstallSteps:
     # Let the flusher finish its remaining jobs on the old files first.
     yield _begun(member, ExecutorKind.FLUSHER, Nothing())
     work = InstallImage(image, member.backend_directory, config.quota_bytes, is_checked=True)
-    noted: Noted | None = None
+    noted: RowIndex | None = None
     if is_copy(member.seams.files, image):
         # Drain the helper first: a running defragmentation uses the same file number.
         yield _begun(member, ExecutorKind.HELPER, Barrier())
@@ -128,7 +128,7 @@ def _install(member: Member, received: Message) -> InstallSteps:
 
     member.start(None, MEMBER, _forget(member.store, member.lessor))
     _use_state(member, state, snapshot.conf_state)
-    lines.recovered_members(member)
+    log_lines.recovered_members(member)
     reach("snapshot installed")
     snapshots.installed(member, index)
     writer.finish_received()

@@ -25,10 +25,9 @@ from kvorum.api.errors import (
     REQUEST_TOO_MANY_REQUESTS,
     Status,
 )
-from kvorum.member import flushing, lines, requests, snapshots, stepping
+from kvorum.member import flushing, log_lines, procedure_driver, requests, snapshots
 from kvorum.member.alarms import AlarmType
 from kvorum.member.apply import ApplyQueue, apply_entries
-from kvorum.member.arriving import is_acceptable
 from kvorum.member.boundary import Boundary
 from kvorum.member.callers import MEMBER, Caller, Front
 from kvorum.member.corruption import Checks
@@ -41,6 +40,7 @@ from kvorum.member.installing import Installation
 from kvorum.member.jobs import Done, ExecutorKind, Failed, Job, Work
 from kvorum.member.logwriter import LogWriter
 from kvorum.member.longreads import LongReads
+from kvorum.member.message_checks import is_acceptable
 from kvorum.member.outbox import Outbox, SnapshotTransfer
 from kvorum.member.procedures import Procedure, Procedures, Waiter
 from kvorum.member.proposals import Proposals
@@ -450,7 +450,7 @@ class Member:
         """Propose this member's NOSPACE alarm, at most once per request timeout."""
         if self.now - self._alarm_proposed_at >= self.config.request_seconds_max:
             self._alarm_proposed_at = self.now
-            lines.quota_exceeded(self, self.config.quota_bytes)
+            log_lines.quota_exceeded(self, self.config.quota_bytes)
             body = alarm_request(ALARM_ACTIVATE, self.id, AlarmType.NO_SPACE)
             self.propose(None, MEMBER, requests.ALARM, body)
 
@@ -501,7 +501,7 @@ class Member:
             has_reads = bool(self.ready_reads or self.long_reads.is_busy or self.reads.confirmed)
             apply_entries(self, (now + deadline) / 2 if has_reads else deadline)
             self._serve_reads(deadline)
-            stepping.run_procedures(self, deadline)
+            procedure_driver.run_procedures(self, deadline)
             has_work = self._has_work()
             if not has_work or clock() >= deadline:
                 break

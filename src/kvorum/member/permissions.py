@@ -19,7 +19,7 @@ from kvorum.api.requests import DeleteRange, Put, Range, Txn
 from kvorum.member.identities import current
 from kvorum.member.outbox import Result
 from kvorum.state.mvcc import slices as limits
-from kvorum.state.mvcc.slices import Meter, begun
+from kvorum.state.mvcc.slices import Meter, run_first_slice
 
 if TYPE_CHECKING:
     from kvorum.api.requests import Operation
@@ -75,7 +75,7 @@ def still_current(member: Member, caller: Caller, result: Sliced) -> Sliced:
         return result
     # Start it at once: closing a generator that never started would not close the read in it, and
     # would leave the read's revision pinned.
-    return begun(_still_current(member, caller, result))
+    return run_first_slice(_still_current(member, caller, result))
 
 
 def _still_current(member: Member, caller: Caller, slices: Slices) -> Slices:

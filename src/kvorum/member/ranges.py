@@ -13,7 +13,7 @@ from kvorum.api.errors import StatusError
 from kvorum.api.responses import range_body_of_one
 from kvorum.member.permissions import still_current
 from kvorum.state.mvcc.ranges import RangeOptions, reply_parts
-from kvorum.state.mvcc.slices import begun, joined
+from kvorum.state.mvcc.slices import join_in_slices, run_first_slice
 
 if TYPE_CHECKING:
     from kvorum.api.requests import Range
@@ -43,7 +43,7 @@ def _found(member: Member, request: Range) -> Sliced:
         kv = store.get(request.key)
         header = member.header.field(store.revision)
         return header if kv is None else header + range_body_of_one(kv)
-    return begun(range_answer(member, range_options(request)))
+    return run_first_slice(range_answer(member, range_options(request)))
 
 
 def is_plain(request: Range) -> bool:
@@ -89,4 +89,4 @@ def range_answer(member: Member, options: RangeOptions) -> Slices:
     except StatusError as error:
         return error.status
     parts.insert(0, member.header.field(result.revision))
-    return (yield from joined(parts))
+    return (yield from join_in_slices(parts))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kvorum.api.codec import HeaderEncoder
 from kvorum.api.coverage import reach
 from kvorum.api.pb.etcdserverpb import Metadata
-from kvorum.member import lines, snapshots
+from kvorum.member import log_lines, snapshots
 from kvorum.member.autocompaction import start_auto_compaction
 from kvorum.member.callers import MEMBER
 from kvorum.member.corruption import initial_check
@@ -183,7 +183,7 @@ def _restart(
         f"commit {hard_state.commit}, last entry {last}"
     )
     member = _member(config, seams, node, storage, log, state, start)
-    lines.recovered_members(member)
+    log_lines.recovered_members(member)
     snapshots.after_start(member)
     return member
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvorum.api.coverage import reach
-from kvorum.member import lines
+from kvorum.member import log_lines
 from kvorum.member.images import BuildImage, CopyImage, ImageFacts, RemoveImage
 from kvorum.member.jobs import ExecutorKind, Job, Nothing, ignore
 from kvorum.member.outbox import SnapshotTransfer
@@ -117,7 +117,7 @@ def take_due(member: Member) -> None:
         or len(snapshots.taken) == TAKEN_MAX
     ):
         return
-    lines.triggering_snapshot(member, index, newest)
+    log_lines.triggering_snapshot(member, index, newest)
     snapshots.is_wanted = False
     snapshots.due_index = index + member.config.snapshot_entries + 1
     # Encode the members now: they may change before the file is written.
@@ -168,7 +168,7 @@ def _recorded(member: Member, index: int) -> None:
     member.writer.release_to(index)
     work = ReleaseDatabases(member.snap_directory, index)
     member.out.jobs.append(Job(ExecutorKind.LOG, work))
-    lines.saved_snapshot(member, index)
+    log_lines.saved_snapshot(member, index)
     # An installation may have cleared `taken` meanwhile.
     if snapshots.taken and snapshots.taken[0].index == index:
         snapshots.taken.popleft()
@@ -215,7 +215,7 @@ def _compact_memory(member: Member, sealed: SealedAt) -> None:
     if sealed.index > storage.snapshot().index:
         storage.create_snapshot(sealed.index, sealed.conf_state, b"")
     storage.compact(index)
-    lines.compacted_log(member, index)
+    log_lines.compacted_log(member, index)
     if member.is_leader and not snapshots.is_expected:
         _expect_image(member, index)
 

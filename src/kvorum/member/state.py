@@ -17,7 +17,7 @@ from kvorum.state.auth.store import AuthStore
 from kvorum.state.lease.lessor import CHECKPOINT_SECONDS, Lessor, ttl_seconds_min
 from kvorum.state.membership.cluster import Membership
 from kvorum.state.membership.documents import decode_conf_state
-from kvorum.state.mvcc.restore import Noted, restore_slices, restore_store
+from kvorum.state.mvcc.restore import RowIndex, restore_slices, restore_store
 from kvorum.state.mvcc.store import Store
 from kvorum.state.mvcc.watch.hub import WatchHub
 from kvorum.storage.backend import Backend, BufferLimits, open_backend
@@ -99,7 +99,7 @@ def read_again(
     hub: WatchHub,
     cluster_id: int,
     member_id: int,
-    noted: Noted | None,
+    noted: RowIndex | None,
 ) -> Generator[None, None, State]:
     """Read the whole state, in slices, from a backend that replaced another.
 

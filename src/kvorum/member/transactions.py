@@ -44,7 +44,13 @@ from kvorum.member.permissions import is_asked, still_current, txn_refusal
 from kvorum.member.ranges import is_plain, range_options
 from kvorum.state.mvcc.keyvalue import lease_of, value_of
 from kvorum.state.mvcc.ranges import field_parts, reply_parts, rows_in_slices
-from kvorum.state.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Meter, begun, freed
+from kvorum.state.mvcc.slices import (
+    BYTES_PER_SLICE,
+    KEYS_PER_SLICE,
+    Meter,
+    free_in_slices,
+    run_first_slice,
+)
 from kvorum.storage.backend.quota import PUT_BYTES
 
 if TYPE_CHECKING:
@@ -111,7 +117,7 @@ def _put_alone(member: Member, request: Put) -> tuple[int, bytes | None]:
 
 def delete_range(member: Member, request: DeleteRange, wanted: bool) -> Sliced:
     """Apply a deletion; return its encoded response, or slices if it is long."""
-    return begun(_delete_range(member, request, wanted))
+    return run_first_slice(_delete_range(member, request, wanted))
 
 
 def _delete_range(member: Member, request: DeleteRange, wanted: bool) -> Slices:
@@ -144,7 +150,7 @@ def revoke(member: Member, lease_id: int) -> Slices:
 def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
     """Apply a transaction; return its encoded response, or slices if it is long."""
     if not _is_plain(request):
-        return begun(_txn(member, request, wanted))
+        return run_first_slice(_txn(member, request, wanted))
     store = member.store
     succeeded = True
     reads = 0
@@ -164,7 +170,7 @@ def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
         reads += isinstance(each, Put) and _needs_previous(each)
     store.count_reads(reads)
     path = Path(succeeded, operations, [None] * len(operations))
-    return begun(_run(member, path, wanted, Meter()))
+    return run_first_slice(_run(member, path, wanted, Meter()))
 
 
 def _single_put(member: Member, request: Put, succeeded: bool) -> bytes:
@@ -192,8 +198,8 @@ def _run(member: Member, path: Path, wanted: bool, meter: Meter) -> Slices:
 def read_txn(member: Member, caller: Caller, request: Txn) -> Sliced:
     """Answer a read-only transaction from the current state."""
     if is_asked(member, caller):
-        return begun(_checked_read_txn(member, current(member, caller), request))
-    return begun(_read_txn(member, request))
+        return run_first_slice(_checked_read_txn(member, current(member, caller), request))
+    return run_first_slice(_read_txn(member, request))
 
 
 def _checked_read_txn(member: Member, caller: Caller, request: Txn) -> Slices:
@@ -422,7 +428,7 @@ def _delete(
         kvs = yield from rows_in_slices(backend, [revision for _, revision in deleted])
         fields = yield from field_parts(DELETED_KVS, kvs)
         parts += fields
-    yield from freed(deleted)
+    yield from free_in_slices(deleted)
     return parts
 
 

@@ -160,7 +160,7 @@ class Ask(NamedTuple):
     """Ask a peer outside of raft, for example for its hash of the keys.
 
     Resumes with the body of the answer, with a Status if the peer refused for a known reason, or
-    with None without a valid answer (`kvorum.member.questions.meaning`).
+    with None without a valid answer (`kvorum.member.peer_requests.meaning`).
     """
 
     peer: int

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kvorum.network.urls import Url, split_host_port
-from kvorum.process.refused import AddressRefusedError, system_text
+from kvorum.process.start_errors import AddressRefusedError, system_text
 
 PORT_MAX = 65_535
 _LISTENING = "0A"

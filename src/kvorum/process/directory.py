@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kvorum.process.refused import DirectoryRefusedError, system_text
 from kvorum.process.settings.config import Config
+from kvorum.process.start_errors import DirectoryRefusedError, system_text
 from kvorum.server.telemetry.logs import Logger
 from kvorum.storage.backend.directory import leftovers as backend_leftovers
 from kvorum.storage.backend.directory import read_current

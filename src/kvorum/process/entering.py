@@ -21,7 +21,7 @@ from kvorum.process.discovery.srv import Names, Search, find_cluster
 from kvorum.process.settings.config import Config
 from kvorum.process.settings.member import member_config
 from kvorum.server.peer.cluster.exchanges import Answer
-from kvorum.server.peer.cluster.joining import Asking, Inquiry, find_start
+from kvorum.server.peer.cluster.joining import GetRequest, RequestRunner, find_start
 from kvorum.server.telemetry.logs import Logger
 from kvorum.state.membership.bootstrap import ClusterSettingsError, InitialCluster, cluster_text
 from kvorum.state.membership.documents import MemberDocument as Peer
@@ -169,7 +169,7 @@ def expect_domain(config: Config, credentials: TlsCredentials) -> None:
 
 
 async def ask_others(
-    steps: Generator[Asking, Answer | None, Value], config: Config, credentials: TlsCredentials
+    steps: Generator[GetRequest, Answer | None, Value], config: Config, credentials: TlsCredentials
 ) -> Value:
     """Send the requests that `steps` yields, one after the other; return its result."""
     arrived = asyncio.Event()
@@ -181,7 +181,7 @@ async def ask_others(
         wake=arrived.set,
     )
     try:
-        inquiry = Inquiry(steps, dialer, clock())
+        inquiry = RequestRunner(steps, dialer, clock())
         while not inquiry.is_done:
             left = inquiry.pass_time(clock()) - clock()
             if inquiry.is_done:

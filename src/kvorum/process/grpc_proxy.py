@@ -41,8 +41,8 @@ from kvorum.process.lookups import members_by_records
 from kvorum.process.notify import notify_ready
 from kvorum.process.pages import MemberPages
 from kvorum.process.proxy_loop import ProxyLoop
-from kvorum.process.refused import TlsRefusedError
 from kvorum.process.settings.config import ConfigError
+from kvorum.process.start_errors import TlsRefusedError
 from kvorum.proxy.proxy import Proxy
 from kvorum.proxy.settings import EDGE_METADATA_KEYS, EDGE_METHODS, ProxySettings
 from kvorum.server.http.http import READ_HEADERS

@@ -52,9 +52,9 @@ def run(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str], held: ExitStack) -> int:
     """Return an exit code, or the negative number of the signal that ended a server."""
     if arguments and arguments[0] == "config":
-        from kvorum.process import review
+        from kvorum.process import config_check
 
-        return review.run(arguments[1:], os.environ)
+        return config_check.run(arguments[1:], os.environ)
     if arguments and arguments[0] in ("gateway", "grpc-proxy"):
         from kvorum.process import proxies
 

@@ -4,13 +4,13 @@ Every error that an operator can correct has a type in `REFUSALS`; any other err
 """
 
 from kvorum.member.errors import StartRefused
-from kvorum.process.refused import (
+from kvorum.process.settings.config import ConfigError
+from kvorum.process.start_errors import (
     AddressRefusedError,
     DirectoryRefusedError,
     TlsRefusedError,
     system_text,
 )
-from kvorum.process.settings.config import ConfigError
 from kvorum.state.membership.bootstrap import ClusterSettingsError
 from kvorum.storage.backend import BackendError
 from kvorum.storage.wal import WalError

@@ -54,9 +54,9 @@ from kvorum.process.executor import ProcessExecutor
 from kvorum.process.locking import FileLock
 from kvorum.process.loop import ServerLoop
 from kvorum.process.peer_address_check import PeerAddressCheck
-from kvorum.process.refused import AddressRefusedError, TlsRefusedError
 from kvorum.process.settings.config import Config, ConfigError
 from kvorum.process.settings.effective import effective
+from kvorum.process.start_errors import AddressRefusedError, TlsRefusedError
 from kvorum.process.tokens import open_tokens
 from kvorum.server.http.calls import READ_HEADERS as GATEWAY_HEADERS
 from kvorum.server.http.health import HealthEndpoints

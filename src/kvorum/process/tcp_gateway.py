@@ -19,7 +19,7 @@ from kvorum.process.addresses import PORT_MAX, listen_address
 from kvorum.process.gateway_loop import GatewayLoop
 from kvorum.process.lookups import addresses_of, members_by_records
 from kvorum.process.notify import notify_ready
-from kvorum.process.refused import AddressRefusedError
+from kvorum.process.start_errors import AddressRefusedError
 from kvorum.proxy.remotes import ForwardTarget, Remotes
 from kvorum.server.telemetry.logs import Logger, plain_logger
 from kvorum.tools.cli.invocation import Invocation

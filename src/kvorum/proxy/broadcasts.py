@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvorum.api.responses import watch_fragments, watch_id_field
 from kvorum.proxy.counters import ProxyCounters
-from kvorum.proxy.watch_wire import Happening, Told
+from kvorum.proxy.watch_wire import EncodedEvent, ParsedResponse
 from kvorum.state.mvcc.watch.hub import FRAGMENT_OVERHEAD_BYTES, REQUEST_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class Broadcast:
         watcher.broadcast = None
         watcher.next_revision = max(watcher.next_revision, next_revision)
 
-    def deliver(self, told: Told, outgoing: "Outgoing") -> None:
+    def deliver(self, told: ParsedResponse, outgoing: "Outgoing") -> None:
         """Send a message's events to the watchers."""
         events = told.events
         before = self.position
@@ -292,7 +292,7 @@ class EventBatch:
 
     __slots__ = ("_bodies", "_events", "_header", "bytes", "is_long", "whole")
 
-    def __init__(self, header: bytes, events: Sequence[Happening]) -> None:
+    def __init__(self, header: bytes, events: Sequence[EncodedEvent]) -> None:
         self._header = header
         self._events = events
         self._bodies: dict[int, bytes] = {}
@@ -324,7 +324,7 @@ class EventBatch:
         """Return the responses to a watcher that takes them in fragments."""
         return self._made(watcher, self._events)
 
-    def _made(self, watcher: ClientWatcher, events: Sequence[Happening]) -> list[bytes]:
+    def _made(self, watcher: ClientWatcher, events: Sequence[EncodedEvent]) -> list[bytes]:
         fields = _selected(events, watcher.selection)
         if not fields:
             return []
@@ -333,7 +333,7 @@ class EventBatch:
         return [b"".join((self._header, watcher.id_field, *fields))]
 
 
-def _selected(events: Sequence[Happening], selection: int) -> list[bytes]:
+def _selected(events: Sequence[EncodedEvent], selection: int) -> list[bytes]:
     if selection & _FILTERS:
         unwanted = (selection & NO_PUT != 0, selection & NO_DELETE != 0)
         events = [event for event in events if not unwanted[event.is_deletion]]

@@ -24,7 +24,7 @@ def as_it_is(message: bytes) -> bytes:
     return message
 
 
-class _Relay:
+class _ForwardedStream:
     """One forwarded stream; it receives the events of the member's side."""
 
     __slots__ = ("_forwarding", "answer", "call", "number", "request")
@@ -59,7 +59,7 @@ class Forwarding:
     def __init__(self, routes: Routes, downstream: Downstream) -> None:
         self.routes = routes
         self.downstream = downstream
-        self._open: dict[int, _Relay] = {}
+        self._open: dict[int, _ForwardedStream] = {}
 
     def __contains__(self, call: object) -> bool:
         return call in self._open
@@ -76,7 +76,7 @@ class Forwarding:
         answer: ChangeAnswer = as_it_is,
     ) -> None:
         """Open a stream; `request` and `answer` may change its messages."""
-        relay = self._open[call] = _Relay(self, call, request, answer)
+        relay = self._open[call] = _ForwardedStream(self, call, request, answer)
         sent = () if metadata is None else tuple(metadata.items())
         relay.number = self.routes.stream(path, sent, relay)
         self.downstream.full[call] = relay.full

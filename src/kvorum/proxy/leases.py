@@ -63,13 +63,13 @@ class _Client:
 
     __slots__ = ("is_half_closed", "keeper", "waits_for")
 
-    def __init__(self, keeper: "_Keeper") -> None:
+    def __init__(self, keeper: "_SharedStream") -> None:
         self.keeper = keeper
         self.waits_for = 0
         self.is_half_closed = False
 
 
-class _Keeper:
+class _SharedStream:
     """The stream to a member for one identity, and the leases it renews."""
 
     def __init__(self, keep_alives: "SharedKeepAlives", identity: Identity) -> None:
@@ -204,7 +204,7 @@ class SharedKeepAlives:
     def __init__(self, routes: Routes, downstream: Downstream) -> None:
         self.routes = routes
         self._downstream = downstream
-        self._keepers: dict[Identity, _Keeper] = {}
+        self._keepers: dict[Identity, _SharedStream] = {}
         self._clients: dict[int, _Client] = {}
 
     def __contains__(self, call: object) -> bool:
@@ -215,7 +215,7 @@ class SharedKeepAlives:
         identity = () if metadata is None else tuple(sorted(metadata.items()))
         keeper = self._keepers.get(identity)
         if keeper is None:
-            keeper = self._keepers[identity] = _Keeper(self, identity)
+            keeper = self._keepers[identity] = _SharedStream(self, identity)
         keeper.calls.add(call)
         self._clients[call] = _Client(keeper)
 

@@ -41,7 +41,7 @@ from kvorum.proxy.counters import ProxyCounters
 from kvorum.proxy.interface import ProxyEdge
 from kvorum.proxy.routes import Routes
 from kvorum.proxy.watch_sessions import WatchSession
-from kvorum.proxy.watch_wire import Told, header_at
+from kvorum.proxy.watch_wire import ParsedResponse, header_at
 
 FIRST_KEY = b"\0"
 """The key that an empty key in a request stands for."""
@@ -227,7 +227,7 @@ class ClientStream:
 
     # Called by the session.
 
-    def answered(self, creation: Creation, told: Told) -> None:
+    def answered(self, creation: Creation, told: ParsedResponse) -> None:
         """Continue with a request that a member has answered."""
         creation.is_answered = True
         creation.header, creation.revision = told.header, told.revision

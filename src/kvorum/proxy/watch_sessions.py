@@ -47,7 +47,7 @@ from kvorum.proxy.broadcasts import (
     covers,
 )
 from kvorum.proxy.interface import status_of
-from kvorum.proxy.watch_wire import Reader, Told, header_at
+from kvorum.proxy.watch_wire import ParsedResponse, Reader, header_at
 
 if TYPE_CHECKING:
     from kvorum.proxy.watch import ClientStream, WatchService
@@ -129,7 +129,7 @@ class WatchSession:
         self._reader = Reader(len(service.namespace))
         self._header = b""
         # Consecutive events of one broadcast that its watchers have not had yet.
-        self._gathered: tuple[Broadcast, Told] | None = None
+        self._gathered: tuple[Broadcast, ParsedResponse] | None = None
         self._gathered_bytes = 0
         self._revision = 0
         """The newest revision in a header of the current stream."""
@@ -318,7 +318,7 @@ class WatchSession:
             else:
                 self._told_progress(broadcast, told)
 
-    def _gather(self, told: Told, size: int) -> None:
+    def _gather(self, told: ParsedResponse, size: int) -> None:
         """Keep events until the turn ends or another message comes, to send them as one message."""
         broadcast = self._broadcasts.get(told.watch_id)
         if broadcast is None:
@@ -356,7 +356,7 @@ class WatchSession:
         else:
             self._lost()
 
-    def _answered(self, broadcast: Broadcast, told: Told) -> None:
+    def _answered(self, broadcast: Broadcast, told: ParsedResponse) -> None:
         """Process the member's answer to the creation of a watch."""
         waiting, broadcast.waiting = broadcast.waiting, []
         if told.canceled:
@@ -387,7 +387,7 @@ class WatchSession:
             self._drop(broadcast)
         self._merge_all(broadcast.watched)
 
-    def _happened(self, broadcast: Broadcast, told: Told) -> None:
+    def _happened(self, broadcast: Broadcast, told: ParsedResponse) -> None:
         broadcast.deliver(told, self._service.outgoing)
         if broadcast.position > told.revision:
             self._synced(broadcast)
@@ -396,7 +396,7 @@ class WatchSession:
         elif len(broadcast.watched.broadcasts) > 1:
             self._merge_all(broadcast.watched)
 
-    def _told_progress(self, broadcast: Broadcast, told: Told) -> None:
+    def _told_progress(self, broadcast: Broadcast, told: ParsedResponse) -> None:
         """Process a watch's progress: the member has no further events for it up to a revision."""
         revision = told.revision
         broadcast.complete_revision = max(broadcast.complete_revision, revision)
@@ -406,7 +406,7 @@ class WatchSession:
                 watcher.stream.tell_progress(told.header, revision, watcher.id_field)
         self._merge_all(broadcast.watched)
 
-    def _canceled(self, broadcast: Broadcast, told: Told) -> None:
+    def _canceled(self, broadcast: Broadcast, told: ParsedResponse) -> None:
         """Cancel watchers whose next revision is compacted, and place the others again."""
         members = tuple(broadcast.members)
         done = self._done(broadcast)
@@ -449,7 +449,7 @@ class WatchSession:
         elif self._broadcasts:
             self._expect_attempt(PROGRESS_SECONDS)
 
-    def _progressed(self, told: Told) -> None:
+    def _progressed(self, told: ParsedResponse) -> None:
         """Process the stream's progress: all watches have had every event up to a revision."""
         revision = told.revision
         self._complete_revision = max(self._complete_revision, revision)

@@ -16,7 +16,7 @@ _SIGN: Final = 1 << 63
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
-class Happening:
+class EncodedEvent:
     """An event as the encoded fields of a response, with and without the previous value."""
 
     __slots__ = ("field", "is_deletion", "plain", "revision")
@@ -29,7 +29,7 @@ class Happening:
         """The field without the previous value."""
 
 
-class Told:
+class ParsedResponse:
     """A parsed WatchResponse."""
 
     __slots__ = (
@@ -53,7 +53,7 @@ class Told:
         self.canceled = False
         self.compact_revision = 0
         self.reason = ""
-        self.events: list[Happening] = []
+        self.events: list[EncodedEvent] = []
 
 
 class Reader:
@@ -67,9 +67,9 @@ class Reader:
         # The bytes before the revision are the same in all headers of one member and term.
         self._before_revision = b""
 
-    def read(self, data: bytes) -> Told:
+    def read(self, data: bytes) -> ParsedResponse:
         """Parse a message."""
-        told = Told()
+        told = ParsedResponse()
         at, size = 0, len(data)
         while at < size:
             begin = at
@@ -116,7 +116,7 @@ class Reader:
             at = _after(data, tag, at, end)
         return 0
 
-    def _event(self, data: bytes, field: int, at: int, end: int) -> Happening:
+    def _event(self, data: bytes, field: int, at: int, end: int) -> EncodedEvent:
         is_deletion = False
         kv, kv_end, previous, previous_end = -1, -1, -1, -1
         while at < end:
@@ -138,17 +138,17 @@ class Reader:
         if not self._prefix_bytes:
             whole = data[field:end]
             if previous < 0:
-                return Happening(revision, is_deletion, whole, whole)
+                return EncodedEvent(revision, is_deletion, whole, whole)
             key, _ = _key(data, kv)
             plain = event_field(key, revision, data[kv:kv_end], is_deletion, None)
-            return Happening(revision, is_deletion, whole, plain)
+            return EncodedEvent(revision, is_deletion, whole, plain)
         key, stripped = self._stripped(data, kv, kv_end)
         plain = event_field(key, revision, stripped, is_deletion, None)
         if previous < 0:
-            return Happening(revision, is_deletion, plain, plain)
+            return EncodedEvent(revision, is_deletion, plain, plain)
         _, before = self._stripped(data, previous, previous_end)
         whole = event_field(key, revision, stripped, is_deletion, before)
-        return Happening(revision, is_deletion, whole, plain)
+        return EncodedEvent(revision, is_deletion, whole, plain)
 
     def _stripped(self, data: bytes, at: int, end: int) -> tuple[bytes, bytes]:
         """Return the key of a KeyValue without its prefix, and the KeyValue with that key."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from kvorum.member.handover import hand_over
+from kvorum.member.leadership_transfer import hand_over
 
 if TYPE_CHECKING:
     from kvorum.server.interface import Logger, ServerEdge
@@ -33,7 +33,7 @@ class ServerPhase(Enum):
     ENDED = "everything is closed"
 
 
-class Ending:
+class Shutdown:
     """Shuts a server down, phase by phase, one step a turn."""
 
     __slots__ = (

@@ -21,7 +21,7 @@ from kvorum.member.member import Member
 from kvorum.network.dialer.interface import DialEvent
 from kvorum.network.edge.interface import EdgeEventKind, Event, Request
 from kvorum.raft.entries import Entry
-from kvorum.server.ending import Ending, ServerPhase
+from kvorum.server.ending import ServerPhase, Shutdown
 from kvorum.server.http.calls import Gateway
 from kvorum.server.http.http import HttpFront
 from kvorum.server.inflight import CallsInFlight
@@ -106,7 +106,7 @@ class Server:
         self.counters = ServerCounters()
         self.phase = ServerPhase.SERVING
         """The phase of this server's life; `ending` advances it."""
-        self.ending = Ending(self, edge, logger)
+        self.ending = Shutdown(self, edge, logger)
         self.keeps_nothing = settings.keeps_nothing
         """Whether a shutdown skips the last flush."""
         self.peer_listeners: set[int] = set()

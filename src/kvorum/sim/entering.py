@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 
 from kvorum.server.peer.cluster.answers import MEMBERS_PATH
 from kvorum.server.peer.cluster.exchanges import Answer
-from kvorum.server.peer.cluster.joining import Asking, Inquiry, Start
+from kvorum.server.peer.cluster.joining import GetRequest, RequestRunner, Start
 from kvorum.sim.links import Port
 from kvorum.state.membership.bootstrap import is_bootstrapped
 from kvorum.state.membership.documents import DocumentError, MemberDocument, decode_members
@@ -22,14 +22,14 @@ class Entrance:
     def __init__(
         self,
         port: Port,
-        steps: Generator[Asking, Answer | None, Start],
+        steps: Generator[GetRequest, Answer | None, Start],
         ask: Callable[[], None],
         now: float,
     ) -> None:
         self._port = port
         self.heard: list[Sequence[MemberDocument]] = []
         """The lists of members that answers contained, in order."""
-        self._inquiry = Inquiry(self._watched(steps, ask), port.dialer, now)
+        self._inquiry = RequestRunner(self._watched(steps, ask), port.dialer, now)
 
     def advance(self, now: float) -> Start | float:
         """Take the answers that arrived; return where the process starts, or when to call again.
@@ -42,8 +42,8 @@ class Entrance:
         return inquiry.value if inquiry.is_done else look_at
 
     def _watched(
-        self, steps: Generator[Asking, Answer | None, Start], ask: Callable[[], None]
-    ) -> Generator[Asking, Answer | None, Start]:
+        self, steps: Generator[GetRequest, Answer | None, Start], ask: Callable[[], None]
+    ) -> Generator[GetRequest, Answer | None, Start]:
         """Run the steps, and record the lists of members in the answers."""
         answer: Answer | None = None
         while True:

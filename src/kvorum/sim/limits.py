@@ -71,10 +71,10 @@ LIMITS = (
             "server.rpc.lease",
             "state.mvcc.compaction",
             "state.mvcc.index",
+            "state.mvcc.key_changes",
             "state.mvcc.ranges",
             "state.mvcc.store",
             "state.mvcc.transaction",
-            "state.mvcc.turnover",
         ),
     ),
     Limit(
@@ -128,7 +128,10 @@ LIMITS = (
     Limit("storage.backend.defragment", "_PIECE_ROWS", _FEW),
     # Clients and peers.
     Limit(
-        "api.requests", "LONG_BYTES", _BYTES, ("member.apply", "member.arriving", "server.rpc.kv")
+        "api.requests",
+        "LONG_BYTES",
+        _BYTES,
+        ("member.apply", "member.message_checks", "server.rpc.kv"),
     ),
     Limit("server.rpc.services", "REQUESTS_PER_LOOK", _FEW),
     Limit("server.rpc.election", "ROWS_PER_SLICE", _FEW),

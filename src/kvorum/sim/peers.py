@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable
 from math import inf
 from random import Random
 
-from kvorum.member import questions
+from kvorum.member import peer_requests
 from kvorum.member.member import Member
 from kvorum.member.outbox import Question, SnapshotTransfer
 from kvorum.member.waits import Answer, Steps
@@ -204,10 +204,10 @@ class PlainPeers(WithoutPort):
 
 
 def _answer(member: Member, question: Question, take: Callable[[Answer], None]) -> Steps:
-    answered = yield from questions.answer(
+    answered = yield from peer_requests.answer(
         member, question.path, question.body, dict(question.headers)
     )
-    take(questions.meaning(question.path, answered.status, answered.body))
+    take(peer_requests.meaning(question.path, answered.status, answered.body))
     return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from kvorum.client.aio.client import AsyncClient
-from kvorum.client.watching import WatchState
+from kvorum.client.watch_set import WatchState
 
 Wait = Callable[[AsyncClient, str], Awaitable[object]]
 

@@ -14,7 +14,7 @@ from kvorum.client.sync.recipes import sessions as sync_sessions
 from kvorum.client.sync.recipes.locks import Lock
 from kvorum.client.transactions import put
 from kvorum.client.values import TxnResult
-from kvorum.client.watching import WatchState
+from kvorum.client.watch_set import WatchState
 from tests.client.recipes.conftest import Connect
 from tests.client.recipes.queueing import queue_of
 

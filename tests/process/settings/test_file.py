@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvorum.process import review
+from kvorum.process import config_check
 from kvorum.process.settings.checks import CHECKS, fill, make_config, mistakes, settle
 from kvorum.process.settings.config import ROWS, Config
 from kvorum.process.settings.documents import number_text, parse_yaml
@@ -132,7 +132,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFix
     path = tmp_path / "file.yml"
     path.write_text(MISTAKEN)
     environment = {"ETCD_NAME": "x", "ETCD_CONFIG_FILE": "y", "HOME": "/"}
-    assert review.run(["check", str(path), "--max-wals=3"], environment) == 1
+    assert config_check.run(["check", str(path), "--max-wals=3"], environment) == 1
     told = capsys.readouterr().out.replace(f"{path}: ", "")
     for part in (
         "of type time.Duration\n    grpc-keepalive-min-time has to be in nanoseconds: 600000000000",
@@ -167,18 +167,18 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_good_file_is_told_to_be_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "file.yml"
     path.write_text("name: a\ndata-dir: d\nlog-outputs: [there.log]\n")
-    assert review.run(["check", str(path)], {}) == 0
+    assert config_check.run(["check", str(path)], {}) == 0
     assert capsys.readouterr().out == f"{path}: no errors; a server would start with it\n"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_how_the_command_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert review.run([], {}) == 2
-    assert review.run(["check", str(SAMPLE), "--no-such"], {}) == 2
-    assert review.run(["check", str(SAMPLE), "other"], {}) == 2
-    assert review.run(["check", str(tmp_path / "none")], {}) == 1
+    assert config_check.run([], {}) == 2
+    assert config_check.run(["check", str(SAMPLE), "--no-such"], {}) == 2
+    assert config_check.run(["check", str(SAMPLE), "other"], {}) == 2
+    assert config_check.run(["check", str(tmp_path / "none")], {}) == 1
     capsys.readouterr()
-    assert review.run(["sample"], {}) == 0
+    assert config_check.run(["sample"], {}) == 0
     assert capsys.readouterr().out == sample()
 
 

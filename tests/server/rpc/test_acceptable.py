@@ -5,7 +5,7 @@ A follower refuses entries that it could not apply; such an entry would stop the
 
 from hypothesis import given
 
-from kvorum.member.arriving import check_entry
+from kvorum.member.message_checks import check_entry
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.wire import decode_message, encode_message
 from tests.server.rpc.calls import Call, every_call, sequences

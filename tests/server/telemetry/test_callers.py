@@ -74,7 +74,7 @@ def test_every_compiled_module_stays_as_long_as_it_is() -> None:
         assert len(made.splitlines()) == len(source.splitlines())
         ast.parse(made)
         count += made.count("placed(")
-        # Its frame would not be found: see `kvorum.member.lines`.
+        # Its frame would not be found: see `kvorum.member.log_lines`.
         assert "import tell" not in source and "lines.tell(" not in source, name
     assert count > 50
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.member.lines import size_text
+from kvorum.member.log_lines import size_text
 from kvorum.server.rpc.table import NUMBERS
 from kvorum.server.telemetry.request_stats import stats_of
 from tests import etcd

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kvorum.api.errors import COMPACTED, FUTURE_REV, StatusError
 from kvorum.state.lease import Lessor
-from kvorum.state.mvcc import compaction, ranges, transaction, turnover
+from kvorum.state.mvcc import compaction, key_changes, ranges, transaction
 from kvorum.state.mvcc.hashes import HashKV, HashRows
 from kvorum.state.mvcc.history import bound
 from kvorum.state.mvcc.ranges import RangeOptions, RangeResult
@@ -73,11 +73,11 @@ class Recorder:
 
 def set_slice(keys: int) -> None:
     """Set the size of slices, in keys."""
-    for module in (ranges, transaction, turnover):
+    for module in (ranges, transaction, key_changes):
         module.KEYS_PER_SLICE = keys  # type: ignore[attr-defined]
     compaction.KEYS_PER_STEP = compaction.ROWS_PER_STEP = keys
     # So few that reads in the past find some changes and lack others.
-    turnover.KEPT = 3 * keys
+    key_changes.KEPT = 3 * keys
 
 
 Write = Generator[None, None, object]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvorum.state.mvcc import history, sortedkeys, turnover
+from kvorum.state.mvcc import history, key_changes, sortedkeys
 from kvorum.state.mvcc.history import bound
 from kvorum.state.mvcc.index import Index
 from kvorum.state.mvcc.slices import run_to_end
@@ -134,8 +134,8 @@ def test_the_count_at_a_revision_is_that_of_the_keys_which_were_live(
     data: st.DataObject, kept: int, keys_per_slice: int
 ) -> None:
     with pytest.MonkeyPatch.context() as small:
-        small.setattr(turnover, "KEPT", kept)
-        small.setattr(turnover, "KEYS_PER_SLICE", keys_per_slice)
+        small.setattr(key_changes, "KEPT", kept)
+        small.setattr(key_changes, "KEYS_PER_SLICE", keys_per_slice)
         index = Index()
         for main in range(2, data.draw(st.integers(2, 30))):
             if data.draw(st.booleans()):
@@ -151,7 +151,9 @@ def test_the_count_at_a_revision_is_that_of_the_keys_which_were_live(
             expected = sum(1 for key in within if index.at(key, limit))
             assert count in (expected, -1)
             # As many changes as are kept are always known.
-            assert index.turnover.changes_after(limit) >= kept or limit >= index.turnover.since
+            assert (
+                index.key_changes.changes_after(limit) >= kept or limit >= index.key_changes.since
+            )
             restored = Index()
             restored.entries, restored.newest_revision = index.entries, index.newest_revision
             restored.restored()
@@ -164,12 +166,12 @@ def test_the_count_at_a_revision_is_that_of_the_keys_which_were_live(
 def test_long_keys_that_are_gone_are_not_kept_for_counts() -> None:
     index = Index()
     for main in range(2, 102, 2):
-        key = b"%d" % main + bytes(turnover.KEPT_BYTES_MAX // 10)
+        key = b"%d" % main + bytes(key_changes.KEPT_BYTES_MAX // 10)
         index.put(key, main << 32)
         index.delete_run([key], (main + 1) << 32 | 1)
-        assert sum(map(len, index.turnover._keys)) <= turnover.KEPT_BYTES_MAX
+        assert sum(map(len, index.key_changes._keys)) <= key_changes.KEPT_BYTES_MAX
         assert run_to_end(index.count_at(b"", None, bound(main))) == 1
-        assert index.turnover.since < main << 32
+        assert index.key_changes.since < main << 32
 
 
 def test_a_key_written_often_is_not_copied_each_time() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvorum.state.mvcc import slices
-from kvorum.state.mvcc.slices import Slices, joined, run_to_end
+from kvorum.state.mvcc.slices import Slices, join_in_slices, run_to_end
 
 
 @given(st.lists(st.binary(max_size=50)), st.integers(1, 100))
@@ -17,7 +17,7 @@ def test_joined_parts_are_the_whole(parts: list[bytes], slice_bytes: int) -> Non
     found: list[bytes] = []
 
     def run() -> Slices[None]:
-        found.append((yield from joined(parts)))
+        found.append((yield from join_in_slices(parts)))
 
     try:
         count = len(list(run()))
@@ -31,7 +31,7 @@ def test_joined_parts_are_the_whole(parts: list[bytes], slice_bytes: int) -> Non
 def test_parts_are_freed_while_they_are_joined() -> None:
     tracemalloc.start()
     parts = [bytes(1 << 20) for _ in range(40)]
-    whole = run_to_end(joined(parts))
+    whole = run_to_end(join_in_slices(parts))
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(whole) == 40 << 20

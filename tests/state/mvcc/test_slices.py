@@ -59,7 +59,7 @@ def test_long_work_is_sliced_and_short_work_is_not() -> None:
     assert slices_of(store.range_slices(counting)) == 1
     assert store.range(counting).count == store.range(WHOLE).count == KEYS
     # It takes them longer where it is not known which keys came and went.
-    store._index.turnover.since = store._index.newest_revision
+    store._index.key_changes.since = store._index.newest_revision
     assert slices_of(store.range_slices(counting)) >= at_least
     assert store.range(counting).count == store.range(WHOLE).count == KEYS
     write.commit()

@@ -85,13 +85,13 @@ MISTAKES = [
         "progress overtakes events of watchers behind",
         stream.WatchStream.request_progress,
         "self.synced == len(self._watchers)",
-        "not any(w.standing is Standing.COMPACTED for w in self._watchers.values())",
+        "not any(w.standing is WatcherState.COMPACTED for w in self._watchers.values())",
     ),
     Mistake(
         "periodic progress overtakes events of watchers behind",
         hub.WatchHub._tell_progress,
-        "watcher.standing is Standing.SYNCED",
-        "watcher.standing is not Standing.COMPACTED",
+        "watcher.standing is WatcherState.SYNCED",
+        "watcher.standing is not WatcherState.COMPACTED",
     ),
     Mistake(
         "progress overtakes a transaction that is being published",
@@ -127,7 +127,8 @@ MISTAKES = [
         "a watcher ended by a compaction does not block progress",
         stream.WatchStream.request_progress,
         "self.synced == len(self._watchers)",
-        "self.synced == sum(w.standing is not Standing.COMPACTED for w in self._watchers.values())",
+        "self.synced == sum(w.standing is not WatcherState.COMPACTED"
+        " for w in self._watchers.values())",
     ),
     Mistake(
         "the next transaction overtakes one that is being published",
@@ -258,13 +259,13 @@ MISTAKES = [
     Mistake(
         "a cancelled watcher is told of what was matched before",
         hub.WatchHub._publish_some,
-        "if watcher.standing is Standing.SYNCED:",
+        "if watcher.standing is WatcherState.SYNCED:",
         "if True:",
     ),
     Mistake(
         "a cancelled watcher is told from history",
         hub.WatchHub._catch_up_some,
-        "if watcher.standing is not Standing.BEHIND:",
+        "if watcher.standing is not WatcherState.BEHIND:",
         "if False:",
     ),
     Mistake(

@@ -15,7 +15,7 @@ from kvorum.api.pb.etcdserverpb import (
     PutRequest,
     RangeRequest,
 )
-from kvorum.member.foreign import describe_foreign, is_v2_request
+from kvorum.member.incompatible_entries import describe_foreign, is_v2_request
 from kvorum.raft.entries import EntryType
 from kvorum.storage.files.real import RealFiles
 from kvorum.storage.wal import SnapshotRecord, read_log

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Self
 
 from kvorum.client import operations
 from kvorum.client.errors import ClosedError, KvorumError, LeaseExistsError, LeaseNotFoundError
-from kvorum.client.keeping import KeptLease
+from kvorum.client.lease_keeper import KeptLease
 from kvorum.client.loop import Waiter, clock, monotonic, random_id
 from kvorum.client.values import LeaseStatus
 

@@ -15,7 +15,14 @@ from kvorum.client.errors import CallError, ClosedError, KvorumError
 from kvorum.client.keys import KeyRange
 from kvorum.client.loop import clock
 from kvorum.client.operations import Operation
-from kvorum.client.owning import Owned, OwnershipNames, Owning, guarded, revoking, written_by
+from kvorum.client.owned_keys import (
+    OwnedKey,
+    OwnedKeys,
+    OwnershipNames,
+    guarded,
+    revoking,
+    written_by,
+)
 from kvorum.client.rpcs import Rpc
 
 if TYPE_CHECKING:
@@ -45,7 +52,7 @@ class AsyncLeasing:
         self._names = OwnershipNames(namespace, prefix)
         self._ttl = ttl
         self._session: AsyncSession | None = None
-        self._owning: Owning | None = None
+        self._owning: OwnedKeys | None = None
         self._is_beginning = False
         self._begin_at = 0.0
         self._is_closed = False
@@ -134,7 +141,7 @@ class AsyncLeasing:
         found.header.CopyFrom(response.header)
         return found
 
-    def _current(self) -> Owning | None:
+    def _current(self) -> OwnedKeys | None:
         """Return the owned keys, if the session surely lives."""
         with self._shell.turn():
             owning, session = self._owning, self._session
@@ -150,7 +157,7 @@ class AsyncLeasing:
         session.orphan()
         return None
 
-    async def _begin(self) -> Owning | None:
+    async def _begin(self) -> OwnedKeys | None:
         with self._shell.turn():
             if self._is_beginning or self._owning is not None or clock() < self._begin_at:
                 return None
@@ -164,7 +171,7 @@ class AsyncLeasing:
         finally:
             self._is_beginning = False
         with self._shell.turn():
-            owning = Owning(self._shell.core, self._shell.watching, self._names, session.id)
+            owning = OwnedKeys(self._shell.core, self._shell.watching, self._names, session.id)
             if not self._is_closed:
                 self._session, self._owning = session, owning
                 return owning
@@ -219,8 +226,8 @@ class AsyncLeasing:
 
     async def _commit(
         self,
-        owning: Owning | None,
-        held: dict[bytes, Owned],
+        owning: OwnedKeys | None,
+        held: dict[bytes, OwnedKey],
         request: pb.TxnRequest,
         until: float,
     ) -> pb.TxnResponse:
@@ -235,7 +242,7 @@ class AsyncLeasing:
             raise
         return pb.TxnResponse.FromString(answer)
 
-    async def _clear(self, owning: Owning | None, keys: KeyRange, until: float) -> int:
+    async def _clear(self, owning: OwnedKeys | None, keys: KeyRange, until: float) -> int:
         """Make others release a range; return the newest creation of an ownership key in it."""
         name = self._names.of_range(keys)
         request = pb.RangeRequest(key=name.key, range_end=name.end)
@@ -244,7 +251,9 @@ class AsyncLeasing:
         await self._revoke_all(owning, found, until)
         return max((each.create_revision for each in found), default=0)
 
-    async def _revoke_all(self, owning: Owning | None, kvs: list[KeyValue], until: float) -> None:
+    async def _revoke_all(
+        self, owning: OwnedKeys | None, kvs: list[KeyValue], until: float
+    ) -> None:
         for kv in kvs:
             key = self._names.owned(kv.key)
             is_own = owning is not None and kv.lease == owning.lease and owning.owns(key)

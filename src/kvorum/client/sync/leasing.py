@@ -12,7 +12,14 @@ from kvorum.client import rpcs
 from kvorum.client.errors import CallError, ClosedError, KvorumError
 from kvorum.client.keys import KeyRange
 from kvorum.client.operations import Operation
-from kvorum.client.owning import Owned, OwnershipNames, Owning, guarded, revoking, written_by
+from kvorum.client.owned_keys import (
+    OwnedKey,
+    OwnedKeys,
+    OwnershipNames,
+    guarded,
+    revoking,
+    written_by,
+)
 from kvorum.client.rpcs import Rpc
 from kvorum.client.sync.carrier import Carrier
 from kvorum.client.sync.recipes.sessions import Session, begin_session
@@ -46,7 +53,7 @@ class Leasing:
         self._names = OwnershipNames(namespace, prefix)
         self._ttl = ttl
         self._session: Session | None = None
-        self._owning: Owning | None = None
+        self._owning: OwnedKeys | None = None
         self._is_beginning = False
         self._begin_at = 0.0
         self._is_closed = False
@@ -133,7 +140,7 @@ class Leasing:
         found.header.CopyFrom(response.header)
         return found
 
-    def _current(self) -> Owning | None:
+    def _current(self) -> OwnedKeys | None:
         """Return the owned keys, if the session surely lives."""
         with self._shell.turn():
             owning, session = self._owning, self._session
@@ -149,7 +156,7 @@ class Leasing:
         session.orphan()
         return None
 
-    def _begin(self) -> Owning | None:
+    def _begin(self) -> OwnedKeys | None:
         with self._shell.turn():
             if self._is_beginning or self._owning is not None or clock() < self._begin_at:
                 return None
@@ -163,7 +170,7 @@ class Leasing:
         finally:
             self._is_beginning = False
         with self._shell.turn():
-            owning = Owning(self._shell.core, self._shell.watching, self._names, session.id)
+            owning = OwnedKeys(self._shell.core, self._shell.watching, self._names, session.id)
             if not self._is_closed:
                 self._session, self._owning = session, owning
                 return owning
@@ -218,8 +225,8 @@ class Leasing:
 
     def _commit(
         self,
-        owning: Owning | None,
-        held: dict[bytes, Owned],
+        owning: OwnedKeys | None,
+        held: dict[bytes, OwnedKey],
         request: pb.TxnRequest,
         until: float,
     ) -> pb.TxnResponse:
@@ -232,7 +239,7 @@ class Leasing:
             raise
         return pb.TxnResponse.FromString(answer)
 
-    def _clear(self, owning: Owning | None, keys: KeyRange, until: float) -> int:
+    def _clear(self, owning: OwnedKeys | None, keys: KeyRange, until: float) -> int:
         """Make others release a range; return the newest creation of an ownership key in it."""
         name = self._names.of_range(keys)
         request = pb.RangeRequest(key=name.key, range_end=name.end)
@@ -241,7 +248,7 @@ class Leasing:
         self._revoke_all(owning, found, until)
         return max((each.create_revision for each in found), default=0)
 
-    def _revoke_all(self, owning: Owning | None, kvs: list[KeyValue], until: float) -> None:
+    def _revoke_all(self, owning: OwnedKeys | None, kvs: list[KeyValue], until: float) -> None:
         for kv in kvs:
             key = self._names.owned(kv.key)
             is_own = owning is not None and kv.lease == owning.lease and owning.owns(key)

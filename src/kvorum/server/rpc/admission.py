@@ -16,7 +16,7 @@ from kvorum.member.member import Member
 from kvorum.member.permissions import admin_refusal, identity_refusal
 from kvorum.network.edge.interface import Event, Metadata, Request
 from kvorum.server.rpc.table import RPCS, Checked, RequiredPermission
-from kvorum.server.rpc.undecided import Undecided
+from kvorum.server.rpc.undecided import AwaitingToken
 
 BEARER: Final = b"Bearer "
 """An optional prefix of a token, case-sensitive."""
@@ -38,7 +38,7 @@ class Admission:
         member: Member,
         front: Front,
         origin: Origin,
-        undecided: Undecided[Request | Event],
+        undecided: AwaitingToken[Request | Event],
         *,
         client_cert_identifies_user: bool,
     ) -> None:

@@ -23,9 +23,9 @@ from kvorum.api.wire import parse_message
 from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.outbox import Result
+from kvorum.member.peer_requests import PROMOTE_PREFIX, credentials
 from kvorum.member.permissions import admin_refusal, identity_refusal
 from kvorum.member.promotion import promote_here
-from kvorum.member.questions import PROMOTE_PREFIX, credentials
 from kvorum.member.waits import AskLeader, LeaderKnown, ProposeChange, Steps, Until
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.server.rpc.interface import RpcOutput

@@ -21,7 +21,7 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
 from kvorum.api.wire import parse_message
-from kvorum.member import lines
+from kvorum.member import log_lines
 from kvorum.member.callers import MEMBER, Caller
 from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import ExecutorKind
@@ -220,7 +220,7 @@ def _defragment(member: Member) -> Steps:
     while member.backend.is_defragmenting:
         yield Signalled(Signal.DEFRAGMENTED)
     backend = member.backend
-    before = lines.defragmenting(member)
+    before = log_lines.defragmenting(member)
     defragmented = _defragmented(member, backend, backend.defragment(), before)
     # The member runs the rest itself, whether or not the client stays: a half-finished
     # defragmentation would block the next one.
@@ -263,7 +263,7 @@ def _defragmented(
     # defragmentation may have started before this procedure wakes up.
     while member.backend is backend and backend.defragmented_path == first.target:
         yield Signalled(Signal.DEFRAGMENTED)
-    lines.finished_defragmentation(member, before)
+    log_lines.finished_defragmentation(member, before)
     return b""
 
 

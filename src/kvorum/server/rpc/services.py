@@ -33,7 +33,7 @@ from kvorum.server.rpc.admission import Admission
 from kvorum.server.rpc.interface import STREAM_PENDING_BYTES_MAX, RpcOutput, Streams, Unary
 from kvorum.server.rpc.streams import ServerStreams
 from kvorum.server.rpc.table import GATEWAY_KEY, NUMBERS, RPCS, Handlers, Learner
-from kvorum.server.rpc.undecided import Undecided
+from kvorum.server.rpc.undecided import AwaitingToken
 from kvorum.storage.backend.quota import PUT_BYTES
 
 REQUESTS_PER_LOOK = 64
@@ -94,7 +94,7 @@ class Services:
             elif rpc.streams is not None:
                 self._streams[number] = rpc.streams(handlers, member)
         self._answers = [each for each in self._streams.values() if isinstance(each, ServerStreams)]
-        self._undecided: Undecided[Request | Event] = Undecided()
+        self._undecided: AwaitingToken[Request | Event] = AwaitingToken()
         self._admission = Admission(
             member,
             Front.GRPC,

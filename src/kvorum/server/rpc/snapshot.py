@@ -17,7 +17,7 @@ from kvorum.api.wire import parse_message
 from kvorum.member.callers import Caller
 from kvorum.member.images import BuildImage, ImageFacts, ReadImage, RemoveImage
 from kvorum.member.jobs import ExecutorKind, Job, ignore
-from kvorum.member.lines import size_text, tell
+from kvorum.member.log_lines import size_text, tell
 from kvorum.member.member import Member
 from kvorum.member.parts import Part, done
 from kvorum.member.waits import FlushedTo, Send, Signal, Signalled, Steps

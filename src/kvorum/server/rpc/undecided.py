@@ -25,7 +25,7 @@ class _Waiting(Generic[Item]):
         self.size = 0
 
 
-class Undecided(Generic[Item]):
+class AwaitingToken(Generic[Item]):
     """The waiting calls, and the requests and events that arrived for each."""
 
     __slots__ = ("_bytes", "_calls")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from unittest.mock import patch
 
-from kvorum.client import watching
+from kvorum.client import watch_set
 from kvorum.client.core import CoreSettings
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.sim.cluster import Cluster
@@ -203,5 +203,5 @@ def library_installed(world: World, library: Library | None) -> Iterator[None]:
     with ExitStack() as patches:
         patches.enter_context(client_names(clocks(world, RUNNING.get) | {"Waiter": Waiter}))
         patches.enter_context(patch.object(hub, "FRAGMENT_OVERHEAD_BYTES", overhead))
-        patches.enter_context(patch.object(watching, "KEPT_EVENTS_MAX", library.kept_events_max))
+        patches.enter_context(patch.object(watch_set, "KEPT_EVENTS_MAX", library.kept_events_max))
         yield

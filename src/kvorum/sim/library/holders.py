@@ -6,7 +6,7 @@ from kvorum.client.aio.leases import AsyncLease
 from kvorum.client.aio.recipes.locks import AsyncLock
 from kvorum.client.aio.recipes.sessions import AsyncSession
 from kvorum.client.errors import ClosedError, KvorumError
-from kvorum.client.keeping import KeptLease
+from kvorum.client.lease_keeper import KeptLease
 from kvorum.sim.lease_checks import GUARANTEE as LEASES
 from kvorum.sim.library.checks import Claim
 from kvorum.sim.library.shell import Shell, SimulatedClient

@@ -26,10 +26,10 @@ from kvorum.client.errors import (
     NoSpaceError,
     OutcomeUnknownError,
 )
-from kvorum.client.keeping import Keeping, KeptLease
+from kvorum.client.lease_keeper import KeptLease, LeaseKeeper
 from kvorum.client.options import FOREVER, TIMEOUT_SECONDS
 from kvorum.client.rpcs import Rpc
-from kvorum.client.watching import Watching
+from kvorum.client.watch_set import WatchSet
 from kvorum.sim.calls import METHODS, Asked
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.describe import describe_request, describe_result
@@ -103,8 +103,8 @@ class Engine:
         self._process = process
         self._runs_at = runs_at
         self.core = core
-        self.watching = Watching(core)
-        self.keeping = Keeping(core)
+        self.watching = WatchSet(core)
+        self.keeping = LeaseKeeper(core)
         self.connections = Connections(world, cluster, process, core, name, runs_at, self.settle)
         core.transport = self.connections
         self._is_settling = False

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.api.requests import Range
-from kvorum.member import corruption, hashing, leases, questions
+from kvorum.member import corruption, hashing, leases, peer_requests
 from kvorum.member.callers import Caller
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.member import Member
@@ -78,7 +78,7 @@ def hash_a_state_that_was_replaced() -> Iterator[None]:
         return hashing.Hashed(found, current)
 
     with ExitStack() as patches:
-        for module in (maintenance, questions, corruption):
+        for module in (maintenance, peer_requests, corruption):
             patches.enter_context(patch.object(module, "hash_kv", hash_kv))
         yield
 

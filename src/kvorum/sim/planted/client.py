@@ -7,17 +7,17 @@ from unittest.mock import patch
 
 from kvorum.api.pb.etcdserverpb import WatchRequest, WatchResponse
 from kvorum.client import rpcs
-from kvorum.client.keeping import Keeping, KeptLease
-from kvorum.client.watching import Watch, Watching
+from kvorum.client.lease_keeper import KeptLease, LeaseKeeper
+from kvorum.client.watch_set import Watch, WatchSet
 from kvorum.sim.library import process
 
 
 @contextmanager
 def resume_a_revision_too_late() -> Iterator[None]:
     """Make a watch that lost its stream skip the revision that it waits for."""
-    original = Watching._create_request
+    original = WatchSet._create_request
 
-    def create_request(watching: Watching, watch: Watch) -> bytes:
+    def create_request(watching: WatchSet, watch: Watch) -> bytes:
         was_created = watch.is_created
         request = original(watching, watch)
         if was_created:
@@ -25,37 +25,37 @@ def resume_a_revision_too_late() -> Iterator[None]:
             request = WatchRequest(create_request=watch.options).SerializeToString()
         return request
 
-    with patch.object(Watching, "_create_request", create_request):
+    with patch.object(WatchSet, "_create_request", create_request):
         yield
 
 
 @contextmanager
 def tell_each_fragment_by_itself() -> Iterator[None]:
     """Treat one fragment of a revision as all of it, so that the watch skips the rest."""
-    original = Watching._tell
+    original = WatchSet._tell
 
-    def tell(watching: Watching, watch: Watch, response: WatchResponse) -> None:
+    def tell(watching: WatchSet, watch: Watch, response: WatchResponse) -> None:
         parts = [*watch.parts, response]
         watch.parts.clear()
         for part in parts:
             original(watching, watch, part)
 
-    with patch.object(Watching, "_tell", tell):
+    with patch.object(WatchSet, "_tell", tell):
         yield
 
 
 @contextmanager
 def count_a_renewal_from_its_answer() -> Iterator[None]:
     """Count a lease's time from the arrival of the answer instead of from the request."""
-    original = Keeping._take_message
+    original = LeaseKeeper._take_message
 
-    def take_message(keeping: Keeping, message: bytes) -> None:
+    def take_message(keeping: LeaseKeeper, message: bytes) -> None:
         for kept in keeping._kept.values():
             if kept.asked_at is not None:
                 kept.asked_at = keeping._core.now
         original(keeping, message)
 
-    with patch.object(Keeping, "_take_message", take_message):
+    with patch.object(LeaseKeeper, "_take_message", take_message):
         yield
 
 
@@ -73,17 +73,17 @@ def ask_a_clock_that_a_suspend_stops() -> Iterator[None]:
 @contextmanager
 def rely_on_a_lease_until_a_timer_ends_it() -> Iterator[None]:
     """Consider a lease lost only after a timer noticed that, without reading the clock."""
-    original = Keeping.pass_time
+    original = LeaseKeeper.pass_time
     look = KeptLease.lost
 
-    def pass_time(keeping: Keeping, now: float) -> None:
+    def pass_time(keeping: LeaseKeeper, now: float) -> None:
         for kept in keeping._kept.values():
             look(kept, now)
         original(keeping, now)
 
     with (
         patch.object(KeptLease, "lost", lambda kept, _: kept.error),
-        patch.object(Keeping, "pass_time", pass_time),
+        patch.object(LeaseKeeper, "pass_time", pass_time),
     ):
         yield
 

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from kvorum.member.member import Member
 from kvorum.server import server
-from kvorum.server.ending import Ending
+from kvorum.server.ending import Shutdown
 from kvorum.server.rpc.services import Services
 from kvorum.server.server import Server
 
@@ -32,10 +32,10 @@ def answer_after_the_drain() -> Iterator[None]:
 def end_without_handing_over() -> Iterator[None]:
     """Let a leader end without transferring its leadership, as a follower does."""
 
-    def hand_over(_ending: Ending) -> bool:
+    def hand_over(_ending: Shutdown) -> bool:
         return True
 
-    with patch.object(Ending, "_hand_over", hand_over):
+    with patch.object(Shutdown, "_hand_over", hand_over):
         yield
 
 

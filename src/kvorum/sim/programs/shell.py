@@ -13,7 +13,7 @@ from typing import TypeVar
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
 from kvorum.client.errors import KvorumError
-from kvorum.client.keeping import KeptLease
+from kvorum.client.lease_keeper import KeptLease
 from kvorum.client.loop import Waiter
 from kvorum.client.options import FOREVER
 from kvorum.client.rpcs import Rpc

@@ -4,7 +4,7 @@ The rules of this module:
 
 - Every key that has a revision is in `entries`, and in exactly one of two sorted sets: `live`
   if its newest revision is a put, `ended` if it is a tombstone that is not compacted yet.
-- `turnover` records keys that moved between the sets recently, so that `count_at` can count the
+- `key_changes` records keys that moved between the sets recently, so that `count_at` can count the
   keys of an older state without visiting each.
 - The index may be ahead of readers: it already has uncommitted writes. A read of the newest state
   uses only `live`; a read at an older revision walks both sets and looks up each key's newest
@@ -20,9 +20,9 @@ from typing import Final
 
 from kvorum.state.mvcc import history
 from kvorum.state.mvcc.history import Entry, KeyFacts
+from kvorum.state.mvcc.key_changes import CHANGES_PER_KEY, KeyChanges
 from kvorum.state.mvcc.slices import FREED_PER_SLICE, KEYS_PER_SLICE, Slices
 from kvorum.state.mvcc.sortedkeys import SortedKeys
-from kvorum.state.mvcc.turnover import CHANGES_PER_KEY, Turnover
 
 KEYS_SAMPLED: Final = 256
 """Keys whose sizes `size_bytes` extrapolates to all keys."""
@@ -40,13 +40,13 @@ def range_end(key: bytes, end: bytes) -> bytes | None:
 class Index:
     """Keys, their revisions, and their order."""
 
-    __slots__ = ("ended", "entries", "live", "newest_revision", "turnover")
+    __slots__ = ("ended", "entries", "key_changes", "live", "newest_revision")
 
     def __init__(self) -> None:
         self.entries: dict[bytes, Entry] = {}
         self.live = SortedKeys()
         self.ended = SortedKeys()
-        self.turnover = Turnover()
+        self.key_changes = KeyChanges()
         self.newest_revision = 0  # of all keys, including uncommitted writes
 
     @property
@@ -69,13 +69,13 @@ class Index:
         if entry is None:
             self.entries[key] = revision
             self.live.add(key)
-            self.turnover.note(revision, key)
+            self.key_changes.note(revision, key)
             return revision >> 32, 1, 0
         self.entries[key], create, version, previous = history.appended(entry, revision)
         if previous & 1:
             held = self.ended.remove(key)
             self.live.add(held)
-            self.turnover.note(revision, held)
+            self.key_changes.note(revision, held)
         return create, version, previous
 
     def delete_run(self, keys: list[bytes], first: int) -> list[int]:
@@ -87,7 +87,7 @@ class Index:
         entries = self.entries
         before = []
         assert keys, "nothing to delete"
-        self.turnover.note_ends(first, keys)
+        self.key_changes.note_ends(first, keys)
         for key in keys:
             entries[key], _, _, previous = history.appended(entries[key], first)
             before.append(previous)
@@ -148,13 +148,13 @@ class Index:
 
         Changes made while the generator is suspended do not affect the result.
         """
-        live, turnover = self.live.count(first, end), self.turnover
+        live, key_changes = self.live.count(first, end), self.key_changes
         if self.newest_revision <= limit:
             return live
         keys = live + self.ended.count(first, end)
-        if limit < turnover.since or turnover.changes_after(limit) > CHANGES_PER_KEY * keys:
+        if limit < key_changes.since or key_changes.changes_after(limit) > CHANGES_PER_KEY * keys:
             return -1
-        return live - (yield from turnover.growth(first, end, limit))
+        return live - (yield from key_changes.growth(first, end, limit))
 
     def newest_of(self, keys: list[bytes]) -> list[int]:
         """Return the newest revisions of live keys."""
@@ -214,7 +214,7 @@ class Index:
         ]
         self.live = SortedKeys(sorted(self.entries.keys() - ended if ended else self.entries))
         self.ended = SortedKeys(sorted(ended))
-        self.turnover.since = self.newest_revision
+        self.key_changes.since = self.newest_revision
 
     def restored_slices(self) -> Slices[None]:
         """Do what `restored` does, in slices."""
@@ -228,7 +228,7 @@ class Index:
                 live, ended = [], []
                 yield
         self._order(live, ended)
-        self.turnover.since = self.newest_revision
+        self.key_changes.since = self.newest_revision
 
     def _order(self, live: list[bytes], ended: list[bytes]) -> None:
         live.sort()
@@ -243,6 +243,6 @@ class Index:
             for _ in range(min(FREED_PER_SLICE, len(entries))):
                 entries.popitem()
             yield
-        self.turnover = Turnover()
+        self.key_changes = KeyChanges()
         yield from self.live.emptied()
         yield from self.ended.emptied()

@@ -13,7 +13,7 @@ from kvorum.state.mvcc.compaction import stored_revisions
 from kvorum.state.mvcc.history import RECORD_BYTES, bound
 from kvorum.state.mvcc.index import Index
 from kvorum.state.mvcc.keyvalue import fields_of
-from kvorum.state.mvcc.neighbours import Hub, Lessor
+from kvorum.state.mvcc.observers import Hub, Lessor
 from kvorum.state.mvcc.slices import Slices
 from kvorum.state.mvcc.store import Store
 from kvorum.storage.backend import Backend, CorruptionError
@@ -57,7 +57,7 @@ def restore_store(
     return _store(backend, lessor, hub, index)
 
 
-class Noted:
+class RowIndex:
     """The index built from all rows, and the lease of each key's newest value."""
 
     __slots__ = ("index", "leases")
@@ -67,9 +67,9 @@ class Noted:
         self.leases: dict[bytes, int] = {}
 
 
-def note_slices(pieces: Iterator[list[Row]], native: NativeRows | None) -> Slices[Noted]:
+def note_slices(pieces: Iterator[list[Row]], native: NativeRows | None) -> Slices[RowIndex]:
     """Build the index from pieces of rows that are in order and already checked."""
-    noted = Noted()
+    noted = RowIndex()
     index, leases = noted.index, noted.leases
     for sealed in pieces:
         if not sealed:
@@ -82,11 +82,11 @@ def note_slices(pieces: Iterator[list[Row]], native: NativeRows | None) -> Slice
 
 
 def restore_slices(
-    backend: Backend, lessor: Lessor, hub: Hub, noted: Noted | None = None
+    backend: Backend, lessor: Lessor, hub: Hub, noted: RowIndex | None = None
 ) -> Slices[Store]:
     """Restore the store in slices; `noted`, if given, replaces reading the rows."""
     if noted is None:
-        noted = Noted()
+        noted = RowIndex()
         for _ in _read_all(backend, noted.index, noted.leases, ROWS_PER_SLICE):
             yield
     index, leases = noted.index, noted.leases

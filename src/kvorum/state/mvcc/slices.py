@@ -34,7 +34,7 @@ class Meter:
         """Reads by compares and operations of the transaction; for metrics."""
 
 
-def begun(slices: Slices[Result]) -> Result | Slices[Result]:
+def run_first_slice(slices: Slices[Result]) -> Result | Slices[Result]:
     """Run the first slice; return the result if it was the last, otherwise the generator."""
     try:
         next(slices)
@@ -54,7 +54,7 @@ def run_to_end(slices: Slices[Result]) -> Result:
         return result
 
 
-def freed(items: list[Any]) -> Slices[None]:
+def free_in_slices(items: list[Any]) -> Slices[None]:
     """Empty a list that may be long: freeing half a million items at once outlasts a turn."""
     while len(items) > FREED_PER_SLICE:
         del items[-FREED_PER_SLICE:]
@@ -62,7 +62,7 @@ def freed(items: list[Any]) -> Slices[None]:
     items.clear()
 
 
-def joined(parts: list[bytes]) -> Slices[bytes]:
+def join_in_slices(parts: list[bytes]) -> Slices[bytes]:
     """Join parts in slices; empty the list, so that at most one part is in memory twice."""
     if sum(map(len, parts)) <= BYTES_PER_SLICE:
         whole = b"".join(parts)

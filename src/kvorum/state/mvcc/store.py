@@ -19,7 +19,7 @@ from kvorum.state.mvcc.compaction import Compactor
 from kvorum.state.mvcc.hashes import HashKV, HashRows
 from kvorum.state.mvcc.history import KeyFacts, bound
 from kvorum.state.mvcc.index import Index
-from kvorum.state.mvcc.neighbours import Hub, Lessor
+from kvorum.state.mvcc.observers import Hub, Lessor
 from kvorum.state.mvcc.pins import Pins
 from kvorum.state.mvcc.ranges import RangeOptions, RangeResult, read_range, visible_run
 from kvorum.state.mvcc.slices import KEYS_PER_SLICE, Slices, run_to_end

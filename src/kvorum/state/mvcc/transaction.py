@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from kvorum.api.codec import key_value, tombstone
 from kvorum.state.mvcc.history import bound
 from kvorum.state.mvcc.index import Index, range_end
-from kvorum.state.mvcc.neighbours import Hub, Lessor
+from kvorum.state.mvcc.observers import Hub, Lessor
 from kvorum.state.mvcc.ranges import RangeOptions, RangeResult, read_range
-from kvorum.state.mvcc.slices import KEYS_PER_SLICE, Slices, freed, run_to_end
+from kvorum.state.mvcc.slices import KEYS_PER_SLICE, Slices, free_in_slices, run_to_end
 from kvorum.state.mvcc.watch.history import Change
 from kvorum.storage.backend import Backend
 
@@ -146,7 +146,7 @@ class WriteTransaction:
 
     def end_slices(self) -> Slices[None]:
         """Free the changes in slices after the commit; needed only if they may be many."""
-        return freed(self._changes)
+        return free_in_slices(self._changes)
 
     def _readable(self, options: RangeOptions) -> int:
         if options.revision <= 0:

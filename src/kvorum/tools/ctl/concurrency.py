@@ -51,7 +51,7 @@ def lock(invocation: CtlInvocation) -> None:
         _session(client, ttl if ttl > 0 else SESSION_SECONDS) as session,
         _Signals() as signals,
     ):
-        place = _Place(client, session, as_bytes(name), b"")
+        place = _QueueKey(client, session, as_bytes(name), b"")
         revision = _wait(signals, place.wait_for_lock, "mutex: session is expired")
         if command:
             _run(command, place.key, revision)
@@ -87,7 +87,7 @@ def elect(invocation: CtlInvocation) -> None:
                 _observe(invocation, signals, _leaders(client, name + b"/"))
             return
         with _session(client, SESSION_SECONDS) as session, _Signals() as signals:
-            place = _Place(client, session, name, proposal[0])
+            place = _QueueKey(client, session, name, proposal[0])
             _wait(signals, place.wait_for_turn, "elect: session expired")
             _show_key(invocation, client, place.key)
             _hold(signals, session, "elect: session expired")
@@ -180,7 +180,7 @@ def _leader(header: pb.ResponseHeader, kv: KeyValue) -> pb.RangeResponse:
 # A place in the queue.
 
 
-class _Place:
+class _QueueKey:
     """A key that ends with a session, queued behind the older keys of its prefix."""
 
     def __init__(self, client: Client, session: Session, name: bytes, value: bytes) -> None:

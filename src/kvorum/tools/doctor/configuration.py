@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kvorum.client.namesakes import allow_odd_names
 from kvorum.network.tls.security import Security
-from kvorum.process.review import find_ignored, find_problems
+from kvorum.process.config_check import find_ignored, find_problems
 from kvorum.process.settings.checks import settle
 from kvorum.process.settings.config import Config, ConfigError
 from kvorum.process.settings.file import Content, read_file

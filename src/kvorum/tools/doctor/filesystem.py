@@ -27,7 +27,7 @@ _OTHERS = 0o077
 _FLOCK = struct.Struct("hhqqi4x")
 
 
-def examine_place(place: DataDirectory) -> Iterator[Finding]:
+def examine_filesystem(place: DataDirectory) -> Iterator[Finding]:
     """Find problems that the file system shows in a readable data directory."""
     yield from _permissions(place)
     yield from _owners(place)

@@ -33,7 +33,7 @@ from kvorum.storage.wal import (
 from kvorum.storage.wal.decoding import SegmentScanner
 from kvorum.storage.wal.framing import METADATA
 from kvorum.tools.doctor.databases import ExaminedDatabase, UnreadableError, read_etcds, read_ours
-from kvorum.tools.doctor.filesystem import examine_place, in_use, not_readable, unreadable
+from kvorum.tools.doctor.filesystem import examine_filesystem, in_use, not_readable, unreadable
 from kvorum.tools.doctor.findings import Certainty, Finding, Unknown, command_line
 from kvorum.tools.offline.directories import DataDirectory
 from kvorum.tools.offline.histories import read_history
@@ -80,7 +80,7 @@ def examine_directory(place: DataDirectory) -> Examination:
         if hindered is not None:
             return Examination([hindered], None)
         examiner = _Examiner(place)
-        findings = [*examine_place(place), *examiner.findings()]
+        findings = [*examine_filesystem(place), *examiner.findings()]
         return Examination(findings, examiner.record())
     except OSError as error:
         return Examination([not_readable(place, error)], None)

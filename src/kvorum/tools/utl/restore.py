@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from kvorum.api.pb.etcdserverpb import Metadata
 from kvorum.client.saving import DIGEST_BYTES
-from kvorum.member.lines import tell
+from kvorum.member.log_lines import tell
 from kvorum.network.edge import native_rows
 from kvorum.raft.entries import Entry
 from kvorum.raft.messages import ConfState, HardState, Snapshot

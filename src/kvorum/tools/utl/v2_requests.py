@@ -10,7 +10,7 @@ import re
 
 from kvorum.api.codec import read_varint
 from kvorum.api.pb.etcdserverpb import InternalRaftRequest
-from kvorum.member.foreign import V2_METHOD, is_v2_request
+from kvorum.member.incompatible_entries import V2_METHOD, is_v2_request
 from kvorum.raft.entries import Entry, EntryType
 
 _PATH, _VALUE = 0x1A, 0x22

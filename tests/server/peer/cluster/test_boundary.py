@@ -4,7 +4,7 @@ import pytest
 
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.member import questions
+from kvorum.member import peer_requests
 from kvorum.member.callers import MEMBER
 from kvorum.member.errors import MemberStopped
 from kvorum.member.member import Member
@@ -133,7 +133,7 @@ def test_a_request_that_slips(
     del kind
     with monkeypatch.context() as planted:
         planted.setattr(answers.PeerAnswers, name, slips)
-        assert place.ask(1, "GET", questions.HASH_KV_PATH, b"{}")[0] == 500
+        assert place.ask(1, "GET", peer_requests.HASH_KV_PATH, b"{}")[0] == 500
     assert place.caught == {"peer": 1}
     assert 1 not in place.peering.open
     place.check_alive()
@@ -143,8 +143,8 @@ def test_a_question_that_slips_while_it_is_answered(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as planted:
-        planted.setattr("kvorum.member.questions.json.loads", slips)
-        assert place.ask(1, "GET", questions.HASH_KV_PATH, b"{}")[0] == 500
+        planted.setattr("kvorum.member.peer_requests.json.loads", slips)
+        assert place.ask(1, "GET", peer_requests.HASH_KV_PATH, b"{}")[0] == 500
     assert place.caught == {"peer": 1}
     place.check_alive()
 
@@ -155,9 +155,9 @@ def test_a_question_that_finds_damage_stops_the_member(
     def damaged(*_: object) -> None:
         place.member.store.readable("no revision")  # type: ignore[arg-type]
 
-    monkeypatch.setattr("kvorum.member.questions.json.loads", damaged)
+    monkeypatch.setattr("kvorum.member.peer_requests.json.loads", damaged)
     with pytest.raises(MemberStopped):
-        place.ask(1, "GET", questions.HASH_KV_PATH, b"{}")
+        place.ask(1, "GET", peer_requests.HASH_KV_PATH, b"{}")
     assert not place.caught
 
 
@@ -171,7 +171,7 @@ def test_no_number_of_a_member(place: Place, number: str) -> None:
 
 @pytest.mark.parametrize("body", [NESTED, b"9" * 5000, b'{"revision":1e400}', b"\xff"])
 def test_no_question(place: Place, body: bytes) -> None:
-    status, _ = place.ask(1, "GET", questions.HASH_KV_PATH, body)
+    status, _ = place.ask(1, "GET", peer_requests.HASH_KV_PATH, body)
     assert status in (400, 413)
     assert not place.caught
     place.check_alive()
@@ -201,15 +201,15 @@ def test_an_answer_that_slips_is_none(place: Place, monkeypatch: pytest.MonkeyPa
     told: list[object] = []
 
     def steps() -> Steps:
-        told.append((yield Ask(OTHER.id, "GET", questions.HASH_KV_PATH, b"")))
+        told.append((yield Ask(OTHER.id, "GET", peer_requests.HASH_KV_PATH, b"")))
         return None
 
     place.member.start(None, MEMBER, steps())
     place.harness.settle()
     with monkeypatch.context() as planted:
-        planted.setattr(questions, "parse_hash", slips)
-        planted.setitem(questions._PARSERS, questions.HASH_KV_PATH, slips)
-        place.answer(questions.HASH_KV_PATH, b"{}")
+        planted.setattr(peer_requests, "parse_hash", slips)
+        planted.setitem(peer_requests._PARSERS, peer_requests.HASH_KV_PATH, slips)
+        place.answer(peer_requests.HASH_KV_PATH, b"{}")
     place.harness.settle()
     assert told == [None]
     assert place.caught == {"dial": 1}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvorum.server.peer.cluster.exchanges import Answer
-from kvorum.server.peer.cluster.joining import Asking, Joined, check_new, join
+from kvorum.server.peer.cluster.joining import GetRequest, Joined, check_new, join
 from kvorum.state.membership.bootstrap import ClusterSettingsError, initial_members
 from kvorum.state.membership.documents import MemberDocument, encode_members
 from kvorum.state.membership.identity import cluster_id
@@ -24,7 +24,7 @@ ADDED = MemberDocument(0x1234, URLS[NAME], is_learner=True)
 CLUSTER = cluster_id(each.id for each in MEMBERS)
 
 
-def drive(steps: Generator[Asking, Answer | None, Any], answers: dict[str, Any]) -> Any:
+def drive(steps: Generator[GetRequest, Answer | None, Any], answers: dict[str, Any]) -> Any:
     """Answer what is asked; return what the steps return, and what they asked."""
     answer: Answer | None = None
     asked: list[str] = []

@@ -15,7 +15,7 @@ from kvorum.client.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from kvorum.client.keeping import KeptLease
+from kvorum.client.lease_keeper import KeptLease
 from kvorum.client.loop import Waiter, clock, monotonic
 from kvorum.client.operations import txn_operation
 from kvorum.client.transactions import TxnParts, create_revision, delete

@@ -15,7 +15,7 @@ from kvorum.client.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from kvorum.client.keeping import KeptLease
+from kvorum.client.lease_keeper import KeptLease
 from kvorum.client.operations import txn_operation
 from kvorum.client.sync.leases import grant
 from kvorum.client.threads import Waiter, clock, monotonic

@@ -1,6 +1,6 @@
 """One client's socket: reading, writing, back-pressure and closing.
 
-A connection leaves its protocol to a `Dialect`, HTTP/1.1 or HTTP/2, chosen by the first bytes.
+A connection leaves its protocol to a `HttpProtocol`, HTTP/1.1 or HTTP/2, chosen by the first bytes.
 Rules of this module:
 
 - Bytes to be written gather in `out`; `flush` writes them once per batch.
@@ -21,7 +21,7 @@ from kvorum.api.errors import Status
 from kvorum.network.edge.interface import EdgeEventKind, Headers, Serves
 from kvorum.network.edge.pure.call import CallKind, EdgeCall
 from kvorum.network.edge.pure.listener import Listener
-from kvorum.network.edge.pure.room import Account
+from kvorum.network.edge.pure.room import UnreadBytes
 from kvorum.network.edge.pure.shared import ENTRY_BYTES, EdgeState, event_bytes, metadata_bytes
 from kvorum.network.edge.pure.tls import HANDSHAKE, NO_TLS, TlsError, TlsSession
 
@@ -38,7 +38,7 @@ NO_HTTP2 = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\
 """The answer of Go's server to HTTP/2 where it speaks only HTTP/1.1."""
 
 
-class Dialect(ABC):
+class HttpProtocol(ABC):
     """The protocol of one connection, HTTP/1.1 or HTTP/2.
 
     Callers use the methods that answer a call only while the call is open and not finished.
@@ -173,7 +173,7 @@ class EdgeConnection:
         """The listener's TLS, until the client's first byte shows whether it uses TLS."""
         self.tls: TlsSession | None = None
         self._farewell = False
-        self.dialect: Dialect | None = None
+        self.dialect: HttpProtocol | None = None
         self._first = b""
         self.calls: dict[int, EdgeCall] = {}
 
@@ -191,7 +191,7 @@ class EdgeConnection:
         """Bytes of incomplete messages."""
         self.http_calls = 0
         """HTTP requests that the loop has polled but not finished."""
-        self.account = Account()
+        self.account = UnreadBytes()
         """Bytes that the client has not read. The edge still reads from such a client, because its
         next frame may open a window, but hands out none of its calls that need more answers."""
         self.closing = False

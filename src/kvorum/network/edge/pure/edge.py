@@ -20,7 +20,7 @@ from kvorum.network.edge.interface import (
     TlsSettings,
 )
 from kvorum.network.edge.pure.call import CallKind, EdgeCall
-from kvorum.network.edge.pure.connection import Dialect, EdgeConnection
+from kvorum.network.edge.pure.connection import EdgeConnection, HttpProtocol
 from kvorum.network.edge.pure.grpc import OK
 from kvorum.network.edge.pure.http1 import Http1
 from kvorum.network.edge.pure.http2 import Http2
@@ -217,7 +217,7 @@ class PureEdge:
 
     # Calls.
 
-    def _answering(self, number: int) -> tuple[EdgeConnection, Dialect, EdgeCall] | None:
+    def _answering(self, number: int) -> tuple[EdgeConnection, HttpProtocol, EdgeCall] | None:
         """Return a call that can still be answered, and mark its connection for flushing."""
         shared = self._shared
         found = shared.find(number)

@@ -15,7 +15,7 @@ import h11
 from kvorum.api.errors import Code, Status
 from kvorum.network.edge.interface import EdgeEventKind, Headers
 from kvorum.network.edge.pure.call import CallKind, EdgeCall
-from kvorum.network.edge.pure.connection import Dialect, EdgeConnection
+from kvorum.network.edge.pure.connection import EdgeConnection, HttpProtocol
 from kvorum.network.edge.pure.headers import BAD_VALUE, encoded
 
 UNREAD_BYTES_MAX = 256 * 1024
@@ -33,7 +33,7 @@ class Awaited(Enum):
     BODY = "more of a request's body"
 
 
-class Http1(Dialect):
+class Http1(HttpProtocol):
     """HTTP/1.1 on one connection."""
 
     __slots__ = (

@@ -36,7 +36,7 @@ from kvorum.api.errors import Code, Status, StatusError
 from kvorum.network.edge.interface import EdgeEventKind, Headers, Serves
 from kvorum.network.edge.pure import grpc
 from kvorum.network.edge.pure.call import CallKind, EdgeCall
-from kvorum.network.edge.pure.connection import Dialect, EdgeConnection
+from kvorum.network.edge.pure.connection import EdgeConnection, HttpProtocol
 from kvorum.network.edge.pure.frames import HOP_BY_HOP, Fields, Frames, is_malformed
 from kvorum.network.edge.pure.headers import encoded
 
@@ -57,7 +57,7 @@ IDLE_PING_SECONDS_MIN = 7200.0
 RESPONSE: Fields = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 
 
-class Http2(Dialect):
+class Http2(HttpProtocol):
     """HTTP/2 on one connection."""
 
     __slots__ = (

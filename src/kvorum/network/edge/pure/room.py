@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from kvorum.network.edge.pure.connection import EdgeConnection
 
 
-class Account:
+class UnreadBytes:
     """Unread bytes of one connection's client.
 
     Messages of streams count apart from answers: each stream has its own back-pressure, and other
@@ -34,7 +34,7 @@ class Account:
         return self.answers + self.streams
 
 
-class Room:
+class UnreadLimiter:
     """Decides on new answers and on connections to end, from the accounts of one edge."""
 
     __slots__ = ("_limits", "_looked_at", "_was_over", "total")
@@ -51,7 +51,7 @@ class Room:
         """Return whether the total is large enough for any limit to apply."""
         return self.total > self._limits.connection_unread_bytes_max
 
-    def has_room(self, account: Account, is_long: bool = False) -> bool:
+    def has_room(self, account: UnreadBytes, is_long: bool = False) -> bool:
         """Return whether the loop may make another answer for this client."""
         limits = self._limits
         if self.total <= limits.unread_bytes_max:
@@ -61,13 +61,13 @@ class Room:
         small = min(limits.stream_writable_bytes, limits.connection_unread_bytes_max)
         return account.unread <= small
 
-    def give(self, account: Account, answers: int, streams: int) -> None:
+    def give(self, account: UnreadBytes, answers: int, streams: int) -> None:
         """Count bytes queued for a client."""
         account.answers += answers
         account.streams += streams
         self.total += answers + streams
 
-    def take(self, account: Account, answers: int, streams: int) -> None:
+    def take(self, account: UnreadBytes, answers: int, streams: int) -> None:
         """Count bytes that a client has read."""
         account.answers -= answers
         account.streams -= streams

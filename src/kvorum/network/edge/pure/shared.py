@@ -20,11 +20,11 @@ from kvorum.network.edge.interface import (
 from kvorum.network.edge.pure.call import CallKind, EdgeCall
 from kvorum.network.edge.pure.grpc import MethodTable
 from kvorum.network.edge.pure.headers import Wanted
-from kvorum.network.edge.pure.room import Room
+from kvorum.network.edge.pure.room import UnreadLimiter
 from kvorum.network.edge.pure.timers import Timers
 
 if TYPE_CHECKING:
-    from kvorum.network.edge.pure.connection import Dialect, EdgeConnection
+    from kvorum.network.edge.pure.connection import EdgeConnection, HttpProtocol
 
 
 ENTRY_BYTES = 256
@@ -84,8 +84,8 @@ class EdgeState:
         metadata_keys: Sequence[str],
         limits: Limits,
         http_headers: Sequence[str],
-        http1: "Callable[[EdgeConnection], Dialect]",
-        http2: "Callable[[EdgeConnection], Dialect]",
+        http1: "Callable[[EdgeConnection], HttpProtocol]",
+        http2: "Callable[[EdgeConnection], HttpProtocol]",
     ) -> None:
         self.limits = limits
         self.methods = MethodTable(methods)
@@ -111,7 +111,7 @@ class EdgeState:
         """Calls that had ended before `mark_waiting`; `poll` reports ENDED for them."""
         self.queued_bytes = 0
         """Bytes received but not polled on all connections."""
-        self.room = Room(limits)
+        self.room = UnreadLimiter(limits)
         self.partial_bytes = 0
         """Bytes of incomplete messages on all connections."""
         self.held: set[EdgeConnection] = set()

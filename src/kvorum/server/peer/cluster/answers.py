@@ -1,6 +1,6 @@
 """Answer the requests of other members at the peer port, besides raft.
 
-The requests are for the member list, for versions, and those of `kvorum.member.questions`. The
+The requests are for the member list, for versions, and those of `kvorum.member.peer_requests`. The
 latter are served once the whole body has arrived, within limits of size and time. Refusals have
 etcd's text.
 """
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from math import inf
 
 from kvorum.api.errors import Code, Status
-from kvorum.member import questions
+from kvorum.member import peer_requests
 from kvorum.member.callers import Caller, Front
 from kvorum.member.member import Member
-from kvorum.member.questions import Answered, refused
+from kvorum.member.peer_requests import Answered, refused
 from kvorum.member.waits import Steps
 from kvorum.network.edge.interface import EdgeEventKind, Headers
 from kvorum.network.edge.targets import split_target
@@ -33,8 +33,8 @@ BODY_SECONDS_MAX = 5.0
 OPEN_MAX = 1000
 """How many requests may be open at once; further ones are refused."""
 
-_WITHOUT_CLUSTER_ID = (VERSION_PATH, questions.LEASES_PATH, questions.LEASES_INTERNAL_PATH)
-_WITHOUT_ALLOW = (questions.LEASES_PATH, questions.LEASES_INTERNAL_PATH)
+_WITHOUT_CLUSTER_ID = (VERSION_PATH, peer_requests.LEASES_PATH, peer_requests.LEASES_INTERNAL_PATH)
+_WITHOUT_ALLOW = (peer_requests.LEASES_PATH, peer_requests.LEASES_INTERNAL_PATH)
 PEER = Caller(Front.PEER)
 """The caller of requests at the peer port: another member."""
 
@@ -100,7 +100,7 @@ class PeerAnswers:
             assert isinstance(detail, bytes)
             question.body_bytes += len(detail)
             question.pieces.append(detail)
-            if question.body_bytes > questions.BODY_BYTES_MAX:
+            if question.body_bytes > peer_requests.BODY_BYTES_MAX:
                 self._respond(call, question.path, refused(413, "request body too large"))
         elif kind == EdgeEventKind.HALF_CLOSED and question is not None:
             del self._reading[call]
@@ -123,7 +123,7 @@ class PeerAnswers:
         self, method: str, path: str, headers: Headers
     ) -> tuple[Answered, tuple[tuple[str, str], ...]] | None:
         """Return the refusal of a request, by its head alone, and the refusal's extra headers."""
-        allowed = questions.allowed_method(path)
+        allowed = peer_requests.allowed_method(path)
         if path in (MEMBERS_PATH, VERSION_PATH):
             allowed = "GET"
         if allowed is None:
@@ -131,7 +131,7 @@ class PeerAnswers:
         if method != allowed:
             allow = () if path in _WITHOUT_ALLOW else (("allow", allowed),)
             return refused(405, "Method Not Allowed"), allow
-        if path == questions.HASH_KV_PATH:
+        if path == peer_requests.HASH_KV_PATH:
             given = next((value for name, value in headers if name == CLUSTER_ID), "")
             if given and given != self._cluster_id:
                 return refused(412, "cluster ID mismatch"), ()
@@ -141,7 +141,7 @@ class PeerAnswers:
 
     def _answered(self, call: int, path: str, body: bytes, headers: Headers) -> Steps:
         try:
-            answered = yield from questions.answer(self._member, path, body, dict(headers))
+            answered = yield from peer_requests.answer(self._member, path, body, dict(headers))
         except Exception as error:
             self._member.boundary.take(error, "peer", f"a question at {path[:100]}", body)
             answered = refused(500, "Internal Server Error")
@@ -167,9 +167,9 @@ class PeerAnswers:
         """Return whether an answer carries the cluster's id, as etcd's does."""
         if path in _WITHOUT_CLUSTER_ID or status == 405:
             return False
-        if path == questions.HASH_KV_PATH:
+        if path == peer_requests.HASH_KV_PATH:
             return status == 200
-        return path == MEMBERS_PATH or questions.allowed_method(path) is not None
+        return path == MEMBERS_PATH or peer_requests.allowed_method(path) is not None
 
     @property
     def _cluster_id(self) -> str:

@@ -6,15 +6,15 @@ sure that the others do not know it from an earlier run: a member that lost its 
 its votes, and must not come back under the same id. The member asks all others, because a member
 that lags behind may not know yet that this one has run.
 
-The functions are generators that yield a request and receive its answer or None; `Inquiry` runs
-them.
+The functions are generators that yield a request and receive its answer or None; `RequestRunner`
+runs them.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Generic, NamedTuple, TypeVar
 
-from kvorum.member.questions import DOWNGRADE_PATH
+from kvorum.member.peer_requests import DOWNGRADE_PATH
 from kvorum.network.dialer.interface import Dialer, DialEvent
 from kvorum.server.peer.cluster.answers import (
     CLUSTER_ID,
@@ -46,7 +46,7 @@ MORE_SECONDS_MAX = 1.0
 """The timeout of each request after the first answer."""
 
 
-class Asking(NamedTuple):
+class GetRequest(NamedTuple):
     """A GET request to `scheme://host:port`, and its timeout."""
 
     url: str
@@ -70,14 +70,14 @@ class Start(NamedTuple):
     """The members that it knows before its log names them."""
 
 
-Steps = Generator[Asking, Answer | None, None]
+Steps = Generator[GetRequest, Answer | None, None]
 _Told = tuple[int, list[MemberDocument]]
 """The id of a cluster and its members, as one member reports them."""
 
 Value = TypeVar("Value")
 
 
-class Inquiry(Generic[Value]):
+class RequestRunner(Generic[Value]):
     """Sends the requests that a generator yields, in turn; `value` is its result once `is_done`.
 
     Any method may raise the errors of the generator. Each request goes to the dialer at once.
@@ -88,7 +88,7 @@ class Inquiry(Generic[Value]):
     value: Value
 
     def __init__(
-        self, steps: Generator[Asking, Answer | None, Value], dialer: Dialer, now: float
+        self, steps: Generator[GetRequest, Answer | None, Value], dialer: Dialer, now: float
     ) -> None:
         self._steps = steps
         self._exchanges = Exchanges(dialer)
@@ -128,7 +128,7 @@ def find_start(
     resolve: Callable[[str], str] = str,
     *,
     is_existing: bool,
-) -> Generator[Asking, Answer | None, Start]:
+) -> Generator[GetRequest, Answer | None, Start]:
     """Find how a member without a log starts; raise BootstrapError if it must not.
 
     `advertised` are its own peer URLs; `is_existing` says whether the flags declare the cluster as
@@ -149,7 +149,7 @@ def join(
     name: str,
     server_version: str,
     resolve: Callable[[str], str] = str,
-) -> Generator[Asking, Answer | None, Joined]:
+) -> Generator[GetRequest, Answer | None, Joined]:
     """Find the existing cluster of the listed members; raise BootstrapError if that fails."""
     urls = _urls_of_others(initial_cluster, name)
     told = list((yield from _fetch(urls, JOIN_SECONDS_MAX)).values())
@@ -200,11 +200,11 @@ def _urls_of_others(initial_cluster: InitialCluster, name: str) -> list[str]:
 
 def _fetch(
     urls: Sequence[str], seconds_max: float
-) -> Generator[Asking, Answer | None, dict[str, _Told]]:
+) -> Generator[GetRequest, Answer | None, dict[str, _Told]]:
     """Return the valid answers by URL, in the order of the requests."""
     told: dict[str, _Told] = {}
     for url in urls:
-        answer = yield Asking(url, MEMBERS_PATH, MORE_SECONDS_MAX if told else seconds_max)
+        answer = yield GetRequest(url, MEMBERS_PATH, MORE_SECONDS_MAX if told else seconds_max)
         if answer is None or answer.status != 200:
             continue
         with suppress(ValueError, DocumentError):
@@ -225,7 +225,7 @@ def _check_versions(existing: Sequence[MemberDocument], local_id: int, own: Vers
     found: dict[int, Version] = {}
     for member in others:
         for url in member.peer_urls:
-            versions = versions_of((yield Asking(url, VERSION_PATH, JOIN_SECONDS_MAX)))
+            versions = versions_of((yield GetRequest(url, VERSION_PATH, JOIN_SECONDS_MAX)))
             if versions is None:
                 continue
             with suppress(ValueError):
@@ -255,11 +255,11 @@ def _version_or_more(versions: Mapping[str, str]) -> Version:
 
 def _is_downgrading(
     others: Sequence[MemberDocument],
-) -> Generator[Asking, Answer | None, bool]:
+) -> Generator[GetRequest, Answer | None, bool]:
     """Return whether the cluster is downgrading, according to the first member that answers."""
     for member in others:
         for url in member.peer_urls:
-            answer = yield Asking(url, DOWNGRADE_PATH, JOIN_SECONDS_MAX)
+            answer = yield GetRequest(url, DOWNGRADE_PATH, JOIN_SECONDS_MAX)
             if answer is not None and answer.status == 200:
                 return answer.body.strip() == b"true"
     return False

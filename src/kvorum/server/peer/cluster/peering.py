@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import inf
 
 from kvorum.api.errors import INTERNAL
-from kvorum.member import questions
+from kvorum.member import peer_requests
 from kvorum.member.member import Member
 from kvorum.member.outbox import Question
 from kvorum.network.dialer.interface import Dialer, DialEvent
@@ -244,14 +244,16 @@ class Peering:
         number, peer, method, path, body, headers = question
 
         def take(answer: Answer | None) -> None:
-            meant = None if answer is None else questions.meaning(path, answer.status, answer.body)
+            meant = (
+                None if answer is None else peer_requests.meaning(path, answer.status, answer.body)
+            )
             self._member.take_answer(number, meant)
 
         urls = self._known.get(peer)
         if not urls:
             take(None)
             return
-        if path == questions.HASH_KV_PATH:
+        if path == peer_requests.HASH_KV_PATH:
             headers = (*headers, *self._cluster_headers)
         request = (method, path, headers, body)
         done = self._understood(take)

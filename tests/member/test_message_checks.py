@@ -16,9 +16,9 @@ from kvorum.api.pb.membershippb import (
 )
 from kvorum.api.requests import LONG_BYTES
 from kvorum.member import requests
-from kvorum.member.arriving import check_entry
 from kvorum.member.callers import NOBODY, Caller, Front
 from kvorum.member.errors import MemberStopped
+from kvorum.member.message_checks import check_entry
 from kvorum.member.requests import RequestIds
 from kvorum.raft.changes import Change, ChangeType, ConfChange, ConfChangeV2
 from kvorum.raft.entries import Entry, EntryType

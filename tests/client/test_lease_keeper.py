@@ -10,7 +10,7 @@ from kvorum.client.core import Core, CoreSettings
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import ClosedError, LeaseLostError
 from kvorum.client.interface import End, Metadata
-from kvorum.client.keeping import Keeping, KeptLease
+from kvorum.client.lease_keeper import KeptLease, LeaseKeeper
 
 TTL = 9
 STEP_SECONDS_MAX = 1.0
@@ -37,7 +37,7 @@ class Leases(RuleBasedStateMachine):
     def begin(self) -> None:
         self.core = Core([parse_endpoint("127.0.0.1:1")], CoreSettings())
         self.core.transport = self
-        self.keeping = Keeping(self.core)
+        self.keeping = LeaseKeeper(self.core)
 
     # What the core asks of sockets.
 

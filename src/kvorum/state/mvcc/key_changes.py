@@ -20,7 +20,7 @@ CHANGES_PER_KEY: Final = 10
 """Changes that `growth` can check in the time of looking up one key's revision."""
 
 
-class Turnover:
+class KeyChanges:
     """The newest changes, oldest first: revisions of puts that created, and of tombstones."""
 
     __slots__ = ("_bytes", "_keys", "_revisions", "since")

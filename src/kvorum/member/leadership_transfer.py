@@ -39,7 +39,7 @@ def _try_voters(member: Member) -> Part[None]:
     deadline = member.now + member.config.request_seconds_max
     tried: list[int] = []
     while member.is_leader and member.now < deadline:
-        heir = _heir(member, tried)
+        heir = _best_successor(member, tried)
         if heir is None:
             if tried:
                 member.logger.warning("nobody takes over the leadership; an election follows")
@@ -52,7 +52,7 @@ def _try_voters(member: Member) -> Part[None]:
             yield Signalled(Signal.LEADER, until)
 
 
-def _heir(member: Member, tried: list[int]) -> int | None:
+def _best_successor(member: Member, tried: list[int]) -> int | None:
     """Return the voter with the longest matching log among those that seem reachable."""
     progress = member.node.raft.tracker.progress
     voters = [

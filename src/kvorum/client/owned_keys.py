@@ -24,7 +24,7 @@ from kvorum.client.core import Core
 from kvorum.client.errors import ClosedError, DeadlineError, KvorumError, UnavailableError
 from kvorum.client.keys import ALL, KeyRange
 from kvorum.client.operations import watch_request
-from kvorum.client.watching import Watch, Watching
+from kvorum.client.watch_set import Watch, WatchSet
 
 REVOKE: Final = b"REVOKE"
 """The value that a client writes to an ownership key to ask its owner for the removal."""
@@ -71,7 +71,7 @@ class OwnershipState(Enum):
     LEFT = "was given up, and its ownership key is being removed"
 
 
-class Owned:
+class OwnedKey:
     """A key that is owned, requested or being released, and its last known state."""
 
     __slots__ = ("as_of", "kv", "revision", "standing", "watch", "writes")
@@ -89,17 +89,17 @@ class Owned:
         self.watch: Watch | None = None
 
 
-class Owning:
+class OwnedKeys:
     """The keys that one session of a leasing client owns. Use it only in turns of the shell."""
 
-    def __init__(self, core: Core, watching: Watching, names: OwnershipNames, lease: int) -> None:
+    def __init__(self, core: Core, watching: WatchSet, names: OwnershipNames, lease: int) -> None:
         self._core = core
         self._watching = watching
         self._names = names
         self.lease: int = lease
         self.has_ended: bool = False
         """Whether the session has given up all keys and takes no new ones."""
-        self._owned: dict[bytes, Owned] = {}
+        self._owned: dict[bytes, OwnedKey] = {}
         self._rests: dict[bytes, float] = {}
         """Until when the session does not take each released key again."""
         self._header = pb.ResponseHeader()
@@ -140,7 +140,7 @@ class Owning:
         # A transaction without keys concerns no owned key.
         return response if request.compare or response.responses else None
 
-    def _known(self, key: bytes) -> Owned | None:
+    def _known(self, key: bytes) -> OwnedKey | None:
         owned = self._owned.get(key)
         is_known = owned is not None and owned.standing is OwnershipState.OWNED and not owned.writes
         return owned if is_known and not self.has_ended else None
@@ -162,7 +162,7 @@ class Owning:
         if self.has_ended or key in self._owned or self._rests.get(key, 0.0) > self._core.now:
             return None
         self._rests.pop(key, None)
-        self._owned[key] = Owned()
+        self._owned[key] = OwnedKey()
         name = self._names.of(key)
         take = pb.PutRequest(key=name, lease=self.lease)
         return pb.TxnRequest(
@@ -203,7 +203,7 @@ class Owning:
 
     # Writing.
 
-    def begin_write(self, written: Iterable[KeyRange]) -> dict[bytes, Owned]:
+    def begin_write(self, written: Iterable[KeyRange]) -> dict[bytes, OwnedKey]:
         """Record that a write of keys starts; return the owned ones among them."""
         found = {
             key: owned
@@ -215,14 +215,14 @@ class Owning:
             owned.writes += 1
         return found
 
-    def end_write(self, written: dict[bytes, Owned]) -> None:
+    def end_write(self, written: dict[bytes, OwnedKey]) -> None:
         """Record that keys were not written after all."""
         for owned in written.values():
             owned.writes -= 1
 
     def wrote(
         self,
-        written: dict[bytes, Owned],
+        written: dict[bytes, OwnedKey],
         found: dict[bytes, pb.RangeResponse],
         header: pb.ResponseHeader,
     ) -> None:
@@ -235,13 +235,13 @@ class Owning:
                 if key not in found or (owned.kv is not None and owned.kv.lease):
                     self.leave(key, owned)
 
-    def doubt(self, written: dict[bytes, Owned]) -> None:
+    def doubt(self, written: dict[bytes, OwnedKey]) -> None:
         """Release keys whose write failed, because that write may still take effect."""
         for key, owned in written.items():
             owned.writes -= 1
             self.leave(key, owned)
 
-    def _in_range(self, keys: KeyRange) -> list[tuple[bytes, Owned]]:
+    def _in_range(self, keys: KeyRange) -> list[tuple[bytes, OwnedKey]]:
         if not keys.end:
             owned = self._owned.get(keys.key)
             return [] if owned is None else [(keys.key, owned)]
@@ -251,7 +251,7 @@ class Owning:
             if keys.key <= key and (keys.end == ALL or key < keys.end)
         ]
 
-    def _fill(self, owned: Owned, found: pb.RangeResponse, header: pb.ResponseHeader) -> None:
+    def _fill(self, owned: OwnedKey, found: pb.RangeResponse, header: pb.ResponseHeader) -> None:
         # Only this client writes the key, so the newest answer has the key's present state.
         if header.revision > owned.as_of:
             owned.as_of = header.revision
@@ -261,7 +261,7 @@ class Owning:
 
     # Releasing.
 
-    def _changed(self, key: bytes, owned: Owned) -> None:
+    def _changed(self, key: bytes, owned: OwnedKey) -> None:
         """Handle the watch of an ownership key: any change of that key ends the ownership."""
         watch = owned.watch
         if watch is None:
@@ -270,7 +270,7 @@ class Owning:
         if watch.error is not None or (changes is not None and changes.events):
             self.leave(key, owned)
 
-    def leave(self, key: bytes, owned: Owned) -> None:
+    def leave(self, key: bytes, owned: OwnedKey) -> None:
         """Release a key: stop answering for it, and remove its ownership key."""
         if owned.standing is not OwnershipState.OWNED:
             return

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from kvorum.api.requests import LONG_BYTES, DeleteRange, Put, Range, Txn, parse_put
 from kvorum.member import requests
 from kvorum.member.execution import DECODERS
-from kvorum.member.foreign import describe_foreign
+from kvorum.member.incompatible_entries import describe_foreign
 from kvorum.member.terms import is_believed
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.entries import Entry, EntryType

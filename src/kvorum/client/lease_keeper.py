@@ -51,7 +51,7 @@ class KeptLease:
         return self.error
 
 
-class Keeping:
+class LeaseKeeper:
     """The leases that one client keeps alive, on one stream."""
 
     def __init__(self, core: Core) -> None:

@@ -111,7 +111,7 @@ class Watch:
         return self.revision != 0 and (self.is_created or not self.is_plain)
 
 
-class Watching:
+class WatchSet:
     """The watches of one client, on one stream."""
 
     def __init__(self, core: Core) -> None:

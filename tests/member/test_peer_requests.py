@@ -19,7 +19,7 @@ from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
 from kvorum.member import requests
 from kvorum.member.callers import MEMBER, Caller, Front
 from kvorum.member.outbox import Headers
-from kvorum.member.questions import (
+from kvorum.member.peer_requests import (
     DOWNGRADE_PATH,
     HASH_KV_PATH,
     LEASES_INTERNAL_PATH,
