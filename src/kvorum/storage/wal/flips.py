@@ -53,6 +53,9 @@ def find_flipped_bit(segment: bytes, offset: int, crc: int) -> int | None:
         return None
     start, end, stored = found
     difference = extend(crc, segment[start:end]) ^ stored
+    if difference >> 32:
+        # The stored number is no checksum, and no bit of the data can change that.
+        return None
     for place in range(end - 1, start - 1, -1):
         in_byte = _BIT_IN_LAST_BYTE.get(difference)
         if in_byte is not None:
