@@ -90,6 +90,18 @@ def test_cut_or_changed_bytes(message: Message, data: st.DataObject) -> None:
         assert encoder(message.DESCRIPTOR).encode(text).decode() == expected(parsed)
 
 
+@pytest.mark.parametrize(
+    ("message", "tag"), [(etcdserverpb.AlarmRequest, b"\x18"), (etcdserverpb.HashResponse, b"\x10")]
+)
+@pytest.mark.parametrize("number", [1 << 31, 1 << 32, (1 << 33) + 5])
+def test_numbers_beyond_32_bits_are_cut_off_as_protobuf_does(
+    message: type[Message], tag: bytes, number: int
+) -> None:
+    text = tag + codec.varint(number)
+    parsed = message.FromString(text)
+    assert encoder(message.DESCRIPTOR).encode(text).decode() == expected(parsed)
+
+
 @pytest.mark.parametrize("depth", [1, 50, 3000])
 def test_deep_answers(depth: int) -> None:
     """Transactions in transactions, deeper than protobuf reads and a stack would bear."""

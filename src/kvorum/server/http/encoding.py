@@ -41,6 +41,12 @@ _QUOTED: Final = (
     FieldDescriptor.TYPE_UINT64,
 )
 _UINT64_LIMIT: Final = 1 << 64
+_NARROW: Final = {
+    FieldDescriptor.TYPE_ENUM: range(-(1 << 31), 1 << 31),
+    FieldDescriptor.TYPE_INT32: range(-(1 << 31), 1 << 31),
+    FieldDescriptor.TYPE_UINT32: range(1 << 32),
+}
+"""The values of types that do not use all of a varint; protobuf cuts others off."""
 # Length of a varint of 2**63 or more: a negative number, or an unsigned one of the upper half.
 _NEGATIVE_BYTES: Final = 10
 
@@ -83,6 +89,7 @@ class _Field:
         if descriptor.enum_type is not None:
             numbers = descriptor.enum_type.values_by_number.items()
             self.names = {number: f'"{value.name}"'.encode() for number, value in numbers}
+        self.values: range | None = _NARROW.get(descriptor.type)
         self.message: _Message | None = None
         message = descriptor.message_type
         self.is_key_values = (
@@ -233,6 +240,8 @@ def _number(field: _Field, number: int, is_negative: bool) -> bytes:
         name = field.names.get(number)
         if name is not None:
             return name
+    if field.values is not None and number not in field.values:
+        raise _NotCanonical
     return str(number).encode()
 
 
