@@ -88,7 +88,7 @@ def package_text(package: str, members: list[FileDescriptorProto]) -> str:
     lines.append("]\n")
     lines.append("if not TYPE_CHECKING:\n")
     lines.append("    def __getattr__(name: str) -> object:")
-    lines.append('        """Take all classes when the first is asked for."""')
+    lines.append('        """Define all classes of the package when a program first uses one."""')
     lines.append("        if name not in __all__:")
     lines.append(
         '            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")'

@@ -20,13 +20,13 @@ def families(counters: ProxyCounters, routes: Routes, cache: Cache | None) -> It
     yield _single(
         "watchers_coalescing_total",
         "gauge",
-        "Watchers of clients that share a watch at a member.",
+        "Watchers that share a watch at a member with an earlier watcher.",
         counters.watchers_coalesced,
     )
     yield _single(
         "events_coalescing_total",
         "counter",
-        "Events that were given to further clients of a shared watch.",
+        "Deliveries of event messages to watchers beyond the first of a shared watch.",
         counters.events_coalesced,
     )
     yield _single(
@@ -41,7 +41,7 @@ def families(counters: ProxyCounters, routes: Routes, cache: Cache | None) -> It
     yield _single(
         "cache_misses_total",
         "gauge",
-        "Serializable reads that it could not answer.",
+        "Serializable reads that the cache could not answer.",
         0 if cache is None else cache.misses,
     )
     started, in_flight = list(counters.started), routes.paths_in_flight()
@@ -64,13 +64,13 @@ def families(counters: ProxyCounters, routes: Routes, cache: Cache | None) -> It
     yield Family(
         "grpc_server_started_total",
         "counter",
-        "RPCs that began.",
+        "Started RPCs.",
         [Sample(started[number], labels[number]) for number in shown],
     )
     yield Family(
         "grpc_server_handled_total",
         "counter",
-        "RPCs that ended, by code.",
+        "Completed RPCs, by code.",
         [
             Sample(count, {"grpc_code": code_name(code), **labels[number]})
             for (number, code), count in handled.items()

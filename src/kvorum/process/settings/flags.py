@@ -40,7 +40,7 @@ UNUSED: tuple[FlagRow, ...] = (
         STRING,
         "",
         MEMBER,
-        "Accepted for etcd's sake; this server's database has no such list.",
+        "No effect: the database has one kind of free list; accepted for compatibility with etcd.",
     ),
     # Kvorum has no v2 store.
     FlagRow(
@@ -48,7 +48,7 @@ UNUSED: tuple[FlagRow, ...] = (
         _DEPRECATIONS,
         "write-only",
         CLUSTERING,
-        "Accepted for etcd's sake; there never was a v2 store here. Deprecated.",
+        "No effect: Kvorum never had a v2 store; accepted for compatibility with etcd. Deprecated.",
     ),
     # The server never compares clients' addresses with their certificates, unlike members'.
     FlagRow(
@@ -56,7 +56,7 @@ UNUSED: tuple[FlagRow, ...] = (
         BOOL,
         "false",
         SECURITY,
-        "Accepted for etcd's sake; clients may come from any address.",
+        "No effect: clients may connect from any address; accepted for compatibility with etcd.",
         only_in_file=True,
     ),
     # The start reads it before there is a configuration.
@@ -65,7 +65,7 @@ UNUSED: tuple[FlagRow, ...] = (
         STRING,
         "",
         MEMBER,
-        "Take everything from this file; other flags and variables then have no effect.",
+        "YAML file with all settings; other flags and environment variables then have no effect.",
     ),
     # Any value but 'exit' is refused.
     FlagRow(
@@ -73,7 +73,7 @@ UNUSED: tuple[FlagRow, ...] = (
         _FALLBACKS,
         "exit",
         CLUSTERING,
-        "What to do if discovery fails; only 'exit'.",
+        "Action if discovery fails; only 'exit' is accepted.",
     ),
     # The start answers it before there is a configuration.
     FlagRow("version", BOOL, "false", MEMBER, "Show the version and exit."),

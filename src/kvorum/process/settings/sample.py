@@ -13,13 +13,13 @@ from kvorum.process.settings.rows import FlagRow
 
 WIDTH = 96
 HEAD = """\
-# A configuration file of Kvorum, or of etcd 3.7: every key, its meaning and its default.
+# A configuration file for Kvorum or etcd 3.7: every key with its meaning and its default.
 #
-#   kvorum config check FILE      tells all mistakes
+#   kvorum config check FILE      lists all mistakes in the file
 #   kvorum --config-file FILE     starts a server; other flags and variables have no effect
 #
-# Times are in nanoseconds, unless a key says otherwise. URLs are separated by commas. A text that
-# looks like a number or a truth value has to be in quotes.
+# Times are in nanoseconds, unless a key's comment says otherwise. Commas separate URLs. Text that
+# looks like a number or a boolean must be in quotes.
 """
 
 

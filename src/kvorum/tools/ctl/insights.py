@@ -8,25 +8,25 @@ from kvorum.tools.cli.commands import Command, Flag
 INSIGHT = "History and insight commands"
 
 SECOND = 1_000_000_000
-PREFIX = Flag("prefix", "string", "Only keys that begin so")
+PREFIX = Flag("prefix", "string", "Only keys with this prefix")
 LEASES = ("drop", "grant", "skip")
 
 LOAD_FLAGS = (
-    Flag("clients", "int", "So many calls at once", 1),
-    Flag("conns", "int", "Over so many connections", 1),
-    Flag("key-prefix", "string", "What the keys begin with", "kvorumctl-bench/"),
-    Flag("key-size", "int", "Bytes of a key behind its beginning", 8),
-    Flag("key-space-size", "int", "So many different keys", 1),
-    Flag("rate", "int", "At most so many calls in a second; 0: as many as go"),
-    Flag("sequential-keys", "bool", "One key after the other, not at random"),
-    Flag("total", "int", "So many calls", 10_000),
-    Flag("val-size", "int", "Bytes of a value", 8),
+    Flag("clients", "int", "Number of concurrent calls", 1),
+    Flag("conns", "int", "Number of connections that the calls share", 1),
+    Flag("key-prefix", "string", "Prefix of the generated keys", "kvorumctl-bench/"),
+    Flag("key-size", "int", "Minimum size of a key after its prefix, in bytes", 8),
+    Flag("key-space-size", "int", "Number of different keys", 1),
+    Flag("rate", "int", "Maximum number of calls per second; 0: no limit"),
+    Flag("sequential-keys", "bool", "Use the keys in order instead of at random"),
+    Flag("total", "int", "Total number of calls", 10_000),
+    Flag("val-size", "int", "Size of a value, in bytes", 8),
 )
 CONSISTENCY = Flag(
     "consistency", "string", "Linearizable (l) or serializable (s)", "l", words=("l", "s")
 )
-ARCHIVE = Flag("from", "string", "The archive: a directory, or s3://bucket/prefix")
-LIMIT = Flag("limit", "int", "At most so many keys in an answer; 0: all")
+ARCHIVE = Flag("from", "string", "Archive of backups: a directory, or s3://bucket/prefix")
+LIMIT = Flag("limit", "int", "Maximum number of keys in an answer; 0: all")
 
 
 def _run(module: str, function: str) -> str:
@@ -36,69 +36,74 @@ def _run(module: str, function: str) -> str:
 INSIGHT_COMMANDS = (
     Command(
         "history",
-        "Shows every version of a key that is not compacted",
+        "Shows every version of a key that compaction has not removed",
         _run("history", "history"),
         "[options] <key>",
-        (Flag("limit", "int", "Only the newest so many; 0: all"),),
+        (Flag("limit", "int", "Maximum number of versions, the newest ones; 0: all"),),
         group=INSIGHT,
         is_exact=True,
     ),
     Command(
         "diff",
-        "Shows what changed between two revisions",
+        "Shows the changes between two revisions",
         _run("diffs", "diff"),
         "--rev A [--rev B] [prefix]",
         (
-            Flag("keys-only", "bool", "Only which keys changed, and how"),
-            Flag("rev", "strings", "The older revision, then the newer one (without it: now)"),
+            Flag("keys-only", "bool", "Show only the changed keys, with the kind of each change"),
+            Flag(
+                "rev", "strings", "Older revision, then newer revision (by default the current one)"
+            ),
         ),
         group=INSIGHT,
         is_exact=True,
     ),
     Command(
         "revert",
-        "Makes keys again what they were at a revision",
+        "Restores keys to their values at a revision",
         _run("reverting", "revert"),
         "--prefix P --to-rev R [options]",
         (
-            Flag("from-rev", "int", "Leave alone what changed after this revision; 0: the newest"),
+            Flag(
+                "from-rev", "int", "Skip keys changed after this revision; 0: the current revision"
+            ),
             PREFIX,
-            Flag("to-rev", "int", "The revision to go back to"),
-            Flag("yes", "bool", "Do it; without this flag it is only shown"),
+            Flag("to-rev", "int", "Revision to restore"),
+            Flag("yes", "bool", "Apply the changes; without this flag the command only shows them"),
         ),
         group=INSIGHT,
         is_exact=True,
         description=(
-            "Makes keys again what they were at a revision. Without --yes nothing changes: what\n"
-            "would be done is shown. Keys that somebody changes meanwhile are left alone, and\n"
-            "named at the end. After an interruption the same command goes on where it was."
+            "Restores keys to their values at a revision, and deletes keys that did not exist at\n"
+            "that revision. Without --yes the command changes nothing, and shows what it would\n"
+            "change. The command leaves alone keys that other clients change meanwhile, and names\n"
+            "these keys at the end. After an interruption the same command continues the work."
         ),
     ),
     Command(
         "tree",
-        "Shows keys by the parts of their names",
+        "Shows keys as a tree, split at slashes, with counts and sizes",
         _run("tree", "tree"),
         "[options] [prefix]",
         (
-            Flag("depth", "int", "Only so many levels; 0: all"),
-            Flag("limit", "int", "At most so many rows for a level; 0: all", 50),
-            Flag("rev", "int", "As it was at this revision"),
+            Flag("depth", "int", "Maximum number of levels; 0: all"),
+            Flag("limit", "int", "Maximum number of rows under each node; 0: all", 50),
+            Flag("rev", "int", "Read the keys as of this revision"),
         ),
         group=INSIGHT,
         is_exact=True,
     ),
     Command(
         "export",
-        "Writes keys as lines of JSON, all of one revision",
+        "Writes keys as of one revision, as lines of JSON",
         _run("exporting", "export"),
         "[options] [file]",
-        (PREFIX, Flag("rev", "int", "As it was at this revision")),
+        (PREFIX, Flag("rev", "int", "Read the keys as of this revision")),
         group=INSIGHT,
         is_exact=True,
         description=(
-            "Writes keys as lines of JSON, all of one revision, to a file or to the standard\n"
-            "output. Until a file is whole, its name ends in .part; after an interruption the\n"
-            "same command goes on where it was."
+            "Writes keys as of one revision, as lines of JSON, to a file or to the standard\n"
+            "output. The name of an incomplete file ends in .part; after an interruption the same\n"
+            "command continues that file."
         ),
     ),
     Command(
@@ -110,7 +115,7 @@ INSIGHT_COMMANDS = (
             Flag(
                 "leases",
                 "string",
-                "Keys with a lease: drop it, grant it, skip them",
+                "For keys with a lease: drop the lease, grant the lease, or skip the key",
                 "drop",
                 words=LEASES,
             ),
@@ -120,111 +125,125 @@ INSIGHT_COMMANDS = (
         is_exact=True,
         description=(
             "Puts the keys of an export into the store, from a file or from the standard input.\n"
-            "Keys that are as they should be are skipped, so that the same command goes on after\n"
-            "an interruption. Keys that the export does not have stay."
+            "The command skips keys that already have the right value and lease, so that the same\n"
+            "command continues after an interruption. Keys that the export lacks stay unchanged."
         ),
     ),
     Command(
         "top",
-        "Shows what the members do, as it happens",
+        "Shows the activity of the members live",
         _run("top", "top"),
         "[options]",
         (
             Flag("cluster", "bool", "Ask every endpoint that the cluster's members advertise"),
-            Flag("count", "int", "End after so many looks; 0: never"),
-            Flag("interval", "duration", "How often to look", SECOND),
+            Flag("count", "int", "End after this number of samples; 0: never"),
+            Flag("interval", "duration", "Time between two samples", SECOND),
         ),
         group=INSIGHT,
         is_exact=True,
         description=(
-            "Shows what the members do, as it happens: on a terminal as a table until q is\n"
-            "pressed, otherwise as a line of JSON for each look."
+            "Shows the activity of the members live: on a terminal as a table until you press q,\n"
+            "otherwise as a line of JSON for each sample."
         ),
     ),
     Command(
         "doctor",
-        "Tells what is wrong with a cluster or a data directory, and what to do",
+        "Reports what is wrong with a cluster or a data directory, and what to do next",
         _run("doctor", "doctor"),
         "[options]",
         (
             Flag("cluster", "bool", "Ask every endpoint that the cluster's members advertise"),
-            Flag("config-file", "string", "A member's configuration file, to be examined, too"),
-            Flag("data-dir", "strings", "Examine these data directories of stopped members"),
-            Flag("hash", "bool", "Compare the hashes of all keys, which members compute", True),
-            Flag("interval", "duration", "How long to wait between two looks", 2 * SECOND),
-            Flag("wal-dir", "strings", "Where their logs are, if not in the data directories"),
+            Flag(
+                "config-file",
+                "string",
+                "Configuration file to examine, with its data directory unless --data-dir is given",
+            ),
+            Flag("data-dir", "strings", "Data directories of stopped members to examine"),
+            Flag("hash", "bool", "Compare the members' hashes of all keys", True),
+            Flag("interval", "duration", "Time between the two samples of a member", 2 * SECOND),
+            Flag("wal-dir", "strings", "Write-ahead logs if elsewhere, one for each --data-dir"),
         ),
         group=INSIGHT,
         is_exact=True,
         description=(
-            "Tells what is wrong with a cluster, how sure that is, and what to do next, or with\n"
-            "the data directories of members that do not run. Changes nothing. The exit code is 0\n"
-            "if nothing needs to be done, and 1 if something does; see docs/doctor.md."
+            "Reports what is wrong with a cluster or with data directories of stopped members,\n"
+            "how certain each finding is, and what to do next. The command changes nothing. The\n"
+            "exit code is 0 if no finding needs action, and 1 if one does; see docs/doctor.md."
         ),
     ),
     Command(
         "bench",
-        "Measures the cluster under a load; see `kvorumctl bench --help`",
+        "Measures the cluster under load; see `kvorumctl bench --help`",
         group=INSIGHT,
         is_exact=True,
-        description="Measures the cluster under a load",
+        description="Measures the cluster under load",
         passed_on=LOAD_FLAGS,
         children=(
             Command("put", "Sets keys", _run("bench", "put")),
             Command(
                 "range",
-                "Reads a key, or all from a key up to another",
+                "Reads a key or a range of keys",
                 _run("bench", "read"),
                 "<key> [range_end]",
                 (CONSISTENCY, LIMIT),
             ),
             Command(
                 "txn",
-                "Sets several keys in a transaction",
+                "Sets several keys in each transaction",
                 _run("bench", "txn"),
                 "",
-                (Flag("txn-ops", "int", "So many keys in a transaction", 1),),
+                (Flag("txn-ops", "int", "Number of keys in a transaction", 1),),
             ),
             Command(
                 "mixed",
                 "Reads and sets keys",
                 _run("bench", "mixed"),
                 "",
-                (CONSISTENCY, Flag("read-percent", "int", "So many of a hundred are reads", 50)),
+                (
+                    CONSISTENCY,
+                    Flag("read-percent", "int", "Percentage of reads among the calls", 50),
+                ),
             ),
             Command(
                 "watch",
-                "Sets keys, and measures how long watchers wait for that",
+                "Sets keys, and measures how long their events take to reach watchers",
                 _run("bench", "watch"),
                 "",
-                (Flag("watchers", "int", "So many watchers of all keys", 10),),
+                (Flag("watchers", "int", "Number of watchers of all generated keys", 10),),
             ),
         ),
     ),
     Command(
         "backup",
-        "Keeps snapshots, and every change between them, in an archive",
+        "Writes snapshots, and every change between them, to an archive",
         _run("backup", "backup"),
         "--to {archive} [options]",
         (
-            Flag("every", "duration", "How often to take a snapshot", 3600 * SECOND),
-            Flag("keep", "int", "Keep so many snapshots, and the changes since", 24),
+            Flag("every", "duration", "Time between two snapshots", 3600 * SECOND),
+            Flag(
+                "keep", "int", "Number of snapshots to keep, with the changes since the oldest", 24
+            ),
             Flag("log", "bool", "Record every change between snapshots", True),
-            Flag("log-interval", "duration", "How late changes may be recorded", 10 * SECOND),
-            Flag("once", "bool", "Take one snapshot, record what is before it, and end"),
-            Flag("to", "string", "The archive: a directory, or s3://bucket/prefix"),
+            Flag(
+                "log-interval",
+                "duration",
+                "Maximum time until a change is in the archive",
+                10 * SECOND,
+            ),
+            Flag("once", "bool", "Take one snapshot, record the changes before it, and exit"),
+            Flag("to", "string", "Archive of backups: a directory, or s3://bucket/prefix"),
         ),
         children=(
             Command(
                 "list",
-                "Shows what an archive can restore",
+                "Shows the revisions and times that an archive can restore",
                 _run("backup", "show"),
                 "--from {archive}",
                 (ARCHIVE,),
             ),
             Command(
                 "verify",
-                "Reads all of an archive, and tells what is wrong with it",
+                "Reads a whole archive, and reports its problems",
                 _run("backup", "verify"),
                 "--from {archive}",
                 (ARCHIVE,),
@@ -233,14 +252,14 @@ INSIGHT_COMMANDS = (
         group=INSIGHT,
         is_exact=True,
         description=(
-            "Keeps snapshots, and every change between them, in an archive, from which\n"
-            "kvorumutl restore makes the store as it was at any revision or time. It goes on\n"
-            "until it is interrupted; whoever starts it again continues the same archive."
+            "Writes snapshots, and every change between them, to an archive, from which\n"
+            "kvorumutl restore rebuilds the store as of any revision or time. The command runs\n"
+            "until you interrupt it; run the command again to continue the same archive."
         ),
     ),
     Command(
         "shell",
-        "Runs command lines that are typed, with completion",
+        "Runs typed command lines, with completion",
         _run("shell", "shell"),
         group=INSIGHT,
         is_exact=True,

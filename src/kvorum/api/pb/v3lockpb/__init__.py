@@ -20,7 +20,7 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Take all classes when the first is asked for."""
+        """Define all classes of the package when a program first uses one."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from kvorum.api.descriptors import define
