@@ -45,6 +45,7 @@ def test_a_wheel_that_is_built_without_compilers_has_a_working_client(tmp_path: 
     with zipfile.ZipFile(wheel) as content:
         content.extractall(installed)
     assert not list(installed.rglob("*.so"))
+    assert not (installed / "kvorum" / "sim" / "planted").exists()
     with running_kvorum(tmp_path / "data") as server:
         told = subprocess.run(
             [sys.executable, "-c", PROGRAM, server.address],
