@@ -65,7 +65,7 @@ def url(text: str) -> Url:
         host, slash, path = rest[2:].partition("/")
         path = slash + path
         host = host.rpartition("@")[2]
-        _check_port(text, host)
+        _check_port(text, scheme.lower(), host)
     if scheme.lower() not in SCHEMES:
         raise ValueError(f"URL scheme must be http, https, unix, or unixs: {text}")
     if scheme.lower().startswith("http"):
@@ -89,14 +89,15 @@ def _refuse_without_scheme(text: str) -> None:
         )
 
 
-def _check_port(text: str, host: str) -> None:
+def _check_port(text: str, scheme: str, host: str) -> None:
     if host.startswith("["):
         _, bracket, port = host.rpartition("]")
         if not bracket:
             raise ValueError(f"parse {json.dumps(text)}: missing ']' in host")
     else:
-        _, colon, port = host.partition(":")
-        port = colon + port if colon else ""
+        # Go refuses further colons in a host only for HTTP.
+        find = host.find if scheme in ("http", "https") else host.rfind
+        port = host[find(":") :] if ":" in host else ""
     if port and not _PORT.fullmatch(port):
         raise ValueError(f'parse {json.dumps(text)}: invalid port "{port}" after host')
 
