@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.children import at_terminal
 from tests.waiting import WAIT_SECONDS_MAX, until
 
 
@@ -45,13 +46,11 @@ class Program:
             self._input, ours = pty.openpty()
             # A session of its own, whose terminal this is: its keys are signals there.
             self.process = subprocess.Popen(
-                command,
+                at_terminal(command),
                 stdin=ours,
                 stdout=ours,
                 stderr=subprocess.PIPE,
                 env=env,
-                start_new_session=True,
-                preexec_fn=_take_terminal,
             )
             os.close(ours)
             source = self._input
@@ -146,10 +145,3 @@ class Program:
         for each in (self.process.stdout, self.process.stderr):
             if each is not None:
                 each.close()
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

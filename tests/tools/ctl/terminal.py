@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from tests.children import at_terminal
 from tests.tools.ctl.duel import PATIENCE
 from tests.tools.ctl.processes import until_it_waits
 from tests.waiting import WAIT_SECONDS_MAX, until
@@ -94,13 +95,11 @@ def terminal_of(command: Sequence[str], env: Mapping[str, str] | None = None) ->
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     process = subprocess.Popen(
-        command,
+        at_terminal(command),
         stdin=slave,
         stdout=slave,
         stderr=slave,
         env={**kept, "TERM": "xterm", "KVORUM_COMPILED": "0", **(env or {})},
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(slave)
     try:

@@ -5,22 +5,21 @@ end with an error; nothing else may differ but what is said on the standard erro
 """
 
 import os
-import resource
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from kvorum.tools.utl.main import run
+from tests.children import limited
 from tests.etcd import binary
 from tests.tools.ctl.duel import Outcome, run_here
 from tests.waiting import WAIT_SECONDS_MAX
 
 CRASHES = (b"panic: ", b"fatal error: ")
-CPU_LIMITS = (20, 20)
+CPU_SECONDS_MAX = 20
 """Seconds of a processor, after which the kernel kills a tool: how busy others are, or how slow the
 machine is, does not count."""
 
@@ -59,13 +58,12 @@ class Duel:
     def etcdutl(self, *words: str) -> Outcome:
         """Run a command line in etcdutl; one that does not end on a damaged file has crashed."""
         done = subprocess.run(
-            [str(binary("etcdutl")), *words],
+            limited([str(binary("etcdutl")), *words], f"-t {CPU_SECONDS_MAX}"),
             cwd=self.theirs,
             capture_output=True,
             timeout=WAIT_SECONDS_MAX,
             env={},
             check=False,
-            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_CPU, CPU_LIMITS),
         )
         if done.returncode == -signal.SIGKILL:
             return Outcome(2, b"", CRASHES[0] + b"it goes on for ever")
