@@ -22,7 +22,7 @@ DRIVERS = {
     "member/installing.py:advance": "to its end; nothing gives an installation up",
     "member/longreads.py:run": "to its end, or closed: for a snapshot, a client that is gone",
     "member/procedure_driver.py:_step": "to its end, or closed by `Procedures.end`",
-    "state/mvcc/slices.py:begun": "its first slice; whoever is given the rest is named here",
+    "state/mvcc/slices.py:run_first_slice": "its first slice; what gets the rest is named here",
     "state/mvcc/slices.py:run_to_end": "to its end, in one go",
     "server/peer/cluster/joining.py:_next_step": "before there is a member; they hold nothing",
 }

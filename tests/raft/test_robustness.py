@@ -77,6 +77,7 @@ LOST = (
     "tocommit(",  # the leader believes that we have entries which we do not have
     "conflict with committed entry",  # what was committed is to be replaced
     "stepped empty MsgProp",
+    "members have lost entries that were committed",
 )
 
 

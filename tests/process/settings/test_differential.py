@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvorum.process import main
-from kvorum.process.settings.config import Config
+from kvorum.process.settings.config import Config, ConfigError
 from kvorum.process.settings.effective import effective
 from kvorum.process.settings.environment import variables_of
 from kvorum.process.settings.file import KEYS
@@ -99,7 +99,12 @@ def kvorum(
 
     def serve(config: Config, _logger: Logger, _arguments: Sequence[str]) -> int:
         cluster = parse_initial_cluster(config.initial_cluster)
-        fields = effective(config, f"{config.data_directory}/member", cluster)
+        try:
+            fields = effective(config, f"{config.data_directory}/member", cluster)
+        except ConfigError as error:
+            # A start ends with it.
+            found.errors.append(str(error))
+            return 1
         found.fields = {name: fields[name] for name in fields.keys() - OWN}
         return 0
 
@@ -114,7 +119,9 @@ def kvorum(
     if not found.fields:
         found.code = code
         for line in lines:
-            found.errors.append(json.loads(line)["error"] if line.startswith("{") else line)
+            entry = json.loads(line) if line.startswith("{") else {"error": line}
+            if "error" in entry:
+                found.errors.append(entry["error"])
     return found
 
 
