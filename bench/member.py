@@ -19,12 +19,9 @@ from random import Random
 from kvorum.api.codec import length_delimited
 from kvorum.api.errors import Status
 from kvorum.api.requests import parse_put, parse_range, parse_txn
-from kvorum.member import requests
-from kvorum.member.callers import MEMBER
 from kvorum.member.config import Seams
 from kvorum.member.jobs import Job
 from kvorum.member.member import Member
-from kvorum.member.ranges import range_response
 from kvorum.member.recovery import open_member
 from kvorum.network.edge.interface import Request
 from kvorum.process.settings.checks import make_config
@@ -32,6 +29,9 @@ from kvorum.process.settings.member import member_config
 from kvorum.server.jobs import Ended
 from kvorum.server.rpc.table import NUMBERS
 from kvorum.server.server import Server
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import MEMBER
+from kvorum.state.apply.ranges import range_response
 from kvorum.state.auth.tokens import SimpleTokens
 from kvorum.storage.backend.real import LmdbEnvironments
 from kvorum.storage.files.real import RealFiles

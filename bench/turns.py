@@ -32,8 +32,6 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.requests import decode_txn, parse_put
-from kvorum.member import requests
-from kvorum.member.callers import MEMBER
 from kvorum.member.config import Seams
 from kvorum.member.jobs import Job
 from kvorum.member.member import Member
@@ -46,6 +44,8 @@ from kvorum.raft.messages import Message
 from kvorum.server.jobs import Ended
 from kvorum.server.rpc.table import NUMBERS, RPCS
 from kvorum.server.server import Server
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import MEMBER
 from kvorum.state.auth.tokens import SimpleTokens
 from kvorum.storage.backend.real import LmdbEnvironments
 from kvorum.storage.files.interface import read_file
@@ -250,11 +250,13 @@ class Pair:
         one, other = self.machines
         self.until(
             lambda: (
-                one.member.applied == other.member.applied == self.leader.member.committed
+                one.member.state.applied
+                == other.member.state.applied
+                == self.leader.member.committed
                 and not one.jobs
                 and not other.jobs
-                and not one.member.backend.is_flushing
-                and not other.member.backend.is_flushing
+                and not one.member.state.backend.is_flushing
+                and not other.member.state.backend.is_flushing
             )
         )
 
@@ -325,7 +327,7 @@ def main() -> None:
         if wanted("delete"):
             deletion = DeleteRangeRequest(**everything, prev_kv=True)
             pair.measure("delete", "/etcdserverpb.KV/DeleteRange", deletion)
-            revision = pair.leader.member.store.revision
+            revision = pair.leader.member.state.store.revision
             compaction = CompactionRequest(revision=revision, physical=True)
             pair.measure("delete, then compaction", "/etcdserverpb.KV/Compact", compaction)
 
@@ -353,15 +355,15 @@ def install(pair: Pair) -> None:
     # The new follower has not acknowledged what the old one did.
     leader.events.clear()
     storage, member = leader.member.storage, leader.member
-    storage.create_snapshot(member.applied, member.conf_state, b"")
-    storage.compact(member.applied)
+    storage.create_snapshot(member.state.applied, member.conf_state, b"")
+    storage.compact(member.state.applied)
     progress = member.node.raft.tracker.progress[behind.member.id]
     progress.become_probe()
     progress.match, progress.next = 0, 1
     pair.reset()
     payload = length_delimited(b"\x0a", b"after")
     member.propose(None, MEMBER, requests.PUT, payload, parse_put(payload))
-    pair.until(lambda: behind.member.applied == leader.member.applied)
+    pair.until(lambda: behind.member.state.applied == leader.member.state.applied)
     pair.settle()
     pair.report("install of a snapshot")
 
@@ -407,7 +409,7 @@ def leases(pair: Pair, count: int) -> None:
     pair.reset()
     other = next(machine for machine in pair.machines if machine is not leader)
     leader.member.transfer_leadership(other.member.id)
-    pair.until(lambda: other.member.lessor.is_primary)
+    pair.until(lambda: other.member.state.lessor.is_primary)
     pair.settle()
     pair.report(f"lease, new leader counts {many}")
 

@@ -32,6 +32,7 @@ LAYERS = (
     ("network/edge",),
     ("compiled",),
     ("member",),
+    ("state/apply",),
     ("state/mvcc", "state/lease", "state/auth", "state/membership"),
     ("storage/wal", "storage/snap", "storage/backend"),
     ("storage/files",),

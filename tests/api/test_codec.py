@@ -167,7 +167,7 @@ FORMATS = (
     "raft/",
     "storage/snap/",
     "storage/wal/",
-    "member/requests.py",
+    "state/apply/requests.py",
 )
 # These look for what others wrote, and write nothing.
 READERS = ("state/mvcc/restore.py", "client/trust.py")

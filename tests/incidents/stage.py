@@ -200,7 +200,7 @@ class Stage:
         """Wait until all members have applied the same, and require equal hashes."""
         members = [self.machine(each).member for each in self.cluster.members]
         self.run_until(
-            lambda: len({each.applied if each is not None else 0 for each in members}) == 1
+            lambda: len({each.state.applied if each is not None else 0 for each in members}) == 1
         )
         hashes = {self.machine(each).hash_kv() for each in self.cluster.members}
         assert len(hashes) == 1, hashes

@@ -23,7 +23,7 @@ METHODS.setdefault(
 def known(stage: Stage, member: int) -> set[int]:
     running = stage.machine(member).member
     assert running is not None
-    return {each.id for each in running.cluster.members}
+    return {each.id for each in running.state.cluster.members}
 
 
 def check(stage: Stage, members: Sequence[int], removed: int, expected: set[int]) -> None:
@@ -32,7 +32,7 @@ def check(stage: Stage, members: Sequence[int], removed: int, expected: set[int]
         running = stage.machine(each).member
         assert running is not None
         assert known(stage, each) == set(running.conf_state.voters) == expected
-        assert running.cluster.is_removed(removed)
+        assert running.state.cluster.is_removed(removed)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -337,7 +337,7 @@ def nested(put: pb.PutRequest, depth: int, *, is_failure: bool) -> pb.TxnRequest
 
 def room(harness: Harness) -> int:
     """Return the highest cost that fits."""
-    fits = harness.member.fits_quota
+    fits = harness.member.state.fits_quota
     return bisect_left(range(1 << 30), True, key=lambda cost: not fits(cost)) - 1
 
 

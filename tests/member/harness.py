@@ -21,16 +21,12 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.requests import decode_delete_range, decode_put, decode_range, decode_txn
-from kvorum.member import requests
-from kvorum.member.callers import Caller, Front
 from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.jobs import ExecutorKind, Job
 from kvorum.member.member import Member
 from kvorum.member.outbox import Question, SnapshotTransfer
 from kvorum.member.peer_requests import allowed_method, answer, meaning
-from kvorum.member.ranges import range_response
 from kvorum.member.recovery import open_member
-from kvorum.member.transactions import read_txn
 from kvorum.member.waits import Steps
 from kvorum.network.edge.interface import EdgeEventKind, Event, Request
 from kvorum.process.settings.checks import make_config
@@ -40,6 +36,10 @@ from kvorum.raft.wire import decode_message, encode_message
 from kvorum.server.ending import ServerPhase
 from kvorum.server.jobs import Ended
 from kvorum.server.server import Server
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import Caller, Front
+from kvorum.state.apply.ranges import range_response
+from kvorum.state.apply.transactions import read_txn
 from kvorum.state.auth.tokens import SimpleTokens
 from kvorum.storage.backend.memory import MemoryEnvironments
 from kvorum.storage.files.interface import read_file
@@ -396,7 +396,7 @@ class Cluster:
         def found() -> Machine | None:
             for machine in self.awake():
                 member = machine.running
-                if member.is_leader and member.applied_term == member.term:
+                if member.is_leader and member.state.applied_term == member.term:
                     return machine
             return None
 
@@ -420,13 +420,13 @@ class Cluster:
 
 
 def keys_of(machine: Machine) -> list[bytes]:
-    store = machine.running.store
+    store = machine.running.state.store
     return [row for _, row in store.backend.scan_rows(0, 1 << 96, 10_000)]
 
 
 def equal(cluster: Cluster) -> bool:
     """Return whether all members hold the same."""
-    first, *others = [(machine.running.applied, keys_of(machine)) for machine in cluster]
+    first, *others = [(machine.running.state.applied, keys_of(machine)) for machine in cluster]
     return all(other == first for other in others)
 
 

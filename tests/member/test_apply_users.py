@@ -24,10 +24,12 @@ from kvorum.api.pb.etcdserverpb import (
     PutResponse,
     TxnRequest,
 )
-from kvorum.member import apply, requests
-from kvorum.member.alarms import AlarmType
-from kvorum.member.callers import NOBODY, Caller, Front
-from kvorum.member.requests import RequestIds, decode, parts_of_users, user_of
+from kvorum.api.requests import Put
+from kvorum.member import apply
+from kvorum.state.apply import requests
+from kvorum.state.apply.alarms import AlarmType
+from kvorum.state.apply.callers import NOBODY, Caller, Front
+from kvorum.state.apply.requests import RequestIds, decode, parts_of_users, user_of
 from tests.member.harness import Cluster, Machine, keys_of
 
 UINT64_MAX = (1 << 64) - 1
@@ -151,8 +153,8 @@ class Applied:
         self.machine: Machine = self.cluster.leader()
         self.cluster.settle()
         member = self.member = self.machine.running
-        member.lessor.grant(LEASE, 1000, 0.0)
-        auth = member.auth
+        member.state.lessor.grant(LEASE, 1000, 0.0)
+        auth = member.state.auth
         auth.add_role("role")
         for name, role in (("root", "root"), ("u", "role"), ("r", "role")):
             auth.add_user(name, b"", no_password=True)
@@ -167,7 +169,7 @@ class Applied:
 
     def take(self, step: Step) -> None:
         """Propose a step, after those before it."""
-        revision = self.member.auth.revision
+        revision = self.member.state.auth.revision
         if isinstance(step, Asked):
             caller = Caller(Front.GRPC, step.user, revision + step.late)
             self.machine.propose(requests.PUT, step.put.SerializeToString(), caller=caller)
@@ -195,13 +197,13 @@ class Applied:
         member = self.member
         assert not member.proposals.pending
         return (
-            member.applied,
+            member.state.applied,
             keys_of(self.machine),
             self.machine.replies,
             self.machine.sends,
-            sorted(member.lessor.keys_of(LEASE)),
-            member.auth.revision,
-            [str(alarm) for alarm in member.alarms.raised()],
+            sorted(member.state.lessor.keys_of(LEASE)),
+            member.state.auth.revision,
+            [str(alarm) for alarm in member.state.alarms.raised()],
             member.proposals.pending,
         )
 
@@ -218,7 +220,7 @@ def test_both_ways_do_the_same(batches: list[list[Step]], slices: int) -> None:
     for is_short in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             if not is_short:
-                patch.setattr(apply, "_apply_users_put", lambda *_: False)
+                patch.setattr(apply, "_is_plain", lambda _: False)
             applied = Applied()
             applied.cluster.slices = slices
             for batch in batches:
@@ -232,13 +234,14 @@ def test_both_ways_do_the_same(batches: list[list[Step]], slices: int) -> None:
 def taken(step: Step, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Return whether an entry goes the short way."""
     ways: list[bool] = []
-    real = apply._apply_users_put
+    real = apply._classify_users
 
-    def watched(*arguments: Any) -> bool:
-        ways.append(real(*arguments))
-        return ways[-1]
+    def watched(*arguments: Any) -> Put | None:
+        request = real(*arguments)
+        ways.append(request is not None)
+        return request
 
-    monkeypatch.setattr(apply, "_apply_users_put", watched)
+    monkeypatch.setattr(apply, "_classify_users", watched)
     applied = Applied()
     applied.take(step)
     applied.outcome()
@@ -282,8 +285,8 @@ def test_an_entry_of_another_member_with_the_id_of_ours_gets_no_answer_of_ours()
     (answer,) = applied.machine.replies.values()
     assert isinstance(answer, bytes)
     assert PutResponse.FromString(answer).header.revision == 4
-    assert applied.member.store.revision_of(b"b") >> 32 == 2
-    assert applied.member.store.revision_of(b"a") >> 32 == 4
+    assert applied.member.state.store.revision_of(b"b") >> 32 == 2
+    assert applied.member.state.store.revision_of(b"a") >> 32 == 4
 
 
 @pytest.mark.sources

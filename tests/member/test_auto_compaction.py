@@ -20,8 +20,10 @@ def write(cluster: Cluster, machine: Machine, count: int) -> None:
 
 def expect_compaction(cluster: Cluster, left: int) -> None:
     """Wait until all members have compacted everything that is not to be kept."""
-    revision = cluster.leader().running.store.revision - left
-    cluster.wait(lambda: all(each.running.store.compacted_revision == revision for each in cluster))
+    revision = cluster.leader().running.state.store.revision - left
+    cluster.wait(
+        lambda: all(each.running.state.store.compacted_revision == revision for each in cluster)
+    )
 
 
 def lead(cluster: Cluster, machine: Machine) -> None:
@@ -48,11 +50,11 @@ def test_it_goes_on_after_an_installed_snapshot_and_after_a_restart(
     cluster.isolate(late)
     write(cluster, leader, 100)
     cluster.pass_time(1.0)
-    assert leader.running.storage.first_index() > late.running.applied + 1
-    store = late.running.store
+    assert leader.running.storage.first_index() > late.running.state.applied + 1
+    store = late.running.state.store
     cluster.heal()
-    cluster.wait(lambda: late.running.applied == leader.running.applied)
-    assert late.running.store is not store
+    cluster.wait(lambda: late.running.state.applied == leader.running.state.applied)
+    assert late.running.state.store is not store
     lead(cluster, late)
     write(cluster, late, 10)
     expect_compaction(cluster, left)
@@ -67,4 +69,4 @@ def test_without_a_retention_nothing_is_forgotten() -> None:
     cluster = Cluster(1)
     write(cluster, cluster[0], 10)
     cluster.pass_time(700.0)
-    assert cluster[0].running.store.compacted_revision < 1
+    assert cluster[0].running.state.store.compacted_revision < 1

@@ -6,13 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
-from kvorum.member import requests
 from kvorum.member.images import BuildImage
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.leases import try_renew
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import ConfState
 from kvorum.raft.wire import decode_message
+from kvorum.state.apply import requests
 from kvorum.state.membership.documents import encode_promotion
 from kvorum.storage.files.interface import read_file
 from kvorum.storage.snap.format import decode
@@ -65,7 +65,7 @@ def behind_a_change() -> tuple[Cluster, Machine, Machine]:
         cluster.deliver()
     cluster.slices = 0
     assert late.running.node.raft.log.unstable.snapshot is not None
-    assert 0 < late.running.applied < 1000
+    assert 0 < late.running.state.applied < 1000
     assert LEARNER in in_force(late).voters
     return cluster, leader, late
 
@@ -101,7 +101,7 @@ def test_a_crash_between_a_snapshot_and_its_use_keeps_index_and_members_together
     late.lose_power(lambda: False)
     late.held.clear()
     late.start()
-    has_it = late.running.applied >= snapshot.index
+    has_it = late.running.state.applied >= snapshot.index
     assert (LEARNER in in_force(late).voters) is has_it
     cluster.wait(lambda: equal(cluster))
     assert in_force(late) == late.running.conf_state == in_force(leader)
@@ -176,7 +176,9 @@ def test_nobody_is_told_of_a_removal_before_it_is_durable(
     at: Callable[[Cluster], Machine],
 ) -> None:
     cluster, gone, last, call = about_to_be_committed(at, Cluster.follower)
-    assert not gone.running.was_removed and not gone.running.cluster.is_removed(gone.running.id)
+    assert not gone.running.was_removed and not gone.running.state.cluster.is_removed(
+        gone.running.id
+    )
     assert call not in gone.replies and call not in last.replies
     assert len(last.running.conf_state.voters) == 2
     last.lose_power(lambda: False)
@@ -208,7 +210,7 @@ def test_a_promoted_learner_that_has_more_than_the_voter_hears_of_its_promotion(
     leader = cluster.leader()
     adding = change(leader, added(LEARNER, "http://m9:2380", is_learner=True))
     assert cluster.success(leader, adding) == b"done"
-    known = leader.running.cluster.cluster_id
+    known = leader.running.state.cluster.cluster_id
     learner = Machine(cluster, "m9", cluster.config("m9", joins=(LEARNER, known)))
     cluster.machines["m9"] = learner
     learner.start()
@@ -255,7 +257,7 @@ def test_a_snap_file_lists_the_members_of_its_index() -> None:
     member.snapshots.is_wanted = True
     member.flush_soon()
     cluster.settle()
-    before = member.applied
+    before = member.state.applied
     adding = change(leader, added(LEARNER, "http://m9:2380", is_learner=True))
     assert cluster.success(leader, adding) == b"done"
     leader.held.clear()

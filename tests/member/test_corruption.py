@@ -10,13 +10,13 @@ from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import CompactionRequest
 from kvorum.api.pb.mvccpb import KeyValue
-from kvorum.member import requests
-from kvorum.member.alarms import AlarmType, MemberAlarm
 from kvorum.member.corruption import ATTEMPTS_MAX, _difference
 from kvorum.member.errors import MemberStopped
 from kvorum.member.hashing import Hashed, hash_kv
 from kvorum.member.member import Member
 from kvorum.member.waits import Steps
+from kvorum.state.apply import requests
+from kvorum.state.apply.alarms import AlarmType, MemberAlarm
 from kvorum.state.mvcc.hashes import HashKV
 from kvorum.state.mvcc.keyvalue import key_of
 from tests.member.harness import Cluster, Machine
@@ -30,14 +30,14 @@ def filled(size: int = 3, **options: Any) -> Cluster:
     leader = cluster.leader()
     for number in range(30):
         cluster.success(leader, leader.put(b"%02d" % (number % 10), b"%d" % number))
-    cluster.wait(lambda: len({each.running.store.revision for each in cluster}) == 1)
+    cluster.wait(lambda: len({each.running.state.store.revision for each in cluster}) == 1)
     cluster.wait(lambda: all(each.running.is_published for each in cluster))
     return cluster
 
 
 def corrupt(machine: Machine, revision: int = 20) -> None:
     """Change a value without the store's notice."""
-    backend = machine.running.backend
+    backend = machine.running.state.backend
     row = KeyValue.FromString(backend.row(revision << 32))
     row.value += b" and more"
     backend.put_row(revision << 32, row.SerializeToString())
@@ -47,12 +47,14 @@ def compact(cluster: Cluster, revision: int) -> None:
     leader = cluster.leader()
     body = CompactionRequest(revision=revision).SerializeToString()
     cluster.success(leader, leader.propose(requests.COMPACTION, body))
-    cluster.wait(lambda: not any(each.running.store.compaction.is_pending for each in cluster))
+    cluster.wait(
+        lambda: not any(each.running.state.store.compaction.is_pending for each in cluster)
+    )
 
 
 def accused(cluster: Cluster) -> list[int]:
     """Return the ids that the alarms name; all members must have the same alarms."""
-    known = [each.running.alarms.raised() for each in cluster]
+    known = [each.running.state.alarms.raised() for each in cluster]
     assert all(each == known[0] for each in known)
     assert all(alarm.type == AlarmType.CORRUPT for alarm in known[0])
     return [alarm.member_id for alarm in known[0]]
@@ -87,7 +89,7 @@ def test_a_follower_that_differs_is_found(which: int) -> None:
     cluster = filled(**PERIODIC)
     victim = others(cluster)[which]
     corrupt(victim)
-    cluster.wait(lambda: cluster.leader().running.alarms.raised(), 10.0)
+    cluster.wait(lambda: cluster.leader().running.state.alarms.raised(), 10.0)
     cluster.pass_time(1.0)
     assert accused(cluster) == [victim.running.id]
     leader = cluster.leader()
@@ -99,7 +101,7 @@ def test_a_follower_that_differs_is_found(which: int) -> None:
 def test_a_leader_that_differs_accuses_one_member_at_a_time() -> None:
     cluster = filled(**PERIODIC)
     corrupt(cluster.leader())
-    cluster.wait(lambda: cluster.leader().running.alarms.raised(), 10.0)
+    cluster.wait(lambda: cluster.leader().running.state.alarms.raised(), 10.0)
     cluster.pass_time(1.0)
     assert len(accused(cluster)) == 1
 
@@ -133,7 +135,7 @@ def test_the_minority_is_found_by_the_hash_of_a_compaction() -> None:
     victim = others(cluster)[1]
     corrupt(victim)
     compact(cluster, 25)
-    cluster.wait(lambda: cluster.leader().running.alarms.raised(), 25.0)
+    cluster.wait(lambda: cluster.leader().running.state.alarms.raised(), 25.0)
     cluster.pass_time(1.0)
     assert accused(cluster) == [victim.running.id]
 
@@ -143,7 +145,7 @@ def test_the_leader_itself_may_be_the_minority() -> None:
     leader = cluster.leader()
     corrupt(leader)
     compact(cluster, 25)
-    cluster.wait(lambda: leader.running.alarms.raised(), 25.0)
+    cluster.wait(lambda: leader.running.state.alarms.raised(), 25.0)
     cluster.pass_time(1.0)
     assert accused(cluster) == [leader.running.id]
 
@@ -152,7 +154,7 @@ def test_without_a_majority_nobody_in_particular_is_accused() -> None:
     cluster = filled(size=2, **COMPACT)
     corrupt(others(cluster)[0])
     compact(cluster, 25)
-    cluster.wait(lambda: cluster.leader().running.alarms.raised(), 25.0)
+    cluster.wait(lambda: cluster.leader().running.state.alarms.raised(), 25.0)
     cluster.pass_time(1.0)
     assert accused(cluster) == [0]
     assert str(MemberAlarm(AlarmType.CORRUPT, 0)) == "alarm:CORRUPT"
@@ -198,7 +200,7 @@ def test_a_member_that_differs_refuses_to_serve() -> None:
     victim = others(cluster)[0]
     corrupt(victim)
     cluster.pass_time(1.0)
-    assert key_of(victim.running.backend.row(20 << 32)) == b"08"
+    assert key_of(victim.running.state.backend.row(20 << 32)) == b"08"
     restart(victim)
     with pytest.raises(MemberStopped, match="data inconsistency with peers"):
         cluster.wait(lambda: victim.running.is_published)
@@ -226,13 +228,13 @@ def emptied(cluster: Cluster) -> Machine:
     cluster.success(leader, leader.put(b"a", b"1"))
     compact(cluster, 2)
     cluster.success(leader, leader.delete(b"a"))
-    cluster.wait(lambda: {each.running.store.revision for each in cluster} == {3})
+    cluster.wait(lambda: {each.running.state.store.revision for each in cluster} == {3})
     behind = others(cluster)[0]
     cluster.isolate(behind)
     cluster.is_cut = lambda one, other: False  # type: ignore[method-assign]  # noqa: ARG005
     body = CompactionRequest(revision=3).SerializeToString()
     cluster.success(leader, leader.propose(requests.COMPACTION, body))
-    cluster.wait(lambda: leader.running.store.compaction.hash_of(3))
+    cluster.wait(lambda: leader.running.state.store.compaction.hash_of(3))
     return behind
 
 
@@ -251,7 +253,7 @@ def test_a_member_that_has_yet_to_compact_is_not_accused() -> None:
     """It computes anew what the others have kept; if no key is left, the hashes differ."""
     cluster = Cluster(3, **COMPACT)
     behind = emptied(cluster)
-    kept = cluster.leader().running.store.compaction.hash_of(3)
+    kept = cluster.leader().running.state.store.compaction.hash_of(3)
     computed = hashed(cluster, behind, 3)
     assert kept is not None and computed[1:] == kept[1:] and computed.hash != kept.hash
     cluster.pass_time(25.0)

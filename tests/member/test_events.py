@@ -7,7 +7,6 @@ import pytest
 
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.member.callers import MEMBER
 from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import ExecutorKind, Job
 from kvorum.member.leadership_transfer import hand_over
@@ -17,6 +16,7 @@ from kvorum.member.waits import FlushedTo, Signal, Signalled, Steps
 from kvorum.server.rpc.kv import _compact_physically
 from kvorum.server.rpc.maintenance import _defragment, _hash, _move_leader
 from kvorum.server.rpc.snapshot import IMAGES_MAX, SnapshotService
+from kvorum.state.apply.callers import MEMBER
 from kvorum.storage.backend import CommitFlush, RemoveDatabase, StageFlush
 from kvorum.storage.files.memory import DiskCall
 from tests.member.harness import Cluster
@@ -106,11 +106,11 @@ def test_a_defragmentation_goes_on_without_its_call() -> None:
     machine.held.add(ExecutorKind.HELPER)
     first, second = [machine.start_steps(_defragment(member)) for _ in range(2)]
     cluster.settle()
-    assert member.backend.is_defragmenting
+    assert member.state.backend.is_defragmenting
     member.cancel(first)
     machine.held.clear()
     assert cluster.answer(machine, second) == b""
-    assert not member.backend.is_defragmenting and first not in machine.replies
+    assert not member.state.backend.is_defragmenting and first not in machine.replies
 
 
 def test_who_waits_for_a_defragmentation_does_not_wait_for_the_next() -> None:
@@ -124,7 +124,7 @@ def test_who_waits_for_a_defragmentation_does_not_wait_for_the_next() -> None:
     machine.on_job = hold_the_next
     first, second = [machine.start_steps(_defragment(machine.running)) for _ in range(2)]
     assert cluster.answer(machine, first) == b""
-    assert machine.running.backend.is_defragmenting and second not in machine.replies
+    assert machine.running.state.backend.is_defragmenting and second not in machine.replies
     machine.on_job = None
     machine.held.clear()
     assert cluster.answer(machine, second) == b""
@@ -139,7 +139,7 @@ def test_the_loop_does_not_wait_while_a_replaced_file_is_removed() -> None:
     def note(job: Job) -> None:
         if isinstance(job.work, StageFlush):
             staged.append(job.is_awaited)
-        elif isinstance(job.work, CommitFlush) and machine.running.backend.is_defragmenting:
+        elif isinstance(job.work, CommitFlush) and machine.running.state.backend.is_defragmenting:
             machine.held.add(ExecutorKind.FLUSHER)
 
     machine.on_job = note
@@ -150,7 +150,7 @@ def test_the_loop_does_not_wait_while_a_replaced_file_is_removed() -> None:
     cluster.success(machine, machine.put(b"k"))
     cluster.wait(lambda: len(machine.jobs[ExecutorKind.FLUSHER]) == 2)
     machine.held.clear()
-    cluster.wait(lambda: not machine.running.backend.is_flushing)
+    cluster.wait(lambda: not machine.running.state.backend.is_flushing)
     assert not staged[-1]
     cluster.success(machine, machine.put(b"k"))
     before = len(staged)
@@ -166,10 +166,10 @@ def test_a_flush_is_begun_for_those_who_wait_for_it() -> None:
 
     def flushed(index: int) -> Steps:
         yield FlushedTo(index)
-        return b"%d" % (member.backend.durable_index >= index)
+        return b"%d" % (member.state.backend.durable_index >= index)
 
-    applied = member.applied
-    assert member.backend.durable_index < applied
+    applied = member.state.applied
+    assert member.state.backend.durable_index < applied
     current, later = [machine.start_steps(flushed(applied + more)) for more in (0, 2)]
     # No time passes.
     cluster.settle()
@@ -212,7 +212,7 @@ def test_what_is_applied_is_waited_for_until_it_is_or_until_the_time_is_over() -
         member.writer.is_keeping_commit = True
         machine.put(b"key")
         cluster.settle()
-        assert member.applied < member.committed
+        assert member.state.applied < member.committed
         return machine.start_steps(caught_up())
 
     call = begun()

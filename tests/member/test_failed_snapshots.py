@@ -79,7 +79,7 @@ class Stopped:
         self.machine.start()
         member = self.machine.running
         leader = self.cluster.leader()
-        self.cluster.wait(lambda: member.applied == leader.running.applied)
+        self.cluster.wait(lambda: member.state.applied == leader.running.state.applied)
         return self.machine
 
 
@@ -138,7 +138,7 @@ def test_a_record_without_its_file_and_its_backend_is_withdrawn() -> None:
     # Power cuts and further starts find a log that is whole.
     machine.lose_power(lambda: False)
     assert keys(stopped.cluster, stopped.restarted()) == KEYS
-    assert machine.running.applied > before.state.commit
+    assert machine.running.state.applied > before.state.commit
 
 
 def test_a_log_that_goes_on_behind_such_a_record_is_refused() -> None:
@@ -169,6 +169,6 @@ def test_a_record_with_its_file_is_installed_and_without_it_withdrawn(*, is_whol
         machine.files.flip(f"{snap}/{name}", 20, 1)
     machine.start()
     leader = cluster.leader()
-    assert (machine.running.applied > 30) == is_whole
-    cluster.wait(lambda: machine.running.applied == leader.running.applied)
+    assert (machine.running.state.applied > 30) == is_whole
+    cluster.wait(lambda: machine.running.state.applied == leader.running.state.applied)
     assert keys(cluster, machine) == KEYS

@@ -57,7 +57,7 @@ def check_is_alone(cluster: Cluster, machine: Machine) -> None:
     cluster.wait(lambda: member.is_leader and member.is_published)
     assert member.conf_state.voters == (member.id,)
     assert not member.conf_state.learners
-    assert [each.id for each in member.cluster.members] == [member.id]
+    assert [each.id for each in member.state.cluster.members] == [member.id]
 
 
 @pytest.mark.parametrize("which", range(3))
@@ -77,7 +77,7 @@ def test_a_survivor_goes_on_alone(which: int, options: dict[str, int]) -> None:
     member = survivor.running
     assert member.id == ids[survivor.name]
     assert keys(cluster, survivor) == [b"%03d" % number for number in range(100)]
-    assert member.cluster.removed == sorted(set(ids.values()) - {member.id})
+    assert member.state.cluster.removed == sorted(set(ids.values()) - {member.id})
     cluster.success(survivor, survivor.put(b"alone"))
     # From now on it starts without force.
     survivor.kill()
@@ -167,12 +167,12 @@ def test_a_learner_becomes_the_only_voter() -> None:
     listed = Listed(99, ("http://m9:2380",), is_learner=True)
     added = ConfChange(ChangeType.ADD_LEARNER_NODE, 99, encode_member(listed))
     cluster.success(leader, change(leader, added))
-    cluster_id = leader.running.cluster.cluster_id
+    cluster_id = leader.running.state.cluster.cluster_id
     learner = Machine(cluster, "m9", cluster.config("m9", joins=(99, cluster_id)))
     cluster.machines["m9"] = learner
     learner.start()
     cluster.success(leader, leader.put(b"key"))
-    cluster.wait(lambda: learner.running.applied == leader.running.applied)
+    cluster.wait(lambda: learner.running.state.applied == leader.running.state.applied)
     survivor = survivor_of(cluster, "m9")
     force(survivor)
     check_is_alone(cluster, survivor)
@@ -260,7 +260,7 @@ def test_a_forced_cluster_grows_again() -> None:
     cluster.success(
         survivor, change(survivor, ConfChange(ChangeType.ADD_NODE, 99, encode_member(listed)))
     )
-    cluster_id = survivor.running.cluster.cluster_id
+    cluster_id = survivor.running.state.cluster.cluster_id
     second = Machine(cluster, "m9", cluster.config("m9", joins=(99, cluster_id)))
     cluster.machines["m9"] = second
     second.start()

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from kvorum.api.pb.etcdserverpb import CompactionRequest
-from kvorum.member import requests
 from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import ExecutorKind, Job
 from kvorum.member.waits import Steps
 from kvorum.server.rpc.kv import _compact_physically
+from kvorum.state.apply import requests
 from kvorum.state.mvcc.hashes import HashRows
 from tests.member.harness import Cluster, Machine
 
@@ -21,7 +21,7 @@ def busy() -> tuple[Cluster, Machine, list[HashRows]]:
     for number in range(500):
         machine.put(b"%03d" % number, bytes(1000))
     cluster.settle()
-    assert machine.running.backend.pending_bytes > 500_000
+    assert machine.running.state.backend.pending_bytes > 500_000
     given = []
 
     def note(job: Job) -> None:
@@ -76,10 +76,10 @@ def test_who_gives_up_does_not_make_room_for_another() -> None:
     body = CompactionRequest(revision=400).SerializeToString()
     cluster.success(machine, machine.propose(requests.COMPACTION, body))
     cluster.pass_time(1.0)
-    assert not machine.running.store.compaction.is_runnable
+    assert not machine.running.state.store.compaction.is_runnable
     machine.held.clear()
     cluster.success(machine, hashed(machine))
-    cluster.wait(lambda: not machine.running.store.compaction.is_pending)
+    cluster.wait(lambda: not machine.running.state.store.compaction.is_pending)
     assert len(given) == 3
 
 
@@ -87,9 +87,9 @@ def test_a_compaction_is_hashed_from_the_disk() -> None:
     cluster, machine, given = busy()
     body = CompactionRequest(revision=400).SerializeToString()
     cluster.success(machine, machine.propose(requests.COMPACTION, body))
-    cluster.wait(lambda: not machine.running.store.compaction.is_pending)
+    cluster.wait(lambda: not machine.running.state.store.compaction.is_pending)
     assert [(work.is_compaction, work.pending) for work in given] == [(True, {})]
-    assert machine.running.store.compaction.hashes()
+    assert machine.running.state.store.compaction.hashes()
 
 
 @pytest.mark.parametrize("slow", range(3))
@@ -103,15 +103,15 @@ def test_two_quick_compactions_leave_the_same_hash_on_a_slower_member(slow: int)
     for revision in (12, 20):
         body = CompactionRequest(revision=revision).SerializeToString()
         cluster.success(leader, leader.propose(requests.COMPACTION, body))
-        quick = [each.running.store.compaction for each in machines if not each.held]
+        quick = [each.running.state.store.compaction for each in machines if not each.held]
         cluster.wait(lambda quick=quick: not any(each.is_pending for each in quick))  # type: ignore[misc]
-    assert machines[slow].running.store.compaction.is_pending
+    assert machines[slow].running.state.store.compaction.is_pending
     calls = [hashed(machine, 20) for machine in machines]
     cluster.settle()
     machines[slow].held.clear()
     found = [cluster.success(*each) for each in zip(machines, calls, strict=True)]
     assert len(set(found)) == 1
-    kept = [machine.running.store.compaction.hash_of(20) for machine in machines]
+    kept = [machine.running.state.store.compaction.hash_of(20) for machine in machines]
     assert [each and b"%d" % each.hash for each in kept] == found
 
 
@@ -140,7 +140,7 @@ def test_who_waits_for_a_compaction_does_not_wait_for_later_ones(
     machine.on_job = hold
     machine.held.clear()
     cluster.answer(machine, call)
-    compaction = machine.running.store.compaction
+    compaction = machine.running.state.store.compaction
     assert compaction.is_done(200) and not compaction.is_done(300)
 
 
@@ -153,6 +153,6 @@ def test_a_hash_that_waits_for_a_compaction_is_given_up_with_its_client() -> Non
     cluster.pass_time(1.0)
     machine.running.cancel(call)
     machine.held.clear()
-    cluster.wait(lambda: not machine.running.store.compaction.is_pending)
+    cluster.wait(lambda: not machine.running.state.store.compaction.is_pending)
     cluster.settle()
     assert len(given) == 1

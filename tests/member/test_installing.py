@@ -9,8 +9,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
 from kvorum.api.pb.v3electionpb import LeaderRequest
 from kvorum.api.requests import range_of
-from kvorum.member import installing, log_lines, requests, transactions
-from kvorum.member.callers import MEMBER
+from kvorum.member import installing, log_lines
 from kvorum.member.hashing import hash_kv
 from kvorum.member.images import BuildImage, InstallImage, note_image
 from kvorum.member.jobs import ExecutorKind, Job, Nothing
@@ -22,6 +21,8 @@ from kvorum.server.rpc.lease import _listed
 from kvorum.server.rpc.maintenance import _defragment, _defragmented, _downgrade, _hash, _hash_kv
 from kvorum.server.rpc.sessions import answered
 from kvorum.server.rpc.snapshot import _snapshot
+from kvorum.state.apply import requests, transactions
+from kvorum.state.apply.callers import MEMBER
 from kvorum.state.lease import sorting
 from kvorum.state.mvcc import ranges, transaction
 from kvorum.state.mvcc.ranges import RangeOptions
@@ -53,7 +54,7 @@ def lagging(**options: Any) -> tuple[Cluster, Machine, Machine]:
         leader.put(b"%04d" % number, b"after")
     leader.delete(b"0001", b"0003")
     cluster.pass_time(1.0)
-    assert leader.running.storage.first_index() > late.running.applied + 1
+    assert leader.running.storage.first_index() > late.running.state.applied + 1
     return cluster, leader, late
 
 
@@ -103,10 +104,10 @@ def test_what_is_written_while_an_image_is_made_needs_no_second_one() -> None:
 
 
 def install(cluster: Cluster, late: Machine) -> None:
-    store = late.running.store
+    store = late.running.state.store
     cluster.heal()
     cluster.wait(lambda: equal(cluster))
-    assert late.running.store is not store
+    assert late.running.state.store is not store
 
 
 def ended(steps: Generator[Any, Any, Any], answer: object = None) -> Any:
@@ -149,7 +150,7 @@ def listing(machine: Machine) -> None:
 def health(machine: Machine) -> Steps:
     failure = yield ReadIndex()
     assert failure is None
-    machine.running.store.range(ALL._replace(limit=1))
+    machine.running.state.store.range(ALL._replace(limit=1))
     return b""
 
 
@@ -196,7 +197,7 @@ def test_a_snapshot_comes_amid_work(begin: Begin, monkeypatch: pytest.MonkeyPatc
         for number in range(60):
             leader.put(b"q/%02d" % number, b"before")
         cluster.pass_time(1.0)
-        store = late.running.store
+        store = late.running.state.store
         cluster.slices = 1
         steps = begin(late)
         call = None if steps is None else late.start_steps(steps)
@@ -212,14 +213,14 @@ def test_a_snapshot_comes_amid_work(begin: Begin, monkeypatch: pytest.MonkeyPatc
         for number in range(40):
             cluster.success(leader, leader.put(b"%02d" % number))
         cluster.pass_time(1.0)
-        assert leader.running.storage.first_index() > late.running.applied + 1
+        assert leader.running.storage.first_index() > late.running.state.applied + 1
         late.unread.clear()
         # From now on it reads from the file.
-        late.running.backend._cache = RowCache(0)
+        late.running.state.backend._cache = RowCache(0)
         cluster.heal()
         cluster.slices = 1
         late.is_paused = False
-        while late.running.store is store:
+        while late.running.state.store is store:
             cluster.now += HEARTBEAT_SECONDS
             turn_once(cluster)
         cluster.slices = 0
@@ -248,20 +249,20 @@ def test_rows_are_noted_while_the_helper_works(monkeypatch: pytest.MonkeyPatch) 
     noting = Noting(monkeypatch)
     cluster, _, late = lagging()
     late.held.add(ExecutorKind.HELPER)
-    store = late.running.store
+    store = late.running.state.store
     cluster.heal()
     cluster.wait(lambda: noting.has_ended)
     cluster.pass_time(1.0)
-    assert late.running.store is store
+    assert late.running.state.store is store
     assert late.running.is_installing
     late.held.clear()
     cluster.wait(lambda: equal(cluster))
-    assert late.running.store is not store
+    assert late.running.state.store is not store
     assert late.running.installation is None
 
 
 def compact(leader: Machine) -> int:
-    body = pb.CompactionRequest(revision=leader.running.store.revision).SerializeToString()
+    body = pb.CompactionRequest(revision=leader.running.state.store.revision).SerializeToString()
     return leader.propose(requests.COMPACTION, body)
 
 
@@ -277,13 +278,13 @@ def test_an_image_that_comes_again_is_not_mixed_with_the_one_being_installed(
     leader.held.add(ExecutorKind.HELPER)
     cluster.success(leader, compact(leader))
     cluster.pass_time(1.0)
-    assert leader.running.store.compaction.is_pending
-    build = BuildImage(leader.running.backend.directory, "/data/member/snap/tmp.early")
+    assert leader.running.state.store.compaction.is_pending
+    build = BuildImage(leader.running.state.backend.directory, "/data/member/snap/tmp.early")
     index = build.run(leader.files, leader.environments).index
     early = read_file(leader.files, build.path)
     leader.held.clear()
     cluster.pass_time(1.0)
-    assert not leader.running.store.compaction.is_pending
+    assert not leader.running.state.store.compaction.is_pending
 
     late.held.add(ExecutorKind.HELPER)
     cluster.heal()
@@ -301,10 +302,10 @@ def test_an_image_that_comes_again_is_not_mixed_with_the_one_being_installed(
     cluster.pass_time(1.0)
     late.kill()
     late.start()
-    cluster.wait(lambda: late.running.applied == leader.running.applied)
+    cluster.wait(lambda: late.running.state.applied == leader.running.state.applied)
     # The row that only one of the images has would be the deleted key's newest.
-    assert late.running.store.range(RangeOptions(b"key", b"")).count == 0
-    assert late.running.store.range(ALL) == leader.running.store.range(ALL)
+    assert late.running.state.store.range(RangeOptions(b"key", b"")).count == 0
+    assert late.running.state.store.range(ALL) == leader.running.state.store.range(ALL)
     assert equal(cluster)
 
 
@@ -313,9 +314,9 @@ def test_a_member_is_published_as_soon_as_a_snapshot_is_installed() -> None:
     cluster, _, late = lagging(unapplied_entries_max=100)
     late.kill()
     late.start()
-    store = late.running.store
+    store = late.running.state.store
     cluster.heal()
-    cluster.wait(lambda: late.running.store is not store)
+    cluster.wait(lambda: late.running.state.store is not store)
     # No time has passed since: it need not have tried again later.
     assert late.running.is_published
 
@@ -347,12 +348,12 @@ def test_a_copy_is_installed_after_the_file_of_a_defragmentation_was_written(
     cluster, _, late = lagging()
     late.held.add(ExecutorKind.HELPER)
     call = late.start_steps(_defragment(late.running))
-    cluster.wait(lambda: late.running.backend.is_defragmenting)
-    store = late.running.store
+    cluster.wait(lambda: late.running.state.backend.is_defragmenting)
+    store = late.running.state.store
     cluster.heal()
     cluster.wait(lambda: late.running.is_installing)
     cluster.pass_time(1.0)
-    assert late.running.store is store
+    assert late.running.state.store is store
 
     def before(call: DiskCall) -> None:
         # The file of the defragmentation is the first that is opened now.
@@ -363,7 +364,7 @@ def test_a_copy_is_installed_after_the_file_of_a_defragmentation_was_written(
     late.files.before = before
     late.held.clear()
     cluster.wait(lambda: equal(cluster))
-    assert late.running.store is not store
+    assert late.running.state.store is not store
     assert cluster.answer(late, call) == b""
     late.kill()
     late.start()
@@ -374,14 +375,14 @@ def test_a_copy_is_installed_after_the_file_of_a_defragmentation_was_written(
 def test_a_defragmentation_ends(fails: bool) -> None:
     cluster, _, late = lagging()
     member = late.running
-    backend, before = member.backend, log_lines.defragmenting(member)
+    backend, before = member.state.backend, log_lines.defragmenting(member)
     steps = _defragmented(member, backend, backend.defragment(), before)
     assert isinstance(next(steps), RunJob)
     install(cluster, late)
     with pytest.raises(StopIteration) as end:
         steps.throw(OSError("gone")) if fails else steps.send(None)
     assert end.value.value == b""
-    assert not late.running.backend.is_defragmenting
+    assert not late.running.state.backend.is_defragmenting
 
 
 def test_others_are_heard_while_a_snapshot_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,33 +404,33 @@ def test_others_are_heard_while_a_snapshot_is_read(monkeypatch: pytest.MonkeyPat
     cluster.wait(lambda: equal(cluster))
     assert turns > 5
     assert leader.running.term == term
-    assert member.lessor.key_count(7) == leader.running.lessor.key_count(7) > 0
+    assert member.state.lessor.key_count(7) == leader.running.state.lessor.key_count(7) > 0
     cluster.slices = 0
-    everything = member.store.range(ALL)
-    assert everything == leader.running.store.range(ALL)
+    everything = member.state.store.range(ALL)
+    assert everything == leader.running.state.store.range(ALL)
     cluster.success(late, late.put(b"0001"))
 
 
 def test_whoever_waits_for_the_old_state_is_told() -> None:
     cluster, _, late = lagging()
     member = late.running
-    store, index = member.store, member.applied + 10
+    store, index = member.state.store, member.state.applied + 10
 
     def flushed() -> Steps:
         yield FlushedTo(index)
-        assert member.store is not store and member.backend.durable_index >= index
+        assert member.state.store is not store and member.state.backend.durable_index >= index
         return b"durable"
 
     def signalled(signal: Signal) -> Steps:
         yield Signalled(signal)
-        return b"told" if member.store is not store else b"too early"
+        return b"told" if member.state.store is not store else b"too early"
 
     waiting = late.start_steps(flushed())
     signals = [signal for signal in Signal if signal is not Signal.LEADER]
     calls = [late.start_steps(signalled(signal)) for signal in signals]
     cluster.settle()
     cluster.heal()
-    cluster.wait(lambda: member.store is not store)
+    cluster.wait(lambda: member.state.store is not store)
     # Nothing was written since that could have been flushed, and no time has passed.
     assert late.replies[waiting] == b"durable"
     assert [late.replies[call] for call in calls] == [b"told"] * len(calls)
@@ -474,13 +475,13 @@ def test_a_flush_that_has_to_wait_for_a_snapshot_wakes_nobody(
     monkeypatch.setattr(transaction, "KEYS_PER_SLICE", 2)
     cluster = Cluster(3, snapshot_entries=20, catch_up_entries=5)
     leader, late = cluster.leader(), cluster.follower()
-    member, store = late.running, late.running.store
+    member, store = late.running, late.running.state.store
     for number in range(KEYS):
         leader.put(b"%04d" % number)
     cluster.pass_time(1.0)
     leader.delete(b"0", b"1")
     cluster.slices = 1
-    while member.backend.due_at is None:
+    while member.state.backend.due_at is None:
         turn_once(cluster)
     # The follower stands still in the deletion, while the others go on without it.
     cluster.slices = 0
@@ -489,7 +490,7 @@ def test_a_flush_that_has_to_wait_for_a_snapshot_wakes_nobody(
     for number in range(40):
         cluster.success(leader, leader.put(b"%02d" % number))
     cluster.pass_time(1.0)
-    assert leader.running.storage.first_index() > member.applied + 1
+    assert leader.running.storage.first_index() > member.state.applied + 1
     late.unread.clear()
     cluster.heal()
     cluster.slices = 1
@@ -500,19 +501,19 @@ def test_a_flush_that_has_to_wait_for_a_snapshot_wakes_nobody(
     cluster.slices = 0
     late.held.add(ExecutorKind.LOG)
     assert member.apply_queue.slices is not None
-    assert member.backend.due_at is not None and member.backend.due_at < late.now
+    assert member.state.backend.due_at is not None and member.state.backend.due_at < late.now
     # In which no server may be woken at one moment again and again.
     cluster.pass_time(1.0)
     assert member.apply_queue.slices is not None
     assert not member.is_installing
     late.held.clear()
     cluster.wait(lambda: equal(cluster))
-    assert member.store is not store
+    assert member.state.store is not store
 
 
 def test_a_member_that_is_closed_amid_an_installation_ends_with_it() -> None:
     cluster, _, late = lagging()
-    member, store = late.running, late.running.store
+    member, store = late.running, late.running.state.store
     late.held.add(ExecutorKind.HELPER)
     cluster.heal()
     cluster.wait(lambda: member.is_installing)
@@ -525,7 +526,7 @@ def test_a_member_that_is_closed_amid_an_installation_ends_with_it() -> None:
         late.turn()
         turns += 1
     assert member.is_closed
-    assert member.store is not store
+    assert member.state.store is not store
     late.kill()
     late.start()
     cluster.wait(lambda: equal(cluster))
@@ -533,9 +534,9 @@ def test_a_member_that_is_closed_amid_an_installation_ends_with_it() -> None:
 
 def test_what_was_replaced_is_freed() -> None:
     cluster, _, late = lagging()
-    store, lessor = late.running.store, late.running.lessor
+    store, lessor = late.running.state.store, late.running.state.lessor
     install(cluster, late)
     cluster.settle()
     assert not store._index.entries
     assert not lessor._leases
-    assert late.running.store.key_count > KEYS
+    assert late.running.state.store.key_count > KEYS

@@ -7,7 +7,7 @@ from tests.member.harness import Cluster, Machine
 
 def test_a_joining_member_never_founds_a_cluster() -> None:
     cluster = Cluster(1)
-    known = cluster[0].running.cluster.cluster_id
+    known = cluster[0].running.state.cluster.cluster_id
     machine = Machine(cluster, "m9", cluster.config("m9", joins=(99, known)))
     machine.start()
     machine.turn()
@@ -17,7 +17,7 @@ def test_a_joining_member_never_founds_a_cluster() -> None:
     machine.config = replace(machine.config, joins=None, initial_cluster=urls)
     member = machine.start()
     machine.turn()
-    assert (member.id, member.cluster.cluster_id) == (99, known)
+    assert (member.id, member.state.cluster.cluster_id) == (99, known)
     assert member.conf_state.voters == ()
     assert member.committed == 0
     assert member.node.raft.log.last_index() == 0

@@ -7,8 +7,6 @@ import pytest
 from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, LeaseRevokeRequest, RangeResponse
-from kvorum.member import requests
-from kvorum.member.callers import MEMBER
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.leadership_transfer import hand_over
 from kvorum.member.leases import UNCONFIRMED, is_confirmed, renew, time_to_live_here, try_renew
@@ -17,6 +15,8 @@ from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.states import Role
 from kvorum.raft.wire import decode_message
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import MEMBER
 from tests.member.harness import Cluster, Machine
 
 
@@ -50,7 +50,7 @@ def successor(cluster: Cluster, old: Machine) -> Machine:
 
     def found() -> Machine | None:
         others = [each for each in cluster.awake() if each is not old]
-        return next((each for each in others if each.running.lessor.is_primary), None)
+        return next((each for each in others if each.running.state.lessor.is_primary), None)
 
     machine: Machine = cluster.wait(found)
     return machine
@@ -100,15 +100,15 @@ def test_a_lease_runs_from_when_it_is_renewed_and_not_from_the_turn_before() -> 
     # If the disk was slow, the last turn began a while ago.
     cluster.now += 0.05
     assert try_renew(member, 7) == 60
-    assert member.lessor.expired(turned_at + 60.0, 1) == []
-    assert member.lessor.expired(turned_at + 60.06, 1) == [7]
+    assert member.state.lessor.expired(turned_at + 60.0, 1) == []
+    assert member.state.lessor.expired(turned_at + 60.06, 1) == [7]
 
 
 @pytest.mark.parametrize("ticks_first", [False, True])
 def test_a_leader_that_stood_still_renews_no_lease(ticks_first: bool) -> None:
     cluster, old, new = paused(8.0)
-    assert 8 not in new.running.lessor, "it ran out on the new leader"
-    assert 8 in old.running.lessor
+    assert 8 not in new.running.state.lessor, "it ran out on the new leader"
+    assert 8 in old.running.state.lessor
     old.is_paused = False
     if ticks_first:
         old.turn()
@@ -125,7 +125,7 @@ def test_a_leader_that_stood_still_renews_no_lease(ticks_first: bool) -> None:
     assert answers[1] in (b"0", UNCONFIRMED)
     assert answers[2] in (errors.NOT_LEADER, errors.LEASE_NOT_FOUND)
     assert answers[3] in (errors.NOT_LEADER, errors.LEASE_NOT_FOUND)
-    cluster.wait(lambda: 8 not in old.running.lessor)
+    cluster.wait(lambda: 8 not in old.running.state.lessor)
     assert cluster.answer(old, renewal(old, 7)) == b"60"
     assert UNCONFIRMED.code is errors.Code.UNAVAILABLE
 
@@ -163,7 +163,7 @@ def test_a_leader_that_stood_still_revokes_nothing() -> None:
         old.turn()
     cluster.wake(old)
     cluster.pass_time(5.0)
-    assert all(7 in each.running.lessor for each in cluster)
+    assert all(7 in each.running.state.lessor for each in cluster)
     assert cluster.answer(new, renewal(new, 7)) == b"60"
 
 
@@ -205,8 +205,8 @@ def test_a_leader_that_stood_still_loses_nothing_that_was_acknowledged() -> None
     cluster.answer(old, late)
     cluster.pass_time(1.0)
     for machine in cluster:
-        assert all(machine.running.store.get(b"%02d" % each) for each in range(40))
-        assert machine.running.store.revision == new.running.store.revision
+        assert all(machine.running.state.store.get(b"%02d" % each) for each in range(40))
+        assert machine.running.state.store.revision == new.running.state.store.revision
 
 
 def test_a_short_stop_costs_nothing() -> None:
@@ -256,7 +256,7 @@ def test_renewals_where_much_waits_to_be_applied(is_fast: bool) -> None:
     granted = leader.propose(requests.LEASE_GRANT, body)
     while member.apply_queue.entry is None:
         leader.turn()
-    assert member.applied < member.committed
+    assert member.state.applied < member.committed
     # Meanwhile its leadership is confirmed.
     known, late = renewal(leader, 7), renewal(leader, 8)
     for _ in range(5):
@@ -304,13 +304,13 @@ def test_a_leader_that_is_cut_off_renews_nothing_that_ends_early(
     cluster.isolate(old)
     promised = relied_on(cluster, old)
     new = successor(cluster, old)
-    assert new.running.lessor._leases[7].expiry >= promised
+    assert new.running.state.lessor._leases[7].expiry >= promised
 
 
 def test_a_checkpoint_on_its_way_undoes_no_renewal() -> None:
     cluster = Cluster(1, lease_checkpoints=True)
     leader = cluster.leader()
-    leader.running.lessor._checkpoint_seconds = 20.0
+    leader.running.state.lessor._checkpoint_seconds = 20.0
     grant(cluster, leader, 7, 60)
     leader.held.add(ExecutorKind.LOG)
     cluster.pass_time(25.0)
@@ -326,7 +326,7 @@ def test_a_checkpoint_on_its_way_undoes_no_renewal() -> None:
     leader.kill()
     leader.start()
     leader = cluster.leader()
-    assert leader.running.lessor._leases[7].expiry >= promised
+    assert leader.running.state.lessor._leases[7].expiry >= promised
 
 
 # A machine that was suspended: its clock stood still, but nobody else's.
@@ -361,11 +361,11 @@ def test_leases_do_not_run_while_the_leader_is_suspended() -> None:
     leader.asleep = 600.0
     cluster.wake(leader)
     cluster.pass_time(5.0)
-    assert 7 in leader.running.lessor
+    assert 7 in leader.running.state.lessor
     assert cluster.answer(leader, time_to_live(leader, 7)) in (b"4", b"5")
     assert cluster.answer(leader, renewal(leader, 7)) == b"60"
     cluster.pass_time(62.0)
-    assert 7 not in leader.running.lessor
+    assert 7 not in leader.running.state.lessor
 
 
 def test_a_follower_that_was_suspended_disturbs_nobody() -> None:
@@ -459,30 +459,30 @@ def test_a_change_whose_client_is_gone_is_not_made() -> None:
     cluster.heal()
     cluster.wait(lambda: machine.running.leader)
     cluster.pass_time(2.0)
-    assert all(len(each.running.cluster.members) == 3 for each in cluster)
+    assert all(len(each.running.state.cluster.members) == 3 for each in cluster)
 
 
 def test_the_membership_counts_its_changes() -> None:
     cluster = Cluster(3, snapshot_entries=10, catch_up_entries=5)
     leader, late = cluster.leader(), cluster.follower()
     cluster.wait(lambda: all(each.running.is_published for each in cluster))
-    before = {each.name: each.running.cluster.generation for each in cluster}
+    before = {each.name: each.running.state.cluster.generation for each in cluster}
     other = next(each for each in cluster if each not in (leader, late))
     cluster.isolate(late)
     removal = ConfChange(ChangeType.REMOVE_NODE, 5)
     assert cluster.answer(leader, change(leader, removal)) == errors.MEMBER_NOT_FOUND
-    assert leader.running.cluster.generation == before[leader.name]
+    assert leader.running.state.cluster.generation == before[leader.name]
     for number in range(60):
         cluster.success(leader, leader.put(b"%d" % number))
     cluster.pass_time(1.0)
     cluster.heal()
-    cluster.wait(lambda: late.running.applied == leader.running.applied)
+    cluster.wait(lambda: late.running.state.applied == leader.running.state.applied)
     assert late.running.snapshots.index > 0
     # A snapshot brings the members as a whole.
-    assert late.running.cluster.generation > before[late.name]
+    assert late.running.state.cluster.generation > before[late.name]
     removal = ConfChange(ChangeType.REMOVE_NODE, other.running.id)
     assert cluster.answer(leader, change(leader, removal)) == b"done"
-    assert leader.running.cluster.generation > before[leader.name]
+    assert leader.running.state.cluster.generation > before[leader.name]
 
 
 def removed_by_the_log(cluster: Cluster, machine: Machine) -> None:

@@ -15,11 +15,8 @@ from kvorum.api.pb.membershippb import (
     DowngradeInfoSetRequest,
 )
 from kvorum.api.requests import LONG_BYTES
-from kvorum.member import requests
-from kvorum.member.callers import NOBODY, Caller, Front
 from kvorum.member.errors import MemberStopped
 from kvorum.member.message_checks import check_entry
-from kvorum.member.requests import RequestIds
 from kvorum.raft.changes import Change, ChangeType, ConfChange, ConfChangeV2
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import (
@@ -32,6 +29,9 @@ from kvorum.raft.messages import (
 )
 from kvorum.raft.wire import encode_conf_change, encode_message
 from kvorum.server.peer.transport.frames import decode_checked
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import NOBODY, Caller, Front
+from kvorum.state.apply.requests import RequestIds
 from kvorum.state.membership.documents import MemberDocument, encode_member, encode_promotion
 from tests.member.changes import added, change
 from tests.member.harness import Cluster, Machine
@@ -292,7 +292,7 @@ def test_changes_of_ids_that_clients_make_up_are_applied_everywhere(node: int) -
     ):
         assert cluster.answer(leader, change(leader, made)) == MEMBER_NOT_FOUND
     cluster.settle()
-    assert len({machine.running.applied for machine in cluster}) == 1
+    assert len({machine.running.state.applied for machine in cluster}) == 1
     for machine in cluster:
         machine.kill()
         machine.start()
@@ -325,7 +325,7 @@ def test_what_a_newer_version_adds_is_taken(kind: int, body: bytes) -> None:
     message = appended(machine, (EntryType.NORMAL, request(kind, body)))
     send(machine, encode_message(message))
     cluster.pass_time(0.1)
-    assert machine.running.applied == message.commit
+    assert machine.running.state.applied == message.commit
     serves(cluster, machine)
 
 

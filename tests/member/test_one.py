@@ -22,10 +22,10 @@ from kvorum.api.pb.etcdserverpb import (
     TxnResponse,
 )
 from kvorum.api.pb.membershippb import ClusterVersionSetRequest
-from kvorum.member import requests
-from kvorum.member.callers import MEMBER
 from kvorum.member.errors import MemberStopped, StartRefused
 from kvorum.member.jobs import ExecutorKind
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import MEMBER
 from kvorum.storage.backend.buckets import META, STORAGE_VERSION
 from kvorum.storage.files.memory import DiskCall
 from kvorum.storage.wal import AppendLog
@@ -58,7 +58,7 @@ def test_nothing_is_acknowledged_before_it_is_durable() -> None:
     call = machine.put(b"key", b"value")
     cluster.settle()
     assert call not in machine.replies
-    assert machine.running.store.get(b"key") is None, "applied before it was durable"
+    assert machine.running.state.store.get(b"key") is None, "applied before it was durable"
     machine.held = set()
     assert isinstance(cluster.answer(machine, call), bytes)
 
@@ -87,7 +87,7 @@ def test_a_restart_from_the_log_alone_applies_everything_again_once() -> None:
     before = all_keys(cluster, machine)
     machine.kill()
     machine.start()
-    assert machine.running.backend.applied_index == 0
+    assert machine.running.state.backend.applied_index == 0
     cluster.leader()
     assert all_keys(cluster, machine) == before == [(b"key", b"19", 21, 20)]
 
@@ -98,11 +98,11 @@ def test_a_restart_goes_on_behind_what_the_backend_holds() -> None:
     for number in range(20):
         cluster.answer(machine, machine.put(b"key", b"%d" % number))
     cluster.pass_time(0.3)
-    durable = machine.running.backend.durable_index
-    assert durable == machine.running.applied
+    durable = machine.running.state.backend.durable_index
+    assert durable == machine.running.state.applied
     machine.kill()
     member = machine.start()
-    assert member.applied == durable
+    assert member.state.applied == durable
     cluster.leader()
     assert all_keys(cluster, machine) == [(b"key", b"19", 21, 20)]
 
@@ -253,9 +253,9 @@ def test_the_storage_follows_a_cluster_that_is_lowered_to_3_5_and_back() -> None
         body = ClusterVersionSetRequest(ver=version).SerializeToString()
         machine.running.propose(None, MEMBER, requests.CLUSTER_VERSION_SET, body)
         cluster.settle()
-        assert str(machine.running.cluster.storage_version) == version
-        assert machine.running.backend.get(META, STORAGE_VERSION) == stored
-        assert machine.running.backend.applied_index == machine.running.applied
+        assert str(machine.running.state.cluster.storage_version) == version
+        assert machine.running.state.backend.get(META, STORAGE_VERSION) == stored
+        assert machine.running.state.backend.applied_index == machine.running.state.applied
 
 
 def test_a_log_without_its_backend_is_replayed_and_a_backend_without_its_log_refused() -> None:
@@ -322,11 +322,11 @@ def test_others_are_served_while_a_long_deletion_is_applied() -> None:
     while machine.running.apply_queue.slices is None:
         machine.turn()
     machine.turn()
-    assert machine.running.store.is_writing
+    assert machine.running.state.store.is_writing
     # Reads see the state before the deletion; nothing of that is sealed.
     call = machine.range(b"00001", serializable=True)
     machine.turn()
-    assert machine.running.store.is_writing
+    assert machine.running.state.store.is_writing
     found = machine.replies[call]
     assert isinstance(found, bytes) and RangeResponse.FromString(found).count == 1
     cluster.slices = 0
@@ -352,9 +352,9 @@ def test_a_lease_that_runs_out_takes_its_keys_along() -> None:
     cluster.answer(machine, machine.put(b"free"))
     cluster.pass_time(1.5)
     assert len(all_keys(cluster, machine)) == 2
-    cluster.wait(lambda: 7 not in machine.running.lessor, 3.0)
+    cluster.wait(lambda: 7 not in machine.running.state.lessor, 3.0)
     assert [key for key, *_ in all_keys(cluster, machine)] == [b"free"]
-    assert machine.running.store.revision == 4
+    assert machine.running.state.store.revision == 4
 
 
 def test_compaction_frees_rows_in_the_background() -> None:
@@ -366,7 +366,7 @@ def test_compaction_frees_rows_in_the_background() -> None:
     assert isinstance(cluster.answer(machine, machine.propose(requests.COMPACTION, body)), bytes)
     assert cluster.answer(machine, machine.range(b"key", revision=39)) == errors.COMPACTED
     cluster.pass_time(1.0)
-    store = machine.running.store
+    store = machine.running.state.store
     assert store.compaction.finished_revision == 40
     assert len(store.backend.scan_rows(0, 1 << 96, 100)) == 12
     answer = cluster.answer(machine, machine.propose(requests.COMPACTION, body))
@@ -386,7 +386,7 @@ def test_a_full_quota_raises_the_alarm_and_freeing_needs_an_operator() -> None:
     assert refusals == [errors.NO_SPACE]
     count = len(all_keys(cluster, machine))
     cluster.pass_time(0.5)
-    assert len(machine.running.alarms.raised()) == 1
+    assert len(machine.running.state.alarms.raised()) == 1
     # Now refused when it is applied; deletions are still accepted.
     assert cluster.answer(machine, machine.put(b"more")) == errors.NO_SPACE
     assert len(all_keys(cluster, machine)) == count
@@ -398,7 +398,7 @@ def test_a_full_quota_raises_the_alarm_and_freeing_needs_an_operator() -> None:
         alarm=1,  # type: ignore[arg-type]
     ).SerializeToString()
     cluster.answer(machine, machine.propose(requests.ALARM, disarm))
-    assert machine.running.alarms.raised() == []
+    assert machine.running.state.alarms.raised() == []
 
 
 def test_a_request_that_is_too_large_is_refused() -> None:
@@ -464,7 +464,7 @@ def test_a_clean_end_leaves_nothing_open() -> None:
     assert member.is_closed
     assert machine.files.open_descriptors() == 0
     machine.kill()
-    assert machine.start().applied == member.applied, "not everything was flushed"
+    assert machine.start().state.applied == member.state.applied, "not everything was flushed"
     cluster.leader()
     assert all_keys(cluster, machine) == [(b"key", b"value", 2, 1)]
 

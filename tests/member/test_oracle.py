@@ -31,8 +31,8 @@ from kvorum.api.pb.etcdserverpb import (
     TxnResponse,
 )
 from kvorum.api.requests import decode_txn
-from kvorum.member import requests
 from kvorum.server.rpc.checks import check_txn, is_read_only
+from kvorum.state.apply import requests
 from tests.etcd import running_etcd
 from tests.member.harness import Cluster, Machine
 from tests.waiting import WAIT_SECONDS_MAX
@@ -59,11 +59,11 @@ class Pair:
 
     @property
     def revision(self) -> int:
-        return self.machine.running.store.revision
+        return self.machine.running.state.store.revision
 
     @property
     def compacted(self) -> int:
-        return self.machine.running.store.compacted_revision
+        return self.machine.running.state.store.compacted_revision
 
     def _oracle(self, method: str, body: bytes) -> bytes | str:
         call = self._channel.unary_unary(f"/etcdserverpb.{method}", lambda each: each, bytes)

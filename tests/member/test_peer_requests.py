@@ -16,8 +16,6 @@ from kvorum.api.pb.etcdserverpb import (
     LeaseKeepAliveRequest,
 )
 from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
-from kvorum.member import requests
-from kvorum.member.callers import MEMBER, Caller, Front
 from kvorum.member.outbox import Headers
 from kvorum.member.peer_requests import (
     DOWNGRADE_PATH,
@@ -33,6 +31,8 @@ from kvorum.member.peer_requests import (
     parse_hash,
 )
 from kvorum.member.waits import Steps
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import MEMBER, Caller, Front
 from kvorum.state.membership.documents import decode_members
 from tests.member.harness import Cluster, Machine
 
@@ -220,7 +220,7 @@ ODD_NAMES = ["j\u00fcrgen", "a b", "a\r\nx-kvorum-user: root", "%72oot", "", "\u
 def guarded() -> Cluster:
     """A member whose authentication is enabled; all but `u` have the role `root`."""
     cluster = Cluster(1)
-    auth = cluster.leader().running.auth
+    auth = cluster.leader().running.state.auth
     for name in ("root", "u", *filter(None, ODD_NAMES)):
         auth.add_user(name, b"hash", no_password=False)
         if name != "u":
@@ -256,7 +256,7 @@ def test_any_name_becomes_a_header(name: str) -> None:
 def test_a_token_is_judged_by_the_leader(guarded: Cluster) -> None:
     member = guarded.leader().running
     for user, expected in (("root", 404), ("u", 500)):
-        token = member.tokens.assign(user, "prefix", member.applied, member.now)
+        token = member.state.tokens.assign(user, "prefix", member.state.applied, member.now)
         caller = Caller(Front.GRPC, user, 7, token=token)
         assert promoted_for(guarded, credentials(caller)) == expected
     for token in ("", "nonsense", "prefix.1"):
@@ -268,7 +268,7 @@ def test_a_token_is_judged_by_the_leader(guarded: Cluster) -> None:
 def test_a_token_that_the_leader_does_not_know_yet_is_awaited(guarded: Cluster) -> None:
     machine = guarded.leader()
     member = machine.running
-    token = f"another.{member.applied}"
+    token = f"another.{member.state.applied}"
     statuses: list[int] = []
 
     def steps() -> Steps:

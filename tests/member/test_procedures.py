@@ -6,8 +6,6 @@ import pytest
 
 from kvorum.api import errors
 from kvorum.api.pb.etcdserverpb import PutRequest, PutResponse, RequestOp, TxnRequest
-from kvorum.member import requests
-from kvorum.member.callers import MEMBER
 from kvorum.member.errors import MemberStopped
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.outbox import Question
@@ -24,6 +22,8 @@ from kvorum.member.waits import (
     Steps,
     Until,
 )
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import MEMBER
 from kvorum.storage.files import Files
 from tests.member.harness import Cluster, Machine
 
@@ -51,7 +51,7 @@ def test_every_wait_is_answered() -> None:
         answer = yield Propose(requests.PUT, body)
         seen.append(PutResponse.FromString(answer).header.revision)
         seen.append((yield ReadIndex()))
-        seen.append((yield AppliedTo(member.applied)))
+        seen.append((yield AppliedTo(member.state.applied)))
         seen.append((yield LeaderKnown(member.now)) == member.id)
         seen.append((yield RunJob(ExecutorKind.POOL, Answer(7))))
         try:
@@ -71,7 +71,7 @@ def test_every_wait_is_answered() -> None:
 def test_keys_are_waited_for() -> None:
     cluster = Cluster(1)
     machine = cluster.leader()
-    store = machine.running.store
+    store = machine.running.state.store
     cluster.success(machine, machine.put(b"key"))
 
     def deleted(revision: int) -> Steps:

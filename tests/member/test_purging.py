@@ -18,7 +18,7 @@ def test_a_database_that_is_not_installed_yet_is_kept_however_many_follow() -> N
     cluster = Cluster(1, snapshots_kept=1)
     machine = cluster.leader()
     member, files = machine.running, machine.files
-    indexes = [1, member.applied, member.applied + 10, member.applied + 20]
+    indexes = [1, member.state.applied, member.state.applied + 10, member.state.applied + 20]
     paths = [database_path(member.snap_directory, index) for index in indexes]
     for path in paths:
         write_file(files, path, b"a database")

@@ -6,8 +6,6 @@ import pytest
 
 from kvorum.api import errors
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, PutResponse, RangeResponse
-from kvorum.member import requests
-from kvorum.member.callers import MEMBER
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.leases import renew
 from kvorum.member.waits import Steps
@@ -15,6 +13,8 @@ from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.states import Role
 from kvorum.raft.wire import decode_message
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import MEMBER
 from kvorum.state.membership.documents import encode_promotion
 from kvorum.storage.files.memory import DiskCall
 from tests.member.changes import added, change, removed
@@ -29,7 +29,7 @@ def test_a_follower_forwards_and_reads_what_it_wrote() -> None:
     found = RangeResponse.FromString(cluster.success(follower, follower.range(b"key")))
     assert [kv.value for kv in found.kvs] == [b"value"]
     cluster.pass_time(1.0)
-    assert {machine.running.store.revision for machine in cluster} == {put.header.revision}
+    assert {machine.running.state.store.revision for machine in cluster} == {put.header.revision}
 
 
 def test_members_tell_their_names_and_agree_on_a_version() -> None:
@@ -37,15 +37,15 @@ def test_members_tell_their_names_and_agree_on_a_version() -> None:
     cluster.wait(lambda: all(machine.running.is_published for machine in cluster))
     cluster.pass_time(5.0)
     for machine in cluster:
-        names = {each.name: each.client_urls for each in machine.running.cluster.members}
+        names = {each.name: each.client_urls for each in machine.running.state.cluster.members}
         assert names == {f"m{each}": (f"http://m{each}:2379",) for each in range(3)}
-        assert str(machine.running.cluster.version) == "3.0.0"
+        assert str(machine.running.state.cluster.version) == "3.0.0"
         machine.running.peer_versions = dict.fromkeys(
-            [each.id for each in machine.running.cluster.members], "3.7.1"
+            [each.id for each in machine.running.state.cluster.members], "3.7.1"
         )
     cluster.pass_time(10.0)
-    assert {str(machine.running.cluster.version) for machine in cluster} == {"3.7.0"}
-    assert {str(each.running.cluster.storage_version) for each in cluster} == {"3.7.0"}
+    assert {str(machine.running.state.cluster.version) for machine in cluster} == {"3.7.0"}
+    assert {str(each.running.state.cluster.storage_version) for each in cluster} == {"3.7.0"}
 
 
 def test_the_storage_has_the_version_of_the_cluster_at_once() -> None:
@@ -53,11 +53,11 @@ def test_the_storage_has_the_version_of_the_cluster_at_once() -> None:
     cluster.wait(lambda: all(machine.running.is_published for machine in cluster))
     for machine in cluster:
         machine.running.peer_versions = dict.fromkeys(
-            [each.id for each in machine.running.cluster.members], "3.7.1"
+            [each.id for each in machine.running.state.cluster.members], "3.7.1"
         )
 
     def are_in_step() -> bool:
-        clusters = [machine.running.cluster for machine in cluster]
+        clusters = [machine.running.state.cluster for machine in cluster]
         agreed = [each for each in clusters if str(each.version) == "3.7.0"]
         assert all(each.storage_version == each.version for each in agreed)
         return len(agreed) == len(clusters)
@@ -199,14 +199,14 @@ def test_a_lagging_follower_gets_a_snapshot_and_goes_on() -> None:
         if number % 10 == 0:
             cluster.pass_time(0.1)
     cluster.pass_time(1.0)
-    assert leader.running.storage.first_index() > late.running.applied + 1
+    assert leader.running.storage.first_index() > late.running.state.applied + 1
     watching = late.running.hub.open_stream(1000)
-    watching.create(b"\0", b"\0", late.running.store.revision + 1)
+    watching.create(b"\0", b"\0", late.running.state.store.revision + 1)
     reading = late.range(b"\0", b"\0", serializable=True)
     cluster.heal()
     cluster.wait(lambda: equal(cluster))
     assert late.running.snapshots.index > 0
-    assert late.running.lessor.key_count(7) == 50
+    assert late.running.state.lessor.key_count(7) == 50
     assert reading in late.replies
     # Its watchers miss nothing, and it takes entries again.
     cluster.success(late, late.put(b"after", b"1"))
@@ -333,17 +333,21 @@ def test_a_new_leader_gives_every_lease_its_time_again() -> None:
     cluster.isolate(leader)
     new = cluster.wait(
         lambda: next(
-            (each for each in cluster if each is not leader and each.running.lessor.is_primary),
+            (
+                each
+                for each in cluster
+                if each is not leader and each.running.state.lessor.is_primary
+            ),
             None,
         )
     )
     began = cluster.now
     cluster.pass_time(4.0)
-    assert 7 in new.running.lessor
+    assert 7 in new.running.state.lessor
     # The old leader, alone, may neither revoke nor count.
-    assert 7 in leader.running.lessor and not leader.running.lessor.is_primary
+    assert 7 in leader.running.state.lessor and not leader.running.state.lessor.is_primary
     cluster.heal()
-    cluster.wait(lambda: all(7 not in each.running.lessor for each in cluster), 10.0)
+    cluster.wait(lambda: all(7 not in each.running.state.lessor for each in cluster), 10.0)
     assert 5.0 <= cluster.now - began < 8.0
     assert equal(cluster)
 
@@ -382,7 +386,7 @@ def test_a_lease_is_renewed_on_the_leader_only_and_never_after_it_ran_out() -> N
 
 
 def join(cluster: Cluster, name: str, identity: int) -> Machine:
-    cluster_id = cluster[0].running.cluster.cluster_id
+    cluster_id = cluster[0].running.state.cluster.cluster_id
     config = cluster.config(name, joins=(identity, cluster_id))
     machine = Machine(cluster, name, config)
     cluster.machines[name] = machine
@@ -486,7 +490,7 @@ def test_members_that_lose_their_power_again_and_again_stay_equal(seed: int) -> 
     assert len(acknowledged) > 50
     for machine in cluster:
         for key in acknowledged:
-            assert machine.running.store.get(key) is not None
+            assert machine.running.state.store.get(key) is not None
 
 
 # What peers cost.

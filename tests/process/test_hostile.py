@@ -18,10 +18,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.member.callers import MEMBER
 from kvorum.member.waits import ProposeChange, Steps
 from kvorum.network.edge import native_rows
 from kvorum.raft.changes import ChangeType, ConfChange
+from kvorum.state.apply.callers import MEMBER
 from kvorum.state.membership.documents import MemberDocument, encode_member
 from kvorum.storage.backend.real import LmdbEnvironments
 from kvorum.storage.files.real import RealFiles
@@ -220,7 +220,7 @@ def test_a_member_whose_address_was_stored_as_it_was_given(tmp_path: Path, url: 
         return None
 
     harness.member.start(None, MEMBER, steps())
-    harness.until(lambda: harness.member.cluster.member(7) is not None)
+    harness.until(lambda: harness.member.state.cluster.member(7) is not None)
     harness.end()
     with running_kvorum(tmp_path) as server:
         check_serves(server, url)

@@ -65,7 +65,7 @@ class History:
         self._stream = harness.open("Watch/Watch")
         create = pb.WatchCreateRequest(key=b"\0", range_end=b"\0", prev_kv=True)
         self._stream.send(pb.WatchRequest(create_request=create))
-        self._store = harness.member.store
+        self._store = harness.member.state.store
         self.events: list[Event] = []
 
     @property

@@ -92,7 +92,7 @@ def test_conversations(conversation: list[tuple[int, Step]]) -> None:
     harness = Harness()
     standing = Standing({ADDRESS: harness}, cache_bytes_max=0)
     pairs = [Pair(standing, harness) for _ in range(PAIRS)]
-    store = harness.member.store
+    store = harness.member.state.store
     for index, step in conversation:
         if isinstance(step, Call):
             harness.ask(step.name, step.request(store.revision))

@@ -289,7 +289,7 @@ def test_a_call_that_was_cut_off_is_not_answered_later() -> None:
     machine.held.clear()
     machine.edge.closes = False
     cluster.settle()
-    assert machine.running.store.get(b"k") is not None
+    assert machine.running.state.store.get(b"k") is not None
     cluster.pass_time(DRAIN_SECONDS_MAX)
     assert phase(machine.server) is ServerPhase.ENDED
     assert put not in machine.replies
@@ -297,14 +297,14 @@ def test_a_call_that_was_cut_off_is_not_answered_later() -> None:
 
 def test_what_is_applied_is_flushed_before_the_files_are_closed() -> None:
     cluster, machine = started(1)
-    applied = machine.running.applied
+    applied = machine.running.state.applied
     flushing(cluster, machine)
     cluster.pass_time(5.0)
     assert phase(machine.server) is ServerPhase.FLUSHING
     machine.held.clear()
     cluster.settle()
     machine.kill()
-    assert machine.start().applied > applied
+    assert machine.start().state.applied > applied
 
 
 def test_last_answers_are_waited_for_a_moment() -> None:
@@ -408,7 +408,7 @@ def test_a_member_that_never_joined_ends_among_strangers() -> None:
     cluster = Fronts(3)
     machine = alone(cluster)
     cluster.pass_time(1.0)
-    assert len(machine.running.cluster.members) == machine.running.applied == 3
+    assert len(machine.running.state.cluster.members) == machine.running.state.applied == 3
     machine.peers.strangers = 0xBAD
     cluster.pass_time(STRANGERS_SECONDS - 2 * HEARTBEAT_SECONDS)
     # One of them was away for a moment, or is of this cluster after all.
@@ -435,7 +435,7 @@ def test_a_member_that_was_restored_goes_on_among_strangers() -> None:
     cluster = Fronts(3)
     machine = alone(cluster)
     cluster.pass_time(1.0)
-    transaction = machine.running.store.begin()
+    transaction = machine.running.state.store.begin()
     transaction.put(b"restored", b"value", 0)
     transaction.commit()
     machine.peers.strangers = 0xBAD
@@ -483,4 +483,4 @@ def test_a_clean_end_loses_nothing_and_takes_no_longer_than_it_may(
     survivor = cluster.leader()
     for number, call in enumerate(puts[:calls]):
         if isinstance(leader.replies[call], bytes):
-            assert survivor.running.store.get(b"%d" % number) is not None
+            assert survivor.running.state.store.get(b"%d" % number) is not None

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
-from kvorum.member.callers import Caller
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.member import Member
 from kvorum.network.edge.interface import EdgeEventKind, Event, Request
@@ -23,6 +22,7 @@ from kvorum.server.server import (
     INLINE_CALLS_MAX,
 )
 from kvorum.server.settings import server_settings
+from kvorum.state.apply.callers import Caller
 from tests.member.harness import HEARTBEAT_SECONDS, Cluster
 from tests.server.fronts import Fronts
 from tests.server.rpc.harness import Harness

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from kvorum.api.pb.etcdserverpb import AlarmMember, AlarmType, CompactionRequest, LeaseGrantRequest
-from kvorum.member.alarms import MemberAlarm
 from kvorum.member.member import Member
 from kvorum.sim.buckets import GUARANTEE, check_buckets
 from kvorum.sim.violation import Violation
+from kvorum.state.apply.alarms import MemberAlarm
 from kvorum.state.lease.lease import Lease, row_key, row_value
 from kvorum.state.membership.documents import encode_conf_state
 from kvorum.state.membership.versions import Version
@@ -80,38 +80,38 @@ def test_an_entry_that_differs_is_noticed(
     stage: Stage, bucket: bytes, name: bytes, value: bytes
 ) -> None:
     member = member_of(stage)
-    member.backend.put(bucket, name, value)
+    member.state.backend.put(bucket, name, value)
     # With its memory as a start would read it, so that only the comparison can notice.
-    member.alarms.restore()
-    member.cluster.restore()
+    member.state.alarms.restore()
+    member.state.cluster.restore()
     if bucket == LEASE:
-        member.lessor._leases[78] = Lease(78, 5)
+        member.state.lessor._leases[78] = Lease(78, 5)
     with pytest.raises(Violation, match=GUARANTEE):
         check(stage)
 
 
 def test_storage_versions_that_differ_are_noticed(stage: Stage) -> None:
     member = member_of(stage)
-    member.cluster.set_storage_version(Version(3, 6, 0))
+    member.state.cluster.set_storage_version(Version(3, 6, 0))
     check(stage)  # the others have not found time for it yet
     other = stage.machine(1).member
     assert other is not None
-    other.cluster.set_storage_version(Version(3, 7, 0))
+    other.state.cluster.set_storage_version(Version(3, 7, 0))
     with pytest.raises(Violation, match=GUARANTEE):
         check(stage)
 
 
 @pytest.mark.parametrize(("bucket", "name"), [(LEASE, row_key(LEASED)), (META, CONF_STATE)])
 def test_an_entry_that_is_missing_is_noticed(stage: Stage, bucket: bytes, name: bytes) -> None:
-    member_of(stage).backend.delete(bucket, name)
+    member_of(stage).state.backend.delete(bucket, name)
     with pytest.raises(Violation, match=GUARANTEE):
         check(stage)
 
 
 def test_a_member_that_is_missing_is_noticed(stage: Stage) -> None:
     member = member_of(stage)
-    name, _ = member.backend.items(MEMBERS)[0]
-    member.backend.delete(MEMBERS, name)
+    name, _ = member.state.backend.items(MEMBERS)[0]
+    member.state.backend.delete(MEMBERS, name)
     with pytest.raises(Violation, match=GUARANTEE):
         check(stage)
 
@@ -120,33 +120,33 @@ def test_another_configuration_is_noticed(stage: Stage) -> None:
     member = member_of(stage)
     voters = member.conf_state.voters
     member.conf_state = member.conf_state._replace(voters=voters[1:], learners=voters[:1])
-    member.backend.set_conf_state(encode_conf_state(member.conf_state))
+    member.state.backend.set_conf_state(encode_conf_state(member.conf_state))
     with pytest.raises(Violation, match=GUARANTEE):
         check(stage)
 
 
 def _lose_a_key(member: Member) -> None:
-    member.lessor.detach(LEASED, b"leased")
+    member.state.lessor.detach(LEASED, b"leased")
 
 
 def _shorten_a_lease(member: Member) -> None:
-    member.lessor._leases[LEASED].ttl = 5
+    member.state.lessor._leases[LEASED].ttl = 5
 
 
 def _raise_an_alarm(member: Member) -> None:
-    member.alarms._raised.add(MemberAlarm(1, 5))
+    member.state.alarms._raised.add(MemberAlarm(1, 5))
 
 
 def _invent_a_removal(member: Member) -> None:
-    member.cluster._removed.add(5)
+    member.state.cluster._removed.add(5)
 
 
 def _mistake_the_version(member: Member) -> None:
-    member.cluster._version = Version(3, 0, 0)
+    member.state.cluster._version = Version(3, 0, 0)
 
 
 def _apply_less(member: Member) -> None:
-    member.backend.applied_term -= 1
+    member.state.backend.applied_term -= 1
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_rows_that_a_finished_compaction_left_are_noticed(stage: Stage) -> None:
     stage.agree()
     check(stage)
     # Told to be done, which it is not: nothing happens for the next thousand seconds.
-    compaction = member_of(stage).store.compaction
+    compaction = member_of(stage).state.store.compaction
     assert compaction.is_pending
     compaction._queue.clear()
     with pytest.raises(Violation, match=GUARANTEE):

@@ -61,7 +61,11 @@ def test_a_joining_member_asks_for_its_place(directory: Path) -> None:
     with running(directory, 1, JOINING) as cluster:
         settle(cluster)
         added = [each for each in cluster.machines.values() if each.number > 3]
-        ids = {each.member.cluster.cluster_id for each in cluster.machines.values() if each.member}
+        ids = {
+            each.member.state.cluster.cluster_id
+            for each in cluster.machines.values()
+            if each.member
+        }
     assert cluster.operator.counts["members joined"] >= len(added) > 0
     assert all(
         each.is_existing and f"m{each.number}" in each.config.initial_cluster for each in added

@@ -7,8 +7,6 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from kvorum.api.pb.etcdserverpb import PutRequest
-from kvorum.member import requests
-from kvorum.member.callers import MEMBER
 from kvorum.member.jobs import ExecutorKind, Job, JobLostError
 from kvorum.member.member import Member
 from kvorum.sim import executor
@@ -18,6 +16,8 @@ from kvorum.sim.faults import without_faults
 from kvorum.sim.machine import Machine
 from kvorum.sim.run import memory_directory
 from kvorum.sim.world import World
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import MEMBER
 from kvorum.state.auth.passwords import HashPassword
 from kvorum.storage.backend import open_view
 from kvorum.storage.backend.environment import Environments
@@ -125,11 +125,11 @@ def test_a_helper_that_dies_leaves_what_it_had_done_and_is_replaced(stage: Stage
 
 @pytest.mark.sources
 def test_a_helper_that_hangs_takes_its_time_and_the_member_serves_meanwhile(stage: Stage) -> None:
-    began, applied = stage.world.now, stage.member.applied
+    began, applied = stage.world.now, stage.member.state.applied
     stage.machine.executor.hang_helper(3.0)
     stage.submit(ExecutorKind.HELPER, WriteFiles())
     stage.world.after(1.0, _put, stage.member, stage.machine, 1)
-    assert stage.world.run_while(lambda: stage.member.applied == applied, began + 2.0)
+    assert stage.world.run_while(lambda: stage.member.state.applied == applied, began + 2.0)
     stage.wait()
     assert stage.ended == ["both"]
     assert stage.world.now >= began + 3.0

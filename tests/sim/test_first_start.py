@@ -67,10 +67,10 @@ def test_nothing_is_lost_if_the_first_start_was_killed(tmp_path: Path) -> None:
             machine.start()
         serve(world, cluster)
         assert machine.member is not None
-        revision = machine.member.store.revision
+        revision = machine.member.state.store.revision
         machine.crash(power_cut=True)
         machine.start()
         serve(world, cluster)
-        assert machine.member.store.revision > revision, f"killed before call {calls}"
+        assert machine.member.state.store.revision > revision, f"killed before call {calls}"
         machine.end()
     assert killed > 10, "hardly any start came so far that it was killed"

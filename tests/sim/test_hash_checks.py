@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from kvorum.member import corruption
-from kvorum.member.alarms import AlarmType
 from kvorum.member.hashing import Hashed
 from kvorum.member.peer_requests import parse_hash
 from kvorum.sim.cluster import Cluster
@@ -23,6 +22,7 @@ from kvorum.sim.probes import Probe
 from kvorum.sim.run import memory_directory, simulate_plan
 from kvorum.sim.violation import Violation
 from kvorum.sim.world import World
+from kvorum.state.apply.alarms import AlarmType
 from kvorum.state.mvcc import hashes
 from kvorum.storage.backend.buckets import KEY
 
@@ -123,7 +123,7 @@ def lose_a_row(cluster: Cluster, machine: Machine, random: Random, *, is_hidden:
 
 def accused(cluster: Cluster) -> list[object]:
     members = [each.member for each in cluster.machines.values() if each.member is not None]
-    return [alarm for each in members for alarm in each.alarms.raised(AlarmType.CORRUPT)]
+    return [alarm for each in members for alarm in each.state.alarms.raised(AlarmType.CORRUPT)]
 
 
 @pytest.mark.parametrize("seed", range(4))

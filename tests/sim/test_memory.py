@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from kvorum.api.pb.etcdserverpb import PutRequest
-from kvorum.member import requests
-from kvorum.member.callers import MEMBER
 from kvorum.sim.machine import Machine
 from kvorum.sim.memory import PROPOSALS, leftovers
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import MEMBER
 from tests.incidents.stage import Stage
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from kvorum.api.errors import StatusError
 from kvorum.api.pb.authpb import Permission
 from kvorum.api.pb.etcdserverpb import InternalRaftRequest
-from kvorum.member.administration import _CHANGES
-from kvorum.member.requests import decode
 from kvorum.sim.auditor import _check_users
 from kvorum.sim.permissions import State, changed, name_of
+from kvorum.state.apply.administration import _CHANGES
+from kvorum.state.apply.requests import decode
 from kvorum.state.auth.store import AuthStore
 from kvorum.state.auth.tokens import SimpleTokens
 from tests.database import Database
@@ -78,7 +78,7 @@ class Quiet:
 @given(st.lists(st.tuples(REQUESTS, QUESTIONS), max_size=25))
 def test_both_change_and_decide_alike(steps: list[tuple[Any, list[Any]]]) -> None:
     member: Any = Quiet(AuthStore(Database().backend))
-    auth, state = member.auth, State()
+    auth, state = member.state.auth, State()
     for envelope, questions in [*((each, []) for each in FIRST), *steps]:
         kind = name_of(envelope)
         envelope.header.ID = 1

@@ -1,51 +1,51 @@
 """Apply committed entries: in order, each once, as many as the turn allows.
 
-Applying is idempotent by the index: the member skips entries that the state already holds, and the
-backend stores index and term in the same batch as the effects. One entry may take several slices;
-until it is done the member applies no other entry and seals no batch. The result goes to the waiter
-that proposed the entry here. Every member executes the same for the caller that the entry names; a
-member without a waiter only skips making the answer.
+The loop classifies an entry, lets the state apply it, and accounts for it. Applying is idempotent
+by the index: the member skips entries that the state already holds, and the backend stores index
+and term in the same batch as the effects. One entry may take several slices; until it is done the
+member applies no other entry and seals no batch. The result goes to the waiter that proposed the
+entry here. Every member executes the same for the caller that the entry names; a member without a
+waiter only skips making the answer.
 
-The clock decides only where a slice ends, never what it computes.
+Puts without options take a fast path while nothing can refuse them. Both paths have the same
+effects, so members may differ in which one they take. The clock decides only where a slice ends,
+never what it computes.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from google.protobuf.message import DecodeError
 
 from kvorum.api.coverage import reach
 from kvorum.api.errors import StatusError
 from kvorum.api.requests import LONG_BYTES, Put, parse_put
-from kvorum.member import changes, leases, requests, snapshots
-from kvorum.member.callers import NOBODY
+from kvorum.member import changes, leases, snapshots
 from kvorum.member.errors import MemberStopped
-from kvorum.member.execution import APPLIERS, DECODERS, long_txn
-from kvorum.member.incompatible_entries import describe_foreign
-from kvorum.member.permissions import plain_put_refusal
-from kvorum.member.requests import parts_of_users, put_of_nobody, user_of
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import Message
 from kvorum.raft.states import Role
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import NOBODY
+from kvorum.state.apply.execution import APPLIERS, DECODERS, long_txn
+from kvorum.state.apply.incompatible_entries import describe_foreign
+from kvorum.state.apply.permissions import plain_put_refusal
+from kvorum.state.apply.requests import parts_of_users, put_of_nobody, user_of
 
 if TYPE_CHECKING:
-    from kvorum.member.callers import Caller
     from kvorum.member.member import Member
     from kvorum.member.procedures import Waiter
     from kvorum.member.proposals import Pending
-    from kvorum.member.results import Sliced, Slices
+    from kvorum.state.apply.callers import Caller
+    from kvorum.state.apply.results import Sliced, Slices
 
 ENTRIES_PER_LOOK = 64
 """How many entries are applied between two checks of the clock."""
 
 _PUT: Final = requests.PUT
-
-
-UsersEntry: TypeAlias = "tuple[int, int, int, Caller, Pending | None, bytes]"
-"""Kind, start and end of the request, caller, pending proposal if made here, encoded id."""
 
 CALLERS_MAX: Final = 1000
 """How many callers from entries are cached."""
@@ -55,12 +55,15 @@ class ApplyQueue:
     """Committed entries that are not applied yet, and the one that is being applied."""
 
     __slots__ = (
+        "accepts_nobodys_puts",
+        "accepts_users_puts",
         "began",
+        "caller",
         "callers",
         "entry",
-        "has_succeeded",
         "kind",
         "messages",
+        "pending",
         "position",
         "slices",
         "started",
@@ -72,14 +75,18 @@ class ApplyQueue:
         self.callers: dict[bytes, Caller] = {}
         self.messages: deque[Message] = deque()
         self.position = 0  # in the entries of the first message
+        # Whose puts without options may take the fast path; other entries may change it.
+        self.accepts_nobodys_puts = False
+        self.accepts_users_puts = False
+        # Of the entry that was classified last: its caller, and its proposal if made here.
+        self.caller: Caller = NOBODY
+        self.pending: Pending | None = None
         # The entry whose effects are computed in slices, and the waiter for its result.
         self.entry: Entry | None = None
         self.slices: Slices | None = None
         self.waiter: Waiter = None
-        # For metrics: the request's kind, when applying it began, and when the request came; and
-        # whether the last short request succeeded.
+        # For metrics: the request's kind, when applying it began, and when the request came.
         self.kind = 0
-        self.has_succeeded = False
         self.began = 0.0
         self.started: object = None
 
@@ -106,7 +113,7 @@ def apply_entries(member: Member, deadline: float) -> None:
             if queue.slices is None:
                 if queue.position == len(entries):
                     _finish_message(member, queue)
-                if member.applied >= member.snapshots.due_index:
+                if member.state.applied >= member.snapshots.due_index:
                     snapshots.take_due(member)
         if clock() >= deadline:
             if queue.messages:
@@ -125,7 +132,8 @@ def _apply_run(
     member: Member, queue: ApplyQueue, entries: Sequence[Entry], start: int, stop: int
 ) -> int:
     """Apply entries; return the position after the last one applied or started."""
-    applied, term = member.applied, entries[start].term
+    state = member.state
+    applied, term = state.applied, entries[start].term
     first = entries[start].index
     if first <= applied:
         # An installed snapshot already holds its effects.
@@ -134,153 +142,116 @@ def _apply_run(
     if entries[stop - 1].term != term:
         stop = start + 1
     assert entries[stop - 1].index == first + stop - 1 - start, f"a gap after {first}"
-    if term != member.applied_term:
-        member.header.set_raft_term(term)
-    pending = member.proposals.pending
-    pending_pop = pending.pop
-    id_bytes = member.ids.id_bytes
-    put = member.store.put
-    header_field = member.header.field
+    if term != state.applied_term:
+        state.header.set_raft_term(term)
+    put = state.store.put
+    header_field = state.header.field
     reply = member.out.replies.append
     hub = member.hub
-    # Anonymous puts without options take a fast path while nothing can refuse them. Both paths have
-    # the same effects, so members may differ in which one they take.
-    is_plain = member.accepts_plain_puts()
-    # While authentication is enabled, users' puts take it after a check of their permissions.
-    is_guarded = member.auth.is_enabled and member.accepts_puts()
-    normal = EntryType.NORMAL
-    position = start
     counters = member.counters
-    counters.looked = counters.stopwatch()
-    # For metrics: the run of successful entries of one kind since the stopwatch was last read, and
-    # those of them answered here, grouped by start; `answered` counts the newest group.
-    row, row_kind, started, answered = 0, _PUT, member.started, 0
-    groups: list[tuple[object, int]] = []
+    counters.begin_run(_PUT, member.started)
+    _judge_puts(member, queue)
+    position = start
     while position < stop:
         entry = entries[position]
         position += 1
-        data = entry.data
-        kind = entry.type
-        waiting = None
-        caller = NOBODY
-        if is_guarded:
-            users = _users_entry(member, queue, data) if kind == normal and data else None
-            if users is not None:
-                if users[0] == _PUT and _apply_users_put(member, data, users):
-                    applied += 1
-                    if row_kind != _PUT:
-                        groups.append((started, answered))
-                        counters.row_applied(row_kind, groups, row)
-                        row, row_kind, answered, groups = 0, _PUT, 0, []
-                    row += 1
-                    if users[4] is not None:
-                        groups.append((users[4][5], 1))
-                    if hub.is_watched and hub.is_publishing:
-                        break
-                    continue
-                caller, waiting = users[3], users[4]
-                if waiting is not None:
-                    del pending[users[5]]
-        elif kind == normal and data and data[0] < 0x80:
-            encoded_id = data[-id_bytes:]
-            waiting = pending_pop(encoded_id, None)
-            if waiting is None:
-                # Another member proposed it, or this one before its restart, or for a user.
-                body = put_of_nobody(data) if is_plain else None
-                request = None if body is None else parse_put(body)
-                if request is not None and not (
-                    request.lease or request.prev_kv or request.ignore_value or request.ignore_lease
-                ):
-                    put(request.key, request.value, 0)
-                    applied += 1
-                    if row_kind != _PUT:
-                        groups.append((started, answered))
-                        counters.row_applied(row_kind, groups, row)
-                        row, row_kind, answered, groups = 0, _PUT, 0, []
-                    row += 1
-                    if hub.is_watched and hub.is_publishing:
-                        break
-                    continue
-            elif waiting[4] != data or not waiting[1].is_nobody:
-                # This entry only ends with the same bytes as the awaited one.
-                pending[encoded_id] = waiting
-                waiting = None
-        if waiting is not None and waiting[2] == _PUT and is_plain:
+        request = _classify(member, queue, entry)
+        if request is not None:
             # The fast path: no decoding, no generator, no call but the store's.
-            request = cast("Put", waiting[3])
-            if not (
-                request.lease or request.prev_kv or request.ignore_value or request.ignore_lease
-            ):
-                field = header_field(put(request.key, request.value, 0))
-                waiter = waiting[0]
+            revision = put(request.key, request.value, 0)
+            pending = queue.pending
+            if pending is None:
+                counters.succeeded(_PUT, None)
+            else:
+                field = header_field(revision)
+                waiter = pending[0]
                 if waiter.__class__ is int:
                     reply((waiter, field))
                 else:
                     member.answer(waiter, field)
-                if row_kind != _PUT:
-                    groups.append((started, answered))
-                    counters.row_applied(row_kind, groups, row)
-                    row, row_kind, answered, groups = 0, _PUT, 0, []
-                if waiting[5] is started:
-                    answered += 1
-                else:
-                    groups.append((started, answered))
-                    started, answered = waiting[5], 1
-                applied += 1
-                row += 1
-                if hub.is_watched and hub.is_publishing:
-                    break
-                continue
-        if row and (waiting is None or waiting[2] != row_kind):
-            groups.append((started, answered))
-            counters.row_applied(row_kind, groups, row)
-            row, answered, groups = 0, 0, []
-        member.note_applied(applied, term)
-        if kind != normal:
+                counters.succeeded(_PUT, pending[5])
+            applied += 1
+            if hub.is_watched and hub.is_publishing:
+                break
+            continue
+        pending = queue.pending
+        if pending is None or pending[2] != counters.run_kind:
+            counters.end_run()
+        state.note_applied(applied, term)
+        if entry.type != EntryType.NORMAL:
             if not member.writer.is_commit_durable(entry.index):
                 # `may_apply` turns true when the commit index is durable.
                 position -= 1
                 break
             changes.apply_change(member, entry)
-            counters.looked = counters.stopwatch()
-        elif not data:
-            slices = _begin_term(member, entry)
-            if slices is not None:
-                queue.entry, queue.slices, queue.waiter = entry, slices, None
-                queue.kind = 0
+            counters.skip_time()
+        elif not entry.data:
+            queue.slices = _begin_term(member, entry)
+            if queue.slices is not None:
+                queue.entry, queue.waiter, queue.kind = entry, None, 0
                 return position
-            counters.looked = counters.stopwatch()
+            counters.skip_time()
         else:
-            result = _execute(member, queue, entry, waiting, caller)
-            if result is not None:
-                queue.entry, queue.slices, queue.waiter = entry, result[0], result[1]
-                if row:
-                    groups.append((started, answered))
-                    counters.row_applied(row_kind, groups, row)
-                    queue.began = counters.looked
+            succeeded = _execute(member, queue, entry)
+            if queue.slices is not None:
+                queue.entry = entry
+                counters.end_run()
+                queue.began = counters.looked
                 return position
-            if queue.has_succeeded:
-                row += 1
-                row_kind = queue.kind
-                if queue.started is started:
-                    answered += 1
-                elif queue.started is not None:
-                    groups.append((started, answered))
-                    started, answered = queue.started, 1
-            is_plain = member.accepts_plain_puts()
-            is_guarded = member.auth.is_enabled and member.accepts_puts()
+            if succeeded:
+                counters.succeeded(queue.kind, queue.started)
+            _judge_puts(member, queue)
         applied += 1
         if hub.is_publishing:
             break
-    if row:
-        groups.append((started, answered))
-        counters.row_applied(row_kind, groups, row)
-    member.note_applied(applied, term)
+    counters.end_run()
+    state.note_applied(applied, term)
     return position
 
 
-def _users_entry(member: Member, queue: ApplyQueue, data: bytes) -> UsersEntry | None:
-    """Return the parts of a user's entry, with its caller and pending proposal, or None.
+def _judge_puts(member: Member, queue: ApplyQueue) -> None:
+    """Note whose puts without options may take the fast path now."""
+    state = member.state
+    queue.accepts_nobodys_puts = state.accepts_plain_puts()
+    # Users' puts take it after a check of their permissions.
+    queue.accepts_users_puts = state.auth.is_enabled and state.accepts_puts()
+
+
+# Classify.
+
+
+def _classify(member: Member, queue: ApplyQueue, entry: Entry) -> Put | None:
+    """Find an entry's caller and proposal; return the request of a put for the fast path."""
+    queue.pending = None
+    queue.caller = NOBODY
+    data = entry.data
+    if entry.type != EntryType.NORMAL or not data:
+        return None
+    if queue.accepts_users_puts:
+        return _classify_users(member, queue, data)
+    if data[0] >= 0x80:
+        return None
+    proposals = member.proposals.pending
+    encoded_id = data[-member.ids.id_bytes :]
+    pending = proposals.pop(encoded_id, None)
+    if pending is None:
+        # Another member proposed it, or this one before its restart, or for a user.
+        body = put_of_nobody(data) if queue.accepts_nobodys_puts else None
+        request = None if body is None else parse_put(body)
+        return request if request is not None and _is_plain(request) else None
+    if pending[4] != data or not pending[1].is_nobody:
+        # This entry only ends with the same bytes as the awaited one.
+        proposals[encoded_id] = pending
+        return None
+    queue.pending = pending
+    if pending[2] != _PUT or not queue.accepts_nobodys_puts:
+        return None
+    request = cast("Put", pending[3])
+    return request if _is_plain(request) else None
+
+
+def _classify_users(member: Member, queue: ApplyQueue, data: bytes) -> Put | None:
+    """Classify an entry while users' puts may take the fast path.
 
     Parses without a loop over fields, and reuses cached callers.
     """
@@ -296,78 +267,83 @@ def _users_entry(member: Member, queue: ApplyQueue, data: bytes) -> UsersEntry |
         if len(queue.callers) >= CALLERS_MAX:
             queue.callers.clear()
         queue.callers[identity] = caller
-    waiting = member.proposals.pending.get(encoded_id)
-    if waiting is not None and waiting[4] != data:
-        waiting = None
-    return kind, start, end, caller, waiting, encoded_id
+    queue.caller = caller
+    proposals = member.proposals.pending
+    pending = proposals.get(encoded_id)
+    if pending is not None:
+        if pending[4] == data:
+            del proposals[encoded_id]
+            queue.pending = pending
+        else:
+            pending = None
+    if kind != _PUT:
+        return None
+    request = cast("Put", pending[3]) if pending is not None else parse_put(data[start:end])
+    if request is None or not _is_plain(request):
+        return None
+    return request if plain_put_refusal(member.state, caller, request) is None else None
 
 
-def _apply_users_put(member: Member, data: bytes, users: UsersEntry) -> bool:
-    """Apply a user's put if it has no options and is permitted; return whether it was applied.
+def _is_plain(put: Put) -> bool:
+    """Return whether a put has no options."""
+    return not (put.lease or put.prev_kv or put.ignore_value or put.ignore_lease)
 
-    Has the same effects as `_execute`, which handles all other entries, refused ones included.
+
+# Apply.
+
+
+def _execute(member: Member, queue: ApplyQueue, entry: Entry) -> bool:
+    """Apply a classified request; return whether it succeeded at once.
+
+    If it takes slices, `queue.slices` has them and `queue.waiter` awaits their result.
     """
-    _, start, end, caller, waiting, encoded_id = users
-    if waiting is not None:
-        request = cast("Put", waiting[3])
-    else:
-        parsed = parse_put(data[start:end])
-        if parsed is None:
-            return False
-        request = parsed
-    if (
-        request.lease
-        or request.prev_kv
-        or request.ignore_value
-        or request.ignore_lease
-        or plain_put_refusal(member, caller, request) is not None
-    ):
-        return False
-    field = member.header.field(member.store.put(request.key, request.value, 0))
-    if waiting is not None:
-        del member.proposals.pending[encoded_id]
-        member.answer(waiting[0], field)
-    return True
-
-
-def _execute(
-    member: Member, queue: ApplyQueue, entry: Entry, waiting: Pending | None, caller: Caller
-) -> tuple[Slices, Waiter] | None:
-    """Apply a request; return its slices and their waiter if it is long.
-
-    Without `waiting`, caller and waiter are those of the decoded entry.
-    """
-    counters = member.counters
-    began = counters.looked
-    if waiting is None:
+    counters, state = member.counters, member.state
+    queue.began = counters.looked
+    pending, caller = queue.pending, queue.caller
+    if pending is None:
         try:
             kind, number, body, caller = requests.decode(entry.data)
-            waiting = member.proposals.take(requests.encoded_id(number), entry.data)
-            if waiting is None:
+            pending = member.proposals.take(requests.encoded_id(number), entry.data)
+            if pending is None:
                 if kind == requests.TXN and len(body) > LONG_BYTES:
-                    queue.kind, queue.began, queue.started = kind, began, None
-                    return long_txn(member, caller, body), None
+                    queue.kind, queue.started, queue.waiter = kind, None, None
+                    queue.slices = long_txn(state, caller, body)
+                    return False
                 request = DECODERS[kind](body)
         except (ValueError, KeyError, DecodeError) as error:
             raise _not_understood(entry, error) from error
-    waiter: Waiter = None
-    started: object = None
-    if waiting is not None:
-        waiter, _, kind, request, _, started = waiting
+    queue.waiter = queue.started = None
+    if pending is not None:
+        queue.waiter, _, kind, request, _, queue.started = pending
+    queue.kind = kind
+    # A lease runs from the clock's time: on a slow disk the turn may have started long ago.
+    state.now = member.clock() if kind == requests.LEASE_GRANT else member.now
     try:
-        result: Sliced = APPLIERS[kind](member, caller, request, waiter is not None)
+        result: Sliced = APPLIERS[kind](state, caller, request, queue.waiter is not None)
     except StatusError as error:
         result = error.status
-    if isinstance(result, (bytes, tuple)):
-        if waiter is not None:
-            member.answer(waiter, result)
-        queue.has_succeeded = result.__class__ is bytes
-        queue.kind, queue.started = kind, started
-        if not queue.has_succeeded:
-            counters.entry_applied(kind, result, began, started)
-        return None
-    queue.kind, queue.began, queue.started = kind, began, started
-    return result, waiter
+    if not isinstance(result, (bytes, tuple)):
+        queue.slices = result
+        return False
+    _take_wishes(member)
+    waiter, queue.waiter = queue.waiter, None
+    if waiter is not None:
+        member.answer(waiter, result)
+    if result.__class__ is bytes:
+        return True
+    counters.entry_applied(kind, result, queue.began, queue.started)
+    return False
+
+
+def _take_wishes(member: Member) -> None:
+    """Do what the state asked for while it applied an entry."""
+    state = member.state
+    if state.exceeds_quota:
+        state.exceeds_quota = False
+        member.raise_no_space()
+    if state.wants_snapshot:
+        state.wants_snapshot = False
+        member.snapshots.is_wanted = True
 
 
 def _not_understood(entry: Entry, error: Exception) -> MemberStopped:
@@ -395,12 +371,13 @@ def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
         # A long transaction is not decoded on arrival, so the error shows only here.
         raise _not_understood(entry, error) from error
     queue.slices = queue.entry = None
+    _take_wishes(member)
     waiter, queue.waiter = queue.waiter, None
     if waiter is not None:
         member.answer(waiter, result)
     if queue.kind:
         member.counters.entry_applied(queue.kind, result, queue.began, queue.started)
-    member.note_applied(entry.index, entry.term)
+    member.state.note_applied(entry.index, entry.term)
     return True
 
 

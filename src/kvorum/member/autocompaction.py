@@ -17,10 +17,10 @@ from kvorum.api.codec import compaction_request
 from kvorum.api.coverage import reach
 from kvorum.api.durations import seconds_text
 from kvorum.api.errors import COMPACTED, Status
-from kvorum.member.callers import MEMBER
-from kvorum.member.log_lines import tell
-from kvorum.member.requests import COMPACTION
 from kvorum.member.waits import Propose, Until
+from kvorum.raft.logger import tell
+from kvorum.state.apply.callers import MEMBER
+from kvorum.state.apply.requests import COMPACTION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,7 @@ def by_age(member: Member, retention_seconds: float) -> Steps:
     revisions: deque[int] = deque(maxlen=int(retention_seconds / sample + 1e-9) + 1)
     compacted, succeeded, pause = 0, member.now, retention_seconds
     while True:
-        revisions.append(member.store.revision)
+        revisions.append(member.state.store.revision)
         yield Until(member.now + sample)
         revision = revisions[0]
         # Moments are sums of fractions; a rounding error is no reason to wait.
@@ -70,7 +70,7 @@ def by_revision(member: Member, retention: int, check_seconds: float) -> Steps:
     compacted, kept = 0, {"revision_compaction_retention": retention}
     while True:
         yield Until(member.now + check_seconds)
-        revision = member.store.revision - retention
+        revision = member.state.store.revision - retention
         if (
             revision > 0
             and revision != compacted

@@ -28,14 +28,14 @@ def apply_change(member: Member, entry: Entry) -> None:
     change = decode_conf_change(entry)
     refusal: Status | None = None
     if isinstance(change, ConfChange):
-        before = member.cluster.member(change.node_id)
-        refusal = member.cluster.apply(change)
+        before = member.state.cluster.member(change.node_id)
+        refusal = member.state.cluster.apply(change)
         applied = change if refusal is None else change._replace(node_id=0)
         conf_state = member.node.apply_conf_change(applied)
     else:
         conf_state = member.node.apply_conf_change(change)
     member.conf_state = conf_state
-    member.backend.set_conf_state(encode_conf_state(conf_state))
+    member.state.backend.set_conf_state(encode_conf_state(conf_state))
     if isinstance(change, ConfChange):
         if refusal is not None:
             member.logger.warning(f"refused change {change.type} of {change.node_id:x}: {refusal}")

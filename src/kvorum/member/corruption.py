@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.errors import COMPACTED, FUTURE_REV, Code, Status, StatusError
 from kvorum.api.pb.etcdserverpb import AlarmRequest
-from kvorum.member import log_lines, requests
-from kvorum.member.alarms import AlarmType
-from kvorum.member.callers import MEMBER
+from kvorum.member import log_lines
 from kvorum.member.errors import MemberStopped
 from kvorum.member.hashing import hash_kv
 from kvorum.member.peer_requests import HASH_KV_PATH, parse_hash
 from kvorum.member.waits import Ask, Propose, ReadIndex
+from kvorum.state.apply import requests
+from kvorum.state.apply.alarms import AlarmType
+from kvorum.state.apply.callers import MEMBER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +171,7 @@ def _difference(own: HashKV, later: HashKV, revision: int, answer: Hashed) -> st
 def _compare_compactions(member: Member) -> Part[None]:
     """Compare the newest compaction whose hash all members know."""
     checks = member.corruption
-    kept = member.store.compaction.hashes()
+    kept = member.state.store.compaction.hashes()
     known = checks.compared
     checks.compared = {own.revision: known.get(own.revision) or Compared() for own in kept}
     count = 0
@@ -178,7 +179,7 @@ def _compare_compactions(member: Member) -> Part[None]:
         if own.revision <= checks.checked_revision:
             break
         count += 1
-        peers = [each.id for each in member.cluster.members if each.id != member.id]
+        peers = [each.id for each in member.state.cluster.members if each.id != member.id]
         owners = yield from _owners(member, own, peers)
         if len(owners) > 1:
             yield from _accuse_minority(member, own, owners, len(peers) + 1)
@@ -255,7 +256,7 @@ def _accuse_minority(
 def _hashes_of_peers(member: Member, revision: int) -> Part[list[tuple[int, Hashed | Status]]]:
     """Ask every peer in turn for its hash; a Status stands for no hash."""
     answers: list[tuple[int, Hashed | Status]] = []
-    for peer in [each.id for each in member.cluster.members if each.id != member.id]:
+    for peer in [each.id for each in member.state.cluster.members if each.id != member.id]:
         answer = yield from _hash_of_peer(peer, revision)
         answers.append((peer, answer))
     return answers

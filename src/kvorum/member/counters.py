@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from kvorum.api.errors import COMPACTED, FUTURE_REV, Status
 from kvorum.api.histograms import Histogram, exponential
-from kvorum.member.requests import RANGE
+from kvorum.state.apply.requests import RANGE
 
 if TYPE_CHECKING:
     from kvorum.member.reads import Read
@@ -54,8 +54,12 @@ class MemberCounters:
     """Totals and durations since the start of the process."""
 
     __slots__ = (
+        "_answered",
         "_compaction_began",
+        "_groups",
         "_index_seconds",
+        "_started",
+        "_succeeded",
         "applied_by_kind",
         "compaction_batch_milliseconds",
         "compaction_ended_unix_seconds",
@@ -69,6 +73,7 @@ class MemberCounters:
         "promotions_refused",
         "ranges",
         "requested_by_kind",
+        "run_kind",
         "stopwatch",
     )
 
@@ -76,6 +81,14 @@ class MemberCounters:
         self.stopwatch = stopwatch
         self.looked = 0.0
         """The last reading of the stopwatch while applying entries."""
+        # The current run: successful entries of one kind, applied since the stopwatch was last
+        # read, which gives all of them their mean duration. `_groups` counts those proposed here
+        # by their start, `_answered` those of the newest group, which began at `_started`.
+        self.run_kind = 0
+        self._succeeded = 0
+        self._groups: list[tuple[object, int]] = []
+        self._started: object = None
+        self._answered = 0
         self.kinds: dict[Any, int] = {}
         """The kind of each function that executes reads; others are not counted."""
         self.applied_by_kind: dict[int, Outcomes] = {}
@@ -144,19 +157,40 @@ class MemberCounters:
 
     # Entries.
 
-    def row_applied(self, kind: int, groups: list[tuple[object, int]], count: int) -> None:
-        """Count successful entries of one kind applied since the stopwatch was last read.
+    def begin_run(self, kind: int, started: object) -> None:
+        """Begin a run with an expected kind and start."""
+        self.run_kind, self._started = kind, started
+        self.looked = self.stopwatch()
 
-        `groups` counts those with an answer, by their start.
-        """
+    def succeeded(self, kind: int, started: object) -> None:
+        """Count a successful entry; `started` is None for one that was not proposed here."""
+        if kind != self.run_kind:
+            self.end_run()
+            self.run_kind = kind
+        self._succeeded += 1
+        if started is self._started:
+            self._answered += 1
+        elif started is not None:
+            self._groups.append((self._started, self._answered))
+            self._started, self._answered = started, 1
+
+    def end_run(self) -> None:
+        """Count the entries of the current run, and begin another."""
+        count = self._succeeded
         if not count:
             return
         now = self.stopwatch()
-        self.applied(kind, True, (now - self.looked) / count, count)
-        for started, number in groups:
+        self.applied(self.run_kind, True, (now - self.looked) / count, count)
+        self._groups.append((self._started, self._answered))
+        for started, number in self._groups:
             if number:
-                self.requested(kind, True, now - cast("float", started), number)
+                self.requested(self.run_kind, True, now - cast("float", started), number)
+        self._groups, self._answered, self._succeeded = [], 0, 0
         self.looked = now
+
+    def skip_time(self) -> None:
+        """Read the stopwatch, so that the time until now counts for no entry."""
+        self.looked = self.stopwatch()
 
     def entry_applied(self, kind: int, result: object, began: float, started: object) -> None:
         """Count an applied entry, and its request if this member received it."""

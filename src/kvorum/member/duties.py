@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvorum.api.codec import cluster_version_request
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
-from kvorum.member import leases, log_lines, requests, timeouts
-from kvorum.member.callers import MEMBER
+from kvorum.member import leases, log_lines, timeouts
 from kvorum.member.config import MemberConfig
 from kvorum.member.jobs import ExecutorKind, Job, Work
 from kvorum.member.waits import Signal
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import MEMBER
 from kvorum.state.membership.versions import decide_cluster_version
 from kvorum.storage.files import Purge
 from kvorum.storage.snap import ReleaseDatabases
@@ -48,7 +49,7 @@ class Duty(NamedTuple):
 
 
 def _compaction_due(member: Member) -> float:
-    return member.compaction_resumes if member.store.compaction.is_runnable else inf
+    return member.compaction_resumes if member.state.store.compaction.is_runnable else inf
 
 
 def _compact(member: Member, now: float) -> None:
@@ -62,10 +63,14 @@ def _compact(member: Member, now: float) -> None:
 
 def _compact_some(member: Member) -> bool:
     """Take steps of a compaction; return whether it took any."""
-    compaction, counters = member.store.compaction, member.counters
+    compaction, counters = member.state.store.compaction, member.counters
     has_worked = False
     for _ in range(max(1, member.config.compaction_batch // ROWS_PER_STEP)):
-        if member.store.is_writing or member.backend.is_full or not compaction.is_runnable:
+        if (
+            member.state.store.is_writing
+            or member.state.backend.is_full
+            or not compaction.is_runnable
+        ):
             break
         if compaction.waits_for_flush:
             # Without a flush the job would carry the pending rows through the helper's pipe.
@@ -84,7 +89,7 @@ def _compact_some(member: Member) -> bool:
             log_lines.finished_compaction(member, compaction.began_at, removed)
             member.procedures.signal(Signal.COMPACTED)
         if work is not None:
-            is_short = member.backend.size_in_use_bytes <= HASHED_BYTES_SHORT
+            is_short = member.state.backend.size_in_use_bytes <= HASHED_BYTES_SHORT
             member.out.jobs.append(_hash_job(compaction, work, is_short=is_short))
     return has_worked
 
@@ -105,7 +110,7 @@ def _purge(member: Member, _now: float) -> None:
     works: list[Work] = [
         Purge(member.wal_directory, ".wal", config.segments_kept),
         # By index instead of number: an older file may await installation while newer ones arrive.
-        ReleaseDatabases(member.snap_directory, member.backend.durable_index),
+        ReleaseDatabases(member.snap_directory, member.state.backend.durable_index),
     ]
     if not member.snapshots.writing and member.writer.received is None:
         # A `.snap` file without its record is worthless: it must not displace the one before.
@@ -116,7 +121,7 @@ def _purge(member: Member, _now: float) -> None:
 
 def _check_readers(member: Member, _now: float) -> None:
     """Forget views of dead helpers, which keep the backend from reusing pages."""
-    gone = member.backend.check_readers()
+    gone = member.state.backend.check_readers()
     if gone:
         member.logger.warning(f"forgot {gone} views of processes that are gone")
 
@@ -128,8 +133,8 @@ def _prepare_segment(member: Member, _now: float) -> None:
 
 def agree_on_version(member: Member, _now: float) -> None:
     """Set the storage version; as the leader, propose a cluster version all members support."""
-    cluster = member.cluster
-    if not member.store.is_writing:
+    cluster = member.state.cluster
+    if not member.state.store.is_writing:
         cluster.adjust_storage_version()
     if not member.is_leader:
         return
@@ -142,10 +147,10 @@ def agree_on_version(member: Member, _now: float) -> None:
 
 def _end_downgrade(member: Member, _now: float) -> None:
     """As the leader, end the downgrade under way once all members run its target version."""
-    target = member.cluster.downgrade_target
+    target = member.state.cluster.downgrade_target
     if target is None or not member.is_leader:
         return
-    versions = [member.version_of(each.id) for each in member.cluster.members]
+    versions = [member.version_of(each.id) for each in member.state.cluster.members]
     if all(version is not None and version.level == target.level for version in versions):
         member.logger.info(f"the cluster has been downgraded to {target}")
         body = DowngradeInfoSetRequest(enabled=False).SerializeToString()

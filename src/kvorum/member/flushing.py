@@ -27,7 +27,7 @@ AWAITED_WRITES_MAX = 20_000
 
 def flush(member: Member, now: float) -> None:
     """Seal the applied entries if a flush is due or wanted and sealing is possible now."""
-    backend = member.backend
+    backend = member.state.backend
     is_due = backend.is_due(now)
     if not _may_seal(member):
         return
@@ -61,7 +61,7 @@ def due_at(member: Member) -> float | None:
     None while sealing is impossible: an entry that a received snapshot interrupts stays half
     applied until jobs have ended, so a turn before that would only request the next turn.
     """
-    return member.backend.due_at if _may_seal(member) else None
+    return member.state.backend.due_at if _may_seal(member) else None
 
 
 def _may_seal(member: Member) -> bool:
@@ -70,26 +70,26 @@ def _may_seal(member: Member) -> bool:
     Two batches must never divide the effects of one entry.
     """
     return not (
-        member.backend.is_flushing
-        or member.store.is_writing
+        member.state.backend.is_flushing
+        or member.state.store.is_writing
         or member.apply_queue.slices is not None
     )
 
 
 def _staged(member: Member, staged: Staged) -> None:
-    work = member.backend.staged(staged)
+    work = member.state.backend.staged(staged)
     member.out.jobs.append(Job(ExecutorKind.FLUSHER, work, lambda done: _committed(member, done)))
 
 
 def _committed(member: Member, environment: Environment) -> None:
-    backend = member.backend
+    backend = member.state.backend
     removal = backend.committed(environment)
     if removal is not None:
         backend.is_removing = True
         member.out.jobs.append(Job(ExecutorKind.FLUSHER, removal, lambda _: _removed(backend)))
         member.procedures.signal(Signal.DEFRAGMENTED)
-    member.measure_room()
-    member.procedures.flushed(member.backend.durable_index)
+    member.state.measure_room()
+    member.procedures.flushed(member.state.backend.durable_index)
     snapshots.after_flush(member)
     if member.is_closing:
         close_when_flushed(member)
@@ -101,15 +101,15 @@ def _removed(backend: Backend) -> None:
 
 def close_when_flushed(member: Member) -> None:
     """Close the log and the backend once everything applied is durable."""
-    if member.backend.is_flushing or member.is_installing:
+    if member.state.backend.is_flushing or member.is_installing:
         return
     member.is_flush_wanted = True
     flush(member, member.now)
-    if not member.backend.is_flushing:
+    if not member.state.backend.is_flushing:
         # Nothing is left to flush but perhaps a half-applied entry, which the next start applies.
         member.writer.close(lambda _: _closed(member))
 
 
 def _closed(member: Member) -> None:
-    member.backend.close()
+    member.state.backend.close()
     member.is_closed = True

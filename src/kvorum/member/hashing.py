@@ -36,15 +36,15 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
     A member computes one hash at a time: the helper runs one job at a time, and each job carries
     the rows written since the last flush.
     """
-    store = member.store
+    store = member.state.store
     if revision < 0:
         nothing = HashKV(_HASH_OF_NOTHING, revision, store.compacted_revision)
         return Hashed(nothing, store.revision)
     # A compaction's own hash differs from a hash of the rows it leaves. A member that is slower
     # than others must not answer with the latter.
-    while revision and member.store.compaction.is_hash_awaited(revision):
+    while revision and member.state.store.compaction.is_hash_awaited(revision):
         yield Signalled(Signal.COMPACTED)
-    store = member.store
+    store = member.state.store
     kept = store.compaction.hash_of(revision) if revision else None
     if kept is not None:
         return Hashed(kept, store.revision)
@@ -52,11 +52,11 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
     while True:
         while member.is_hashing:
             yield Signalled(Signal.HASHED)
-        if member.backend.has_pending_rows(bound(member.store.revision)):
-            yield FlushedTo(member.applied)
+        if member.state.backend.has_pending_rows(bound(member.state.store.revision)):
+            yield FlushedTo(member.state.applied)
             if member.is_hashing:
                 continue
-        store = member.store
+        store = member.state.store
         current = store.revision
         asked = store.hash_kv(revision)
         if isinstance(asked, HashKV):
@@ -66,7 +66,7 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
             ExecutorKind.HELPER, asked, partial(_ended, member, store, asked)
         )
         # After a snapshot's installation it is unknown which database the helper has read.
-        if member.store is store:
+        if member.state.store is store:
             return Hashed(HashKV(value, asked.revision, asked.compact_revision), current)
 
 

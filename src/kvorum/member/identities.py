@@ -10,11 +10,11 @@ from hmac import compare_digest
 from typing import TYPE_CHECKING, Final
 
 from kvorum.api.errors import INVALID_AUTH_TOKEN
-from kvorum.member.callers import MEMBER
+from kvorum.state.apply.callers import MEMBER
 
 if TYPE_CHECKING:
-    from kvorum.member.callers import Caller
     from kvorum.member.member import Member
+    from kvorum.state.apply.callers import Caller
 
 KEPT_MAX: Final = 10_000
 """How many callers are cached, so that most calls create none."""
@@ -39,7 +39,7 @@ class Identities:
         own = member.seams.member_token
         if own and compare_digest(token.encode(), own.encode()):
             return MEMBER
-        shown = member.tokens.shown(token, member.now, member.seams.wall_clock())
+        shown = member.state.tokens.shown(token, member.now, member.seams.wall_clock())
         if shown is None:
             return self.nobody.with_identity("", 0, token, INVALID_AUTH_TOKEN)
         return self._caller(shown.user, shown.revision, token)
@@ -55,7 +55,7 @@ class Identities:
         return self.of_certificate(caller.user)
 
     def _caller(self, user: str, revision: int | None, token: str | None) -> Caller:
-        current = self._member.auth.revision
+        current = self._member.state.auth.revision
         if current != self._kept_revision or len(self._kept) >= KEPT_MAX:
             self._kept = {}
             self._kept_revision = current
@@ -65,10 +65,3 @@ class Identities:
             caller = self.nobody.with_identity(user, known, token)
             self._kept[user, token] = caller
         return caller
-
-
-def current(member: Member, caller: Caller) -> Caller:
-    """Re-identify a client's caller if users or roles changed; return other callers unchanged."""
-    if caller.identifying is None or caller.revision == member.auth.revision:
-        return caller
-    return caller.identifying.renewed(caller)

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.coverage import reach
 from kvorum.api.errors import TIMEOUT
-from kvorum.member import flushing, log_lines, requests, snapshots
-from kvorum.member.callers import MEMBER
+from kvorum.member import flushing, log_lines, snapshots
 from kvorum.member.images import InstallImage, RemoveImage, note_image
 from kvorum.member.jobs import Barrier, ExecutorKind, Job, Nothing, Work, ignore
 from kvorum.member.publishing import UNSEEN
-from kvorum.member.state import State, open_database, read_again
+from kvorum.member.restoring import open_database, read_again
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import MEMBER
 from kvorum.storage.backend.copies import is_copy
 from kvorum.storage.snap import WriteSnap, database_path
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.waits import Steps
     from kvorum.raft.messages import ConfState, Message
+    from kvorum.state.apply.state import State
     from kvorum.state.auth.store import AuthStore
     from kvorum.state.auth.tokens import Tokens
     from kvorum.state.lease.lessor import Lessor
@@ -101,9 +103,9 @@ def _install(member: Member, received: Message) -> InstallSteps:
     member.logger.info(f"installing the snapshot at index {index}")
     _give_up_state(member)
 
-    while member.backend.is_flushing:
+    while member.state.backend.is_flushing:
         yield _begun(member, ExecutorKind.FLUSHER, Nothing())
-    member.backend.close()
+    member.state.backend.close()
     # Let the flusher finish its remaining jobs on the old files first.
     yield _begun(member, ExecutorKind.FLUSHER, Nothing())
     work = InstallImage(image, member.backend_directory, config.quota_bytes, is_checked=True)
@@ -121,12 +123,19 @@ def _install(member: Member, received: Message) -> InstallSteps:
         f"the image of the snapshot at {index} holds what was applied up to "
         f"{loaded_backend.applied_index}"
     )
-    cluster_id, member_id = member.cluster.cluster_id, member.cluster.local_id
+    cluster_id, member_id = member.state.cluster.cluster_id, member.state.cluster.local_id
     state = yield from read_again(
-        config, loaded_backend, member.header, member.hub, cluster_id, member_id, noted
+        config,
+        member.seams,
+        loaded_backend,
+        member.state.header,
+        member.hub,
+        cluster_id,
+        member_id,
+        noted,
     )
 
-    member.start(None, MEMBER, _forget(member.store, member.lessor))
+    member.start(None, MEMBER, _forget(member.state.store, member.state.lessor))
     _use_state(member, state, snapshot.conf_state)
     log_lines.recovered_members(member)
     reach("snapshot installed")
@@ -151,7 +160,7 @@ def _give_up_state(member: Member) -> None:
     """Stop using the old state; work on it restarts later or ends."""
     member.is_installing = True
     member.begin_reads_anew()
-    member.lessor.demote()
+    member.state.lessor.demote()
     queue = member.apply_queue
     if queue.slices is not None:
         # The snapshot contains the entry's effects, so this member does not know its result.
@@ -161,19 +170,19 @@ def _give_up_state(member: Member) -> None:
     # No snapshot work may follow a batch that is still being flushed.
     member.snapshots.sealed = None
     member.snapshots.taken.clear()
-    member.backend.end_turn()
+    member.state.backend.end_turn()
 
 
 def _use_state(member: Member, state: State, conf_state: ConfState) -> None:
     """Put the new state to use, and resume the waiters for something in the old one."""
     # A higher generation shows every observer of the membership that it changed.
-    state.cluster.generation = member.cluster.generation + 1
+    state.cluster.generation = member.state.cluster.generation + 1
     member.is_installing = False
     # The new state holds the committed entries; the next turn measures the lag again.
     member.is_behind = False
     member.conf_state = conf_state
-    _end_tokens(member.tokens, member.auth, state.auth)
-    member.use_state(state)
+    _end_tokens(state.tokens, member.state.auth, state.auth)
+    member.state = state
     member.hub.resync()
     member.procedures.flushed(state.backend.durable_index)
     member.procedures.signal_all()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvorum.member.callers import MEMBER
 from kvorum.member.waits import Signal, Signalled
 from kvorum.raft.messages import NONE
+from kvorum.state.apply.callers import MEMBER
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member

@@ -29,9 +29,6 @@ from kvorum.api.pb.etcdserverpb import (
     LeaseCheckpointRequest,
     LeaseKeepAliveResponse,
 )
-from kvorum.member import permissions, requests
-from kvorum.member.callers import MEMBER
-from kvorum.member.identities import current
 from kvorum.member.waits import (
     AppliedTo,
     AskLeader,
@@ -42,6 +39,8 @@ from kvorum.member.waits import (
     Steps,
     Until,
 )
+from kvorum.state.apply import permissions, requests
+from kvorum.state.apply.callers import MEMBER, current
 from kvorum.state.lease.lessor import NotRenewed
 from kvorum.state.mvcc.slices import Meter
 
@@ -49,11 +48,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from typing import Any
 
-    from kvorum.member.callers import Caller
     from kvorum.member.member import Member
-    from kvorum.member.outbox import Result
-    from kvorum.member.results import Slices
     from kvorum.member.waits import Wait
+    from kvorum.state.apply.callers import Caller
+    from kvorum.state.apply.results import Result, Slices
 
 EXPIRY_SECONDS = 0.5
 REVOKES_PER_CHECK_MAX = 500
@@ -71,7 +69,7 @@ INTERNAL_PATH = "/leases/internal"
 
 def promote(member: Member) -> Slices | None:
     """Start timing leases; return slices if there are many leases."""
-    lessor = member.lessor
+    lessor = member.state.lessor
     extension = member.config.election_seconds
     if len(lessor) < PROMOTED_AT_ONCE_MAX:
         lessor.promote(member.now, extension)
@@ -80,13 +78,13 @@ def promote(member: Member) -> Slices | None:
 
 
 def _promote_in_slices(member: Member, extension: float) -> Slices:
-    yield from member.lessor.promote_in_slices(member.now, extension)
+    yield from member.state.lessor.promote_in_slices(member.now, extension)
     return b""
 
 
 def expire(member: Member, now: float) -> None:
     """Propose to revoke expired leases; a duty."""
-    lessor = member.lessor
+    lessor = member.state.lessor
     if not lessor.is_primary or lessor.next_deadline > now or member.is_revoking:
         return
     member.is_revoking = True
@@ -101,10 +99,10 @@ def _revoke_expired(member: Member) -> Steps:
             return None
         asked = [
             (requests.LEASE_REVOKE, lease_revoke_request(lease_id))
-            for lease_id in member.lessor.expired(member.now, REVOKES_PER_CHECK_MAX)
+            for lease_id in member.state.lessor.expired(member.now, REVOKES_PER_CHECK_MAX)
         ]
         expired = len(asked)
-        due = member.lessor.checkpoints_due(member.now)
+        due = member.state.lessor.checkpoints_due(member.now)
         if due:
             request = LeaseCheckpointRequest(
                 checkpoints=[LeaseCheckpoint(ID=each, remaining_TTL=left) for each, left in due]
@@ -112,7 +110,7 @@ def _revoke_expired(member: Member) -> Steps:
             asked.append((requests.LEASE_CHECKPOINT, request.SerializeToString()))
         if member.propose_as_leader(term, asked):
             member.counters.leases_expired += expired
-            member.lessor.checkpoints_proposed(due)
+            member.state.lessor.checkpoints_proposed(due)
         return None
     finally:
         member.is_revoking = False
@@ -140,7 +138,7 @@ def try_renew(member: Member, lease_id: int) -> int | None:
 
 def _renew(member: Member, lease_id: int) -> int | NotRenewed:
     # The lease runs from the clock's time: on a slow disk the turn may have started long ago.
-    return member.lessor.renew(lease_id, member.clock())
+    return member.state.lessor.renew(lease_id, member.clock())
 
 
 def renew(
@@ -180,13 +178,13 @@ def renewal_refusal(
     member: Member, caller: Caller, lease_id: int
 ) -> Generator[None, None, Status | None]:
     """Refuse a caller without permission to write every key of the lease now."""
-    refusal = permissions.identity_refusal(member, caller)
-    if refusal is None and permissions.is_asked(member, caller):
-        now = current(member, caller)
+    refusal = permissions.identity_refusal(member.state, caller)
+    if refusal is None and permissions.is_asked(member.state, caller):
+        now = current(member.state, caller)
         refusal = yield from permissions.lease_refusal(
-            member, now, lease_id, Meter(), is_write=True
+            member.state, now, lease_id, Meter(), is_write=True
         )
-        if refusal is None and permissions.is_outdated(member, now):
+        if refusal is None and permissions.is_outdated(member.state, now):
             refusal = AUTH_OLD_REVISION
     return refusal
 
@@ -208,8 +206,8 @@ def renew_here(
             continue
         # The grant may be committed and not applied yet, or a new leader may have made it: only a
         # leader that is still confirmed may answer that a lease does not exist.
-        if not is_current and (lease_id not in member.lessor or _must_catch_up(member)):
-            if lease_id not in member.lessor and (yield LeadConfirmed()) is not None:
+        if not is_current and (lease_id not in member.state.lessor or _must_catch_up(member)):
+            if lease_id not in member.state.lessor and (yield LeadConfirmed()) is not None:
                 return UNCONFIRMED
             if not (yield from applied_in_time(member)):
                 return TIMEOUT_WAIT_APPLIED_INDEX
@@ -229,7 +227,7 @@ def renew_here(
         elif renewed is NotRenewed.EXPIRED:
             reach("lease renewed too late")
             # An expired lease stays expired: wait for its revocation or another leader.
-            while lease_id in member.lessor and member.is_leader:
+            while lease_id in member.state.lessor and member.is_leader:
                 yield Until(member.now + RETRY_SECONDS)
         elif renewed is NotRenewed.NOT_FOUND:
             return 0
@@ -239,26 +237,26 @@ def renew_here(
 
 
 def _must_catch_up(member: Member) -> bool:
-    return member.applied < member.committed and not member.config.fast_keep_alive
+    return member.state.applied < member.committed and not member.config.fast_keep_alive
 
 
 def time_to_live_here(
     member: Member, lease_id: int
 ) -> Generator[Wait | None, Any, tuple[int, int] | Status | None]:
     """Return a lease's remaining and granted seconds; None if this member does not lead."""
-    is_known = lease_id in member.lessor and is_confirmed(member)
+    is_known = lease_id in member.state.lessor and is_confirmed(member)
     if not is_known and (yield LeadConfirmed()) is not None:
         return None
     if not (yield from applied_in_time(member)):
         return TIMEOUT_WAIT_APPLIED_INDEX
-    if not member.lessor.is_primary:
+    if not member.state.lessor.is_primary:
         return None
-    return member.lessor.time_to_live(lease_id, member.now) or LEASE_NOT_FOUND
+    return member.state.lessor.time_to_live(lease_id, member.now) or LEASE_NOT_FOUND
 
 
 def applied_in_time(member: Member) -> Generator[Wait | None, Any, bool]:
     """Wait at most a second for the current commit index to be applied; return whether it is."""
     wanted = member.committed
-    if member.applied < wanted:
+    if member.state.applied < wanted:
         yield AppliedTo(wanted, member.now + APPLY_WAIT_SECONDS)
-    return member.applied >= wanted
+    return member.state.applied >= wanted

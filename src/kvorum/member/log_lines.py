@@ -1,7 +1,7 @@
 """Log lines that operators and tools look for: in etcd's words, with etcd's fields.
 
 Compiled modules call the named functions here instead of `tell`: a logger finds its caller by
-frames, which compiled code lacks.
+frames, which compiled code lacks. `kvorum.state.apply.log_lines` has the lines about entries.
 """
 
 from __future__ import annotations
@@ -11,29 +11,14 @@ from typing import TYPE_CHECKING
 from kvorum.api.durations import seconds_text
 from kvorum.api.errors import NO_SPACE
 from kvorum.raft.changes import ChangeType
+from kvorum.raft.logger import tell
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvorum.member.alarms import MemberAlarm
     from kvorum.member.member import Member
     from kvorum.raft.changes import ConfChange
-    from kvorum.raft.logger import Logger
     from kvorum.state.membership.documents import MemberDocument as Peer
-    from kvorum.state.membership.versions import Version
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
-
-
-def tell(logger: Logger, level: str, message: str, **fields: object) -> None:
-    """Log a line with named fields; append them to the text if the logger takes none."""
-    write = getattr(logger, "write", None)
-    if write is not None:
-        write(level, message, fields)
-        return
-    text = ", ".join(f"{name.replace('_', '-')}: {value!a}" for name, value in fields.items())
-    log = logger.warning if level == "warn" else getattr(logger, level)
-    log(f"{message} ({text})" if fields else message)
 
 
 def size_text(count: int) -> str:
@@ -48,7 +33,7 @@ def size_text(count: int) -> str:
 
 
 def _sizes(member: Member) -> dict[str, object]:
-    size, in_use = member.backend.size_bytes, member.backend.size_in_use_bytes
+    size, in_use = member.state.backend.size_bytes, member.state.backend.size_in_use_bytes
     return {
         "current_db_size_bytes": size,
         "current_db_size": size_text(size),
@@ -62,7 +47,7 @@ def _sizes(member: Member) -> dict[str, object]:
 
 def finished_compaction(member: Member, began_at: float, removed: int) -> None:
     """Log the end of a compaction."""
-    compaction = member.store.compaction
+    compaction = member.state.store.compaction
     found = compaction.hash_of(compaction.finished_revision)
     tell(
         member.logger,
@@ -78,8 +63,14 @@ def finished_compaction(member: Member, began_at: float, removed: int) -> None:
 
 def defragmenting(member: Member) -> tuple[float, int, int]:
     """Log the start of a defragmentation; return the data `finished_defragmentation` needs."""
-    tell(member.logger, "info", "defragmenting", path=member.backend.directory, **_sizes(member))
-    return member.now, member.backend.size_bytes, member.backend.size_in_use_bytes
+    tell(
+        member.logger,
+        "info",
+        "defragmenting",
+        path=member.state.backend.directory,
+        **_sizes(member),
+    )
+    return member.now, member.state.backend.size_bytes, member.state.backend.size_in_use_bytes
 
 
 def finished_defragmentation(member: Member, before: tuple[float, int, int]) -> None:
@@ -89,9 +80,9 @@ def finished_defragmentation(member: Member, before: tuple[float, int, int]) -> 
         member.logger,
         "info",
         "finished defragmenting directory",
-        path=member.backend.directory,
-        current_db_size_bytes_diff=member.backend.size_bytes - size,
-        current_db_size_in_use_bytes_diff=member.backend.size_in_use_bytes - in_use,
+        path=member.state.backend.directory,
+        current_db_size_bytes_diff=member.state.backend.size_bytes - size,
+        current_db_size_in_use_bytes_diff=member.state.backend.size_in_use_bytes - in_use,
         **_sizes(member),
         took=seconds_text(member.now - began_at),
     )
@@ -129,12 +120,12 @@ def compacted_log(member: Member, index: int) -> None:
 
 def recovered_members(member: Member) -> None:
     """Log the cluster's members according to an opened or received database."""
-    for found in member.cluster.members:
+    for found in member.state.cluster.members:
         tell(
             member.logger,
             "info",
             "recovered/added member from store",
-            cluster_id=f"{member.cluster.cluster_id:x}",
+            cluster_id=f"{member.state.cluster.cluster_id:x}",
             local_member_id=f"{member.id:x}",
             recovered_remote_peer_id=f"{found.id:x}",
             recovered_remote_peer_urls=list(found.peer_urls),
@@ -147,7 +138,7 @@ def finished_hash_check(member: Member, count: int) -> None:
     tell(member.logger, "info", "finished compaction hash check", number_of_hashes_checked=count)
 
 
-# Quota, alarms, cluster version and membership changes.
+# Quota and membership changes.
 
 
 def quota_exceeded(member: Member, quota_bytes: int) -> None:
@@ -162,52 +153,16 @@ def quota_exceeded(member: Member, quota_bytes: int) -> None:
     )
 
 
-def alarms_changed(member: Member, message: str, alarms: Sequence[MemberAlarm]) -> None:
-    """Log alarms that were raised or disarmed."""
-    for alarm in alarms:
-        tell(
-            member.logger,
-            "warn",
-            message,
-            alarm=alarm.type_name,
-            **{"from": f"{alarm.member_id:x}"},
-        )
-
-
-def version_set(member: Member, before: Version | None, version: Version) -> None:
-    """Log a new cluster version."""
-    if before is None:
-        tell(
-            member.logger,
-            "info",
-            "set initial cluster version",
-            cluster_id=f"{member.cluster.cluster_id:x}",
-            local_member_id=f"{member.id:x}",
-            cluster_version=_minor(version),
-        )
-    else:
-        tell(
-            member.logger,
-            "info",
-            "updated cluster version",
-            cluster_id=f"{member.cluster.cluster_id:x}",
-            local_member_id=f"{member.id:x}",
-            **{"from": _minor(before)},
-            to=_minor(version),
-        )
-
-
-def _minor(version: Version) -> str:
-    return f"{version.major}.{version.minor}"
-
-
 def change_applied(member: Member, change: ConfChange, before: Peer | None) -> None:
     """Log a membership change; `before` is the member before it."""
-    found = member.cluster.member(change.node_id) or before
+    found = member.state.cluster.member(change.node_id) or before
     if found is None:
         return
     urls, number = list(found.peer_urls), f"{change.node_id:x}"
-    common = {"cluster_id": f"{member.cluster.cluster_id:x}", "local_member_id": f"{member.id:x}"}
+    common = {
+        "cluster_id": f"{member.state.cluster.cluster_id:x}",
+        "local_member_id": f"{member.id:x}",
+    }
     if change.type == ChangeType.REMOVE_NODE:
         tell(
             member.logger,

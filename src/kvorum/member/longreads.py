@@ -18,7 +18,7 @@ from kvorum.member.procedures import Procedure
 if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.reads import Read
-    from kvorum.member.results import Slices
+    from kvorum.state.apply.results import Slices
     from kvorum.state.mvcc.ranges import RangeResult
     from kvorum.state.mvcc.slices import Slices as StoreSlices
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from kvorum.api.codec import HeaderEncoder, alarm_request
+from kvorum.api.codec import alarm_request
 from kvorum.api.coverage import reach
 from kvorum.api.errors import (
     NO_SPACE,
@@ -25,17 +25,13 @@ from kvorum.api.errors import (
     REQUEST_TOO_MANY_REQUESTS,
     Status,
 )
-from kvorum.member import flushing, log_lines, procedure_driver, requests, snapshots
-from kvorum.member.alarms import AlarmType
+from kvorum.member import flushing, log_lines, procedure_driver, snapshots
 from kvorum.member.apply import ApplyQueue, apply_entries
 from kvorum.member.boundary import Boundary
-from kvorum.member.callers import MEMBER, Caller, Front
 from kvorum.member.corruption import Checks
 from kvorum.member.counters import READ_TXN, MemberCounters
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
-from kvorum.member.execution import ALARM_ACTIVATE, DECODERS
-from kvorum.member.identities import current
 from kvorum.member.installing import Installation
 from kvorum.member.jobs import Done, ExecutorKind, Failed, Job, Work
 from kvorum.member.logwriter import LogWriter
@@ -44,54 +40,41 @@ from kvorum.member.message_checks import is_acceptable
 from kvorum.member.outbox import Outbox, SnapshotTransfer
 from kvorum.member.procedures import Procedure, Procedures, Waiter
 from kvorum.member.proposals import Proposals
-from kvorum.member.ranges import range_response
 from kvorum.member.reads import Execute, Read, Reads
-from kvorum.member.requests import RequestIds
 from kvorum.member.serving import begin_reads
 from kvorum.member.snapshots import SnapshotState
 from kvorum.member.succession import Succession
-from kvorum.member.transactions import read_txn
 from kvorum.member.waits import Answer, Signal, Steps
 from kvorum.raft.errors import ProposalDroppedError, RaftError
 from kvorum.raft.messages import APPEND_THREAD, APPLY_THREAD, NONE, Message, MessageType
 from kvorum.raft.states import Role, SoftState
+from kvorum.state.apply import requests
+from kvorum.state.apply.alarms import AlarmType
+from kvorum.state.apply.callers import MEMBER, Caller, Front, current
+from kvorum.state.apply.execution import ALARM_ACTIVATE, DECODERS
+from kvorum.state.apply.ranges import range_response
+from kvorum.state.apply.requests import RequestIds
+from kvorum.state.apply.transactions import read_txn
 from kvorum.state.auth.store import ROOT
 from kvorum.state.membership.versions import Version, parse_version
-from kvorum.storage.backend.quota import effective_quota
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvorum.member.alarms import Alarms
     from kvorum.member.config import MemberConfig, Seams
-    from kvorum.member.state import State
     from kvorum.raft.changes import ConfChange
     from kvorum.raft.messages import ConfState
     from kvorum.raft.rawnode import RawNode
     from kvorum.raft.storage import MemoryStorage
-    from kvorum.state.auth.store import AuthStore
-    from kvorum.state.lease.lessor import Lessor
-    from kvorum.state.membership.cluster import Membership
-    from kvorum.state.mvcc.store import Store
+    from kvorum.state.apply.state import State
     from kvorum.state.mvcc.watch.hub import WatchHub
-    from kvorum.storage.backend import Backend
     from kvorum.storage.wal import Log
 
 _PAUSED_TICKS: Final = 3
-_PLAIN_PUT_ROOM: Final = 64 << 20
-"""With more room than this under the quota, plain puts run without being measured."""
 
 
 class Member:
     """One member of a cluster. Made by `open_member`."""
-
-    # Replicated state; replaced as a whole when a snapshot is installed.
-    backend: Backend
-    store: Store
-    lessor: Lessor
-    cluster: Membership
-    alarms: Alarms
-    auth: AuthStore
 
     def __init__(
         self,
@@ -107,7 +90,6 @@ class Member:
         self.logger = seams.logger
         self.clock = seams.clock
         self.seams = seams
-        self.tokens = seams.tokens
         self.id = node.raft.id
         self.node = node
         self.storage = storage
@@ -117,7 +99,8 @@ class Member:
         self.counters.kinds = {range_response: requests.RANGE, read_txn: READ_TXN}
         # The stopwatch at the start of the turn: one float that all requests of the turn share.
         self.started: object = seams.stopwatch()
-        self.header: HeaderEncoder = state.header
+        self.state = state
+        """The replicated state; installing a snapshot replaces it as a whole."""
         self.hub: WatchHub = state.hub
         self.snap_directory = f"{config.directory}/snap"
         self.wal_directory = config.wal_directory or f"{config.directory}/wal"
@@ -148,7 +131,6 @@ class Member:
         self.compaction_resumes = -inf
         self.is_flush_wanted = False
         self._alarm_proposed_at = -inf
-        self._room = 0
         self._request_bytes_max = config.request_bytes_max
         self._has_campaigned = False
         self._may_propose = True
@@ -172,17 +154,6 @@ class Member:
         self.conf_state: ConfState = node.raft.tracker.config.conf_state()
         self.connections: dict[int, float] = {}
         self.peer_versions: dict[int, str] = {}
-        self.applied = 0
-        self.applied_term = 0
-        self.use_state(state)
-
-    def use_state(self, state: State) -> None:
-        """Adopt a replicated state, at the start and after installing a snapshot."""
-        self.backend, self.store, self.lessor = state.backend, state.store, state.lessor
-        self.cluster, self.alarms, self.auth = state.cluster, state.alarms, state.auth
-        self.applied, self.applied_term = self.backend.applied_index, self.backend.applied_term
-        self.header.set_raft_term(self.applied_term)
-        self.measure_room()
 
     # State that fronts may read.
 
@@ -221,7 +192,7 @@ class Member:
         """Advance raft's logical clock by one heartbeat interval."""
         self._check()
         pause = _PAUSED_TICKS * self.config.heartbeat_seconds
-        if now - self._last_tick > pause and self.lessor.next_deadline <= now:
+        if now - self._last_tick > pause and self.state.lessor.next_deadline <= now:
             reach("leader paused past lease")
         self._last_tick = self.now = now
         self._schedule.has_ticked = True
@@ -237,7 +208,7 @@ class Member:
         sender = message.sender
         if sender in (APPEND_THREAD, APPLY_THREAD) or message.to != self.id:
             return
-        if self.cluster.is_removed(sender):
+        if self.state.cluster.is_removed(sender):
             return  # the sender may not know yet that it was removed
         if (
             self.storage.memory_bytes > self.config.log_bytes_max
@@ -304,14 +275,14 @@ class Member:
 
     def is_removed(self, peer: int) -> bool:
         """Return whether a peer was removed from the cluster."""
-        return self.cluster.is_removed(peer)
+        return self.state.cluster.is_removed(peer)
 
     def removed(self) -> None:
         """Note this member's removal from the cluster; its runtime then ends it."""
         if not self.was_removed:
             self.was_removed = True
             # This member may lead a moment longer, but the next leader times the leases.
-            self.lessor.demote()
+            self.state.lessor.demote()
             self.logger.warning("this member was removed from the cluster")
 
     def submit(self, work: Work, done: Done, failed: Failed) -> None:
@@ -332,8 +303,8 @@ class Member:
         if self.is_behind and not (self._takes_revokes and kind == requests.LEASE_REVOKE):
             self.answer(waiter, REQUEST_TOO_MANY_REQUESTS)
             return
-        if self.auth.is_enabled and caller.identifying is not None:
-            caller = current(self, caller)
+        if self.state.auth.is_enabled and caller.identifying is not None:
+            caller = current(self.state, caller)
             if caller.refusal is not None:
                 self.answer(waiter, caller.refusal)
                 return
@@ -364,7 +335,7 @@ class Member:
         raft = self.node.raft
         if requests and raft.role == Role.LEADER and raft.term == term:
             # As `root`, so that members of any version permit revoking users' expired leases.
-            auth = self.auth
+            auth = self.state.auth
             caller = Caller(Front.MEMBER, ROOT, auth.revision) if auth.is_enabled else MEMBER
             payloads = [self.ids.encode(kind, body, caller)[0] for kind, body in requests]
             with suppress(ProposalDroppedError):
@@ -377,7 +348,7 @@ class Member:
     ) -> None:
         """Answer a read from the next turn's state, or after a ReadIndex round if linearizable.
 
-        `execute(member, caller, request)` returns the encoded response, a Status, or slices.
+        `execute(state, caller, request)` returns the encoded response, a Status, or slices.
         """
         if linearizable:
             self.reads.waiting.append((waiter, caller, execute, request, self.started))
@@ -421,27 +392,9 @@ class Member:
 
     # Quota.
 
-    def measure_room(self) -> None:
-        """Recompute how many bytes are left under the quota."""
-        quota = effective_quota(self.config.quota_bytes)
-        used = self.backend.size_bytes + self.backend.pending_bytes
-        self._room = 1 << 62 if quota is None else quota - used
-
-    def fits_quota(self, cost: int) -> bool:
-        """Return whether a write of this cost fits the quota."""
-        return cost < self._room
-
-    def accepts_puts(self) -> bool:
-        """Return whether only missing permissions can refuse a put without options."""
-        return self._room > _PLAIN_PUT_ROOM and self.alarms.refusal(requests.PUT) is None
-
-    def accepts_plain_puts(self) -> bool:
-        """Return whether nothing can refuse an anonymous put without options."""
-        return not self.auth.is_enabled and self.accepts_puts()
-
     def check_quota(self, cost: int) -> Status | None:
         """Return NO_SPACE and raise the alarm if a write of this cost exceeds the quota."""
-        if cost < self._room:
+        if self.state.fits_quota(cost):
             return None
         self.raise_no_space()
         return NO_SPACE
@@ -482,7 +435,7 @@ class Member:
         clock = self.clock
         # One check per turn is enough: the limits may be exceeded a little.
         self._may_propose = (
-            not self.backend.is_full
+            not self.state.backend.is_full
             and self.node.raft.uncommitted_size < self.config.uncommitted_bytes_max
         )
         while True:
@@ -516,7 +469,7 @@ class Member:
             self.campaign_if_alone()
         self._watch(deadline)
         flushing.flush(self, now)
-        self.backend.end_turn()
+        self.state.backend.end_turn()
         # `_watch` may have woken a procedure.
         return has_work or self.hub.has_work or bool(self.procedures.runnable)
 
@@ -575,7 +528,7 @@ class Member:
     @property
     def must_wait_for_flush(self) -> bool:
         """Whether applying has to pause: a flush is running and the next batch is full."""
-        return self.backend.is_full and self.backend.is_flushing
+        return self.state.backend.is_full and self.state.backend.is_flushing
 
     def _submit(self, now: float) -> None:
         """Hand raft the membership changes, and the proposals if this turn may propose."""
@@ -624,7 +577,7 @@ class Member:
         lead, role = state
         was_leader, self.is_leader = self.is_leader, role == Role.LEADER
         if was_leader and not self.is_leader:
-            self.lessor.demote()
+            self.state.lessor.demote()
             self.reads.forget_confirmation()
         if lead != NONE and lead != self.leader:
             self.leader_since = self.now
@@ -633,16 +586,10 @@ class Member:
         self.leader = lead
         self.procedures.signal(Signal.LEADER)
 
-    def note_applied(self, index: int, term: int) -> None:
-        """Note the last applied entry; its effects are in the backend."""
-        if index > self.applied:
-            self.applied, self.applied_term = index, term
-            self.backend.set_applied(index, term)
-
     def _serve_reads(self, deadline: float) -> None:
-        self.procedures.applied(self.applied)
+        self.procedures.applied(self.state.applied)
         if self.reads.confirmed:
-            self.ready_reads.extend(self.reads.take_ready(self.applied))
+            self.ready_reads.extend(self.reads.take_ready(self.state.applied))
         if self.ready_reads:
             begin_reads(self, deadline)
         self.long_reads.run(self, deadline)

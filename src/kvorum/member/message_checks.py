@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final, cast
 from google.protobuf.message import DecodeError
 
 from kvorum.api.requests import LONG_BYTES, DeleteRange, Put, Range, Txn, parse_put
-from kvorum.member import requests
-from kvorum.member.execution import DECODERS
-from kvorum.member.incompatible_entries import describe_foreign
 from kvorum.member.terms import is_believed
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import APPEND_THREAD, APPLY_THREAD, NONE, Message, MessageType
 from kvorum.raft.wire import decode_conf_change
+from kvorum.state.apply import requests
+from kvorum.state.apply.execution import DECODERS
+from kvorum.state.apply.incompatible_entries import describe_foreign
 from kvorum.state.membership.cluster import ADDITIONS
 from kvorum.state.membership.documents import decode_context
 from kvorum.state.membership.versions import parse_version

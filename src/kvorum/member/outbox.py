@@ -6,11 +6,10 @@ taker owns the list.
 
 from typing import NamedTuple
 
-from kvorum.api.errors import Status
 from kvorum.member.jobs import Job
 from kvorum.raft.messages import NONE, Message
+from kvorum.state.apply.results import Result
 
-Result = bytes | Status
 Reply = tuple[int, Result]
 Headers = tuple[tuple[str, str], ...]
 """Names and values of HTTP headers."""

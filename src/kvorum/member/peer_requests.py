@@ -30,10 +30,11 @@ from kvorum.state.membership.documents import decode_members, encode_members
 from kvorum.state.mvcc.hashes import HashKV
 
 if TYPE_CHECKING:
-    from kvorum.member.callers import Caller
     from kvorum.member.member import Member
-    from kvorum.member.outbox import Headers, Result
+    from kvorum.member.outbox import Headers
     from kvorum.member.parts import Part
+    from kvorum.state.apply.callers import Caller
+    from kvorum.state.apply.results import Result
 
 LEASES_PATH = leases.LEASES_PATH
 LEASES_INTERNAL_PATH = leases.INTERNAL_PATH
@@ -154,7 +155,7 @@ def _time_to_live(member: Member, body: bytes) -> Part[Answered]:
     response = LeaseTimeToLiveResponse(ID=request.ID, TTL=remaining, grantedTTL=granted)
     response.header.SetInParent()
     if request.keys:
-        response.keys.extend(member.lessor.keys_of(request.ID))
+        response.keys.extend(member.state.lessor.keys_of(request.ID))
     internal = LeaseInternalResponse(LeaseTimeToLiveResponse=response)
     return Answered(200, _PROTOBUF, internal.SerializeToString())
 
@@ -182,20 +183,20 @@ def credentials(caller: Caller) -> Headers:
 
 def _admin_refusal(member: Member, headers: Mapping[str, str]) -> Part[Status | None]:
     """Refuse a request that another member makes for a caller without the role `root`."""
-    auth = member.auth
+    auth = member.state.auth
     if not auth.is_enabled:
         return None
     token = headers.get(_AUTHORIZATION)
     if token is None:
         return auth.admin_refusal(unquote(headers.get(_USER, ""), errors="surrogateescape"))
     token = token.removeprefix(_BEARER)
-    index = member.tokens.index_awaited(token)
-    if index > member.applied:
+    index = member.state.tokens.index_awaited(token)
+    if index > member.state.applied:
         yield AppliedTo(index, member.now + leases.APPLY_WAIT_SECONDS)
-    shown = member.tokens.shown(token, member.now, member.seams.wall_clock())
+    shown = member.state.tokens.shown(token, member.now, member.seams.wall_clock())
     if shown is None:
         return errors.INVALID_AUTH_TOKEN
-    return member.auth.admin_refusal(shown.user)
+    return member.state.auth.admin_refusal(shown.user)
 
 
 def _promoted(member: Member, text: str, headers: Mapping[str, str]) -> Part[Answered]:
@@ -206,7 +207,7 @@ def _promoted(member: Member, text: str, headers: Mapping[str, str]) -> Part[Ans
     if status is None:
         status = yield from promote_here(member, number)
     if status is None:
-        return Answered(200, _JSON, encode_members(member.cluster.members) + b"\n")
+        return Answered(200, _JSON, encode_members(member.state.cluster.members) + b"\n")
     # For the first two, etcd sends members another text than clients.
     if status == errors.MEMBER_NOT_FOUND:
         return refused(404, "membership: ID not found")
@@ -244,7 +245,7 @@ def _downgrade_enabled(member: Member, _body: bytes) -> Part[Answered]:
     failure: Status | None = yield ReadIndex()
     if failure is not None:
         return refused(500, f"failed linearized read: {failure.text}")
-    is_enabled = member.cluster.downgrade_target is not None
+    is_enabled = member.state.cluster.downgrade_target is not None
     return Answered(200, "text/plain", b"true" if is_enabled else b"false")
 
 

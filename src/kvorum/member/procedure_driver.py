@@ -104,7 +104,7 @@ def _read(member: Member, procedure: Procedure, wait: Read) -> None:
 
 
 def _applied_to(member: Member, procedure: Procedure, wait: AppliedTo) -> None:
-    if wait.index <= member.applied:
+    if wait.index <= member.state.applied:
         member.procedures.resume(procedure, None)
     else:
         member.procedures.wait_applied(procedure, wait.index, wait.moment)
@@ -112,7 +112,7 @@ def _applied_to(member: Member, procedure: Procedure, wait: AppliedTo) -> None:
 
 def _flushed_to(member: Member, procedure: Procedure, wait: FlushedTo) -> None:
     # The index alone is not enough: a compaction deletes rows without an entry of its own.
-    if wait.index <= member.backend.durable_index and member.backend.is_flushed:
+    if wait.index <= member.state.backend.durable_index and member.state.backend.is_flushed:
         member.procedures.resume(procedure, None)
     else:
         member.procedures.wait_flushed(procedure, wait.index)

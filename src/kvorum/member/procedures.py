@@ -14,8 +14,8 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Protocol
 
-from kvorum.member.callers import Caller
 from kvorum.member.waits import Answer, Signal, Steps
+from kvorum.state.apply.callers import Caller
 
 Woken = tuple["Procedure", object]
 

@@ -43,7 +43,7 @@ def _promote(member: Member, learner: int) -> Part[Status | None]:
     if not reconfiguration.is_learner_ready(progress[learner].match, progress[member.id].match):
         return LEARNER_NOT_READY
     if member.config.strict_reconfig:
-        status = reconfiguration.may_promote(member.cluster.members)
+        status = reconfiguration.may_promote(member.state.cluster.members)
         if status is not None:
             return status
     change = ConfChange(ChangeType.ADD_NODE, learner, documents.encode_promotion(learner))

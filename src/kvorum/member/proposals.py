@@ -16,9 +16,9 @@ from kvorum.raft.errors import ProposalDroppedError
 from kvorum.raft.messages import NONE
 
 if TYPE_CHECKING:
-    from kvorum.member.callers import Caller
     from kvorum.member.procedures import Waiter
     from kvorum.raft.rawnode import RawNode
+    from kvorum.state.apply.callers import Caller
 
 
 Pending = tuple["Waiter", "Caller", int, Any, bytes, object]

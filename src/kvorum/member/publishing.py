@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.errors import Code, Status
 from kvorum.api.pb.membershippb import Attributes, ClusterMemberAttrSetRequest
-from kvorum.member import requests
 from kvorum.member.duties import agree_on_version
 from kvorum.member.waits import AppliedTo, Propose, Until
+from kvorum.state.apply import requests
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
@@ -31,14 +31,14 @@ def publish(member: Member) -> Steps:
     body = request.SerializeToString()
     while True:
         # A member that joins must have applied its own addition first.
-        while member.cluster.member(member.id) is None:
-            yield AppliedTo(member.applied + 1)
+        while member.state.cluster.member(member.id) is None:
+            yield AppliedTo(member.state.applied + 1)
         answer = yield Propose(requests.CLUSTER_MEMBER_ATTR_SET, body)
         if not isinstance(answer, Status):
             member.is_published = True
             # Clients first ask for the cluster's version, long before the duty is due. While a
             # member's version is unknown, the cluster's waits for the duty.
-            if all(map(member.version_of, (each.id for each in member.cluster.members))):
+            if all(map(member.version_of, (each.id for each in member.state.cluster.members))):
                 agree_on_version(member, member.now)
             return None
         if answer is not UNSEEN:

@@ -18,17 +18,17 @@ from kvorum.api.coverage import reach
 from kvorum.raft.states import ReadState, Role
 
 if TYPE_CHECKING:
-    from kvorum.member.callers import Caller
-    from kvorum.member.member import Member
     from kvorum.member.procedures import Procedure, Waiter
-    from kvorum.member.results import Sliced
     from kvorum.raft.rawnode import RawNode
+    from kvorum.state.apply.callers import Caller
+    from kvorum.state.apply.results import Sliced
+    from kvorum.state.apply.state import State
     from kvorum.state.mvcc.ranges import RangeResult
     from kvorum.state.mvcc.slices import Slices
 
 RETRY_SECONDS: Final = 0.5
 
-Execute = Callable[["Member", "Caller", Any], "Sliced | Slices[RangeResult]"]
+Execute = Callable[["State", "Caller", Any], "Sliced | Slices[RangeResult]"]
 Read = tuple["Waiter", "Caller", "Execute | None", Any, object]
 """The waiter, the caller, the function to run once the read may run (None: nothing), its request,
 and the turn's start by the stopwatch: a float."""

@@ -19,14 +19,19 @@ from kvorum.api.coverage import reach
 from kvorum.api.pb.etcdserverpb import Metadata
 from kvorum.member import log_lines, snapshots
 from kvorum.member.autocompaction import start_auto_compaction
-from kvorum.member.callers import MEMBER
 from kvorum.member.corruption import initial_check
 from kvorum.member.errors import StartRefused
 from kvorum.member.forced import forcing_entries
 from kvorum.member.images import InstallImage
 from kvorum.member.member import Member
 from kvorum.member.publishing import publish
-from kvorum.member.state import Progress, RandomFractions, State, open_database, read_state
+from kvorum.member.restoring import (
+    Progress,
+    RandomFractions,
+    open_database,
+    read_state,
+    stored_conf_state,
+)
 from kvorum.member.waits import Steps
 from kvorum.raft.config import Config
 from kvorum.raft.entries import Entry
@@ -34,6 +39,7 @@ from kvorum.raft.logger import named
 from kvorum.raft.messages import ConfState, HardState, Snapshot
 from kvorum.raft.rawnode import RawNode
 from kvorum.raft.storage import MemoryStorage
+from kvorum.state.apply.callers import MEMBER
 from kvorum.state.membership.bootstrap import (
     bootstrap_changes,
     check_initial_cluster,
@@ -60,6 +66,7 @@ from kvorum.storage.wal import (
 
 if TYPE_CHECKING:
     from kvorum.member.config import MemberConfig, Seams
+    from kvorum.state.apply.state import State
 
 
 class _Storage(MemoryStorage):
@@ -163,7 +170,7 @@ def _restart(
         # The power failed before the first batch was complete: the member has promised nothing.
         return _bootstrapped(config, seams, member_id, log, state)
     _compare_members(seams, state)
-    storage = _Storage(state.conf_state())
+    storage = _Storage(stored_conf_state(state.backend))
     if snapshot is not None:
         storage.apply_snapshot(snapshot)
     storage.append(content.entries)
@@ -194,7 +201,7 @@ def _compare_members(seams: Seams, state: State) -> None:
     The member starts in any case: raft's own record decides, and other members may have the same
     difference.
     """
-    conf_state = state.conf_state()
+    conf_state = stored_conf_state(state.backend)
     if not conf_state.voters:
         return
     corrected, rest = state.cluster.correct(conf_state)
@@ -331,7 +338,7 @@ def _read_state(
         progress_seconds=config.watch_progress_seconds,
     )
     backend = open_database(config, seams)
-    return read_state(config, backend, header, hub, cluster_id, member_id, progress)
+    return read_state(config, seams, backend, header, hub, cluster_id, member_id, progress)
 
 
 def _raft_config(

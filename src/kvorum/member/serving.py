@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvorum.member.ranges import range_response
+from kvorum.state.apply.ranges import range_response
 
 if TYPE_CHECKING:
     from kvorum.member.member import Member
@@ -32,7 +32,7 @@ def begin_reads(member: Member, deadline: float) -> None:
     while ready:
         read = ready.popleft()
         waiter, caller, execute, request, asked = read
-        result = None if execute is None else execute(member, caller, request)
+        result = None if execute is None else execute(member.state, caller, request)
         # Most results are the encoded answer of a client's call.
         if result.__class__ is bytes and waiter.__class__ is int:
             reply((waiter, result))

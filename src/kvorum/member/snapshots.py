@@ -102,13 +102,13 @@ class SnapshotState:
 
 def sealed_at(member: Member) -> SealedAt:
     """Return the log position of the batch that is being sealed."""
-    backend = member.backend
+    backend = member.state.backend
     return SealedAt(backend.applied_index, backend.applied_term, member.conf_state)
 
 
 def take_due(member: Member) -> None:
     """Take a snapshot at the applied index, between two entries, if one is due or wanted."""
-    snapshots, index = member.snapshots, member.backend.applied_index
+    snapshots, index = member.snapshots, member.state.backend.applied_index
     newest = snapshots.taken[-1].index if snapshots.taken else snapshots.index
     if (
         (index < snapshots.due_index and not snapshots.is_wanted)
@@ -121,10 +121,10 @@ def take_due(member: Member) -> None:
     snapshots.is_wanted = False
     snapshots.due_index = index + member.config.snapshot_entries + 1
     # Encode the members now: they may change before the file is written.
-    data = snapshot_data(member.cluster)
-    term = member.backend.applied_term
+    data = snapshot_data(member.state.cluster)
+    term = member.state.backend.applied_term
     snapshots.taken.append(Snapshot(index, term, member.conf_state, data))
-    if member.backend.due_at is None:
+    if member.state.backend.due_at is None:
         # Entries without an effect schedule no flush.
         member.flush_soon()
 
@@ -147,7 +147,7 @@ def write_taken(member: Member) -> None:
     if snapshots.writing or not snapshots.taken or member.writer.received is not None:
         return
     snapshot = snapshots.taken[0]
-    if snapshot.index > member.backend.durable_index:
+    if snapshot.index > member.state.backend.durable_index:
         return
     snapshots.writing = True
     work = WriteSnap(member.snap_directory, snapshot)
@@ -188,7 +188,7 @@ def after_start(member: Member) -> None:
     The log may hold more than `log_bytes_max` after the last `.snap`. If all of it is applied and
     durable, no flush would follow, and the member would refuse all proposals for ever.
     """
-    index, term = member.backend.durable_index, member.backend.applied_term
+    index, term = member.state.backend.durable_index, member.state.backend.applied_term
     if index and member.conf_state.voters:
         _compact_memory(member, SealedAt(index, term, member.conf_state))
 
@@ -238,7 +238,7 @@ def _expect_image(member: Member, index: int) -> None:
 
 def send(member: Member, message: Message) -> None:
     """Send a peer a new image instead of the older snapshot that raft knows."""
-    member.snapshots.sending.append((message, member.applied))
+    member.snapshots.sending.append((message, member.state.applied))
     member.flush_soon()
     build_image(member)
 
@@ -252,7 +252,7 @@ def build_image(member: Member) -> None:
     snapshots = member.snapshots
     if snapshots.building or not snapshots.sending:
         return
-    if max(index for _, index in snapshots.sending) > member.backend.durable_index:
+    if max(index for _, index in snapshots.sending) > member.state.backend.durable_index:
         return
     snapshots.building = True
     snapshots.is_expected = False

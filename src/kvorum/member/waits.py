@@ -12,8 +12,9 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvorum.member.jobs import ExecutorKind, Work
-from kvorum.member.outbox import Headers, Result
+from kvorum.member.outbox import Headers
 from kvorum.raft.changes import ConfChange
+from kvorum.state.apply.results import Result
 from kvorum.state.mvcc.ranges import RangeResult
 
 if TYPE_CHECKING:

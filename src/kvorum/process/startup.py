@@ -344,9 +344,9 @@ class Running:
         self._logger.info(
             "recovered",
             local_member_id=f"{member.id:x}",
-            cluster_id=f"{member.cluster.cluster_id:x}",
-            current_rev=member.store.revision,
-            applied_index=member.applied,
+            cluster_id=f"{member.state.cluster.cluster_id:x}",
+            current_rev=member.state.store.revision,
+            applied_index=member.state.applied,
             took=seconds_text(time.monotonic() - began),
         )
         return member
@@ -357,13 +357,13 @@ class Running:
         if not config.force_new_cluster:
             # A forced cluster has no other members, so a copy may start under another name.
             check_own_directory(
-                member.cluster.members,
+                member.state.cluster.members,
                 member.id,
                 config.name,
                 [str(url) for url in config.advertise_peer_urls],
                 parse_initial_cluster(config.initial_cluster),
             )
-        learners, limit = len(member.cluster.learners), config.learners_max
+        learners, limit = len(member.state.cluster.learners), config.learners_max
         if learners > limit:
             raise ConfigError(
                 f"--max-learners is {limit}, but the cluster has {learners} learners; promote or "
@@ -410,7 +410,7 @@ class Running:
             access = AccessLog(
                 Clients(edge),
                 lines,
-                (member.cluster.cluster_id, member.id),
+                (member.state.cluster.cluster_id, member.id),
                 time.monotonic,
                 time.time,
                 one_in=config.access_log_one_in,

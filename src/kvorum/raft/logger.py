@@ -46,6 +46,17 @@ def named(logger: AnyLogger, name: str) -> AnyLogger:
     return logger if make is None else make(name)
 
 
+def tell(logger: Logger, level: str, message: str, **fields: object) -> None:
+    """Log a line with named fields; append them to the text if the logger takes none."""
+    write = getattr(logger, "write", None)
+    if write is not None:
+        write(level, message, fields)
+        return
+    text = ", ".join(f"{name.replace('_', '-')}: {value!a}" for name, value in fields.items())
+    log = logger.warning if level == "warn" else getattr(logger, level)
+    log(f"{message} ({text})" if fields else message)
+
+
 def stop(logger: Logger, text: str) -> NoReturn:
     """Write the line and raise FatalError with it."""
     logger.critical(text)

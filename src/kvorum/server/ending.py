@@ -115,7 +115,7 @@ class Shutdown:
     def _flush(self, now: float) -> None:
         server = self._server
         member = server.member
-        is_flushing = member.backend.is_flushing or member.out.jobs or server.jobs_under_way
+        is_flushing = member.state.backend.is_flushing or member.out.jobs or server.jobs_under_way
         # Clients read their last answers meanwhile, for at most `DRAIN_SECONDS_MAX`.
         is_draining = not self._edge.is_drained() and now < self._drained_by
         if (is_flushing or is_draining) and now < self._until:

@@ -142,7 +142,7 @@ class Server:
         self._strangers_since = inf
         self._is_idle = True
         member.long_reads.has_room = edge.has_room
-        if member.cluster.is_removed(member.id):
+        if member.state.cluster.is_removed(member.id):
             member.removed()
 
     # The loop's questions and commands.
@@ -280,7 +280,7 @@ class Server:
             self._logger.info(
                 "published local member to cluster through raft",
                 local_member_id=f"{member.id:x}",
-                cluster_id=f"{member.cluster.cluster_id:x}",
+                cluster_id=f"{member.state.cluster.cluster_id:x}",
             )
             self.is_published = True
         if member.apply_queue.entry is not self._long_entry:
@@ -468,13 +468,16 @@ class Server:
         """
         member = self.member
         foreign = self.peers.foreign_cluster
-        has_data = member.applied > len(member.cluster.members) or member.store.revision > 1
+        has_data = (
+            member.state.applied > len(member.state.cluster.members)
+            or member.state.store.revision > 1
+        )
         if not foreign or member.leader or has_data:
             self._strangers_since = inf
             return
         self._strangers_since = min(self._strangers_since, now)
         if now - self._strangers_since >= STRANGERS_SECONDS:
-            raise ClusterSettingsError(mismatch_text(member.cluster.cluster_id, foreign))
+            raise ClusterSettingsError(mismatch_text(member.state.cluster.cluster_id, foreign))
 
     def _watch_long_entry(self, now: float) -> None:
         """Warn of an entry that took long to apply, which takes several turns."""

@@ -69,12 +69,12 @@ class Auditor:
 
     def turned(self, machine: Machine, member: Member) -> None:
         """Compare a member with the ledger."""
-        process, applied = (machine.number, machine.incarnation), member.applied
+        process, applied = (machine.number, machine.incarnation), member.state.applied
         seen = self._seen.get(machine.number)
         if seen is not None and seen.process == process:
-            if seen.applied == applied and seen.auth is member.auth:
+            if seen.applied == applied and seen.auth is member.state.auth:
                 return
-            if seen.auth is not member.auth:
+            if seen.auth is not member.state.auth:
                 # The snapshot that replaced the users may have ended tokens known before.
                 self._skipped[process].append((0, applied))
         else:
@@ -82,21 +82,22 @@ class Auditor:
             seen = None
         state = self.ledger.state_at(applied)
         self._check_effects(machine.name, member)
-        is_known = seen is not None and seen.auth is member.auth and seen.state is state
-        if not is_known or member.auth.revision != state.revision:
-            _check_users(machine.name, applied, member.auth, state)
+        is_known = seen is not None and seen.auth is member.state.auth and seen.state is state
+        if not is_known or member.state.auth.revision != state.revision:
+            _check_users(machine.name, applied, member.state.auth, state)
         self._check_tokens(machine.name, process, member, state)
-        self._seen[machine.number] = Seen(process, member.auth, applied, state)
+        self._seen[machine.number] = Seen(process, member.state.auth, applied, state)
 
     def _check_effects(self, name: str, member: Member) -> None:
         ledger, history = self.ledger, self._history
-        expected, found = ledger.main_at(member.applied), member.store.revision
+        state = member.state
+        expected, found = ledger.main_at(state.applied), state.store.revision
         # An entry that takes several turns has effects before it counts as applied.
         is_amid = member.apply_queue.slices is not None
         if found != expected and not (is_amid and found == expected + 1):
             raise Violation(
                 DECIDED,
-                f"{name} is at revision {found} after entry {member.applied}, and should be at "
+                f"{name} is at revision {found} after entry {state.applied}, and should be at "
                 f"{expected}",
             )
         for main in range(self._checked + 1, history.revision + 1):
@@ -110,12 +111,12 @@ class Auditor:
         self._checked = max(self._checked, history.revision)
 
     def _check_tokens(self, name: str, process: Process, member: Member, state: State) -> None:
-        assert isinstance(member.tokens, SimpleTokens)
-        known = member.tokens._users
+        assert isinstance(member.state.tokens, SimpleTokens)
+        known = member.state.tokens._users
         for token, user in known.items():
             if state.tokens.get(token) != user:
                 raise Violation(
-                    TOKENS, f"{name} takes {token} for {user} after entry {member.applied}"
+                    TOKENS, f"{name} takes {token} for {user} after entry {member.state.applied}"
                 )
         if self._keeps_tokens:
             for token, user in state.tokens.items():

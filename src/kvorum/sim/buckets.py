@@ -12,12 +12,12 @@ some entries are a member's own:
 
 from collections.abc import Iterable
 
-from kvorum.member.alarms import Alarms
 from kvorum.member.member import Member
 from kvorum.raft.messages import ConfState
 from kvorum.sim.history import History
 from kvorum.sim.machine import Machine
 from kvorum.sim.violation import Violation
+from kvorum.state.apply.alarms import Alarms
 from kvorum.state.auth.store import AuthStore
 from kvorum.state.lease.lease import row_value
 from kvorum.state.membership.cluster import Membership
@@ -51,7 +51,7 @@ def check_buckets(machines: Iterable[Machine], history: History) -> None:
                     GUARANTEE, f"{machine.name} uses {what} {used!r}, and has stored {stored!r}"
                 )
         _check_leftovers(machine.name, member, history)
-        contents = _contents(member.backend)
+        contents = _contents(member.state.backend)
         if first is None:
             first = machine.name, contents
         for what, content in contents.items():
@@ -60,7 +60,7 @@ def check_buckets(machines: Iterable[Machine], history: History) -> None:
                     GUARANTEE,
                     f"{what}: {machine.name} has {content!r}, {first[0]} {first[1][what]!r}",
                 )
-        stored_version = member.backend.get(META, STORAGE_VERSION)
+        stored_version = member.state.backend.get(META, STORAGE_VERSION)
         if stored_version is not None:
             version = version or (machine.name, stored_version)
             if version[1] != stored_version:
@@ -88,7 +88,7 @@ def _conf_state(backend: Backend) -> ConfState | None:
 
 def _pairs(member: Member) -> list[tuple[str, object, object]]:
     """Return pairs of what a start would read and what the member has in memory, by name."""
-    backend, cluster, lessor = member.backend, member.cluster, member.lessor
+    backend, cluster, lessor = member.state.backend, member.state.cluster, member.state.lessor
     alarms = Alarms(backend)
     alarms.restore()
     read = Membership(backend, cluster.cluster_id, cluster.local_id)
@@ -99,8 +99,8 @@ def _pairs(member: Member) -> list[tuple[str, object, object]]:
     learners = tuple(each.id for each in cluster.learners)
     leases = {lease: lessor._leases[lease] for lease in sorted(lessor.leases())}
     return [
-        ("alarms", alarms.raised(), member.alarms.raised()),
-        ("users and roles", _users(users), _users(member.auth)),
+        ("alarms", alarms.raised(), member.state.alarms.raised()),
+        ("users and roles", _users(users), _users(member.state.auth)),
         ("members", read.members, cluster.members),
         ("removed members", read.removed, cluster.removed),
         ("cluster version", read.version, cluster.version),
@@ -142,14 +142,14 @@ def _leased(backend: Backend) -> dict[int, list[bytes]]:
 
 def _check_leftovers(name: str, member: Member, history: History) -> None:
     """Require that a finished compaction has left no row that no read can reach."""
-    store = member.store
+    store = member.state.store
     if store.compaction.is_pending:
         return
     needed = {revision for revision, _ in history.needed(store.compacted_revision)}
     if not needed:
         return
     last = (store.compacted_revision + 1 << 32) - 1
-    for revision, kv in member.backend.scan_rows(0, last, _ROWS_MAX):
+    for revision, kv in member.state.backend.scan_rows(0, last, _ROWS_MAX):
         if revision not in needed:
             raise Violation(
                 GUARANTEE,

@@ -11,7 +11,6 @@ from random import Random
 
 from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import CompactionRequest
-from kvorum.member.alarms import AlarmType
 from kvorum.member.member import Member
 from kvorum.network.edge.interface import EdgeEventKind, Metadata
 from kvorum.process.settings.checks import make_config
@@ -38,6 +37,7 @@ from kvorum.sim.peers import FramedPeers, PlainPeers, receive
 from kvorum.sim.trace import describe
 from kvorum.sim.violation import Violation
 from kvorum.sim.world import World
+from kvorum.state.apply.alarms import AlarmType
 from kvorum.state.membership.bootstrap import ClusterSettingsError, InitialCluster, initial_members
 from kvorum.state.mvcc.hashes import HashRows
 from kvorum.state.mvcc.store import Store
@@ -447,7 +447,7 @@ class Cluster:
             raise Violation(
                 "nothing unforeseen happens", f"{machine.name} {member.boundary.counts}"
             )
-        store = member.store
+        store = member.state.store
         if store.compacted_revision > self.history.compacted:
             self._look_at_compaction(machine, store)
         revision = store.revision
@@ -458,7 +458,7 @@ class Cluster:
                     f"{machine.name} went from revision {machine.seen_revision} to {revision}",
                 )
             first = machine.seen_revision + 1
-            rows = member.backend.scan_rows(first << 32, (revision + 1 << 32) - 1, 1 << 30)
+            rows = member.state.backend.scan_rows(first << 32, (revision + 1 << 32) - 1, 1 << 30)
             self.history.observe(
                 self._world.now,
                 machine.name,
@@ -472,7 +472,7 @@ class Cluster:
                 self._world.trace.line(
                     self._world.now,
                     machine.name,
-                    f"applied {member.applied} revision {revision}",
+                    f"applied {member.state.applied} revision {revision}",
                 )
         raft = member.node.raft
         term = raft.term
@@ -483,13 +483,13 @@ class Cluster:
                     f"{machine.name} went from term {machine.seen_term} to {term}",
                 )
             machine.seen_term = term
-        if member.alarms._raised:
+        if member.state.alarms._raised:
             self._look_at_alarms(machine, member)
         if raft.log.committed > machine.seen_committed:
             self._look_at_log(machine, member)
         # This runs twice a turn: it calls checks only where something has changed.
         snapshot = raft.log.unstable.snapshot
-        index = member.applied if snapshot is None else snapshot.index
+        index = member.state.applied if snapshot is None else snapshot.index
         config = raft.tracker.config
         if index != machine.seen_configured or config is not machine.seen_configuration:
             self._look_at_configuration(machine, member, index, snapshot)
@@ -514,7 +514,7 @@ class Cluster:
             self.auditor.turned(machine, member)
 
     def _look_at_alarms(self, machine: Machine, member: Member) -> None:
-        accused = member.alarms.raised(AlarmType.CORRUPT)
+        accused = member.state.alarms.raised(AlarmType.CORRUPT)
         if accused and not self.nemesis.counts[DATABASE_FLIPS]:
             raise Violation("members are equal by HashKV", f"{machine.name} is told: {accused}")
 
@@ -627,8 +627,8 @@ def state_of(machine: Machine, member: Member, now: float) -> State:
         member.term,
         member.is_learner,
         member.committed,
-        member.applied,
-        member.store.revision,
+        member.state.applied,
+        member.state.store.revision,
         member.snapshots.index,
         member.is_installing,
     )

@@ -271,7 +271,7 @@ class Director:
         cluster, operator = self._cluster, self._cluster.operator
         leader = self._leader()
         if leader is not None and leader.member is not None and self._random.random() < 0.7:
-            operator.compact(leader.member.store.revision)
+            operator.compact(leader.member.state.store.revision)
 
         def is_forgotten() -> bool:
             leader = self._leader()
@@ -499,7 +499,7 @@ def _first_index(machine: Machine) -> int:
 
 
 def _applied(machine: Machine) -> int:
-    return 0 if machine.member is None else machine.member.applied
+    return 0 if machine.member is None else machine.member.state.applied
 
 
 def _last_index(machine: Machine) -> int:
@@ -518,7 +518,7 @@ def _is_removed(machine: Machine, other: Machine) -> bool:
         and rest is not None
         and member.is_leader
         and member.was_removed
-        and rest.cluster.is_removed(member.id)
+        and rest.state.cluster.is_removed(member.id)
     )
 
 

@@ -164,7 +164,7 @@ class Inspector:
 
     def _before(self, member: int) -> Before:
         machine = self._cluster.machines[member]
-        applied = 0 if machine.member is None else machine.member.applied
+        applied = 0 if machine.member is None else machine.member.state.applied
         return Before(
             machine, machine.incarnation, applied, machine.seen_revision, machine.disk.is_damaged
         )

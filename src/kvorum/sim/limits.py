@@ -65,7 +65,7 @@ LIMITS = (
         "KEYS_PER_SLICE",
         _FEW,
         (
-            "member.transactions",
+            "state.apply.transactions",
             "server.rpc.checks",
             "server.rpc.keepalives",
             "server.rpc.lease",
@@ -81,7 +81,7 @@ LIMITS = (
         "state.mvcc.slices",
         "BYTES_PER_SLICE",
         (1, 100, 5000),
-        ("member.compares", "member.transactions", "state.mvcc.ranges"),
+        ("state.apply.compares", "state.apply.transactions", "state.mvcc.ranges"),
     ),
     Limit(
         "state.mvcc.slices", "FREED_PER_SLICE", _FEW, ("state.mvcc.index", "state.mvcc.sortedkeys")
@@ -109,7 +109,7 @@ LIMITS = (
     Limit("state.mvcc.watch.catchup", "BYTES_MAX", _BYTES),
     Limit("state.mvcc.watch.catchup", "_FIRST_READ_ROWS", (1, 3)),
     # Leases.
-    Limit("state.lease.lessor", "CHECKPOINT_SECONDS", (0.2, 0.7, 2.0), ("member.state",)),
+    Limit("state.lease.lessor", "CHECKPOINT_SECONDS", (0.2, 0.7, 2.0), ("member.restoring",)),
     Limit("state.lease.lessor", "CHECKPOINT_BATCH_MAX", _FEW),
     Limit("state.lease.lessor", "REVOKES_PER_SECOND_MAX", (10, 30)),
     Limit("state.lease.lessor", "EXAMINED_MAX", (10, 30)),

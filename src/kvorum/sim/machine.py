@@ -302,7 +302,9 @@ class Machine:
         self.server.peer_listeners.add(PEER_LISTENER)
         self.seen_revision = self.seen_term = self.seen_committed = self.seen_configured = 0
         self.seen_configuration = None
-        self.line(f"up applied {member.applied} revision {member.store.revision}", Kind.UP)
+        self.line(
+            f"up applied {member.state.applied} revision {member.state.store.revision}", Kind.UP
+        )
         self._cluster.turned(self)
         # Machines do not tick at the same moments.
         self._wait_until(self._world.now + self._random.random() * heartbeat_seconds)
@@ -449,13 +451,13 @@ class Machine:
         """Return the member's own hash of its keys: value, revision, compacted revision."""
         member = self.member
         assert member is not None
-        job = member.store.hash_kv(0)
+        job = member.state.store.hash_kv(0)
         if isinstance(job, HashKV):
             return job
         try:
             return job.run(self.files, self.disk.environments), job.revision, job.compact_revision
         finally:
-            member.store.hash_ended(job)
+            member.state.store.hash_ended(job)
 
     def disarm(self) -> None:
         """Cancel all planned crashes and stalls; a pause lasts as long as it was meant to."""

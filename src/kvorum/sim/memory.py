@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Collection
 
-from kvorum.member.callers import Front
 from kvorum.member.procedures import Procedure
 from kvorum.server.rpc.interface import STREAM_PENDING_BYTES_MAX
 from kvorum.sim.edge import STALLED_FACTOR
 from kvorum.sim.machine import Machine
 from kvorum.sim.violation import Violation
+from kvorum.state.apply.callers import Front
 
 GUARANTEE = "memory is bounded"
 PROPOSALS = "proposals that wait"
@@ -57,7 +57,7 @@ def kept(machine: Machine, counted: Counted = len) -> dict[str, int]:
         "reads that wait": len(reads.waiting) + len(reads.confirmed),
         "watch streams": member.hub.streams_open,
         "watchers": member.hub.watchers_open,
-        "pinned revisions": len(member.store._pins._counts),
+        "pinned revisions": len(member.state.store._pins._counts),
         "reads that raft keeps": len(member.node.raft.read_only.unconfirmed),
     }
 

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as etcd
-from kvorum.member.alarms import AlarmType
 from kvorum.member.member import Member
 from kvorum.server.peer.cluster.joining import Joined, Start
 from kvorum.sim.addresses import name_of, number_of, url_of
@@ -31,6 +30,7 @@ from kvorum.sim.network import Network
 from kvorum.sim.recalls import RECALL_SECONDS, recall
 from kvorum.sim.violation import Violation
 from kvorum.sim.world import World
+from kvorum.state.apply.alarms import AlarmType
 from kvorum.state.membership.bootstrap import (
     ClusterSettingsError,
     InitialCluster,
@@ -329,7 +329,7 @@ class Operator:
         self._follow(member)
         if self._wiped:
             self._replace_wiped(member)
-        if self._alarmed is None and member.alarms.raised():
+        if self._alarmed is None and member.state.alarms.raised():
             self.counts["alarms"] += 1
             self._alarmed = self._answer_alarm(member)
             self._next_step()
@@ -338,13 +338,13 @@ class Operator:
         """Return the member that has applied most; None if another had applied more before."""
         running = [each.member for each in self._cluster.machines.values()]
         newest = max((each for each in running if each is not None), key=_applied, default=None)
-        if newest is None or newest.applied < self._applied:
+        if newest is None or newest.state.applied < self._applied:
             return None
-        self._applied = newest.applied
+        self._applied = newest.state.applied
         return newest
 
     def _follow(self, member: Member) -> None:
-        cluster, known = self._cluster, member.cluster
+        cluster, known = self._cluster, member.state.cluster
         if not known.voters:
             return
         learners, self._learners = self._learners, len(known.members) - len(known.voters)
@@ -373,9 +373,9 @@ class Operator:
         random = self._random
         if self.faults.stale_flags_chance and random.random() < self.faults.stale_flags_chance:
             running = [each.member for each in self._cluster.machines.values()]
-            told = [each for each in running if each is not None and each.cluster.members]
+            told = [each for each in running if each is not None and each.state.cluster.members]
             member = random.choice(told or [member])
-        flags = {name_of(each): each.peer_urls for each in member.cluster.members}
+        flags = {name_of(each): each.peer_urls for each in member.state.cluster.members}
         return flags | {f"m{number}": (url_of(number),)}
 
     def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
@@ -429,12 +429,12 @@ class Operator:
     def _wipe(self) -> None:
         """Destroy a machine's disk, if the others can do without it, and start the machine."""
         random, cluster, newest = self._random, self._cluster, self._newest()
-        if newest is None or len(newest.cluster.voters) < 3:
+        if newest is None or len(newest.state.cluster.voters) < 3:
             return
         if self._wiped or self._leaving or self.is_changing:
             return
         number = random.choice(cluster.members)
-        if not is_bootstrapped(newest.cluster.members, self._id_of(number)):
+        if not is_bootstrapped(newest.state.cluster.members, self._id_of(number)):
             return
         machine = cluster.machines[number]
         self._wiped, self._is_found_out = self._id_of(number), False
@@ -452,7 +452,7 @@ class Operator:
         newest = self._newest()
         return bool(
             newest is None
-            or len(newest.cluster.voters) != len(self._standing())
+            or len(newest.state.cluster.voters) != len(self._standing())
             or self._open
             or self._is_replacing
             or (self._late_until and self._is_undecided())
@@ -473,7 +473,7 @@ class Operator:
 
     def _replace_wiped(self, member: Member) -> None:
         """Remove a member that lost its disk, and add another."""
-        if member.cluster.is_removed(self._wiped):
+        if member.state.cluster.is_removed(self._wiped):
             self._wiped = 0
             self.add(self._anyone(), is_learner=False)
         elif self._is_found_out and not self._open:
@@ -486,7 +486,7 @@ class Operator:
         """
         cluster = self._cluster
         voters = [cluster.machines[number].member for number in cluster.members]
-        return all(each is not None and each.cluster.is_removed(member_id) for each in voters)
+        return all(each is not None and each.state.cluster.is_removed(member_id) for each in voters)
 
     def _see_off(self, member_id: int) -> None:
         """Abandon the machine of a removed member, when it has left or had the time to."""
@@ -516,7 +516,9 @@ class Operator:
         members = self._cluster.members
         newest = self._cluster.machines[members[-1]].member
         return (
-            len(members) >= self._size and newest is not None and newest.cluster.is_removed(absent)
+            len(members) >= self._size
+            and newest is not None
+            and newest.state.cluster.is_removed(absent)
         )
 
     def _must_leave(self, machine: Machine) -> bool:
@@ -525,7 +527,7 @@ class Operator:
         if member is not None and member.was_removed:
             return True
         if self._is_peace and self._is_framed and member is not None:
-            return any(each.id in self._ids for each in member.cluster.members)
+            return any(each.id in self._ids for each in member.state.cluster.members)
         return False
 
     # Other tasks.
@@ -564,12 +566,12 @@ class Operator:
 
     def _answer_alarm(self, member: Member) -> Iterator[None]:
         """Mend the cause of an alarm and clear it; `_look` repeats this while the alarm lasts."""
-        if member.alarms.raised(AlarmType.CORRUPT):
+        if member.state.alarms.raised(AlarmType.CORRUPT):
             yield from self._restore_disks()
             yield from self._clear(member, AlarmType.CORRUPT)
-        if not member.alarms.raised(AlarmType.NO_SPACE):
+        if not member.state.alarms.raised(AlarmType.NO_SPACE):
             return
-        self.compact(member.store.revision, self._next_step)
+        self.compact(member.state.store.revision, self._next_step)
         yield
         for number in list(self._cluster.members):
             request = etcd.DefragmentRequest()
@@ -588,7 +590,7 @@ class Operator:
         self._ask(self._anyone(), "/etcdserverpb.KV/Compact", compaction, then)
 
     def _clear(self, member: Member, alarm_type: int) -> Iterator[None]:
-        for alarm in member.alarms.raised(alarm_type):
+        for alarm in member.state.alarms.raised(alarm_type):
             clear = etcd.AlarmRequest(
                 action=etcd.AlarmRequest.DEACTIVATE,
                 alarm=alarm_type,  # type: ignore[arg-type]
@@ -647,12 +649,12 @@ class Operator:
             return True
         if self._late_until and self._is_undecided():
             return True
-        known = member.cluster
+        known = member.state.cluster
         ids = sorted(each.id for each in known.voters)
         return (
             ids != sorted(standing)
             or any(each.id not in self._ids for each in known.members)
-            or bool(member.alarms.raised())
+            or bool(member.state.alarms.raised())
             or self._cluster.members != sorted(standing.values())
         )
 
@@ -680,9 +682,9 @@ class Operator:
         member = self._newest()
         if member is None:
             return "nobody runs"
-        known = ", ".join(f"{each.id:x} {each}" for each in member.cluster.members)
-        return f"members {known}; machines {self._ids}; alarms {member.alarms.raised()}"
+        known = ", ".join(f"{each.id:x} {each}" for each in member.state.cluster.members)
+        return f"members {known}; machines {self._ids}; alarms {member.state.alarms.raised()}"
 
 
 def _applied(member: Member) -> int:
-    return member.applied
+    return member.state.applied

@@ -75,9 +75,9 @@ class PlainPeers(WithoutPort):
 
     def begin(self, member: Member) -> None:
         """Report all peers as connected; plain messages do not show otherwise."""
-        self._generation = member.cluster.generation
+        self._generation = member.state.cluster.generation
         member.snapshots.takes_copies = self._takes_copies
-        for each in member.cluster.members:
+        for each in member.state.cluster.members:
             member.connected(each.id, -inf)
 
     def _takes_copies(self, peer: int) -> bool:
@@ -123,7 +123,7 @@ class PlainPeers(WithoutPort):
         member = machine.member
         assert member is not None
         machine.look()
-        if member.cluster.generation != self._generation:
+        if member.state.cluster.generation != self._generation:
             self.begin(member)
         if self._is_stopped:
             member.out.take_messages()

@@ -433,14 +433,14 @@ class Run:
 
         def differ() -> bool:
             members = [each.member for each in machines if each.member is not None]
-            indexes = {index for each in members for index in (each.applied, each.committed)}
+            indexes = {index for each in members for index in (each.state.applied, each.committed)}
             return len(members) < len(machines) or len(indexes) > 1
 
         if not world.run_while(differ, world.now + SERVE_SECONDS_MAX):
             raise Violation(
                 "members agree in bounded time",
                 ", ".join(
-                    f"{each.name} applied {each.member.applied if each.member else 'nothing'}"
+                    f"{each.name} applied {each.member.state.applied if each.member else 'nothing'}"
                     for each in machines
                 ),
             )
@@ -456,13 +456,13 @@ class Run:
         """Compare all rows of a member with the history."""
         member, history = machine.member, self.cluster.history
         assert member is not None
-        store = member.store
+        store = member.state.store
         if store.revision < history.revision:
             raise Violation(
                 checks.DURABLE,
                 f"{machine.name} is at revision {store.revision}, {history.revision} was applied",
             )
-        rows = member.backend.scan_rows(0, (store.revision + 1 << 32) - 1, 1 << 30)
+        rows = member.state.backend.scan_rows(0, (store.revision + 1 << 32) - 1, 1 << 30)
         history.observe(
             self.world.now, machine.name, 2, store.revision, store.compacted_revision, rows
         )
@@ -548,7 +548,7 @@ class Run:
         found = []
         for machine in self.cluster.standing():
             assert machine.member is not None
-            found += [(machine.name, lease) for lease in machine.member.lessor.leases()]
+            found += [(machine.name, lease) for lease in machine.member.state.lessor.leases()]
         return found
 
     def _expect_hand_over(self) -> None:

@@ -116,7 +116,7 @@ class Visit:
         self.machine = users.cluster.machines.get(member)
         self.is_proxied = member in users.cluster.proxies
         there = None if self.machine is None else self.machine.member
-        self.applied = 0 if there is None else there.applied
+        self.applied = 0 if there is None else there.state.applied
         self.incarnation = 0 if self.machine is None else self.machine.incarnation
         if self.is_proxied:
             # Any member may answer, or have answered before.
@@ -156,7 +156,7 @@ class Least:
         """Return the least applied index of late; 0 if a member was down, or a process changed."""
         now, known = self._world.now, self._known
         there = [machine.member for machine in self._cluster.machines.values()]
-        least = min(0 if member is None else member.applied for member in there)
+        least = min(0 if member is None else member.state.applied for member in there)
         known.append((now, least, self.incarnations))
         while len(known) > 1 and known[1][0] <= now - FRESH_SECONDS:
             known.popleft()

@@ -12,10 +12,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from kvorum.member.callers import Caller, Front
 from kvorum.network.edge import CIPHER_SUITES, Limits, TlsSettings, open_edge
 from kvorum.network.edge.subject import Subject, is_for, subject_of
 from kvorum.server.rpc.interface import Clients
+from kvorum.state.apply.callers import Caller, Front
 from tests.certificates import Authority, Pair, replace
 from tests.home_made import make
 from tests.network.edge.client import connect as connect_client

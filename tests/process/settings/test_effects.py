@@ -9,13 +9,13 @@ from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
-from kvorum.member import requests
 from kvorum.member.config import MemberConfig
 from kvorum.member.duties import PURGE_SECONDS
 from kvorum.process.settings.checks import make_config
 from kvorum.process.settings.flags import parse_arguments
 from kvorum.process.settings.member import member_config
 from kvorum.server.settings import server_settings
+from kvorum.state.apply import requests
 from kvorum.storage.backend.memory import MemoryEnvironments
 from kvorum.storage.files.memory import MemoryFiles
 from tests.member.harness import HEARTBEAT_SECONDS, Cluster
@@ -174,10 +174,10 @@ def test_a_downgrade_ends_when_it_is_found_that_all_members_run_its_target(secon
     body = request.SerializeToString()
     cluster.success(leader, leader.propose(requests.DOWNGRADE_INFO_SET, body, request))
     member = leader.running
-    versions = dict.fromkeys([each.id for each in member.cluster.members], "3.7.1")
+    versions = dict.fromkeys([each.id for each in member.state.cluster.members], "3.7.1")
 
     def is_under_way() -> set[bool]:
-        return {each.running.cluster.downgrade_target is not None for each in cluster}
+        return {each.running.state.cluster.downgrade_target is not None for each in cluster}
 
     for version in ("", "3.8.0"):
         member.peer_versions = versions | {follower.running.id: version}
@@ -207,7 +207,7 @@ def test_so_many_entries_stay_in_memory(entries: int) -> None:
 
 
 def is_durable(harness: Harness) -> bool:
-    backend = harness.member.backend
+    backend = harness.member.state.backend
     return backend.durable_index == backend.applied_index
 
 
@@ -226,7 +226,7 @@ def test_the_database_is_committed_after_a_time(seconds: int) -> None:
 def test_the_database_is_committed_after_so_many_writes(writes: int) -> None:
     flags = ("--backend-batch-interval=1h", f"--backend-batch-limit={writes}")
     harness = Harness(**by_flags(*flags))
-    backend = harness.member.backend
+    backend = harness.member.state.backend
     before = backend.durable_index
     puts = 0
     while backend.durable_index == before:

@@ -4,10 +4,10 @@ from typing import Any, cast
 
 import pytest
 
-from kvorum.member.callers import MEMBER
 from kvorum.member.waits import Steps
 from kvorum.network.edge import EdgeEventKind
 from kvorum.server.http.http import HttpEndpoint, HttpRequest
+from kvorum.state.apply.callers import MEMBER
 from tests.server.rpc.harness import Harness
 
 
@@ -41,7 +41,7 @@ class Place:
         self.member.start(request.call, MEMBER, self.front.bounded(request.call, steps()))
 
     def _damaged(self, _request: HttpRequest) -> None:
-        self.member.store.readable(cast(Any, "no revision"))
+        self.member.state.store.readable(cast(Any, "no revision"))
 
     def ask(self, call: int, target: str) -> int:
         self.harness.happen((EdgeEventKind.HTTP_OPENED, call, (0, "GET", target, [("host", "a")])))

@@ -128,10 +128,10 @@ def test_what_does_not_wait_for_others_goes_on_without_its_client(client: Client
     harness.server.turn(harness.now, (), [(EdgeEventKind.HALF_CLOSED, call, None)], (), ())
     jobs = harness.server.take_jobs()
     harness.server.turn(harness.now, (), [(EdgeEventKind.ENDED, call, None)], (), ())
-    assert harness.member.backend.is_defragmenting and call not in client.gateway.open
+    assert harness.member.state.backend.is_defragmenting and call not in client.gateway.open
     harness.server.resume_turn(harness.now, [harness._run(job) for job in jobs])
     harness.settle()
-    assert not harness.member.backend.is_defragmenting and call not in client.edge.replies
+    assert not harness.member.state.backend.is_defragmenting and call not in client.edge.replies
     assert client.post("/v3/maintenance/defragment", {})[0] == 200
     client.assert_nothing_is_left()
 

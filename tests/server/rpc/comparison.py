@@ -16,7 +16,7 @@ class Comparison:
     def __init__(self, pair: Pair) -> None:
         assert isinstance(pair.ours, Harness)
         self._pair = pair
-        self._store = pair.ours.member.store
+        self._store = pair.ours.member.state.store
         self._ours = OwnStream(pair.ours)
         self._theirs = OracleStream(pair.oracle)
         self._live: set[int] = set()

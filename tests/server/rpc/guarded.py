@@ -7,8 +7,8 @@ from google.protobuf.message import Message
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.authpb import Permission
-from kvorum.member import requests
 from kvorum.network.edge.interface import Metadata
+from kvorum.state.apply import requests
 from tests.server.rpc.harness import Harness
 
 PUT = "/etcdserverpb.KV/Put"
@@ -62,7 +62,7 @@ class Guarded(Harness):
 
         Nothing is drawn here, so all tokens begin alike.
         """
-        return f"{'a' * 16}.{self.member.applied + after}"
+        return f"{'a' * 16}.{self.member.state.applied + after}"
 
 
 def shown(token: str) -> Metadata:

@@ -134,7 +134,7 @@ class Harness:
         self.server.turn_seconds = TURN_SECONDS
         self.services = self.server.services
         self._calls = 0
-        self.until(lambda: self.member.is_leader and self.member.lessor.is_primary)
+        self.until(lambda: self.member.is_leader and self.member.state.lessor.is_primary)
 
     # Time and turns.
 

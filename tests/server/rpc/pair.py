@@ -37,7 +37,7 @@ class Pair:
     @property
     def revision(self) -> int:
         if isinstance(self.ours, Harness):
-            return self.ours.member.store.revision
+            return self.ours.member.state.store.revision
         found: Any = self.ours.ask("KV/Range", pb.RangeRequest(key=b"a", serializable=True))
         revision: int = found.header.revision
         return revision

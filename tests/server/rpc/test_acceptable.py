@@ -19,7 +19,7 @@ def test_other_members_take_what_clients_cause(calls: list[Call]) -> None:
     harness = Harness()
     member = harness.member
     for call in calls:
-        harness.ask(call.name, call.request(member.store.revision))
+        harness.ask(call.name, call.request(member.state.store.revision))
     storage = member.storage
     entries = storage.entries(storage.first_index(), storage.last_index() + 1, EVERYTHING)
     assert entries

@@ -9,13 +9,13 @@ import pytest
 from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.member import requests
-from kvorum.member.callers import Caller
 from kvorum.member.errors import MemberStopped
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.waits import RunJob, Steps
 from kvorum.server.rpc.interface import Streams
 from kvorum.server.rpc.table import NUMBERS
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import Caller
 from kvorum.storage.files.purge import Purge
 from tests.server.rpc.harness import Harness, Stream
 
@@ -144,7 +144,7 @@ def test_a_slip_of_a_procedure_ends_its_call_alone(harness: Harness) -> None:
 
 
 def test_an_error_of_the_state_stops_the_member(harness: Harness) -> None:
-    store = harness.member.store
+    store = harness.member.state.store
     plant(harness, STATUS, lambda *_: store.readable("no revision"))  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         harness.ask("Maintenance/Status", pb.StatusRequest())
@@ -154,7 +154,7 @@ def test_an_error_of_the_state_stops_the_member(harness: Harness) -> None:
 def test_an_error_of_the_state_behind_another_stops_the_member(harness: Harness) -> None:
     def hides(_call: int, _caller: Caller, _payload: bytes) -> None:
         try:
-            harness.member.store.readable("no revision")  # type: ignore[arg-type]
+            harness.member.state.store.readable("no revision")  # type: ignore[arg-type]
         except TypeError as error:
             raise SlipError("something else") from error
 
@@ -167,7 +167,7 @@ def test_an_error_of_the_state_behind_another_stops_the_member(harness: Harness)
 def test_an_error_of_the_state_stops_the_member_in_a_procedure_too(harness: Harness) -> None:
     def steps() -> Steps:
         yield None
-        harness.member.store.readable("no revision")  # type: ignore[arg-type]
+        harness.member.state.store.readable("no revision")  # type: ignore[arg-type]
         return b""
 
     plant(harness, STATUS, lambda call, caller, _: harness.member.start(call, caller, steps()))
@@ -216,9 +216,9 @@ def test_a_slip_over_a_token_ends_its_call_alone(
     def slip(*_: object) -> None:
         raise SlipError("unforeseen")
 
-    harness.member.auth.is_enabled = True
-    monkeypatch.setattr(type(harness.member.tokens), "shown", slip)
+    harness.member.state.auth.is_enabled = True
+    monkeypatch.setattr(type(harness.member.state.tokens), "shown", slip)
     answer = harness.ask("Maintenance/Status", pb.StatusRequest(), metadata={"token": b"a.1"})
     assert answer == errors.INTERNAL
-    harness.member.auth.is_enabled = False
+    harness.member.state.auth.is_enabled = False
     check_alive(harness)

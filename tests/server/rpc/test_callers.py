@@ -15,10 +15,10 @@ from kvorum.api.pb.v3electionpb import (
 )
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
 from kvorum.api.requests import LONG_BYTES
-from kvorum.member import requests
-from kvorum.member.callers import Caller, Front
 from kvorum.network.edge.interface import EdgeEventKind
 from kvorum.server.rpc.table import NUMBERS
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import Caller, Front
 from tests.server.rpc.harness import Harness
 
 LOCK = "/v3lockpb.Lock/Lock"
@@ -175,7 +175,7 @@ def test_what_a_member_does_by_itself_is_nobodys() -> None:
     harness.ask("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=7, TTL=2))
     storage = harness.member.storage
     before = storage.last_index()
-    harness.until(lambda: 7 not in harness.member.lessor)
+    harness.until(lambda: 7 not in harness.member.state.lessor)
     entries = storage.entries(before + 1, storage.last_index() + 1, 1 << 30)
     proposed = [requests.decode(entry.data) for entry in entries]
     (revoked,) = [each for each in proposed if each[0] == requests.LEASE_REVOKE]

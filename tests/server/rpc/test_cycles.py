@@ -11,9 +11,9 @@ from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3electionpb import LeaderRequest
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
-from kvorum.member.callers import MEMBER
-from kvorum.member.requests import PUT
 from kvorum.network.edge.interface import EdgeEventKind
+from kvorum.state.apply.callers import MEMBER
+from kvorum.state.apply.requests import PUT
 from tests.server.rpc.harness import Harness
 
 
@@ -45,7 +45,7 @@ def serve_some_of_everything(harness: Harness) -> None:
     harness.ask("Maintenance/HashKV", pb.HashKVRequest())
     harness.ask("Maintenance/Status", pb.StatusRequest())
     harness.ask("Cluster/MemberList", pb.MemberListRequest(linearizable=True))
-    revision = harness.member.store.revision
+    revision = harness.member.state.store.revision
     harness.ask("KV/Compact", pb.CompactionRequest(revision=revision, physical=True))
 
 
@@ -75,8 +75,8 @@ def test_a_read_that_is_given_up_holds_no_compaction_back() -> None:
     request = pb.RangeRequest(key=b"0", range_end=b"9")
     received = (EdgeEventKind.MESSAGE, stream.call, request.SerializeToString())
     harness.turn((), [received])
-    revision = harness.member.store.revision
-    pins = harness.member.store._pins
+    revision = harness.member.state.store.revision
+    pins = harness.member.state.store._pins
     while not pins.is_held_below(revision + 1):
         assert harness.turn(), "it was read at once"
     harness.looks_max = 0

@@ -11,13 +11,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.member import identities, requests
+from kvorum.member import identities
 from kvorum.member.identities import Identities
 from kvorum.network.edge.interface import EdgeEventKind, Metadata
 from kvorum.server.rpc import undecided
 from kvorum.server.rpc.interface import OK
 from kvorum.server.rpc.lease import LEASES_PER_SLICE, _leases_refusal
 from kvorum.server.rpc.table import NUMBERS
+from kvorum.state.apply import requests
 from kvorum.state.auth.jwt_keys import read_keys
 from kvorum.state.auth.jwt_tokens import JwtTokens
 from kvorum.state.auth.tokens import NoTokens
@@ -110,7 +111,7 @@ def test_a_token_in_any_form(
     """A bad one is never repaired by a good certificate."""
     guarded.edge.certificate = certificates["root"] if with_certificate else None
     metadata, is_good = forms(guarded.log_in("u").encode())[form]
-    expected = ("u", guarded.member.auth.revision) if is_good else INVALID
+    expected = ("u", guarded.member.state.auth.revision) if is_good else INVALID
     assert guarded.who(metadata) == expected
 
 
@@ -138,7 +139,7 @@ def test_a_certificate(
 ) -> None:
     for server in (guarded, unasking):
         server.edge.certificate = None if name is None else certificates[name]
-    known = (expected, guarded.member.auth.revision)
+    known = (expected, guarded.member.state.auth.revision)
     assert guarded.who(metadata) == (NOBODY if expected is None else known)
     # It counts only with `--client-cert-auth`.
     assert unasking.who(metadata) == NOBODY
@@ -154,7 +155,7 @@ def test_the_gateways_calls_may_show_tokens(
 ) -> None:
     guarded.edge.certificate = certificates["root"]
     metadata = shown(guarded.log_in("u")) | {"grpcgateway-accept": b"*/*"}
-    assert guarded.who(metadata) == ("u", guarded.member.auth.revision)
+    assert guarded.who(metadata) == ("u", guarded.member.state.auth.revision)
 
 
 def test_a_user_that_does_not_exist_has_an_identity_and_no_rights(
@@ -223,7 +224,7 @@ def test_without_tokens_only_certificates_count(certificates: dict[str, bytes]) 
         # None of them is waited for, either.
         call = guarded.begin(PUT, pb.PutRequest(key=b"a"), shown(token))
         assert guarded.edge.replies[call] == INVALID
-    assert guarded.who(None) == ("u", guarded.member.auth.revision)
+    assert guarded.who(None) == ("u", guarded.member.state.auth.revision)
 
 
 @pytest.mark.sources
@@ -231,7 +232,7 @@ def test_the_kept_callers_are_limited(guarded: Guarded, monkeypatch: pytest.Monk
     monkeypatch.setattr(identities, "KEPT_MAX", 3)
     for _ in range(10):
         token = guarded.log_in("u")
-        assert guarded.who(shown(token)) == ("u", guarded.member.auth.revision)
+        assert guarded.who(shown(token)) == ("u", guarded.member.state.auth.revision)
         assert 0 < len(identifying(guarded)._kept) <= 3
 
 
@@ -370,7 +371,7 @@ def test_what_waits_when_the_server_stops_is_not_served_any_more() -> None:
 def test_a_client_that_leaves_meanwhile_is_forgotten(is_stream: bool) -> None:
     guarded = Guarded()
     token = guarded.token_to_come(1)
-    revision = guarded.member.store.revision
+    revision = guarded.member.state.store.revision
     if is_stream:
         stream = guarded.open("Watch/Watch", shown(token))
         stream.send(create(b"a"))
@@ -383,7 +384,7 @@ def test_a_client_that_leaves_meanwhile_is_forgotten(is_stream: bool) -> None:
     guarded.log_in("root")
     guarded.log_in("u")
     guarded.settle()
-    assert guarded.member.store.revision == revision
+    assert guarded.member.state.store.revision == revision
     assert call not in guarded.edge.replies and call not in guarded.edge.sent
     assert not guarded.member.hub.streams_open
 
@@ -503,7 +504,7 @@ def test_users_change_before_a_write_is_applied(what: str) -> None:
     )
     assert not isinstance(changed, Status)
     assert written == [errors.AUTH_OLD_REVISION] * 4
-    assert guarded.member.store.revision == 1
+    assert guarded.member.state.store.revision == 1
 
 
 @pytest.mark.parametrize(
@@ -568,7 +569,7 @@ def test_users_change_while_a_long_read_is_made(path: str, request_: Any) -> Non
     for _ in range(3):
         guarded.turn()
     assert call not in guarded.edge.replies and guarded.member.long_reads.is_busy
-    guarded.member.auth.add_role("another")
+    guarded.member.state.auth.add_role("another")
     assert guarded.answer(call) == errors.AUTH_OLD_REVISION
     guarded.looks_max = 0
     assert isinstance(guarded.answer(guarded.begin(path, request_, shown(root))), bytes)
@@ -583,7 +584,7 @@ def test_users_change_while_a_range_is_streamed() -> None:
     guarded.turn((), [(EdgeEventKind.MESSAGE, stream.call, EVERYTHING.SerializeToString())])
     while stream.call not in guarded.edge.sent:
         guarded.turn()
-    guarded.member.auth.add_role("another")
+    guarded.member.state.auth.add_role("another")
     guarded.settle()
     # All of it was sent, and then the client is told.
     keys = [kv.key for each in stream.received() for kv in each.range_response.kvs]
@@ -600,18 +601,18 @@ def signed(**options: Any) -> Guarded:
 
 def forged(guarded: Guarded, user: str, late: int) -> str:
     """Return a token that was signed with the right key, as of a later revision."""
-    tokens = guarded.member.tokens
+    tokens = guarded.member.state.tokens
     assert isinstance(tokens, JwtTokens)
     expires = int(guarded.member.seams.wall_clock()) + 100
-    return tokens.sign(user, max(0, guarded.member.auth.revision + late), expires)
+    return tokens.sign(user, max(0, guarded.member.state.auth.revision + late), expires)
 
 
 def test_a_signed_token_is_of_its_revision() -> None:
     guarded = signed()
     token = guarded.log_in("u")
-    assert guarded.who(shown(token)) == ("u", guarded.member.auth.revision)
+    assert guarded.who(shown(token)) == ("u", guarded.member.state.auth.revision)
     guarded.succeed("KV/Range", READ_A, token)
-    before = guarded.member.auth.revision
+    before = guarded.member.state.auth.revision
     guarded.succeed("Auth/RoleAdd", pb.AuthRoleAddRequest(name="new"), guarded.log_in("root"))
     assert guarded.who(shown(token)) == ("u", before)
     for name, request in (("KV/Range", READ_A), ("KV/Put", pb.PutRequest(key=b"a"))):
@@ -670,12 +671,12 @@ def test_listing_leases_is_checked_in_slices() -> None:
     user = guarded.log_in("u")
     leases = list(range(1, 4 * LEASES_PER_SLICE + 1))
     for lease in leases:
-        guarded.member.lessor.grant(lease, 1000, guarded.now)
+        guarded.member.state.lessor.grant(lease, 1000, guarded.now)
     caller = identifying(guarded).of_token(user)
-    assert finish(_leases_refusal(guarded.member, caller, leases)) == (None, 4)
+    assert finish(_leases_refusal(guarded.member.state, caller, leases)) == (None, 4)
     listed = guarded.succeed("Lease/LeaseLeases", pb.LeaseLeasesRequest(), user)
     assert len(listed.leases) == len(leases)
     # One whose keys may not be read refuses all.
-    guarded.member.lessor.attach(leases[-1], b"z")
+    guarded.member.state.lessor.attach(leases[-1], b"z")
     refused = guarded.ask("Lease/LeaseLeases", pb.LeaseLeasesRequest(), shown(user))
     assert refused == errors.PERMISSION_DENIED

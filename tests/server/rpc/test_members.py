@@ -174,7 +174,7 @@ def joined(cluster: Fronts, added: Any) -> Machine:
     cluster.machines["m9"] = machine
     machine.start()
     leader = cluster.leader()
-    cluster.wait(lambda: machine.running.applied == leader.running.applied)
+    cluster.wait(lambda: machine.running.state.applied == leader.running.state.applied)
     assert machine.running.is_learner
     return machine
 

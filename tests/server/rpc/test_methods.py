@@ -129,8 +129,8 @@ def test_answered(harness: Harness, name: str, request_: Message) -> None:
         assert answer.SerializeToString() == b""
         return
     assert answer.header.member_id == harness.member.id
-    assert answer.header.raft_term == harness.member.applied_term
-    revision = 0 if name.startswith("Cluster/") else harness.member.store.revision
+    assert answer.header.raft_term == harness.member.state.applied_term
+    revision = 0 if name.startswith("Cluster/") else harness.member.state.store.revision
     assert answer.header.revision == revision
 
 
@@ -147,7 +147,7 @@ def test_streamed(harness: Harness, name: str, request_: Message) -> None:
     stream.send(request_)
     (answer,) = stream.received()
     header = answer.range_response.header if name == "KV/RangeStream" else answer.header
-    assert header.revision == harness.member.store.revision
+    assert header.revision == harness.member.state.store.revision
     stream.cancel()
 
 

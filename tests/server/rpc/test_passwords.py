@@ -8,14 +8,14 @@ from google.protobuf.message import Message
 from kvorum.api import errors
 from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.member import requests
-from kvorum.member.callers import Caller, Front
 from kvorum.member.jobs import ExecutorKind, JobLostError
 from kvorum.member.member import Member
 from kvorum.network.edge.interface import EdgeEventKind, Metadata
 from kvorum.server.rpc import password_queue
 from kvorum.server.rpc.password_queue import PASSWORDS_WAITING_MAX
 from kvorum.server.rpc.table import NUMBERS
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import Caller, Front
 from kvorum.state.auth.passwords import CheckPassword, HashPassword
 from kvorum.state.auth.tokens import SimpleTokens
 from kvorum.storage.files.memory import MemoryFiles
@@ -37,7 +37,7 @@ class World:
         self.cluster = Cluster(1, bcrypt_cost=COST)
         self.machine: Machine = self.cluster.leader()
         self.member: Member = self.machine.running
-        auth = self.member.auth
+        auth = self.member.state.auth
         for name in ("root", "u"):
             auth.add_user(name, hashed("secret"), no_password=False)
         auth.add_user("certified", b"", no_password=True)
@@ -69,7 +69,7 @@ class World:
 
     @property
     def tokens_kept(self) -> int:
-        tokens = self.member.tokens
+        tokens = self.member.state.tokens
         assert isinstance(tokens, SimpleTokens)
         return len(tokens)
 
@@ -269,19 +269,19 @@ def test_only_a_hash_goes_into_the_log() -> None:
     assert isinstance(world.ask("UserAdd", request), bytes)
     entry = world.last_entry(pb.AuthUserAddRequest)
     assert entry.password == "" and entry.hashedPassword not in ("", "YQ==")
-    user = world.member.auth.user("n")
+    user = world.member.state.auth.user("n")
     assert user is not None and user.password.startswith(b"$2a$04$")
     assert CheckPassword(user.password, "pass").run(MemoryFiles())
     change = pb.AuthUserChangePasswordRequest(name="n", password="other", hashedPassword="YQ==")
     assert isinstance(world.ask("UserChangePassword", change), bytes)
     entry = world.last_entry(pb.AuthUserChangePasswordRequest)
     assert entry.password == ""
-    user = world.member.auth.user("n")
+    user = world.member.state.auth.user("n")
     assert user is not None and CheckPassword(user.password, "other").run(MemoryFiles())
     # Without a password, the hash that a client gives is taken as it is.
     change = pb.AuthUserChangePasswordRequest(name="n", hashedPassword="YQ==")
     assert isinstance(world.ask("UserChangePassword", change), bytes)
-    user = world.member.auth.user("n")
+    user = world.member.state.auth.user("n")
     assert user is not None and user.password == b"a"
 
 

@@ -139,7 +139,7 @@ def test_leadership_passes_on(harness: Harness) -> None:
     assert is_waiting(harness, second)
     resigned = harness.ask("Election/Resign", ResignRequest(leader=leader))
     assert leader_of(harness, second).key == b"e/2"
-    assert resigned.header.revision == harness.member.store.revision
+    assert resigned.header.revision == harness.member.state.store.revision
     assert harness.ask("Election/Leader", LeaderRequest(name=b"e")).kv.value == b"two"
     proclaim = ProclaimRequest(leader=leader, value=b"late")
     assert harness.ask("Election/Proclaim", proclaim) == errors.ELECTION_NOT_LEADER

@@ -29,7 +29,7 @@ def test_a_refused_put_raises_the_alarm(harness: Harness) -> None:
     assert alarms(harness) == []
     assert harness.ask("KV/Put", PUT) == errors.NO_SPACE
     assert alarms(harness) == [(harness.member.id, pb.NOSPACE)]
-    assert harness.member.store.revision == 1
+    assert harness.member.state.store.revision == 1
     status = harness.ask("Maintenance/Status", pb.StatusRequest())
     assert list(status.errors) == [f"memberID:{harness.member.id} alarm:NOSPACE"]
 

@@ -56,7 +56,7 @@ def access_of(harness: Harness, one_in: int = 1, prefix: bytes = b"") -> Kept:
     log = AccessLog(
         Clients(harness.edge),
         kept,
-        (member.cluster.cluster_id, member.id),
+        (member.state.cluster.cluster_id, member.id),
         lambda: harness.now,
         lambda: 1_700_000_000.0 + harness.now,
         one_in=one_in,

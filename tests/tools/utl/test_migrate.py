@@ -15,8 +15,8 @@ from kvorum.api.pb.etcdserverpb import (
     PutRequest,
     RangeRequest,
 )
-from kvorum.member.incompatible_entries import describe_foreign, is_v2_request
 from kvorum.raft.entries import EntryType
+from kvorum.state.apply.incompatible_entries import describe_foreign, is_v2_request
 from kvorum.storage.files.real import RealFiles
 from kvorum.storage.wal import SnapshotRecord, read_log
 from kvorum.tools.utl.v2_requests import translated

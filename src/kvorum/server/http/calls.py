@@ -225,7 +225,7 @@ class Gateway:
         The gateway ignores the user name in a client's certificate; the refusal keeps the client
         from assuming otherwise.
         """
-        if self._client_cert_identifies_user and self._member.auth.is_enabled:
+        if self._client_cert_identifies_user and self._member.state.auth.is_enabled:
             return BANNED_NAME if self._clients.certificate_name(call) else None
         return None
 

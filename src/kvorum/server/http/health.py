@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import RangeRequest
 from kvorum.api.requests import range_of
-from kvorum.member.alarms import AlarmType
-from kvorum.member.callers import Caller, Front
 from kvorum.member.member import Member
-from kvorum.member.ranges import range_response
 from kvorum.member.waits import Read, Steps, Wait
 from kvorum.server.http.http import NO_SNIFFING, TEXT, HttpEndpoint, HttpFront, HttpRequest
+from kvorum.state.apply.alarms import AlarmType
+from kvorum.state.apply.callers import Caller, Front
+from kvorum.state.apply.ranges import range_response
 
 REASONS = {AlarmType.NO_SPACE: "ALARM NOSPACE", AlarmType.CORRUPT: "ALARM CORRUPT"}
 NAMES = {AlarmType.NO_SPACE: "NOSPACE", AlarmType.CORRUPT: "CORRUPT"}
@@ -80,7 +80,7 @@ class HealthEndpoints:
         return None
 
     def _unhealthy(self, excluded: set[str], is_serializable: bool) -> Check:
-        for alarm in self._member.alarms.raised():
+        for alarm in self._member.state.alarms.raised():
             if NAMES.get(alarm.type, "") not in excluded:
                 return REASONS.get(alarm.type, "ALARM UNKNOWN")
         if is_serializable:
@@ -141,7 +141,7 @@ class HealthEndpoints:
         return _problem((yield Read(range_response, _ONE_KEY, linearizable=True)))
 
     def _data_corruption(self) -> Check:
-        if any(alarm.type == AlarmType.CORRUPT for alarm in self._member.alarms.raised()):
+        if any(alarm.type == AlarmType.CORRUPT for alarm in self._member.state.alarms.raised()):
             return "alarm activated: CORRUPT"
         return ""
         yield

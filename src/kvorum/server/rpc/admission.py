@@ -10,13 +10,14 @@ from typing import Final
 
 from kvorum.api.coverage import reach
 from kvorum.api.errors import Status
-from kvorum.member.callers import Caller, Front, Origin
 from kvorum.member.identities import Identities
 from kvorum.member.member import Member
-from kvorum.member.permissions import admin_refusal, identity_refusal
 from kvorum.network.edge.interface import Event, Metadata, Request
 from kvorum.server.rpc.table import RPCS, Checked, RequiredPermission
 from kvorum.server.rpc.undecided import AwaitingToken
+from kvorum.state.apply.callers import Caller, Front, Origin
+from kvorum.state.apply.permissions import admin_refusal, identity_refusal
+from kvorum.state.apply.state import State
 
 BEARER: Final = b"Bearer "
 """An optional prefix of a token, case-sensitive."""
@@ -24,7 +25,7 @@ BEARER: Final = b"Bearer "
 JUDGED_SECONDS = 0.1
 """How long a verified token is trusted; verifying it again also renews a simple token's TTL."""
 
-_GUARDS: Final[dict[RequiredPermission, Callable[[Member, Caller], Status | None]]] = {
+_GUARDS: Final[dict[RequiredPermission, Callable[[State, Caller], Status | None]]] = {
     RequiredPermission.IDENTITY: identity_refusal,
     RequiredPermission.ADMIN: admin_refusal,
 }
@@ -78,13 +79,13 @@ class Admission:
         caller = self._identified(call, metadata)
         if caller.refusal is not None and caller.token is not None and not is_last:
             member = self._member
-            index = member.tokens.index_awaited(caller.token)
+            index = member.state.tokens.index_awaited(caller.token)
             limit = member.now + member.config.request_seconds_max
-            if index > member.applied and self._undecided.begin(call, index, limit):
+            if index > member.state.applied and self._undecided.begin(call, index, limit):
                 reach("token awaited")
                 return None
         guard = self._guards.get(method)
-        refusal = None if guard is None else guard(self._member, caller)
+        refusal = None if guard is None else guard(self._member.state, caller)
         return caller if refusal is None else refusal
 
     def _identified(self, call: int, metadata: Metadata | None) -> Caller:
@@ -106,7 +107,7 @@ class Admission:
         except its expiry.
         """
         member = self._member
-        revision = member.auth.revision
+        revision = member.state.auth.revision
         if revision != self._judged_revision or member.now >= self._judged_until:
             self._judged = {}
             self._judged_revision = revision

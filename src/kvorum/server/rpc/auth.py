@@ -41,17 +41,17 @@ from kvorum.api.pb.etcdserverpb import (
     InternalAuthenticateRequest,
 )
 from kvorum.api.wire import parse_message
-from kvorum.member import requests
-from kvorum.member.callers import NOBODY, Caller
-from kvorum.member.identities import current
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.member import Member
-from kvorum.member.outbox import Result
 from kvorum.member.parts import Part, done
-from kvorum.member.permissions import admin_refusal
 from kvorum.member.waits import Propose, ReadIndex, Steps, Woken
 from kvorum.server.rpc.interface import RpcOutput, canonical
 from kvorum.server.rpc.password_queue import PasswordQueue
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import NOBODY, Caller, current
+from kvorum.state.apply.permissions import admin_refusal
+from kvorum.state.apply.results import Result
+from kvorum.state.apply.state import State
 from kvorum.state.auth.passwords import PASSWORD_BYTES_MAX, CheckPassword, HashPassword, draw_salt
 from kvorum.state.auth.tokens import LETTERS, PREFIX_LETTERS
 
@@ -175,7 +175,10 @@ class Auth:
         if len(request.password.encode()) > PASSWORD_BYTES_MAX:
             return errors.PASSWORD_TOO_LONG
         member = self._member
-        if member.auth.is_enabled and (refusal := current(member, caller).refusal) is not None:
+        if (
+            member.state.auth.is_enabled
+            and (refusal := current(member.state, caller).refusal) is not None
+        ):
             return refusal
         self._edge.mark_waiting(call)
         member.start(call, caller, self._hashed_and_proposed(caller.remote(call), kind, request))
@@ -209,7 +212,7 @@ class Auth:
             refusal: Status | None = yield ReadIndex()
             if refusal is not None:
                 return refusal
-            revision = member.auth.revision
+            revision = member.state.auth.revision
             yield from self._password_checked(client, name, password)
             prefix = "".join(
                 LETTERS[member.seams.random_below(len(LETTERS))] for _ in range(PREFIX_LETTERS)
@@ -219,14 +222,14 @@ class Auth:
             if isinstance(answer, Status):
                 return answer
             # With another revision, the password may have changed: check it again.
-            if member.auth.revision == revision:
+            if member.state.auth.revision == revision:
                 return (yield from self._with_token(answer, name, revision))
             reach("login begun anew")
         return errors.TIMEOUT
 
     def _password_checked(self, client: str, name: str, password: str) -> Part[None]:
         """Compare a password with its hash; raise StatusError if the login fails."""
-        auth = self._member.auth
+        auth = self._member.state.auth
         if not auth.is_enabled:
             raise StatusError(errors.AUTH_NOT_ENABLED)
         user = auth.user(name)
@@ -244,7 +247,7 @@ class Auth:
         response = AuthenticateResponse.FromString(answer)
         if not response.token:
             seams = self._member.seams
-            making = self._member.tokens.making(name, revision, seams.wall_clock())
+            making = self._member.state.tokens.making(name, revision, seams.wall_clock())
             response.token = yield from done(ExecutorKind.POOL, making)
         return response.SerializeToString()
 
@@ -278,54 +281,54 @@ class Auth:
         self._passwords.release(place, self._member.now)
 
 
-def _status(member: Member, caller: Caller, _request: object) -> Result:
-    auth = member.auth
-    if auth.is_enabled and (refusal := current(member, caller).refusal) is not None:
+def _status(state: State, caller: Caller, _request: object) -> Result:
+    auth = state.auth
+    if auth.is_enabled and (refusal := current(state, caller).refusal) is not None:
         return refusal
-    return _answer(member, AuthStatusResponse(enabled=auth.is_enabled, authRevision=auth.revision))
+    return _answer(state, AuthStatusResponse(enabled=auth.is_enabled, authRevision=auth.revision))
 
 
-def _user(member: Member, caller: Caller, name: str) -> Result:
-    refusal = admin_refusal(member, caller)
-    if refusal is not None and not _is_own_name(member, caller, name):
+def _user(state: State, caller: Caller, name: str) -> Result:
+    refusal = admin_refusal(state, caller)
+    if refusal is not None and not _is_own_name(state, caller, name):
         return refusal
-    user = member.auth.user(name)
+    user = state.auth.user(name)
     if user is None:
         return errors.USER_NOT_FOUND
-    return _answer(member, AuthUserGetResponse(roles=user.roles))
+    return _answer(state, AuthUserGetResponse(roles=user.roles))
 
 
-def _is_own_name(member: Member, caller: Caller, name: str) -> bool:
-    caller = current(member, caller)
+def _is_own_name(state: State, caller: Caller, name: str) -> bool:
+    caller = current(state, caller)
     return caller.refusal is None and caller.user == name
 
 
-def _users(member: Member, caller: Caller, _request: object) -> Result:
-    refusal = admin_refusal(member, caller)
-    return refusal or _answer(member, AuthUserListResponse(users=member.auth.users))
+def _users(state: State, caller: Caller, _request: object) -> Result:
+    refusal = admin_refusal(state, caller)
+    return refusal or _answer(state, AuthUserListResponse(users=state.auth.users))
 
 
-def _role(member: Member, caller: Caller, name: str) -> Result:
-    refusal = admin_refusal(member, caller)
-    if refusal is not None and not _has_role(member, caller, name):
+def _role(state: State, caller: Caller, name: str) -> Result:
+    refusal = admin_refusal(state, caller)
+    if refusal is not None and not _has_role(state, caller, name):
         return refusal
     try:
-        permissions = member.auth.permissions(name)
+        permissions = state.auth.permissions(name)
     except StatusError as error:
         return error.status
-    return _answer(member, AuthRoleGetResponse(perm=permissions))
+    return _answer(state, AuthRoleGetResponse(perm=permissions))
 
 
-def _has_role(member: Member, caller: Caller, name: str) -> bool:
-    caller = current(member, caller)
-    user = None if caller.refusal is not None else member.auth.user(caller.user)
+def _has_role(state: State, caller: Caller, name: str) -> bool:
+    caller = current(state, caller)
+    user = None if caller.refusal is not None else state.auth.user(caller.user)
     return user is not None and name in user.roles
 
 
-def _roles(member: Member, caller: Caller, _request: object) -> Result:
-    refusal = admin_refusal(member, caller)
-    return refusal or _answer(member, AuthRoleListResponse(roles=member.auth.roles))
+def _roles(state: State, caller: Caller, _request: object) -> Result:
+    refusal = admin_refusal(state, caller)
+    return refusal or _answer(state, AuthRoleListResponse(roles=state.auth.roles))
 
 
-def _answer(member: Member, response: Message) -> bytes:
-    return member.header.field(member.store.revision) + response.SerializeToString()
+def _answer(state: State, response: Message) -> bytes:
+    return state.header.field(state.store.revision) + response.SerializeToString()

@@ -20,15 +20,16 @@ from kvorum.api.pb.etcdserverpb import (
     MemberUpdateRequest,
 )
 from kvorum.api.wire import parse_message
-from kvorum.member.callers import Caller
 from kvorum.member.member import Member
-from kvorum.member.outbox import Result
 from kvorum.member.peer_requests import PROMOTE_PREFIX, credentials
-from kvorum.member.permissions import admin_refusal, identity_refusal
 from kvorum.member.promotion import promote_here
 from kvorum.member.waits import AskLeader, LeaderKnown, ProposeChange, Steps, Until
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.server.rpc.interface import RpcOutput
+from kvorum.state.apply.callers import Caller
+from kvorum.state.apply.permissions import admin_refusal, identity_refusal
+from kvorum.state.apply.results import Result
+from kvorum.state.apply.state import State
 from kvorum.state.membership import documents, reconfiguration
 from kvorum.state.membership.identity import member_id
 from kvorum.state.membership.urls import UrlError, encoded, excess_of, kept_urls
@@ -58,11 +59,11 @@ class ClusterCalls:
             urls = kept_urls(request.peerURLs)
         except UrlError:
             return errors.MEMBER_BAD_URLS
-        if (refusal := admin_refusal(member, caller)) is not None:
+        if (refusal := admin_refusal(member.state, caller)) is not None:
             return refusal
         if member.config.strict_reconfig:
             status = reconfiguration.may_add(
-                member.cluster.members, _connected(member), is_learner=request.isLearner
+                member.state.cluster.members, _connected(member), is_learner=request.isLearner
             )
             if status is not None:
                 return status
@@ -81,7 +82,7 @@ class ClusterCalls:
         if member.config.strict_reconfig:
             is_active = member.id == request.ID or request.ID in member.connections
             status = reconfiguration.may_remove(
-                member.cluster.members, _connected(member), request.ID, is_active=is_active
+                member.state.cluster.members, _connected(member), request.ID, is_active=is_active
             )
             if status is not None:
                 return status
@@ -97,9 +98,9 @@ class ClusterCalls:
         updated = documents.MemberDocument(request.ID, urls)
         change = ConfChange(ChangeType.UPDATE_NODE, updated.id, documents.encode_member(updated))
         # An etcd member with invalid URLs in its log does not start again.
-        if self._member.cluster.validate(change) is errors.MEMBER_BAD_URLS:
+        if self._member.state.cluster.validate(change) is errors.MEMBER_BAD_URLS:
             return errors.MEMBER_BAD_URLS
-        if self._member.cluster.member(updated.id) is not None:
+        if self._member.state.cluster.member(updated.id) is not None:
             try:
                 kept_urls(urls)
             except UrlError:
@@ -129,7 +130,7 @@ def _promoted(member: Member, caller: Caller, learner: int) -> Steps:
     while True:
         status = yield from promote_here(member, learner)
         if status is None:
-            return _answer(member)
+            return _answer(member.state)
         if status is not errors.NOT_LEADER:
             return status
         if not (yield LeaderKnown(deadline)):
@@ -141,7 +142,7 @@ def _promoted(member: Member, caller: Caller, learner: int) -> Steps:
             if isinstance(answer, Status):
                 return answer
             if answer is not None:
-                return _answer(member, members=documents.decode_members(answer))
+                return _answer(member.state, members=documents.decode_members(answer))
         if member.now >= deadline:
             return errors.TIMEOUT
         yield Until(member.now + RETRY_SECONDS)
@@ -149,11 +150,11 @@ def _promoted(member: Member, caller: Caller, learner: int) -> Steps:
 
 def _changed(member: Member, change: ConfChange, added: documents.MemberDocument | None) -> Steps:
     refusal: Status | None = yield ProposeChange(change)
-    return refusal or _answer(member, added)
+    return refusal or _answer(member.state, added)
 
 
 def _answer(
-    member: Member,
+    state: State,
     added: documents.MemberDocument | None = None,
     members: Sequence[documents.MemberDocument] | None = None,
 ) -> bytes:
@@ -162,8 +163,8 @@ def _answer(
     All responses of this service have the same fields. `members` is the leader's list, which may be
     newer than this member's.
     """
-    known = [_encoded(each) for each in members or member.cluster.members]
-    header = member.header.field(0)
+    known = [_encoded(each) for each in members or state.cluster.members]
+    header = state.header.field(0)
     if added is not None:
         answer = MemberAddResponse(member=_encoded(added), members=known)
         return header + answer.SerializeToString()
@@ -172,12 +173,12 @@ def _answer(
 
 def _connected(member: Member) -> list[int]:
     since = member.now - reconfiguration.CONNECTED_SECONDS_MIN
-    known = [each.id for each in member.cluster.members]
+    known = [each.id for each in member.state.cluster.members]
     return [each for each in known if member.is_connected_since(each, since)]
 
 
-def _listed(member: Member, caller: Caller, _request: object) -> Result:
-    return identity_refusal(member, caller) or _answer(member)
+def _listed(state: State, caller: Caller, _request: object) -> Result:
+    return identity_refusal(state, caller) or _answer(state)
 
 
 def _encoded(each: documents.MemberDocument) -> etcdserverpb.Member:

@@ -22,14 +22,14 @@ from kvorum.api.pb.v3electionpb import (
 from kvorum.api.requests import txn_of
 from kvorum.api.responses import leader_body
 from kvorum.api.wire import parse_message
-from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.parts import Part
-from kvorum.member.requests import TXN
 from kvorum.member.waits import KeysChanged, Send, Steps
 from kvorum.server.rpc import sessions
 from kvorum.server.rpc.interface import OK, RpcOutput
 from kvorum.server.rpc.sessions import answered
+from kvorum.state.apply.callers import Caller
+from kvorum.state.apply.requests import TXN
 from kvorum.state.mvcc.history import bound
 
 ROWS_PER_SLICE = 500
@@ -185,7 +185,7 @@ def _send_changes(member: Member, key: bytes, revision: int) -> Part[int]:
     row_start = key_field(key)
     while True:
         # Look up the store again: a snapshot may have replaced it while the client was slow.
-        store = member.store
+        store = member.state.store
         if start >> 32 < store.compacted_revision:
             return 0
         last = store.revision
@@ -195,7 +195,7 @@ def _send_changes(member: Member, key: bytes, revision: int) -> Part[int]:
                 continue
             if row_revision & 1:
                 return 0
-            header = member.header.field(row_revision >> 32)
+            header = member.state.header.field(row_revision >> 32)
             yield Send(header + leader_body(row))
         if len(rows) < ROWS_PER_SLICE:
             return last

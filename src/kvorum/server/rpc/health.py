@@ -15,10 +15,10 @@ from kvorum.api.responses import (
     health_list_response,
 )
 from kvorum.api.wire import parse_message
-from kvorum.member.callers import Caller
 from kvorum.member.member import Member
-from kvorum.member.outbox import Result
 from kvorum.member.waits import Send, Signal, Signalled, Steps
+from kvorum.state.apply.callers import Caller
+from kvorum.state.apply.results import Result
 
 
 class HealthService:
@@ -41,7 +41,7 @@ class HealthService:
         return self._watch(is_known=not _name(payload))
 
     def _state(self) -> bytes:
-        is_stopped = self._stops and self._member.backend.is_defragmenting
+        is_stopped = self._stops and self._member.state.backend.is_defragmenting
         return HEALTH_NOT_SERVING if is_stopped else HEALTH_SERVING
 
     def _watch(self, *, is_known: bool) -> Steps:

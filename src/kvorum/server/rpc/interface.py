@@ -12,10 +12,10 @@ from typing import Protocol
 from google.protobuf.message import Message
 
 from kvorum.api.errors import Code, Status
-from kvorum.member.callers import Caller
-from kvorum.member.outbox import Result
 from kvorum.network.edge.interface import Headers, Limits
 from kvorum.network.edge.subject import subject_of
+from kvorum.state.apply.callers import Caller
+from kvorum.state.apply.results import Result
 
 STREAM_PENDING_BYTES_MAX = Limits().stream_writable_bytes
 """Services pause a stream with this many unsent bytes; the edge reports WRITABLE below it."""

@@ -13,11 +13,11 @@ from kvorum.api.pb.etcdserverpb import LeaseKeepAliveRequest
 from kvorum.api.requests import parse_lease_id
 from kvorum.api.responses import renewed_body
 from kvorum.api.wire import parse_message
-from kvorum.member.callers import Caller
 from kvorum.member.leases import renew, renewal_refusal, try_renew
 from kvorum.member.member import Member
 from kvorum.member.waits import Send, Steps
 from kvorum.server.rpc.interface import OK, RpcOutput
+from kvorum.state.apply.callers import Caller
 from kvorum.state.mvcc.slices import KEYS_PER_SLICE, run_to_end
 
 WAITING_MAX: Final = 10_000
@@ -59,11 +59,11 @@ class KeepAliveStreams:
             return errors.REQUEST_TOO_MANY_REQUESTS if len(waiting) > WAITING_MAX else None
         member = self._member
         # Make the header first: its revision must not be newer than the renewal.
-        header = member.header.field(member.store.revision)
+        header = member.state.header.field(member.state.store.revision)
         renewed: int | None = None
-        if not member.auth.is_enabled:
+        if not member.state.auth.is_enabled:
             renewed = try_renew(member, lease)
-        elif member.lessor.key_count(lease) <= KEYS_PER_SLICE:
+        elif member.state.lessor.key_count(lease) <= KEYS_PER_SLICE:
             if (refusal := run_to_end(renewal_refusal(member, caller, lease))) is not None:
                 return refusal
             renewed = try_renew(member, lease)
@@ -112,7 +112,7 @@ class KeepAliveStreams:
             if first is None:
                 return OK
             lease, caller = first
-            header = member.header.field(member.store.revision)
+            header = member.state.header.field(member.state.store.revision)
             renewed = yield from renew(member, caller, lease)
             if isinstance(renewed, Status):
                 return renewed

@@ -32,17 +32,9 @@ from kvorum.api.requests import (
 )
 from kvorum.api.responses import RANGE_KVS, range_stream_response, repeated
 from kvorum.api.wire import field_runs, parse_message
-from kvorum.member.callers import Caller
 from kvorum.member.counters import PIECE
-from kvorum.member.identities import current
 from kvorum.member.member import Member
-from kvorum.member.outbox import Result
 from kvorum.member.parts import Part
-from kvorum.member.permissions import is_outdated, read_refusal
-from kvorum.member.ranges import range_answer, range_options, range_response
-from kvorum.member.requests import COMPACTION, DELETE_RANGE, PUT, TXN
-from kvorum.member.results import Slices as AnswerSlices
-from kvorum.member.transactions import put_cost, read_txn
 from kvorum.member.waits import (
     FlushedTo,
     Propose,
@@ -55,6 +47,14 @@ from kvorum.member.waits import (
 )
 from kvorum.server.rpc import checks
 from kvorum.server.rpc.interface import OK, RpcOutput, canonical
+from kvorum.state.apply.callers import Caller, current
+from kvorum.state.apply.permissions import is_outdated, read_refusal
+from kvorum.state.apply.ranges import range_answer, range_options, range_response
+from kvorum.state.apply.requests import COMPACTION, DELETE_RANGE, PUT, TXN
+from kvorum.state.apply.results import Result
+from kvorum.state.apply.results import Slices as AnswerSlices
+from kvorum.state.apply.state import State
+from kvorum.state.apply.transactions import put_cost, read_txn
 from kvorum.state.mvcc.keyvalue import key_of
 from kvorum.state.mvcc.ranges import UNLIMITED, RangeOptions, RangeResult, SortTarget, reply_body
 from kvorum.state.mvcc.slices import Slices
@@ -174,10 +174,10 @@ def _compact_physically(member: Member, message: CompactionRequest) -> Steps:
     answer: Result = yield Propose(COMPACTION, canonical(message), message)
     if isinstance(answer, bytes) or answer == errors.COMPACTED:
         # Wait for this compaction only: later ones might follow without end.
-        compacted = member.store.compacted_revision
-        while not member.store.compaction.is_done(compacted):
+        compacted = member.state.store.compacted_revision
+        while not member.state.store.compaction.is_done(compacted):
             yield Signalled(Signal.COMPACTED)
-        yield FlushedTo(member.applied)
+        yield FlushedTo(member.state.applied)
     return answer
 
 
@@ -196,8 +196,8 @@ class RangeStreams:
 
 def _range_stream(member: Member, caller: Caller, request: Range) -> Steps:
     refusal: Status | None = None if request.serializable else (yield ReadIndex())
-    caller = current(member, caller)
-    refusal = refusal or read_refusal(member, caller, request.key, request.range_end)
+    caller = current(member.state, caller)
+    refusal = refusal or read_refusal(member.state, caller, request.key, request.range_end)
     if refusal is not None:
         return refusal
     options = range_options(request)
@@ -209,9 +209,9 @@ def _range_stream(member: Member, caller: Caller, request: Range) -> Steps:
         yield Send(range_stream_response(answer))
         return _end(member, caller)
     try:
-        revision = member.store.revision
-        header = member.header.field(revision)
-        options = options._replace(revision=member.store.readable(options.revision))
+        revision = member.state.store.revision
+        header = member.state.header.field(revision)
+        options = options._replace(revision=member.state.store.readable(options.revision))
         if options.count_only:
             counted = yield from _read(options)
             yield Send(range_stream_response(header + reply_body(counted)))
@@ -237,7 +237,7 @@ def _range_stream(member: Member, caller: Caller, request: Range) -> Steps:
 
 def _end(member: Member, caller: Caller) -> Status:
     """Return the final status: AUTH_OLD_REVISION if users or roles changed meanwhile, else OK."""
-    return errors.AUTH_OLD_REVISION if is_outdated(member, caller) else OK
+    return errors.AUTH_OLD_REVISION if is_outdated(member.state, caller) else OK
 
 
 def _read(options: RangeOptions) -> Part[RangeResult]:
@@ -247,12 +247,12 @@ def _read(options: RangeOptions) -> Part[RangeResult]:
     return found
 
 
-def _ranged(member: Member, _caller: Caller, options: RangeOptions) -> Slices[RangeResult]:
-    return member.store.range_slices(options)
+def _ranged(state: State, _caller: Caller, options: RangeOptions) -> Slices[RangeResult]:
+    return state.store.range_slices(options)
 
 
-def _whole(member: Member, _caller: Caller, options: RangeOptions) -> AnswerSlices:
-    return range_answer(member, options)
+def _whole(state: State, _caller: Caller, options: RangeOptions) -> AnswerSlices:
+    return range_answer(state, options)
 
 
 def _next_size(size: int, piece_bytes: int, request_bytes_max: int) -> int:

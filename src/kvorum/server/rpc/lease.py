@@ -18,21 +18,20 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.api.pb.leasepb import LeaseInternalRequest, LeaseInternalResponse
 from kvorum.api.responses import lease_keys_field, leases_field
 from kvorum.api.wire import parse_message
-from kvorum.member.callers import Caller
-from kvorum.member.identities import current
 from kvorum.member.leases import (
     INTERNAL_PATH,
     is_confirmed,
     time_to_live_here,
 )
 from kvorum.member.member import Member
-from kvorum.member.outbox import Result
 from kvorum.member.parts import Part
-from kvorum.member.permissions import identity_refusal, is_asked, is_outdated, lease_refusal
-from kvorum.member.requests import LEASE_GRANT, LEASE_REVOKE
-from kvorum.member.results import Slices
 from kvorum.member.waits import AskLeader, LeaderKnown, Steps, Until
 from kvorum.server.rpc.interface import canonical
+from kvorum.state.apply.callers import Caller, current
+from kvorum.state.apply.permissions import identity_refusal, is_asked, is_outdated, lease_refusal
+from kvorum.state.apply.requests import LEASE_GRANT, LEASE_REVOKE
+from kvorum.state.apply.results import Result, Slices
+from kvorum.state.apply.state import State
 from kvorum.state.mvcc.slices import KEYS_PER_SLICE, Meter, run_to_end
 from kvorum.storage.backend.quota import LEASE_GRANT_BYTES
 
@@ -50,7 +49,7 @@ class LeaseService:
         """Grant a lease, with the client's id or a generated one."""
         request = parse_message(LeaseGrantRequest, payload)
         member = self._member
-        status = member.check_quota(LEASE_GRANT_BYTES) or identity_refusal(member, caller)
+        status = member.check_quota(LEASE_GRANT_BYTES) or identity_refusal(member.state, caller)
         if status is not None:
             return status
         if not request.ID:
@@ -61,7 +60,7 @@ class LeaseService:
     def revoke(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Revoke a lease and delete its keys."""
         request = parse_message(LeaseRevokeRequest, payload)
-        if (status := identity_refusal(self._member, caller)) is not None:
+        if (status := identity_refusal(self._member.state, caller)) is not None:
             return status
         self._member.propose(call, caller, LEASE_REVOKE, canonical(request), request)
         return None
@@ -70,14 +69,14 @@ class LeaseService:
         """Answer how much time a lease has left."""
         request = parse_message(LeaseTimeToLiveRequest, payload)
         member = self._member
-        if member.auth.is_enabled:
+        if member.state.auth.is_enabled:
             member.start(call, caller, _permitted_time_to_live(member, caller, request))
             return None
-        is_current = member.is_leader and member.applied >= member.committed
-        if is_current and member.lessor.is_primary and is_confirmed(member):
+        is_current = member.is_leader and member.state.applied >= member.committed
+        if is_current and member.state.lessor.is_primary and is_confirmed(member):
             told = _time_to_live(member, request)
             if len(told[1]) <= KEYS_PER_SLICE:
-                return run_to_end(_with_keys(member, caller, told))
+                return run_to_end(_with_keys(member.state, caller, told))
             member.read(call, caller, _with_keys, told, linearizable=False)
             return None
         member.start(call, caller, _wait_for_time_to_live(member, caller, request))
@@ -90,19 +89,19 @@ class LeaseService:
         return None
 
 
-def _listed(member: Member, caller: Caller, _request: object) -> Slices:
+def _listed(state: State, caller: Caller, _request: object) -> Slices:
     """List all leases, in slices because there may be very many.
 
     A single lease with a key that the caller may not read refuses the whole call.
     """
-    header = member.header.field(member.store.revision)
-    known = yield from member.lessor.leases_in_slices()
-    if is_asked(member, caller):
-        caller = current(member, caller)
-        refusal = identity_refusal(member, caller)
+    header = state.header.field(state.store.revision)
+    known = yield from state.lessor.leases_in_slices()
+    if is_asked(state, caller):
+        caller = current(state, caller)
+        refusal = identity_refusal(state, caller)
         if refusal is None:
-            refusal = yield from _leases_refusal(member, caller, known)
-        if refusal is None and is_outdated(member, caller):
+            refusal = yield from _leases_refusal(state, caller, known)
+        if refusal is None and is_outdated(state, caller):
             refusal = errors.AUTH_OLD_REVISION
         if refusal is not None:
             return refusal
@@ -114,11 +113,11 @@ def _listed(member: Member, caller: Caller, _request: object) -> Slices:
 
 
 def _leases_refusal(
-    member: Member, caller: Caller, leases: list[int]
+    state: State, caller: Caller, leases: list[int]
 ) -> Generator[None, None, Status | None]:
     meter = Meter()
     for number, lease in enumerate(leases, 1):
-        refusal = yield from lease_refusal(member, caller, lease, meter, is_write=False)
+        refusal = yield from lease_refusal(state, caller, lease, meter, is_write=False)
         if refusal is not None:
             return refusal
         if not number % LEASES_PER_SLICE:
@@ -131,7 +130,7 @@ Told = tuple[bytes, list[bytes]]
 
 
 def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Told:
-    lessor = member.lessor
+    lessor = member.state.lessor
     answer = LeaseTimeToLiveResponse(ID=request.ID, TTL=-1)
     found = lessor.time_to_live(request.ID, member.now)
     keys: list[bytes] = []
@@ -139,10 +138,10 @@ def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Told:
         answer.TTL, answer.grantedTTL = found
         if request.keys:
             keys = lessor.keys_of(request.ID)
-    return member.header.field(member.store.revision) + answer.SerializeToString(), keys
+    return member.state.header.field(member.state.store.revision) + answer.SerializeToString(), keys
 
 
-def _with_keys(_member: Member, _caller: Caller, told: Told) -> Slices:
+def _with_keys(_state: State, _caller: Caller, told: Told) -> Slices:
     """Append the keys to the answer about a lease, in slices because there may be very many."""
     head, keys = told
     parts = [head]
@@ -157,13 +156,17 @@ def _permitted_time_to_live(
     member: Member, caller: Caller, request: LeaseTimeToLiveRequest
 ) -> Steps:
     """Check the caller's rights, then answer; only the lease's keys need permissions."""
-    refusal = identity_refusal(member, caller)
+    refusal = identity_refusal(member.state, caller)
     if refusal is not None or not request.keys:
         return refusal or (yield from _wait_for_time_to_live(member, caller, request))
-    now = current(member, caller)
-    refusal = yield from lease_refusal(member, now, request.ID, Meter(), is_write=False)
+    now = current(member.state, caller)
+    refusal = yield from lease_refusal(member.state, now, request.ID, Meter(), is_write=False)
     answer = refusal or (yield from _wait_for_time_to_live(member, caller, request))
-    is_old = isinstance(answer, bytes) and member.auth.is_enabled and is_outdated(member, now)
+    is_old = (
+        isinstance(answer, bytes)
+        and member.state.auth.is_enabled
+        and is_outdated(member.state, now)
+    )
     return errors.AUTH_OLD_REVISION if is_old else answer
 
 
@@ -178,13 +181,16 @@ def _wait_for_time_to_live(
             if found == errors.TIMEOUT_WAIT_APPLIED_INDEX:
                 return errors.TIMEOUT_WAIT_APPLIED_INDEX
             if found is not None:
-                return (yield from _with_keys(member, caller, _time_to_live(member, request)))
+                return (yield from _with_keys(member.state, caller, _time_to_live(member, request)))
         elif not (yield LeaderKnown(limit)):
             return errors.NO_LEADER
         elif not member.is_leader:
             told = yield from _leader_tells(request)
             if told is not None:
-                return member.header.field(member.store.revision) + told.SerializeToString()
+                return (
+                    member.state.header.field(member.state.store.revision)
+                    + told.SerializeToString()
+                )
         yield Until(member.now + RETRY_SECONDS)
     return errors.TIMEOUT
 

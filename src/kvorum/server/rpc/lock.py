@@ -16,14 +16,14 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.api.pb.v3lockpb import LockRequest, LockResponse, UnlockRequest, UnlockResponse
 from kvorum.api.requests import DeleteRange
 from kvorum.api.wire import parse_message
-from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.parts import Part
-from kvorum.member.requests import DELETE_RANGE
 from kvorum.member.waits import Propose
 from kvorum.server.rpc import checks, sessions
 from kvorum.server.rpc.interface import RpcOutput
 from kvorum.server.rpc.sessions import answered, good, refuse
+from kvorum.state.apply.callers import Caller
+from kvorum.state.apply.requests import DELETE_RANGE
 
 
 class Locks:

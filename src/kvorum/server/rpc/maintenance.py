@@ -22,14 +22,10 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
 from kvorum.api.wire import parse_message
 from kvorum.member import log_lines
-from kvorum.member.callers import MEMBER, Caller
 from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.member import Member
-from kvorum.member.outbox import Result
 from kvorum.member.parts import Part, done
-from kvorum.member.permissions import admin_refusal, identity_refusal
-from kvorum.member.requests import ALARM, DOWNGRADE_INFO_SET
 from kvorum.member.waits import (
     FlushedTo,
     Propose,
@@ -40,6 +36,10 @@ from kvorum.member.waits import (
     Steps,
 )
 from kvorum.server.rpc.interface import RpcOutput, canonical
+from kvorum.state.apply.callers import MEMBER, Caller
+from kvorum.state.apply.permissions import admin_refusal, identity_refusal
+from kvorum.state.apply.requests import ALARM, DOWNGRADE_INFO_SET
+from kvorum.state.apply.results import Result
 from kvorum.state.membership.cluster import Membership
 from kvorum.state.membership.versions import Version, one_minor_below, parse_version
 from kvorum.state.mvcc.hashes import HashDatabase
@@ -60,8 +60,8 @@ class Maintenance:
         """Report the state of this member."""
         parse_message(StatusRequest, payload)
         member = self._member
-        cluster, backend = member.cluster, member.backend
-        alarms = [str(alarm) for alarm in member.alarms.raised()]
+        cluster, backend = member.state.cluster, member.state.backend
+        alarms = [str(alarm) for alarm in member.state.alarms.raised()]
         storage = cluster.storage_version
         answer = StatusResponse(
             version=member.config.server_version,
@@ -69,8 +69,8 @@ class Maintenance:
             dbSizeInUse=backend.size_in_use_bytes,
             leader=member.leader,
             raftIndex=member.committed,
-            raftTerm=member.applied_term,
-            raftAppliedIndex=member.applied,
+            raftTerm=member.state.applied_term,
+            raftAppliedIndex=member.state.applied,
             errors=alarms if member.leader else [errors.NO_LEADER.text, *alarms],
             isLearner=member.is_learner,
             storageVersion="" if storage is None else str(storage),
@@ -87,7 +87,7 @@ class Maintenance:
         """List, raise or clear alarms."""
         request = parse_message(AlarmRequest, payload)
         refuse = identity_refusal if request.action == AlarmRequest.GET else admin_refusal
-        if (refusal := refuse(self._member, caller)) is not None:
+        if (refusal := refuse(self._member.state, caller)) is not None:
             return refusal
         if not 0 <= request.action < _ACTIONS:
             # An etcd member that finds such a request in its log stops.
@@ -119,7 +119,7 @@ class Maintenance:
         member = self._member
         if not member.is_leader:
             return errors.NOT_LEADER
-        target = member.cluster.member(request.targetID)
+        target = member.state.cluster.member(request.targetID)
         if target is None or target.is_learner:
             return errors.BAD_LEADER_TRANSFEREE
         self._edge.mark_waiting(call)
@@ -135,7 +135,7 @@ class Maintenance:
         return None
 
     def _header(self) -> bytes:
-        return self._member.header.field(self._member.store.revision)
+        return self._member.state.header.field(self._member.state.store.revision)
 
 
 def _hash_kv(member: Member, revision: int) -> Steps:
@@ -143,7 +143,7 @@ def _hash_kv(member: Member, revision: int) -> Steps:
     answer = HashKVResponse(
         hash=found.hash, compact_revision=found.compact_revision, hash_revision=found.revision
     )
-    return member.header.field(current) + answer.SerializeToString()
+    return member.state.header.field(current) + answer.SerializeToString()
 
 
 def _move_leader(member: Member, target: int) -> Steps:
@@ -163,16 +163,16 @@ def _downgrade(member: Member, request: DowngradeRequest) -> Steps:
         if target is None:
             return errors.WRONG_DOWNGRADE_VERSION_FORMAT
         refusal: Status | None = yield ReadIndex()
-        refusal = refusal or _refusal(member.cluster, target)
+        refusal = refusal or _refusal(member.state.cluster, target)
         if refusal is not None:
             return refusal
         if request.action == DowngradeRequest.ENABLE:
             answer = yield _set_downgrade(target)
             if isinstance(answer, Status):
                 return answer
-    version = member.cluster.version
+    version = member.state.cluster.version
     text = "" if version is None else f"{version.major}.{version.minor}"
-    header = member.header.field(member.store.revision)
+    header = member.state.header.field(member.state.store.revision)
     return header + DowngradeResponse(version=text).SerializeToString()
 
 
@@ -207,19 +207,19 @@ def _compacted(member: Member) -> Part[None]:
     Otherwise the defragmentation copies rows that the compaction is about to delete.
     """
     end = member.now + member.config.request_seconds_max
-    while member.store.compaction.is_pending and member.now < end:
+    while member.state.store.compaction.is_pending and member.now < end:
         yield Signalled(Signal.COMPACTED, end)
     for _ in range(2):
         # The first flush may have started before the compaction deleted its last rows.
-        if not member.backend.is_flushed:
-            yield FlushedTo(member.applied)
+        if not member.state.backend.is_flushed:
+            yield FlushedTo(member.state.applied)
 
 
 def _defragment(member: Member) -> Steps:
     yield from _compacted(member)
-    while member.backend.is_defragmenting:
+    while member.state.backend.is_defragmenting:
         yield Signalled(Signal.DEFRAGMENTED)
-    backend = member.backend
+    backend = member.state.backend
     before = log_lines.defragmenting(member)
     defragmented = _defragmented(member, backend, backend.defragment(), before)
     # The member runs the rest itself, whether or not the client stays: a half-finished
@@ -246,29 +246,29 @@ def _defragmented(
     # Stop when a snapshot is installed: its database has no free pages. Check before the first job,
     # too, because its files would be those of the new database.
     while job is not None:
-        if member.is_installing or member.backend is not backend:
+        if member.is_installing or member.state.backend is not backend:
             return b""
         try:
             yield from done(ExecutorKind.HELPER, job)
         except StatusError as error:
-            if member.is_installing or member.backend is not backend:
+            if member.is_installing or member.state.backend is not backend:
                 return b""
             # The database is unchanged; only the copy is useless.
             yield RunJob(ExecutorKind.HELPER, backend.abandon_defragmentation())
             return errors.defragmentation_failed(error.status.text)
-        if member.backend is not backend:
+        if member.state.backend is not backend:
             return b""
         job = backend.copied()
     # The next flush, which is due at once, completes the defragmentation. Compare the path: another
     # defragmentation may have started before this procedure wakes up.
-    while member.backend is backend and backend.defragmented_path == first.target:
+    while member.state.backend is backend and backend.defragmented_path == first.target:
         yield Signalled(Signal.DEFRAGMENTED)
     log_lines.finished_defragmentation(member, before)
     return b""
 
 
 def _hash(member: Member) -> Steps:
-    header = member.header.field(member.store.revision)
-    yield FlushedTo(member.applied)
-    value = yield from done(ExecutorKind.HELPER, HashDatabase(member.backend.directory))
+    header = member.state.header.field(member.state.store.revision)
+    yield FlushedTo(member.state.applied)
+    value = yield from done(ExecutorKind.HELPER, HashDatabase(member.state.backend.directory))
     return header + HashResponse(hash=value).SerializeToString()

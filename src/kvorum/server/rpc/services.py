@@ -23,17 +23,17 @@ from google.protobuf.message import DecodeError
 from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.requests import decode_range, parse_put, parse_range
-from kvorum.member import requests as kinds
-from kvorum.member.callers import Front, Origin
 from kvorum.member.member import Member
 from kvorum.member.outbox import Reply
-from kvorum.member.ranges import range_response
 from kvorum.network.edge.interface import EdgeEventKind, Event, Metadata, Request
 from kvorum.server.rpc.admission import Admission
 from kvorum.server.rpc.interface import STREAM_PENDING_BYTES_MAX, RpcOutput, Streams, Unary
 from kvorum.server.rpc.streams import ServerStreams
 from kvorum.server.rpc.table import GATEWAY_KEY, NUMBERS, RPCS, Handlers, Learner
 from kvorum.server.rpc.undecided import AwaitingToken
+from kvorum.state.apply import requests as kinds
+from kvorum.state.apply.callers import Front, Origin
+from kvorum.state.apply.ranges import range_response
 from kvorum.storage.backend.quota import PUT_BYTES
 
 REQUESTS_PER_LOOK = 64
@@ -169,11 +169,11 @@ class Services:
     def has_decided(self) -> bool:
         """Whether `serve_decided` has calls to serve."""
         member = self._member
-        return bool(self._undecided) and bool(self._undecided.due(member.applied, member.now))
+        return bool(self._undecided) and bool(self._undecided.due(member.state.applied, member.now))
 
     def serve_decided(self) -> None:
         """Serve the waiting calls whose token can be verified now, or that have waited too long."""
-        for call in self._undecided.due(self._member.applied, self._member.now):
+        for call in self._undecided.due(self._member.state.applied, self._member.now):
             self._decide(call)
         self.end_batch()
 
@@ -202,7 +202,7 @@ class Services:
         """Serve requests, checking the clock after each off the fast path; return how many."""
         member, unary, clock = self._member, self._unary, self._clock
         propose, read, check_quota = member.propose, member.read, member.check_quota
-        is_learner, is_guarded = member.is_learner, member.auth.is_enabled
+        is_learner, is_guarded = member.is_learner, member.state.auth.is_enabled
         over_grpc, nobody = self._admission, self.caller
         put_cost, put_kind = PUT_BYTES, kinds.PUT
         replies: list[Reply] = []
@@ -313,7 +313,7 @@ class Services:
             if metadata is not None and GATEWAY_KEY in metadata:
                 admission = self._gateway
             caller = admission.nobody
-            if self._member.auth.is_enabled:
+            if self._member.state.auth.is_enabled:
                 admitted = admission.admitted(call, method, metadata, is_last=self._is_deciding)
                 if admitted is None:
                     self._undecided.add(call, (kind, call, detail), len(detail))

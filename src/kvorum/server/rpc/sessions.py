@@ -23,16 +23,16 @@ from kvorum.api.pb.etcdserverpb import (
     TxnResponse,
 )
 from kvorum.api.requests import range_of, txn_of
-from kvorum.member.callers import Caller
 from kvorum.member.member import Member
-from kvorum.member.outbox import Result
 from kvorum.member.parts import Part, Value
-from kvorum.member.permissions import identity_refusal
-from kvorum.member.ranges import range_response
-from kvorum.member.requests import LEASE_GRANT, TXN
-from kvorum.member.transactions import put_cost
 from kvorum.member.waits import KeyDeleted, Propose, Read, Steps
 from kvorum.server.rpc import checks
+from kvorum.state.apply.callers import Caller
+from kvorum.state.apply.permissions import identity_refusal
+from kvorum.state.apply.ranges import range_response
+from kvorum.state.apply.requests import LEASE_GRANT, TXN
+from kvorum.state.apply.results import Result
+from kvorum.state.apply.transactions import put_cost
 from kvorum.storage.backend.quota import LEASE_GRANT_BYTES
 
 SESSION_TTL_SECONDS = 60
@@ -99,7 +99,7 @@ def lease_for(member: Member, caller: Caller, lease: int) -> Part[int]:
     if lease:
         return lease
     refuse(member.check_quota(LEASE_GRANT_BYTES))
-    refuse(identity_refusal(member, caller))
+    refuse(identity_refusal(member.state, caller))
     request = LeaseGrantRequest(TTL=SESSION_TTL_SECONDS, ID=member.ids.next_lease_id())
     answer = yield Propose(LEASE_GRANT, request.SerializeToString(), request)
     return LeaseGrantResponse.FromString(good(answer)).ID

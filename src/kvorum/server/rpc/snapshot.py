@@ -14,14 +14,15 @@ from kvorum.api.errors import Code, Status, StatusError
 from kvorum.api.pb.etcdserverpb import SnapshotRequest
 from kvorum.api.responses import snapshot_response
 from kvorum.api.wire import parse_message
-from kvorum.member.callers import Caller
 from kvorum.member.images import BuildImage, ImageFacts, ReadImage, RemoveImage
 from kvorum.member.jobs import ExecutorKind, Job, ignore
-from kvorum.member.log_lines import size_text, tell
+from kvorum.member.log_lines import size_text
 from kvorum.member.member import Member
 from kvorum.member.parts import Part, done
 from kvorum.member.waits import FlushedTo, Send, Signal, Signalled, Steps
+from kvorum.raft.logger import tell
 from kvorum.server.rpc.interface import OK
+from kvorum.state.apply.callers import Caller
 
 BLOB_BYTES = 256 * 1024
 """Larger than etcd's, and well below the 4 MiB that clients accept by default."""
@@ -106,11 +107,11 @@ class _Piece:
 
 def _snapshot(member: Member, path: str) -> Steps:
     began = member.counters.stopwatch()
-    yield FlushedTo(member.applied)
-    storage = member.cluster.storage_version
+    yield FlushedTo(member.state.applied)
+    storage = member.state.cluster.storage_version
     version = "" if storage is None else str(storage)
     try:
-        work = BuildImage(member.backend.directory, path)
+        work = BuildImage(member.state.backend.directory, path)
         facts: ImageFacts = yield from done(ExecutorKind.HELPER, work)
         total = facts.length
         described = {"total_bytes": total, "size": size_text(total), "storage_version": version}

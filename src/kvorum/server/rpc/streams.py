@@ -11,9 +11,9 @@ from math import inf
 
 from kvorum.api import errors
 from kvorum.api.errors import Status
-from kvorum.member.callers import Caller
 from kvorum.member.member import Member
 from kvorum.member.waits import Steps
+from kvorum.state.apply.callers import Caller
 
 TAKING_SECONDS_MAX = 60.0
 """How long a client may leave answers unread while its stream occupies a shared resource."""

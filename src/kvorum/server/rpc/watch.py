@@ -10,9 +10,9 @@ again: the watcher lives as long as its stream.
 from kvorum.api import errors
 from kvorum.api.pb.etcdserverpb import WatchCreateRequest, WatchRequest
 from kvorum.api.wire import parse_message
-from kvorum.member.callers import Caller
 from kvorum.member.member import Member
-from kvorum.member.permissions import read_refusal
+from kvorum.state.apply.callers import Caller
+from kvorum.state.apply.permissions import read_refusal
 from kvorum.state.mvcc.watch.stream import WatchStream
 
 FIRST_KEY = b"\0"
@@ -69,7 +69,7 @@ class Watches:
         """
         if create.start_revision < 0:
             return None
-        status = read_refusal(self._member, caller, create.key or FIRST_KEY, create.range_end)
+        status = read_refusal(self._member.state, caller, create.key or FIRST_KEY, create.range_end)
         if status is None:
             return None
         if status not in _TOLD:

@@ -15,7 +15,6 @@ from kvorum.api.pb.etcdserverpb import InternalRaftRequest
 from kvorum.member.boundary import KINDS
 from kvorum.member.counters import READ_TXN, Outcomes
 from kvorum.member.member import Member
-from kvorum.member.requests import AUTH_STATUS
 from kvorum.network.edge import INCIDENTS, Edge
 from kvorum.process.settings.config import Config
 from kvorum.process.settings.gates import GATES
@@ -27,6 +26,7 @@ from kvorum.server.telemetry.counting import UNKNOWN_VERSION, CallCounts
 from kvorum.server.telemetry.exposition import Family, Sample, histogram_samples
 from kvorum.server.telemetry.families import LONG, METRICS, UNUSED
 from kvorum.server.telemetry.peer_metrics import PeerMetrics, Shown
+from kvorum.state.apply.requests import AUTH_STATUS
 
 STREAMS = {
     "watch": NUMBERS["/etcdserverpb.Watch/Watch"],
@@ -108,11 +108,11 @@ def _server(sources: Sources) -> Iterator[Shown]:
     yield _one("etcd_server_version", 1, {"server_version": member.config.server_version})
     runtime = f"python{platform.python_version()}"
     yield _one("etcd_server_go_version", 1, {"server_go_version": runtime})
-    if member.cluster.version is not None:
-        level = member.cluster.version
+    if member.state.cluster.version is not None:
+        level = member.state.cluster.version
         yield _one("etcd_cluster_version", 1, {"cluster_version": f"{level.major}.{level.minor}"})
     yield _one("etcd_server_proposals_committed_total", member.committed)
-    yield _one("etcd_server_proposals_applied_total", member.applied)
+    yield _one("etcd_server_proposals_applied_total", member.state.applied)
     yield _one("etcd_server_proposals_pending", len(member.proposals.pending))
     yield _one("etcd_server_quota_backend_bytes", max(0, sources.config.quota_bytes))
     yield _one("etcd_server_snapshot_apply_in_progress_total", member.is_installing)
@@ -148,10 +148,10 @@ def _server(sources: Sources) -> Iterator[Shown]:
                     "server_id": f"{alarm.member_id:x}",
                 },
             )
-            for alarm in member.alarms.raised()
+            for alarm in member.state.alarms.raised()
         ],
     )
-    yield _one("etcd_debugging_auth_revision", member.auth.revision)
+    yield _one("etcd_debugging_auth_revision", member.state.auth.revision)
 
 
 def _health(sources: Sources) -> Iterator[Shown]:
@@ -231,7 +231,7 @@ def _disk(sources: Sources) -> Iterator[Shown]:
     yield _histogram(f"{debugging}_write_duration_seconds", jobs.commits)
     yield _histogram("etcd_disk_backend_defrag_duration_seconds", jobs.defragmentations)
     yield _histogram("etcd_disk_backend_snapshot_duration_seconds", member.counters.image_seconds)
-    yield _one("etcd_disk_defrag_inflight", member.backend.is_defragmenting)
+    yield _one("etcd_disk_defrag_inflight", member.state.backend.is_defragmenting)
     yield _histogram("etcd_snap_fsync_duration_seconds", jobs.snap_writes)
     yield _histogram("etcd_debugging_snap_save_marshalling_duration_seconds", jobs.snap_encodings)
     yield _histogram("etcd_debugging_snap_save_total_duration_seconds", jobs.snap_saves)
@@ -242,7 +242,7 @@ def _disk(sources: Sources) -> Iterator[Shown]:
 
 def _mvcc(sources: Sources) -> Iterator[Shown]:
     member, counters, jobs = sources.member, sources.member.counters, sources.jobs
-    backend, store = member.backend, member.store
+    backend, store = member.state.backend, member.state.store
     debugging = "etcd_debugging_mvcc"
     yield _one("etcd_mvcc_db_total_size_in_bytes", backend.size_bytes)
     yield _one("etcd_mvcc_db_total_size_in_use_in_bytes", backend.size_in_use_bytes)
@@ -289,7 +289,7 @@ def _watches(sources: Sources) -> Iterator[Shown]:
 
 
 def _leases(sources: Sources) -> Iterator[Shown]:
-    lessor = sources.member.lessor
+    lessor = sources.member.state.lessor
     yield _one("etcd_debugging_lease_granted_total", lessor.granted_total)
     yield _one("etcd_debugging_lease_revoked_total", lessor.revoked_total)
     yield _one("etcd_debugging_lease_renewed_total", lessor.renewed_total)
@@ -311,7 +311,10 @@ def _network(sources: Sources) -> Iterator[Shown]:
     local = f"{member.id:x}"
     yield (
         "etcd_network_known_peers",
-        [Sample(1, {"Local": local, "Remote": f"{each.id:x}"}) for each in member.cluster.members],
+        [
+            Sample(1, {"Local": local, "Remote": f"{each.id:x}"})
+            for each in member.state.cluster.members
+        ],
     )
     yield _one("kvorum_edge_connections", counters["connections_open"])
     yield _one("kvorum_tls_handshakes_total", counters["tls_handshakes"])
@@ -341,7 +344,7 @@ def _load(sources: Sources) -> Iterator[Shown]:
     lengths = {
         "arrived": sources.waiting(),
         "proposals": len(member.proposals.pending),
-        "unapplied": member.committed - member.applied,
+        "unapplied": member.committed - member.state.applied,
         "reads": member.reads_waiting + len(member.reads.waiting),
         "jobs": sources.jobs_under_way(),
     }
@@ -351,9 +354,9 @@ def _load(sources: Sources) -> Iterator[Shown]:
     )
     rooms = {
         "log": member.storage.memory_bytes,
-        "index": member.store.index_bytes,
-        "backend": member.backend.pending_bytes,
-        "cache": member.backend.cached_bytes,
+        "index": member.state.store.index_bytes,
+        "backend": member.state.backend.pending_bytes,
+        "cache": member.state.backend.cached_bytes,
         "watch": member.hub.unsent_bytes,
         "edge_received": counters["queued_bytes"],
         "edge_unsent": counters["unread_bytes"],

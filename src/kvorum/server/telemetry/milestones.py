@@ -82,7 +82,7 @@ class Milestones:
         self._noted = now
         log, reads = member.node.raft.log, member.reads
         proposed, durable = log.last_index(), log.unstable.offset - 1
-        committed, applied = log.committed, member.applied
+        committed, applied = log.committed, member.state.applied
         asked, confirmed = reads.rounds_begun, reads.rounds_ended
         if (
             applied == self._applied

@@ -85,7 +85,7 @@ class Fork:
         survivor = random.choice(followers)
         self._let(random.uniform(0.0, 3.0))
         assert survivor.member is not None
-        revision = survivor.member.store.revision
+        revision = survivor.member.state.store.revision
         survivor.crash(power_cut=False)
         lost = random.randint(1, _LOST_MAX)
         self._write(lost)

@@ -9,10 +9,13 @@ from unittest.mock import patch
 
 from kvorum.api.errors import Status, StatusError
 from kvorum.api.requests import Operation, Put, Txn
-from kvorum.member import administration, apply, permissions, requests
-from kvorum.member.callers import Caller, Front
+from kvorum.member import apply
+from kvorum.member import member as member_module
 from kvorum.member.member import Member
 from kvorum.raft.entries import EntryType
+from kvorum.state.apply import administration, permissions, requests
+from kvorum.state.apply.callers import Caller, Front
+from kvorum.state.apply.state import State
 from kvorum.state.auth.store import AuthStore
 from kvorum.state.auth.tokens import SimpleTokens
 from kvorum.state.mvcc.slices import Meter
@@ -45,10 +48,10 @@ def leave_nested_transactions_unchecked() -> Iterator[None]:
     original = permissions._branch_refusal
 
     def branch_refusal(
-        member: Member, caller: Caller, operations: Sequence[Operation], meter: Meter
+        state: State, caller: Caller, operations: Sequence[Operation], meter: Meter
     ) -> Generator[None, None, Status | None]:
         plain = [each for each in operations if not isinstance(each, Txn)]
-        return (yield from original(member, caller, plain, meter))
+        return (yield from original(state, caller, plain, meter))
 
     with patch.object(permissions, "_branch_refusal", branch_refusal):
         yield
@@ -60,21 +63,33 @@ def permit_by_the_newest_grants() -> Iterator[None]:
     original = permissions.keys_refusal
 
     def keys_refusal(
-        member: Member, caller: Caller, key: bytes, range_end: bytes, *, is_write: bool
+        state: State, caller: Caller, key: bytes, range_end: bytes, *, is_write: bool
     ) -> Status | None:
-        store = member.auth
+        store = state.auth
         if caller.front is not Front.LOG or caller.revision < store.revision:
-            return original(member, caller, key, range_end, is_write=is_write)
-        newest = _newest(member)
+            return original(state, caller, key, range_end, is_write=is_write)
+        assert applying is not None and applying.state is state
+        newest = _newest(applying)
         return newest.keys_refusal(caller.user, newest.revision, key, range_end, is_write)
 
-    with patch.object(permissions, "keys_refusal", keys_refusal):
+    apply_entries = apply.apply_entries
+    applying: Member | None = None
+
+    def note_member(member: Member, deadline: float) -> None:
+        nonlocal applying
+        applying = member
+        apply_entries(member, deadline)
+
+    with (
+        patch.object(permissions, "keys_refusal", keys_refusal),
+        patch.object(member_module, "apply_entries", note_member),
+    ):
         yield
 
 
 def _newest(member: Member) -> AuthStore:
     """Return the users and roles as they will be after all queued entries are applied."""
-    before = member.auth
+    before = member.state.auth
     nowhere: Any = SimpleNamespace(put=lambda *_: None, delete=lambda *_: None)
     store = AuthStore(nowhere)
     store.is_enabled, store.revision = before.is_enabled, before.revision
@@ -109,11 +124,11 @@ def keep_the_tokens_of_users_that_are_gone() -> Iterator[None]:
 def take_the_short_way_past_permissions() -> Iterator[None]:
     """Apply plain puts and transactions without a permission check."""
 
-    def plain_put_refusal(_member: Member, _caller: Caller, _request: Put) -> Status | None:
+    def plain_put_refusal(_state: State, _caller: Caller, _request: Put) -> Status | None:
         return None
 
     with (
-        patch.object(Member, "accepts_plain_puts", Member.accepts_puts),
+        patch.object(State, "accepts_plain_puts", State.accepts_puts),
         patch.object(apply, "plain_put_refusal", plain_put_refusal),
     ):
         yield

@@ -8,12 +8,12 @@ from unittest.mock import patch
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.api.requests import Range
 from kvorum.member import corruption, hashing, leases, peer_requests
-from kvorum.member.callers import Caller
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.member import Member
 from kvorum.member.parts import Part, done
 from kvorum.member.waits import FlushedTo, Signal, Signalled, Steps
 from kvorum.server.rpc import kv, maintenance
+from kvorum.state.apply.callers import Caller
 from kvorum.state.mvcc.hashes import HashKV
 from kvorum.state.mvcc.history import bound
 from kvorum.state.mvcc.ranges import RangeOptions, RangeResult
@@ -25,7 +25,7 @@ def keep_the_pin_of_a_stream_that_is_broken_off() -> Iterator[None]:
     original = kv._range_stream
 
     def range_stream(member: Member, caller: Caller, request: Range) -> Steps:
-        pins, main = member.store._pins, member.store.revision
+        pins, main = member.state.store._pins, member.state.store.revision
         pins.hold(main)
         status = yield from original(member, caller, request)
         pins.release(main)
@@ -58,7 +58,7 @@ def hash_a_state_that_was_replaced() -> Iterator[None]:
     """Choose the revision of a hash before waiting for its turn; a snapshot may come meanwhile."""
 
     def hash_kv(member: Member, revision: int) -> Part[hashing.Hashed]:
-        store = member.store
+        store = member.state.store
         current = store.revision
         asked = store.hash_kv(revision)
         if isinstance(asked, HashKV):
@@ -66,8 +66,8 @@ def hash_a_state_that_was_replaced() -> Iterator[None]:
         try:
             while member.is_hashing:
                 yield Signalled(Signal.HASHED)
-            if member.backend.has_pending_rows(bound(member.store.revision)):
-                yield FlushedTo(member.applied)
+            if member.state.backend.has_pending_rows(bound(member.state.store.revision)):
+                yield FlushedTo(member.state.applied)
         except GeneratorExit:
             store.hash_ended(asked)
             raise

@@ -161,7 +161,7 @@ def count_votes_of_removed_members() -> Iterator[None]:
         return granted, rejected, result
 
     def receive_votes(member: Member, message: Message) -> None:
-        if message.type in votes and member.cluster.is_removed(message.sender):
+        if message.type in votes and member.state.cluster.is_removed(message.sender):
             member.node.raft.step(message)
         else:
             receive(member, message)

@@ -6,10 +6,11 @@ from typing import Any
 from unittest.mock import patch
 
 from kvorum.api.requests import Txn
-from kvorum.member import leases, transactions
-from kvorum.member.member import Member
+from kvorum.member import leases
 from kvorum.member.procedures import Procedures
 from kvorum.server.rpc import sessions
+from kvorum.state.apply import transactions
+from kvorum.state.apply.state import State
 from kvorum.state.lease.lessor import Lessor
 from kvorum.state.mvcc.ranges import RangeOptions, RangeResult
 from kvorum.state.mvcc.store import Store
@@ -20,9 +21,9 @@ def miss_the_last_compare() -> Iterator[None]:
     """Check all compares of a transaction except the last, if there are several."""
     original = transactions.txn
 
-    def txn(member: Member, request: Txn, wanted: bool) -> Any:
+    def txn(state: State, request: Txn, wanted: bool) -> Any:
         compares = request.compares[:-1] or request.compares
-        return original(member, Txn(compares, request.success, request.failure), wanted)
+        return original(state, Txn(compares, request.success, request.failure), wanted)
 
     with patch.object(transactions, "txn", txn):
         yield

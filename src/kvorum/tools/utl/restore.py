@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 from kvorum.api.pb.etcdserverpb import Metadata
 from kvorum.client.saving import DIGEST_BYTES
-from kvorum.member.log_lines import tell
 from kvorum.network.edge import native_rows
 from kvorum.raft.entries import Entry
+from kvorum.raft.logger import tell
 from kvorum.raft.messages import ConfState, HardState, Snapshot
 from kvorum.raft.wire import encode_conf_change
 from kvorum.server.telemetry.logs import Line, Logger, as_console

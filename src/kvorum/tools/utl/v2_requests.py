@@ -10,8 +10,8 @@ import re
 
 from kvorum.api.codec import read_varint
 from kvorum.api.pb.etcdserverpb import InternalRaftRequest
-from kvorum.member.incompatible_entries import V2_METHOD, is_v2_request
 from kvorum.raft.entries import Entry, EntryType
+from kvorum.state.apply.incompatible_entries import V2_METHOD, is_v2_request
 
 _PATH, _VALUE = 0x1A, 0x22
 _ATTRIBUTES = re.compile(r"/0/members/([0-9a-f]{1,16})/attributes")

@@ -8,8 +8,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvorum.member.incompatible_entries import is_v2_request
 from kvorum.raft.entries import Entry, EntryType
+from kvorum.state.apply.incompatible_entries import is_v2_request
 from kvorum.storage.files.real import RealFiles
 from kvorum.storage.wal import exists as log_exists
 from kvorum.tools.cli.errors import CommandError

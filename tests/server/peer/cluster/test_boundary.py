@@ -5,7 +5,6 @@ import pytest
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.member import peer_requests
-from kvorum.member.callers import MEMBER
 from kvorum.member.errors import MemberStopped
 from kvorum.member.member import Member
 from kvorum.member.waits import Ask, Steps
@@ -18,6 +17,7 @@ from kvorum.server.peer.cluster.exchanges import Answer
 from kvorum.server.peer.cluster.peering import Peering, PeeringSettings
 from kvorum.server.peer.transport import probing
 from kvorum.server.peer.transport.headers import PROBING
+from kvorum.state.apply.callers import MEMBER
 from kvorum.state.membership.documents import MemberDocument as Peer
 from kvorum.state.membership.documents import decode_member
 from tests.server.rpc.harness import Harness
@@ -153,7 +153,7 @@ def test_a_question_that_finds_damage_stops_the_member(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(*_: object) -> None:
-        place.member.store.readable("no revision")  # type: ignore[arg-type]
+        place.member.state.store.readable("no revision")  # type: ignore[arg-type]
 
     monkeypatch.setattr("kvorum.member.peer_requests.json.loads", damaged)
     with pytest.raises(MemberStopped):
@@ -248,7 +248,7 @@ def test_half_a_character_is_replaced_as_go_does() -> None:
 def test_a_term_without_a_successor_is_refused(place: Place, term: int) -> None:
     own = place.member.term
     heartbeat = Message(MessageType.HEARTBEAT, to=place.member.id, sender=OTHER.id, term=term)
-    cluster = f"{place.member.cluster.cluster_id:x}"
+    cluster = f"{place.member.state.cluster.cluster_id:x}"
     said = [("x-etcd-cluster-id", cluster), ("x-server-version", "3.7.1")]
     said.append(("x-min-cluster-version", "3.0.0"))
     assert place.ask(1, "POST", "/raft", encode_message(heartbeat), said)[0] == 204

@@ -11,13 +11,13 @@ from math import inf
 
 from kvorum.api.errors import Code, Status
 from kvorum.member import peer_requests
-from kvorum.member.callers import Caller, Front
 from kvorum.member.member import Member
 from kvorum.member.peer_requests import Answered, refused
 from kvorum.member.waits import Steps
 from kvorum.network.edge.interface import EdgeEventKind, Headers
 from kvorum.network.edge.targets import split_target
 from kvorum.server.peer.interface import PeerOutput
+from kvorum.state.apply.callers import Caller, Front
 from kvorum.state.membership.documents import encode_members
 
 MEMBERS_PATH = "/members"
@@ -43,7 +43,7 @@ _BROKEN_OFF = Status(Code.UNAVAILABLE, "the request took too long")
 
 def version_document(member: Member) -> bytes:
     """Return the answer to `/version`, for members and for clients."""
-    cluster = member.cluster
+    cluster = member.state.cluster
     versions = {
         "etcdserver": member.config.server_version,
         "etcdcluster": str(cluster.version or UNDECIDED_CLUSTER),
@@ -85,7 +85,7 @@ class PeerAnswers:
         if refusal is not None:
             self._respond(call, path, *refusal)
         elif path == MEMBERS_PATH:
-            body = encode_members(self._member.cluster.members) + b"\n"
+            body = encode_members(self._member.state.cluster.members) + b"\n"
             self._respond(call, path, Answered(200, JSON, body))
         elif path == VERSION_PATH:
             self._respond(call, path, Answered(200, JSON, version_document(self._member)))
@@ -173,7 +173,7 @@ class PeerAnswers:
 
     @property
     def _cluster_id(self) -> str:
-        return f"{self._member.cluster.cluster_id:x}"
+        return f"{self._member.state.cluster.cluster_id:x}"
 
     def forget(self, call: int) -> None:
         """Forget a request without answering it."""

@@ -65,7 +65,7 @@ class Peering:
         self._logger = logger
         identity = Identity(
             local_id=member.id,
-            cluster_id=member.cluster.cluster_id,
+            cluster_id=member.state.cluster.cluster_id,
             peer_urls=settings.peer_urls,
             server_version=member.config.server_version,
             min_cluster_version=CLUSTER_VERSION_MIN,
@@ -91,7 +91,7 @@ class Peering:
         self._exchanges = Exchanges(dialer)
         self._polling = VersionPolling(member, self._ask_version)
         self._seconds_max = member.config.request_seconds_max
-        self._cluster_headers: Headers = ((CLUSTER_ID, f"{member.cluster.cluster_id:x}"),)
+        self._cluster_headers: Headers = ((CLUSTER_ID, f"{member.state.cluster.cluster_id:x}"),)
         self._generation = -1
         self._known = {each.id: each.peer_urls for each in settings.known}
         self._is_stopped = False
@@ -176,7 +176,7 @@ class Peering:
             return
         self._now = now
         member = self._member
-        if member.cluster.generation != self._generation:
+        if member.state.cluster.generation != self._generation:
             self._follow(now)
         out = member.out
         if out.messages:
@@ -219,7 +219,7 @@ class Peering:
 
     def _follow(self, now: float) -> None:
         """Update the transport's peers from the membership in the log."""
-        cluster = self._member.cluster
+        cluster = self._member.state.cluster
         self._generation = cluster.generation
         self._add(cluster.members, now)
         for peer in list(self.transport.peers):

@@ -62,7 +62,7 @@ class VersionPolling:
 
     def _poll(self) -> None:
         member = self._member
-        others = [each for each in member.cluster.members if each.id != member.id]
+        others = [each for each in member.state.cluster.members if each.id != member.id]
         if self._unanswered:
             return
         self._unanswered = len(others)

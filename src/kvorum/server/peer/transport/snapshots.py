@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, Protocol
 
-from kvorum.member.log_lines import size_text, tell
+from kvorum.member.log_lines import size_text
 from kvorum.network.dialer.interface import FAILURES, WRITABLE_BYTES, DialEventKind
+from kvorum.raft.logger import tell
 from kvorum.raft.messages import Message
 from kvorum.raft.wire import encode_message
 from kvorum.server.peer.transport.addresses import Addresses

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from kvorum.api.errors import CORRUPT, NO_SPACE, Status
 from kvorum.api.pb.etcdserverpb import AlarmMember
-from kvorum.member.requests import (
+from kvorum.state.apply.requests import (
     COMPACTION,
     DELETE_RANGE,
     LEASE_GRANT,

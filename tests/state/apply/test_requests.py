@@ -13,9 +13,9 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.pb.membershippb import ClusterVersionSetRequest
-from kvorum.member import requests
-from kvorum.member.callers import MEMBER, NOBODY, Caller, Front
-from kvorum.member.requests import RequestIds, decode, put_of_nobody
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import MEMBER, NOBODY, Caller, Front
+from kvorum.state.apply.requests import RequestIds, decode, put_of_nobody
 
 UINT64_MAX = (1 << 64) - 1
 

@@ -21,7 +21,7 @@ from kvorum.api.codec import (
     read_varint,
     varint,
 )
-from kvorum.member.callers import NOBODY, Caller, Front
+from kvorum.state.apply.callers import NOBODY, Caller, Front
 
 RANGE: Final = 3
 PUT: Final = 4

@@ -13,14 +13,14 @@ from kvorum.api.pb.etcdserverpb import (
     PutResponse,
     RequestHeader,
 )
-from kvorum.member import requests
-from kvorum.member.callers import Caller, Front
-from kvorum.member.execution import APPLIERS
-from kvorum.member.member import Member
 from kvorum.member.waits import Propose, Read, Steps
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import Caller, Front
+from kvorum.state.apply.execution import APPLIERS
+from kvorum.state.apply.state import State
 from tests.member.harness import CLIENT, Cluster, Machine
 
-Seen = dict[str, list[tuple[str, int, Front, bytes]]]
+Seen = dict[int, list[tuple[str, int, Front, bytes]]]
 
 ALICE = Caller(Front.GRPC, "alice", 7)
 MALLORY = Caller(Front.GRPC, "mallory", 7)
@@ -29,16 +29,16 @@ LONG_NAME = "m" * 200
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """Let only nobody and alice put; return who asked for which key, by member."""
+    """Let only nobody and alice put; return who asked for which key, by member id."""
     plain = APPLIERS[requests.PUT]
     found: Seen = {}
 
-    def put(member: Member, caller: Caller, request: Any, wanted: bool) -> Any:
+    def put(state: State, caller: Caller, request: Any, wanted: bool) -> Any:
         asked = (caller.user, caller.revision, caller.front, request.key)
-        found.setdefault(member.config.name, []).append(asked)
+        found.setdefault(state.cluster.local_id, []).append(asked)
         if caller.user not in ("", ALICE.user):
             return PERMISSION_DENIED
-        return plain(member, caller, request, wanted)
+        return plain(state, caller, request, wanted)
 
     monkeypatch.setitem(APPLIERS, requests.PUT, put)
     return found
@@ -53,7 +53,7 @@ def put_as(machine: Machine, caller: Caller, key: bytes) -> int:
 
 
 def has(machine: Machine, key: bytes) -> bool:
-    return machine.running.store.get(key) is not None
+    return machine.running.state.store.get(key) is not None
 
 
 @pytest.mark.parametrize("is_leader", [True, False], ids=["leader", "follower"])
@@ -73,7 +73,7 @@ def test_all_members_decide_alike_and_who_waits_is_answered(seen: Seen, is_leade
     for machine in cluster:
         assert [has(machine, key) for key in (b"a", b"b", b"c")] == [True, False, True]
         # On every member, the put of nobody's went the short way, past the applier.
-        assert seen[machine.name] == [
+        assert seen[machine.running.id] == [
             ("alice", 7, Front.LOG, b"a"),
             ("mallory", 7, Front.LOG, b"b"),
         ]
@@ -87,11 +87,12 @@ def test_a_member_that_replays_its_log_decides_as_before(seen: Seen) -> None:
     for caller, key in ((ALICE, b"a"), (MALLORY, b"b"), (CLIENT, b"c")):
         cluster.answer(leader, put_as(leader, caller, key))
     cluster.settle()
-    before = seen.pop(late.name)
+    number = late.running.id
+    before = seen.pop(number)
     late.kill()
     late.start()
     cluster.wait(lambda: has(late, b"c"))
-    assert seen[late.name] == before
+    assert seen[number] == before
     assert [has(late, key) for key in (b"a", b"b", b"c")] == [True, False, True]
 
 
@@ -104,7 +105,7 @@ def test_requests_of_one_user_are_told_apart() -> None:
     revisions = [PutResponse.FromString(each).header.revision for each in answers]
     assert revisions == list(range(revisions[0], revisions[0] + 20))
     for number, revision in enumerate(revisions):
-        assert follower.running.store.revision_of(b"%d" % number) >> 32 == revision
+        assert follower.running.state.store.revision_of(b"%d" % number) >> 32 == revision
 
 
 def headers_of(user: bytes) -> dict[str, bytes]:
@@ -141,7 +142,7 @@ def test_headers_of_other_members_are_read_by_all_alike(
     cluster.success(leader, call)
     cluster.settle()
     for machine in cluster:
-        assert [(each[0], each[3]) for each in seen[machine.name]] == [(user.decode(), b"b")]
+        assert [(each[0], each[3]) for each in seen[machine.running.id]] == [(user.decode(), b"b")]
         assert [has(machine, key) for key in (b"b", b"c")] == [False, True]
 
 
@@ -162,7 +163,7 @@ def test_an_entry_that_ends_as_another_is_not_taken_for_it(seen: Seen) -> None:
     cluster.success(leader, call)
     cluster.settle()
     for machine in cluster:
-        assert [each[3] for each in seen[machine.name]] == [b"b"]
+        assert [each[3] for each in seen[machine.running.id]] == [b"b"]
         assert [has(machine, key) for key in (b"b", b"c")] == [False, True]
 
 
@@ -177,7 +178,7 @@ def test_a_user_whose_name_ends_as_the_entrys_id_is_a_user_all_the_same(seen: Se
     assert cluster.answer(leader, call) == PERMISSION_DENIED
     cluster.settle()
     for machine in cluster:
-        assert seen[machine.name] == [(name, 0, Front.LOG, b"b")]
+        assert seen[machine.running.id] == [(name, 0, Front.LOG, b"b")]
         assert not has(machine, b"b")
 
 
@@ -196,7 +197,7 @@ def test_an_entry_of_an_earlier_life_with_the_same_id_is_not_taken_for_a_request
     cluster.settle()
     for machine in cluster:
         assert [has(machine, key) for key in (b"old", b"c")] == [True, True]
-        assert machine.running.store.revision_of(b"c") >> 32 == answer.header.revision
+        assert machine.running.state.store.revision_of(b"c") >> 32 == answer.header.revision
 
 
 def test_a_procedure_proposes_and_reads_for_its_caller(seen: Seen) -> None:
@@ -204,7 +205,7 @@ def test_a_procedure_proposes_and_reads_for_its_caller(seen: Seen) -> None:
     machine = cluster.leader()
     readers: list[Caller] = []
 
-    def read(_member: Member, caller: Caller, _request: object) -> bytes:
+    def read(_state: State, caller: Caller, _request: object) -> bytes:
         readers.append(caller)
         return b"read"
 
@@ -216,7 +217,7 @@ def test_a_procedure_proposes_and_reads_for_its_caller(seen: Seen) -> None:
     call = cluster.next_call()
     machine.running.start(call, ALICE, steps())
     assert cluster.answer(machine, call) == b"read"
-    assert seen[machine.name] == [("alice", 7, Front.LOG, b"a")]
+    assert seen[machine.running.id] == [("alice", 7, Front.LOG, b"a")]
     assert readers == [ALICE]
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kvorum.api.errors import CORRUPT, NO_SPACE
 from kvorum.api.pb.etcdserverpb import AlarmMember
-from kvorum.member import requests
-from kvorum.member.alarms import AlarmRowError, Alarms, AlarmType, MemberAlarm
+from kvorum.state.apply import requests
+from kvorum.state.apply.alarms import AlarmRowError, Alarms, AlarmType, MemberAlarm
 from kvorum.storage.backend.buckets import ALARM
 from tests.database import Database
 from tests.etcd import Etcd, running_etcd

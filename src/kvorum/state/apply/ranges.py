@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.errors import StatusError
 from kvorum.api.responses import range_body_of_one
-from kvorum.member.permissions import still_current
+from kvorum.state.apply.permissions import still_current
 from kvorum.state.mvcc.ranges import RangeOptions, reply_parts
 from kvorum.state.mvcc.slices import join_in_slices, run_first_slice
 
 if TYPE_CHECKING:
     from kvorum.api.requests import Range
-    from kvorum.member.callers import Caller
-    from kvorum.member.member import Member
-    from kvorum.member.results import Sliced, Slices
+    from kvorum.state.apply.callers import Caller
+    from kvorum.state.apply.results import Sliced, Slices
+    from kvorum.state.apply.state import State
 
 
-def range_response(member: Member, caller: Caller, request: Range) -> Sliced:
+def range_response(state: State, caller: Caller, request: Range) -> Sliced:
     """Return the encoded RangeResponse, a Status, or slices that return one of them."""
-    auth = member.auth
+    auth = state.auth
     if not auth.is_enabled or caller.identifying is None:
-        return _found(member, request)
+        return _found(state, request)
     if caller.revision != auth.revision:
         caller = caller.identifying.renewed(caller)
     if caller.refusal is not None:
@@ -34,16 +34,16 @@ def range_response(member: Member, caller: Caller, request: Range) -> Sliced:
     refusal = auth.keys_refusal(caller.user, caller.revision, request.key, request.range_end, False)
     if refusal is not None:
         return refusal
-    return still_current(member, caller, _found(member, request))
+    return still_current(state, caller, _found(state, request))
 
 
-def _found(member: Member, request: Range) -> Sliced:
+def _found(state: State, request: Range) -> Sliced:
     if is_plain(request):
-        store = member.store
+        store = state.store
         kv = store.get(request.key)
-        header = member.header.field(store.revision)
+        header = state.header.field(store.revision)
         return header if kv is None else header + range_body_of_one(kv)
-    return run_first_slice(range_answer(member, range_options(request)))
+    return run_first_slice(range_answer(state, range_options(request)))
 
 
 def is_plain(request: Range) -> bool:
@@ -81,12 +81,12 @@ def range_options(request: Range) -> RangeOptions:
     )
 
 
-def range_answer(member: Member, options: RangeOptions) -> Slices:
+def range_answer(state: State, options: RangeOptions) -> Slices:
     """Return the encoded RangeResponse or a Status, in slices, without checking permissions."""
     try:
-        result = yield from member.store.range_slices(options)
+        result = yield from state.store.range_slices(options)
         parts = yield from reply_parts(result)
     except StatusError as error:
         return error.status
-    parts.insert(0, member.header.field(result.revision))
+    parts.insert(0, state.header.field(result.revision))
     return (yield from join_in_slices(parts))

@@ -28,17 +28,17 @@ from kvorum.api.pb.etcdserverpb import (
     AuthUserRevokeRoleRequest,
     InternalAuthenticateRequest,
 )
-from kvorum.member import requests
-from kvorum.member.log_lines import tell
+from kvorum.raft.logger import tell
+from kvorum.state.apply import requests
 from kvorum.state.auth.passwords import hash_now
 
 if TYPE_CHECKING:
-    from kvorum.member.callers import Caller
-    from kvorum.member.member import Member
-    from kvorum.member.outbox import Result
+    from kvorum.state.apply.callers import Caller
+    from kvorum.state.apply.results import Result
+    from kvorum.state.apply.state import State
 
-    Change = Callable[[Member, Any], None]
-    Applier = Callable[[Member, Caller, Any, bool], Result]
+    Change = Callable[[State, Any], None]
+    Applier = Callable[[State, Caller, Any, bool], Result]
 
 _OLD_COST: Final = 10
 
@@ -48,112 +48,112 @@ _BASE64: Final = re.compile(
 """The base64 that Go accepts. Some versions of Python ignore excess padding."""
 
 
-def _enable(member: Member, _request: AuthEnableRequest) -> None:
-    if member.auth.enable():
-        member.logger.info("enabled authentication")
+def _enable(state: State, _request: AuthEnableRequest) -> None:
+    if state.auth.enable():
+        state.logger.info("enabled authentication")
 
 
-def _disable(member: Member, _request: AuthDisableRequest) -> None:
-    if member.auth.disable():
-        member.tokens.forget_all()
-        member.logger.info("disabled authentication")
+def _disable(state: State, _request: AuthDisableRequest) -> None:
+    if state.auth.disable():
+        state.tokens.forget_all()
+        state.logger.info("disabled authentication")
 
 
-def _add_user(member: Member, request: AuthUserAddRequest) -> None:
+def _add_user(state: State, request: AuthUserAddRequest) -> None:
     no_password = request.options.no_password
-    hashed = b"" if no_password else _hashed(member, request)
-    member.auth.add_user(request.name, hashed, no_password=no_password)
-    tell(member.logger, "info", "added a user", user_name=request.name)
+    hashed = b"" if no_password else _hashed(state, request)
+    state.auth.add_user(request.name, hashed, no_password=no_password)
+    tell(state.logger, "info", "added a user", user_name=request.name)
 
 
-def _delete_user(member: Member, request: AuthUserDeleteRequest) -> None:
-    member.auth.delete_user(request.name)
-    member.tokens.forget(request.name)
-    tell(member.logger, "info", "deleted a user", user_name=request.name)
+def _delete_user(state: State, request: AuthUserDeleteRequest) -> None:
+    state.auth.delete_user(request.name)
+    state.tokens.forget(request.name)
+    tell(state.logger, "info", "deleted a user", user_name=request.name)
 
 
-def _change_password(member: Member, request: AuthUserChangePasswordRequest) -> None:
-    member.auth.change_password(request.name, _hashed(member, request))
-    member.tokens.forget(request.name)
-    tell(member.logger, "info", "changed a password of a user", user_name=request.name)
+def _change_password(state: State, request: AuthUserChangePasswordRequest) -> None:
+    state.auth.change_password(request.name, _hashed(state, request))
+    state.tokens.forget(request.name)
+    tell(state.logger, "info", "changed a password of a user", user_name=request.name)
 
 
 def _hashed(
-    member: Member, request: AuthUserAddRequest | AuthUserChangePasswordRequest
+    state: State, request: AuthUserAddRequest | AuthUserChangePasswordRequest
 ) -> bytes | None:
     """Return the hash of a request's password; None if it is not in base64.
 
     Entries from before etcd 3.5 hold the password itself, which every member hashes alike.
     """
     if request.password and not request.hashedPassword:
-        seed = f"{member.applied} {request.name}".encode()
+        seed = f"{state.applied} {request.name}".encode()
         return hash_now(request.password, _OLD_COST, seed)
     text = request.hashedPassword.replace("\n", "").replace("\r", "")
     return base64.b64decode(text) if _BASE64.fullmatch(text) else None
 
 
-def _grant_role(member: Member, request: AuthUserGrantRoleRequest) -> None:
-    if member.auth.grant_role(request.user, request.role):
+def _grant_role(state: State, request: AuthUserGrantRoleRequest) -> None:
+    if state.auth.grant_role(request.user, request.role):
         message, user, role = "granted a role to a user", request.user, request.role
-        tell(member.logger, "info", message, user_name=user, added_role_name=role)
+        tell(state.logger, "info", message, user_name=user, added_role_name=role)
 
 
-def _revoke_role(member: Member, request: AuthUserRevokeRoleRequest) -> None:
-    member.auth.revoke_role(request.name, request.role)
+def _revoke_role(state: State, request: AuthUserRevokeRoleRequest) -> None:
+    state.auth.revoke_role(request.name, request.role)
     message, user, role = "revoked a role from a user", request.name, request.role
-    tell(member.logger, "info", message, user_name=user, revoked_role_name=role)
+    tell(state.logger, "info", message, user_name=user, revoked_role_name=role)
 
 
-def _add_role(member: Member, request: AuthRoleAddRequest) -> None:
-    member.auth.add_role(request.name)
-    tell(member.logger, "info", "created a role", role_name=request.name)
+def _add_role(state: State, request: AuthRoleAddRequest) -> None:
+    state.auth.add_role(request.name)
+    tell(state.logger, "info", "created a role", role_name=request.name)
 
 
-def _delete_role(member: Member, request: AuthRoleDeleteRequest) -> None:
-    member.auth.delete_role(request.role)
-    tell(member.logger, "info", "deleted a role", role_name=request.role)
+def _delete_role(state: State, request: AuthRoleDeleteRequest) -> None:
+    state.auth.delete_role(request.role)
+    tell(state.logger, "info", "deleted a role", role_name=request.role)
 
 
-def _grant_permission(member: Member, request: AuthRoleGrantPermissionRequest) -> None:
+def _grant_permission(state: State, request: AuthRoleGrantPermissionRequest) -> None:
     granted = request.perm if request.HasField("perm") else None
-    member.auth.grant_permission(request.name, granted)
+    state.auth.grant_permission(request.name, granted)
     # etcd's log line puts the role into the field for the user.
-    tell(member.logger, "info", "granted/updated a permission to a user", user_name=request.name)
+    tell(state.logger, "info", "granted/updated a permission to a user", user_name=request.name)
 
 
-def _revoke_permission(member: Member, request: AuthRoleRevokePermissionRequest) -> None:
-    member.auth.revoke_permission(request.role, request.key, request.range_end)
-    tell(member.logger, "info", "revoked a permission on range", role_name=request.role)
+def _revoke_permission(state: State, request: AuthRoleRevokePermissionRequest) -> None:
+    state.auth.revoke_permission(request.role, request.key, request.range_end)
+    tell(state.logger, "info", "revoked a permission on range", role_name=request.role)
 
 
 def _authenticate(
-    member: Member, _caller: Caller, request: InternalAuthenticateRequest, _wanted: bool
+    state: State, _caller: Caller, request: InternalAuthenticateRequest, _wanted: bool
 ) -> Result:
     """Assign the token of a user whose password the proposer has verified."""
-    auth = member.auth
+    auth = state.auth
     if not auth.is_enabled:
         return AUTH_NOT_ENABLED
     user = auth.user(request.name)
     if user is None or user.options.no_password:
         return AUTH_FAILED
     # etcd's tokens end with the index before this entry.
-    token = member.tokens.assign(request.name, request.simple_token, member.applied, member.now)
-    header = member.header.field(member.store.revision)
+    token = state.tokens.assign(request.name, request.simple_token, state.applied, state.now)
+    header = state.header.field(state.store.revision)
     return header + AuthenticateResponse(token=token).SerializeToString()
 
 
 def _by_administrators(change: Change) -> Applier:
-    def apply(member: Member, caller: Caller, request: Any, _wanted: bool) -> Result:
-        refusal = member.auth.admin_refusal(caller.user)
+    def apply(state: State, caller: Caller, request: Any, _wanted: bool) -> Result:
+        refusal = state.auth.admin_refusal(caller.user)
         if refusal is not None:
             return refusal
-        change(member, request)
-        return member.header.field(member.store.revision)
+        change(state, request)
+        return state.header.field(state.store.revision)
 
     return apply
 
 
-def _no_effect(_member: Member, _caller: Caller, _request: bytes, _wanted: bool) -> Result:
+def _no_effect(_state: State, _caller: Caller, _request: bytes, _wanted: bool) -> Result:
     return b""
 
 

@@ -1,4 +1,4 @@
-"""The replicated state of a member, read from the backend.
+"""Read a member's replicated state from the backend.
 
 The member reads it at the start and again after installing a snapshot. The watch hub and the
 header outlive it.
@@ -7,12 +7,12 @@ header outlive it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvorum.api.codec import HeaderEncoder
-from kvorum.member.alarms import Alarms
 from kvorum.raft.messages import NO_MEMBERS, ConfState
+from kvorum.state.apply.alarms import Alarms
+from kvorum.state.apply.state import State
 from kvorum.state.auth.store import AuthStore
 from kvorum.state.lease.lessor import CHECKPOINT_SECONDS, Lessor, ttl_seconds_min
 from kvorum.state.membership.cluster import Membership
@@ -30,23 +30,10 @@ Progress = Callable[[str, int], None]
 """Receives the name and amount of completed work at intervals, for a log line."""
 
 
-@dataclass(slots=True)
-class State:
-    """Everything that entries change."""
-
-    header: HeaderEncoder
-    hub: WatchHub
-    backend: Backend
-    lessor: Lessor
-    store: Store
-    cluster: Membership
-    alarms: Alarms
-    auth: AuthStore
-
-    def conf_state(self) -> ConfState:
-        """Return the members of raft's configuration as of the last applied entry."""
-        document = self.backend.get(META, CONF_STATE)
-        return NO_MEMBERS if document is None else decode_conf_state(document)
+def stored_conf_state(backend: Backend) -> ConfState:
+    """Return the members of raft's configuration as of the last applied entry."""
+    document = backend.get(META, CONF_STATE)
+    return NO_MEMBERS if document is None else decode_conf_state(document)
 
 
 class RandomFractions:
@@ -77,6 +64,7 @@ def open_database(config: MemberConfig, seams: Seams) -> Backend:
 
 def read_state(
     config: MemberConfig,
+    seams: Seams,
     backend: Backend,
     header: HeaderEncoder,
     hub: WatchHub,
@@ -89,11 +77,12 @@ def read_state(
     lessor.restore()
     rows = None if progress is None else lambda count: progress("rows read", count)
     store = restore_store(backend, lessor, hub, rows)
-    return _state(config, header, hub, store, lessor, cluster_id, member_id)
+    return _state(config, seams, header, hub, store, lessor, cluster_id, member_id)
 
 
 def read_again(
     config: MemberConfig,
+    seams: Seams,
     backend: Backend,
     header: HeaderEncoder,
     hub: WatchHub,
@@ -108,7 +97,7 @@ def read_again(
     lessor = _lessor(config, backend)
     yield from lessor.restore_slices()
     store = yield from restore_slices(backend, lessor, hub, noted)
-    return _state(config, header, hub, store, lessor, cluster_id, member_id)
+    return _state(config, seams, header, hub, store, lessor, cluster_id, member_id)
 
 
 def _lessor(config: MemberConfig, backend: Backend) -> Lessor:
@@ -122,6 +111,7 @@ def _lessor(config: MemberConfig, backend: Backend) -> Lessor:
 
 def _state(
     config: MemberConfig,
+    seams: Seams,
     header: HeaderEncoder,
     hub: WatchHub,
     store: Store,
@@ -137,4 +127,15 @@ def _state(
     alarms.restore()
     auth = AuthStore(backend)
     auth.restore()
-    return State(header, hub, backend, lessor, store, cluster, alarms, auth)
+    return State(
+        header,
+        hub,
+        store,
+        lessor,
+        cluster,
+        alarms,
+        auth,
+        seams.tokens,
+        seams.logger,
+        config.quota_bytes,
+    )

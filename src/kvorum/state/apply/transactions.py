@@ -38,10 +38,10 @@ from kvorum.api.responses import (
     succeeded_field,
     txn_body_of_one_put,
 )
-from kvorum.member.compares import RangeCompares, compared, fulfils
-from kvorum.member.identities import current
-from kvorum.member.permissions import is_asked, still_current, txn_refusal
-from kvorum.member.ranges import is_plain, range_options
+from kvorum.state.apply.callers import current
+from kvorum.state.apply.compares import RangeCompares, compared, fulfils
+from kvorum.state.apply.permissions import is_asked, still_current, txn_refusal
+from kvorum.state.apply.ranges import is_plain, range_options
 from kvorum.state.mvcc.keyvalue import lease_of, value_of
 from kvorum.state.mvcc.ranges import field_parts, reply_parts, rows_in_slices
 from kvorum.state.mvcc.slices import (
@@ -57,10 +57,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from kvorum.api.requests import Compare, Operation
-    from kvorum.member.callers import Caller
-    from kvorum.member.member import Member
-    from kvorum.member.outbox import Result
-    from kvorum.member.results import Sliced, Slices
+    from kvorum.state.apply.callers import Caller
+    from kvorum.state.apply.results import Result, Sliced, Slices
+    from kvorum.state.apply.state import State
     from kvorum.state.lease.lessor import Lessor
     from kvorum.state.mvcc.store import Store
     from kvorum.state.mvcc.transaction import WriteTransaction
@@ -92,18 +91,18 @@ class Path:
 # Single writes.
 
 
-def put(member: Member, request: Put, wanted: bool) -> Result:
+def put(state: State, request: Put, wanted: bool) -> Result:
     """Apply a put of any kind; return its encoded response."""
-    revision, previous = _put_alone(member, request)
-    return member.header.field(revision) + put_body(previous) if wanted else b""
+    revision, previous = _put_alone(state, request)
+    return state.header.field(revision) + put_body(previous) if wanted else b""
 
 
-def _put_alone(member: Member, request: Put) -> tuple[int, bytes | None]:
+def _put_alone(state: State, request: Put) -> tuple[int, bytes | None]:
     """Put a key in its own transaction; return the revision and, if wanted, the previous row."""
-    store = member.store
+    store = state.store
     needs_previous = _needs_previous(request)
     store.ranges += needs_previous
-    check_put(store, member.lessor, request)
+    check_put(store, state.lessor, request)
     key = request.key
     previous = None
     if needs_previous:
@@ -115,22 +114,22 @@ def _put_alone(member: Member, request: Put) -> tuple[int, bytes | None]:
     return store.put(key, value, lease), previous if request.prev_kv else None
 
 
-def delete_range(member: Member, request: DeleteRange, wanted: bool) -> Sliced:
+def delete_range(state: State, request: DeleteRange, wanted: bool) -> Sliced:
     """Apply a deletion; return its encoded response, or slices if it is long."""
-    return run_first_slice(_delete_range(member, request, wanted))
+    return run_first_slice(_delete_range(state, request, wanted))
 
 
-def _delete_range(member: Member, request: DeleteRange, wanted: bool) -> Slices:
-    transaction = member.store.begin()
-    parts = yield from _delete(member.backend, transaction, request, wanted)
+def _delete_range(state: State, request: DeleteRange, wanted: bool) -> Slices:
+    transaction = state.store.begin()
+    parts = yield from _delete(state.backend, transaction, request, wanted)
     revision = transaction.commit()
     yield from transaction.end_slices()
-    return b"".join([member.header.field(revision), *parts])
+    return b"".join([state.header.field(revision), *parts])
 
 
-def revoke(member: Member, lease_id: int) -> Slices:
+def revoke(state: State, lease_id: int) -> Slices:
     """Delete the keys of a lease, in order and under one revision, and then the lease itself."""
-    lessor, store = member.lessor, member.store
+    lessor, store = state.lessor, state.store
     if lessor.key_count(lease_id) > KEYS_PER_SLICE:
         keys = yield from lessor.sorted_keys_in_slices(lease_id)
     else:
@@ -141,17 +140,17 @@ def revoke(member: Member, lease_id: int) -> Slices:
     lessor.forget(lease_id)
     revision = transaction.commit()
     yield from transaction.end_slices()
-    return member.header.field(revision)
+    return state.header.field(revision)
 
 
 # Transactions.
 
 
-def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
+def txn(state: State, request: Txn, wanted: bool) -> Sliced:
     """Apply a transaction; return its encoded response, or slices if it is long."""
     if not _is_plain(request):
-        return run_first_slice(_txn(member, request, wanted))
-    store = member.store
+        return run_first_slice(_txn(state, request, wanted))
+    store = state.store
     succeeded = True
     reads = 0
     for compare in request.compares:
@@ -164,62 +163,62 @@ def txn(member: Member, request: Txn, wanted: bool) -> Sliced:
         only = operations[0]
         if isinstance(only, Put):
             store.count_reads(reads + _needs_previous(only))
-            return _single_put(member, only, succeeded)
+            return _single_put(state, only, succeeded)
     for each in operations:
-        _check(store, member.lessor, each)
+        _check(store, state.lessor, each)
         reads += isinstance(each, Put) and _needs_previous(each)
     store.count_reads(reads)
     path = Path(succeeded, operations, [None] * len(operations))
-    return run_first_slice(_run(member, path, wanted, Meter()))
+    return run_first_slice(_run(state, path, wanted, Meter()))
 
 
-def _single_put(member: Member, request: Put, succeeded: bool) -> bytes:
+def _single_put(state: State, request: Put, succeeded: bool) -> bytes:
     """Run a single put, as most transactions are, without a write transaction of the store."""
-    revision, previous = _put_alone(member, request)
-    return member.header.field(revision) + txn_body_of_one_put(succeeded, revision, previous)
+    revision, previous = _put_alone(state, request)
+    return state.header.field(revision) + txn_body_of_one_put(succeeded, revision, previous)
 
 
-def _txn(member: Member, request: Txn, wanted: bool) -> Slices:
+def _txn(state: State, request: Txn, wanted: bool) -> Slices:
     meter = Meter()
-    path = yield from choose(member.store, request, meter)
-    yield from check_path(member.store, member.lessor, path, meter)
-    member.store.count_reads(meter.reads)
-    return (yield from _run(member, path, wanted, meter))
+    path = yield from choose(state.store, request, meter)
+    yield from check_path(state.store, state.lessor, path, meter)
+    state.store.count_reads(meter.reads)
+    return (yield from _run(state, path, wanted, meter))
 
 
-def _run(member: Member, path: Path, wanted: bool, meter: Meter) -> Slices:
-    transaction = member.store.begin()
-    parts = yield from _execute(member.backend, transaction, path, wanted, meter)
+def _run(state: State, path: Path, wanted: bool, meter: Meter) -> Slices:
+    transaction = state.store.begin()
+    parts = yield from _execute(state.backend, transaction, path, wanted, meter)
     revision = transaction.commit()
     yield from transaction.end_slices()
-    return b"".join([member.header.field(revision), *parts])
+    return b"".join([state.header.field(revision), *parts])
 
 
-def read_txn(member: Member, caller: Caller, request: Txn) -> Sliced:
+def read_txn(state: State, caller: Caller, request: Txn) -> Sliced:
     """Answer a read-only transaction from the current state."""
-    if is_asked(member, caller):
-        return run_first_slice(_checked_read_txn(member, current(member, caller), request))
-    return run_first_slice(_read_txn(member, request))
+    if is_asked(state, caller):
+        return run_first_slice(_checked_read_txn(state, current(state, caller), request))
+    return run_first_slice(_read_txn(state, request))
 
 
-def _checked_read_txn(member: Member, caller: Caller, request: Txn) -> Slices:
+def _checked_read_txn(state: State, caller: Caller, request: Txn) -> Slices:
     refusal = caller.refusal
     if refusal is None:
-        refusal = yield from txn_refusal(member, caller, request, Meter())
+        refusal = yield from txn_refusal(state, caller, request, Meter())
     if refusal is not None:
         return refusal
-    result = still_current(member, caller, _read_txn(member, request))
+    result = still_current(state, caller, _read_txn(state, request))
     if isinstance(result, (bytes, tuple)):
         return result
     return (yield from result)
 
 
-def _read_txn(member: Member, request: Txn) -> Slices:
-    store, meter = member.store, Meter()
+def _read_txn(state: State, request: Txn) -> Slices:
+    store, meter = state.store, Meter()
     try:
         revision = store.revision
         path = yield from choose(store, request, meter, revision)
-        yield from check_path(store, member.lessor, path, meter)
+        yield from check_path(store, state.lessor, path, meter)
         header = operation_header(revision)
         parts = [succeeded_field(path.succeeded)]
         for each in path.operations:
@@ -239,7 +238,7 @@ def _read_txn(member: Member, request: Txn) -> Slices:
     except StatusError as error:
         return error.status
     store.count_reads(meter.reads)
-    return b"".join([member.header.field(revision), *parts])
+    return b"".join([state.header.field(revision), *parts])
 
 
 def _is_plain(request: Txn) -> bool:

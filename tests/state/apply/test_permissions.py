@@ -15,10 +15,10 @@ from kvorum.api.errors import PERMISSION_DENIED as DENIED
 from kvorum.api.errors import Status
 from kvorum.api.pb.authpb import Permission
 from kvorum.api.requests import Compare, DeleteRange, Operation, Put, Range, Txn
-from kvorum.member import permissions
-from kvorum.member.callers import NOBODY, Caller, Front
 from kvorum.member.member import Member
-from kvorum.member.outbox import Result
+from kvorum.state.apply import permissions
+from kvorum.state.apply.callers import NOBODY, Caller, Front
+from kvorum.state.apply.results import Result
 from kvorum.state.auth.store import AuthStore
 from kvorum.state.mvcc import slices as limits
 from kvorum.state.mvcc.slices import Meter, Slices, run_to_end
@@ -83,10 +83,10 @@ class World:
     def __init__(self) -> None:
         self.member: Member = Cluster(1).leader().running
         for lease, attached in LEASES.items():
-            self.member.lessor.grant(lease, 1000, 0.0)
+            self.member.state.lessor.grant(lease, 1000, 0.0)
             for key in attached:
-                self.member.lessor.attach(lease, key)
-        self.auth, self.model = self.member.auth, Model()
+                self.member.state.lessor.attach(lease, key)
+        self.auth, self.model = self.member.state.auth, Model()
         for store in (self.auth, self.model):
             store.add_user(ROOT, b"", no_password=True)
             store.grant_role(ROOT, ROOT)
@@ -116,7 +116,7 @@ class World:
     def lease_looks(self, user: str, lease: int, *, is_write: bool = True) -> Iterator[Look]:
         if self.model.admin_refusal(user) is None:
             return
-        for key in self.member.lessor.keys_of(lease):
+        for key in self.member.state.lessor.keys_of(lease):
             yield Look(key, b"", is_write)
 
     def put_looks(self, user: str, request: Put) -> Iterator[Look]:
@@ -184,11 +184,11 @@ def test_a_transaction_at_once_and_in_slices(
     caller = world.caller(user, late)
     expected, _ = world.judged(caller, world.txn_looks(user, request))
     member = world.member
-    assert run_to_end(permissions.txn_refusal(member, caller, request, Meter())) == expected
+    assert run_to_end(permissions.txn_refusal(member.state, caller, request, Meter())) == expected
     with keys_per_slice(size):
-        found, _ = finish(permissions.txn_refusal(member, caller, request, Meter()))
+        found, _ = finish(permissions.txn_refusal(member.state, caller, request, Meter()))
         assert found == expected
-        plain = permissions.plain_txn_refusal(member, caller, request)
+        plain = permissions.plain_txn_refusal(member.state, caller, request)
         if plain is not None and not isinstance(plain, Status):
             plain = run_to_end(plain)
         assert plain == expected
@@ -202,7 +202,7 @@ def test_the_keys_of_a_lease_count_in_a_transaction(world: World, is_nested: boo
         request = Txn([], [], [Put(b"m", lease=lease)])
         if is_nested:
             request = Txn([], [request], [])
-        checked = permissions.plain_txn_refusal(world.member, caller, request)
+        checked = permissions.plain_txn_refusal(world.member.state, caller, request)
         if checked is not None and not isinstance(checked, Status):
             checked = run_to_end(checked)
         assert checked == expected
@@ -229,12 +229,12 @@ def test_single_writes(
     caller, member = world.caller(user, late), world.member
     expected, _ = world.judged(caller, world.put_looks(user, put))
     with keys_per_slice(size):
-        assert run_to_end(permissions.put_refusal(member, caller, put, Meter())) == expected
+        assert run_to_end(permissions.put_refusal(member.state, caller, put, Meter())) == expected
     if not put.lease:
-        assert permissions.plain_put_refusal(member, caller, put) == expected
+        assert permissions.plain_put_refusal(member.state, caller, put) == expected
     # By itself, a deletion is refused for what it writes first; the status tells no difference.
     expected, _ = world.judged(caller, world.operation_looks(user, delete))
-    assert permissions.delete_refusal(member, caller, delete) == expected
+    assert permissions.delete_refusal(member.state, caller, delete) == expected
 
 
 Looks = list[Look]
@@ -273,12 +273,12 @@ def test_the_order_of_a_transactions_look_ups(
     caller, member = world.caller(user, late), world.member
     _, expected = world.judged(caller, world.txn_looks(user, request))
     with recording() as found:
-        run_to_end(permissions.txn_refusal(member, caller, request, Meter()))
+        run_to_end(permissions.txn_refusal(member.state, caller, request, Meter()))
     assert found == expected
     if user == ROOT:
         return
     with recording() as found:
-        plain = permissions.plain_txn_refusal(member, caller, request)
+        plain = permissions.plain_txn_refusal(member.state, caller, request)
         if plain is not None and not isinstance(plain, Status):
             # What was looked up before it turned out to be long is looked up again.
             found.clear()
@@ -296,10 +296,10 @@ def test_a_deletion_by_itself_looks_at_writes_first_and_in_a_transaction_at_read
 ) -> None:
     world.grant([Permitted(READWRITE, b"a", b"c")])
     caller, delete = world.caller("u", 0), DeleteRange(b"a", b"b", True)
-    permissions.delete_refusal(world.member, caller, delete)
+    permissions.delete_refusal(world.member.state, caller, delete)
     assert looks == [(b"a", b"b", True), (b"a", b"b", False)]
     looks.clear()
-    permissions.plain_txn_refusal(world.member, caller, Txn([], [delete], []))
+    permissions.plain_txn_refusal(world.member.state, caller, Txn([], [delete], []))
     assert looks == [(b"a", b"b", False), (b"a", b"b", True)]
 
 
@@ -310,7 +310,7 @@ def test_both_branches_are_looked_at_and_the_first_refusal_ends_the_walk(
     world.grant(READS_A)
     caller = world.caller("u", 0)
     request = Txn([Compare(0, 0, b"a", b"", 0)], [Range(b"a")], [Range(b"a"), Put(b"a"), Put(b"b")])
-    found = permissions.plain_txn_refusal(world.member, caller, request)
+    found = permissions.plain_txn_refusal(world.member.state, caller, request)
     assert found == DENIED
     assert looks == [(b"a", b"", False)] * 3 + [(b"a", b"", True)]
 
@@ -319,19 +319,21 @@ def test_what_is_ignored_in_a_put_needs_no_right_to_read(world: World) -> None:
     world.grant(WRITES_A)
     caller, member = world.caller("u", 0), world.member
     # The key's present lease is not looked at, either: it has keys of others.
-    member.lessor.attach(7, b"a")
+    member.state.lessor.attach(7, b"a")
     try:
         for put in (Put(b"a", ignore_value=True), Put(b"a", b"v", ignore_lease=True)):
-            assert permissions.plain_put_refusal(member, caller, put) is None
-        assert permissions.plain_put_refusal(member, caller, Put(b"a", prev_kv=True)) is not None
+            assert permissions.plain_put_refusal(member.state, caller, put) is None
+        assert (
+            permissions.plain_put_refusal(member.state, caller, Put(b"a", prev_kv=True)) is not None
+        )
     finally:
-        member.lessor.detach(7, b"a")
+        member.state.lessor.detach(7, b"a")
 
 
 def test_a_transaction_with_nothing_to_check_is_anybodys(world: World) -> None:
     for request in (Txn([], [], []), Txn([], [None, Txn([], [], [None])], [])):
         for caller in (NOBODY, world.caller("u", -1), world.caller("stranger", 0)):
-            found = permissions.plain_txn_refusal(world.member, caller, request)
+            found = permissions.plain_txn_refusal(world.member.state, caller, request)
             assert found is None or run_to_end(found) is None  # type: ignore[arg-type]
 
 
@@ -346,7 +348,7 @@ def test_a_long_transaction_is_checked_in_slices(world: World, part: str, count:
         if part != "compares":
             parts[part] = [Range(key) for key in asked]
         made = [Compare(0, 0, key, b"", 0) for key in asked] if part == "compares" else []
-        checked = permissions.plain_txn_refusal(member, caller, Txn(made, **parts))
+        checked = permissions.plain_txn_refusal(member.state, caller, Txn(made, **parts))
         if count <= permissions.PLAIN_OPERATIONS_MAX:
             assert checked == expected
             continue
@@ -360,15 +362,17 @@ def test_a_long_transaction_is_checked_in_slices(world: World, part: str, count:
 def test_a_long_lease_is_checked_in_slices(world: World, is_write: bool) -> None:
     member = world.member
     count = 4 * limits.KEYS_PER_SLICE
-    member.lessor.grant(1000 + is_write, 1000, 0.0)
+    member.state.lessor.grant(1000 + is_write, 1000, 0.0)
     for number in range(count):
-        member.lessor.attach(1000 + is_write, b"l%04d" % number)
+        member.state.lessor.attach(1000 + is_write, b"l%04d" % number)
     world.grant([Permitted(READWRITE, b"l", b"m")])
     caller = world.caller("u", 0)
 
     def checked() -> tuple[Status | None, int]:
         lease = 1000 + is_write
-        return finish(permissions.lease_refusal(member, caller, lease, Meter(), is_write=is_write))
+        return finish(
+            permissions.lease_refusal(member.state, caller, lease, Meter(), is_write=is_write)
+        )
 
     refusal, slices = checked()
     assert refusal is None and slices >= 3
@@ -386,7 +390,9 @@ def test_a_lease_that_is_not_known_has_no_keys_to_refuse_for(world: World) -> No
     world.grant([])
     for caller in (NOBODY, world.caller("stranger", 0)):
         for lease in (9, UNKNOWN_LEASE):
-            slices = permissions.lease_refusal(world.member, caller, lease, Meter(), is_write=True)
+            slices = permissions.lease_refusal(
+                world.member.state, caller, lease, Meter(), is_write=True
+            )
             assert run_to_end(slices) is None
 
 
@@ -405,7 +411,7 @@ def test_a_read_that_is_given_up_releases_what_it_holds(world: World) -> None:
     # Kept here, so that no collection of garbage does what closing has to do.
     begun = reading()
     next(begun)
-    rest = permissions.still_current(world.member, NOBODY, begun)
+    rest = permissions.still_current(world.member.state, NOBODY, begun)
     assert not isinstance(rest, (bytes, tuple))
     rest.close()
     assert released

@@ -6,7 +6,9 @@ it, so short work never pays for slices. The points of suspension must not chang
 
 from collections.abc import Generator
 
-from kvorum.member.outbox import Result
+from kvorum.api.errors import Status
+
+Result = bytes | Status
 
 Slices = Generator[None, None, Result]
 Sliced = Result | Slices

@@ -19,9 +19,9 @@ from kvorum.api.pb.etcdserverpb import (
     AuthUserRevokeRoleRequest,
     InternalAuthenticateRequest,
 )
-from kvorum.member import requests
-from kvorum.member.callers import Caller, Front
 from kvorum.member.member import Member
+from kvorum.state.apply import requests
+from kvorum.state.apply.callers import Caller, Front
 from kvorum.state.auth.passwords import CheckPassword
 from kvorum.storage.files.memory import MemoryFiles
 from tests.member.harness import CLIENT, Cluster, Machine
@@ -69,7 +69,7 @@ class World:
     def is_valid(self, token: str) -> set[bool]:
         """Return what the members say of a token."""
         return {
-            each.running.tokens.shown(token, each.running.now, 0.0) is not None
+            each.running.state.tokens.shown(token, each.running.now, 0.0) is not None
             for each in self.cluster
         }
 
@@ -100,7 +100,7 @@ def test_a_hash_is_base64_as_go_reads_it(text: str, stored: bytes | None) -> Non
     """Otherwise members that are etcds would decide otherwise."""
     world = World()
     added = world.apply(requests.USER_ADD, AuthUserAddRequest(name="u", hashedPassword=text))
-    user = world.member.auth.user("u")
+    user = world.member.state.auth.user("u")
     if stored is None:
         assert added == errors.NO_PASSWORD_USER and user is None
         world.add_users("u")
@@ -120,7 +120,7 @@ def test_an_old_entry_with_a_password_makes_the_same_hash_everywhere() -> None:
     for password in ("secret", "other"):
         if password == "other":
             world.apply(requests.USER_CHANGE_PASSWORD, change)
-        users = [machine.running.auth.user("u") for machine in world.cluster]
+        users = [machine.running.state.auth.user("u") for machine in world.cluster]
         (stored,) = {user.password for user in users if user is not None}
         assert CheckPassword(stored, password).run(MemoryFiles())
         hashes.append(stored)
@@ -161,7 +161,7 @@ def test_a_token_names_the_index_before_its_entry() -> None:
     world = World()
     world.enable()
     token = world.log_in("root")
-    assert token == f"prefix.{world.member.applied - 1}"
+    assert token == f"prefix.{world.member.state.applied - 1}"
 
 
 def test_an_authentication_is_judged_again_when_it_is_applied() -> None:
@@ -175,7 +175,7 @@ def test_an_authentication_is_judged_again_when_it_is_applied() -> None:
     add.options.no_password = True
     world.apply(requests.USER_ADD, add, ROOT)
     assert world.apply(requests.AUTHENTICATE, request) == errors.AUTH_FAILED
-    assert world.member.auth.revision == 4
+    assert world.member.state.auth.revision == 4
 
 
 def test_all_changes_need_the_role_root_of_whatever_revision() -> None:
@@ -195,7 +195,7 @@ def test_all_changes_need_the_role_root_of_whatever_revision() -> None:
         caller = Caller(Front.GRPC, "root", revision)
         answer = world.apply(requests.ROLE_ADD, AuthRoleAddRequest(name=name), caller)
         assert isinstance(answer, bytes), answer
-    assert world.member.auth.roles == ["r0", "r1", "r2"]
+    assert world.member.state.auth.roles == ["r0", "r1", "r2"]
 
 
 def test_what_is_logged_has_names_and_nothing_secret(caplog: pytest.LogCaptureFixture) -> None:

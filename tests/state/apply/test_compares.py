@@ -11,7 +11,7 @@ from kvorum.api.pb.etcdserverpb import Compare, PutRequest, RangeRequest, Reques
 from kvorum.api.pb.etcdserverpb import TxnResponse as Response
 from kvorum.api.requests import Compare as Compared
 from kvorum.api.requests import Txn
-from kvorum.member.compares import RangeCompares
+from kvorum.state.apply.compares import RangeCompares
 from kvorum.state.mvcc.keyvalue import fields_of
 from kvorum.state.mvcc.ranges import RangeOptions
 from kvorum.state.mvcc.slices import Meter, Slices, run_to_end
@@ -78,8 +78,8 @@ def test_a_sweep_decides_as_a_look_at_every_key(
     is_past: bool,
 ) -> None:
     member = Cluster(1).leader().running
-    store = member.store
-    member.lessor.grant(LEASE, 100, 0.0)
+    store = member.state.store
+    member.state.lessor.grant(LEASE, 100, 0.0)
     revisions = [store.revision]
     for key, value, has_lease, is_deleted in puts:
         if is_deleted:
@@ -161,7 +161,7 @@ def slices_of(store: Store, txn: Txn) -> int:
 def test_each_key_is_looked_at_once_whatever_is_compared() -> None:
     member = Cluster(1).leader().running
     for number in range(2_000):
-        member.store.put(b"k%04d" % number, b"value", 0)
+        member.state.store.put(b"k%04d" % number, b"value", 0)
     for target in (api.VALUE, api.CREATE, api.MOD, api.VERSION):
         operand: Any = b"a" if target == api.VALUE else 0
 
@@ -172,6 +172,6 @@ def test_each_key_is_looked_at_once_whatever_is_compared() -> None:
             ]
             return Txn(compares, [], [])
 
-        alone = slices_of(member.store, made(1))
+        alone = slices_of(member.state.store, made(1))
         # Some 250 keys each; many compares are some more work by themselves.
-        assert 2_000 / 260 <= alone <= slices_of(member.store, made(120)) <= alone + 2
+        assert 2_000 / 260 <= alone <= slices_of(member.state.store, made(120)) <= alone + 2

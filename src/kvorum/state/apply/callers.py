@@ -7,10 +7,13 @@ proposer too, so that all members decide alike.
 """
 
 from enum import Enum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kvorum.api.codec import caller_identity
 from kvorum.api.errors import Status
+
+if TYPE_CHECKING:
+    from kvorum.state.apply.state import State
 
 
 class Front(Enum):
@@ -126,3 +129,10 @@ MEMBER: Final = Caller(Front.MEMBER)
 
 NOBODY: Final = Caller(Front.LOG)
 """The caller of an entry whose header names no user."""
+
+
+def current(state: "State", caller: Caller) -> Caller:
+    """Re-identify a client's caller if users or roles changed; return other callers unchanged."""
+    if caller.identifying is None or caller.revision == state.auth.revision:
+        return caller
+    return caller.identifying.renewed(caller)
