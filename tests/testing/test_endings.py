@@ -189,7 +189,7 @@ def test_a_store_whose_process_was_killed(pytester: pytest.Pytester, run_pytest:
         import signal
 
         def test_loses_it(kvorum):
-            os.kill(kvorum._companion.process_id, signal.SIGKILL)
+            os.kill(kvorum._worker.process_id, signal.SIGKILL)
             assert False
 
         def test_next(kvorum_client):

@@ -17,12 +17,16 @@ import sys
 import tempfile
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import permutations
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 import kvorum.process.startup
+from kvorum.network.dialer import dialer
+from kvorum.network.dialer.links import DialAddress, address_of
 from kvorum.process.main import run
 from kvorum.testing.network import Network
 from kvorum.testing.ports import HOST, Ports
@@ -43,12 +47,17 @@ class NurseryError(Exception):
 class MemberProcess:
     """One member: its ports, its process while it runs, and its log."""
 
-    def __init__(self, number: int, name: str, client_port: int, peer_port: int) -> None:
+    def __init__(
+        self, number: int, name: str, client_port: int, peer_port: int, advertised_port: int
+    ) -> None:
         self.number = number
         self.name = name
         self.client_port = client_port
         self.peer_port = peer_port
-        self.advertised_port = 0
+        self.advertised_port = advertised_port
+        """The port in its peer URL, at which nothing listens: others dial by way of the network."""
+        self.routes: dict[int, int] = {}
+        """The port to dial for each port that another member advertises."""
         self.lines: deque[str] = deque(maxlen=LOG_LINES_MAX)
         self.process = 0
         """The process id; 0 if the member does not run."""
@@ -95,23 +104,18 @@ class ProcessCluster:
         self._flags = flags
         self._peer_scheme = peer_scheme
         self._directory = Path(tempfile.mkdtemp(prefix="kvorum-cluster-"))
-        self.network = Network(self._who)
+        self.network = Network()
         self.members: list[MemberProcess] = []
 
     async def add(self, size: int) -> None:
         """Create the members and reserve their ports, without starting them."""
         for number in range(size):
-            ports = self._runner.ports
-            member = MemberProcess(number, f"member-{number}", ports.hold(), ports.hold())
-            self.members.append(member)
-            member.advertised_port = await self.network.listen(number, member.peer_port)
-
-    def _who(self, inode: int) -> int | None:
-        wanted = f"socket:[{inode}]"
-        for member in self.members:
-            if member.process and wanted in _sockets(member.process):
-                return member.number
-        return None
+            hold = self._runner.ports.hold
+            self.members.append(MemberProcess(number, f"member-{number}", hold(), hold(), hold()))
+        for source, target in permutations(self.members, 2):
+            source.routes[target.advertised_port] = await self.network.listen(
+                source.number, target.number, target.peer_port
+            )
 
     # Commands.
 
@@ -133,11 +137,7 @@ class ProcessCluster:
             "--unsafe-no-fsync",
             *self._flags,
         ]
-        self.network.all_known.clear()
-        try:
-            member.process = self._runner.fork(member, arguments)
-        finally:
-            self.network.all_known.set()
+        member.process = self._runner.fork(member, arguments)
 
     @property
     def _client_scheme(self) -> str:
@@ -233,6 +233,7 @@ class ProcessCluster:
         for member in self.members:
             self._runner.ports.give_back(member.client_port)
             self._runner.ports.give_back(member.peer_port)
+            self._runner.ports.give_back(member.advertised_port)
 
 
 class ClusterRunner:
@@ -253,7 +254,7 @@ class ClusterRunner:
         reading, writing = os.pipe()
         process = os.fork()
         if process == 0:
-            _become_member(writing, arguments)
+            _become_member(writing, arguments, member.routes)
         os.close(writing)
         member.lines.append(f"--- started: kvorum {' '.join(arguments)}")
         self._processes[process] = member
@@ -381,7 +382,7 @@ class ClusterRunner:
         self.ports.close()
 
 
-def _become_member(output: int, arguments: Sequence[str]) -> NoReturn:
+def _become_member(output: int, arguments: Sequence[str], routes: Mapping[int, int]) -> NoReturn:
     """Run the `kvorum` command in a child that was just forked; never return."""
     code = 1
     try:
@@ -394,6 +395,7 @@ def _become_member(output: int, arguments: Sequence[str]) -> NoReturn:
         os.dup2(output, 2)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         asyncio.set_event_loop(None)
+        _dial_by(routes)
         code = run(arguments)
     except BaseException:
         traceback.print_exc()
@@ -402,14 +404,14 @@ def _become_member(output: int, arguments: Sequence[str]) -> NoReturn:
         os._exit(code)
 
 
-def _sockets(process: int) -> Iterable[str]:
-    """Return the descriptors of a process, as the kernel names them."""
-    found = []
-    with suppress(OSError):  # the process has ended
-        for entry in Path(f"/proc/{process}/fd").iterdir():
-            with suppress(OSError):  # closed meanwhile
-                found.append(str(entry.readlink()))
-    return found
+def _dial_by(routes: Mapping[int, int]) -> None:
+    """Let this process dial other ports than those that members advertise."""
+
+    def routed(text: str) -> DialAddress:
+        address = address_of(text)
+        return address._replace(port=routes.get(address.port, address.port))
+
+    patch.object(dialer, "address_of", routed).start()
 
 
 async def _serve() -> None:

@@ -1,43 +1,32 @@
 """The network between the members of a test cluster, which can be partitioned and healed.
 
-This network listens at the addresses that members advertise, so members reach each other only
-through it. It finds the dialing member in the kernel's table of connections, so members need not
-cooperate, with TLS or without. Bytes between partitioned members wait, as they do where routers
-drop packets.
+This network listens once for each pair of a dialing and a dialed member, so the port tells who
+dials, with TLS or without. A member dials these ports instead of those that the others advertise.
+Bytes between partitioned members wait, as they do where routers drop packets.
 """
 
 import asyncio
-import sys
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Collection, Sequence
 
 from kvorum.testing.ports import HOST
 
 PIECE_BYTES = 1 << 16
-_TABLE = Path("/proc/net/tcp")
 
 
 class Network:
     """Carries the bytes between members, which are named by numbers."""
 
-    def __init__(self, who: Callable[[int], int | None]) -> None:
-        """`who` returns the member that owns a socket, given the socket's inode."""
-        self._who = who
+    def __init__(self) -> None:
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._cut: set[tuple[int, int]] = set()
         self._changed = asyncio.Condition()
-        self.all_known = asyncio.Event()
-        """Dials wait until this is set, because the process of the dialing member may not be known
-        yet."""
-        self.all_known.set()
 
-    async def listen(self, member: int, port: int) -> int:
-        """Listen on behalf of a member at a port; return the port to advertise."""
+    async def listen(self, source: int, target: int, port: int) -> int:
+        """Return a port at which one member reaches another, which listens at `port`."""
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._accept(member, port, reader, writer)
+            await self._accept(source, target, port, reader, writer)
 
         server = await asyncio.start_server(accept, HOST, 0)
         self._servers.append(server)
@@ -63,6 +52,7 @@ class Network:
 
     async def _accept(
         self,
+        source: int,
         target: int,
         port: int,
         reader: asyncio.StreamReader,
@@ -73,11 +63,6 @@ class Network:
         self._tasks.add(task)
         onward: asyncio.StreamWriter | None = None
         try:
-            await self.all_known.wait()
-            inode = _inode(writer.get_extra_info("peername"), writer.get_extra_info("sockname"))
-            source = self._who(inode) if inode else None
-            if source is None:
-                return
             # A partition stops a dial as it stops bytes.
             await self._open(source, target)
             back, onward = await asyncio.open_connection(HOST, port)
@@ -120,20 +105,3 @@ class Network:
 
 class _EndError(Exception):
     """One side has closed its connection."""
-
-
-def _inode(local: tuple[str, int], remote: tuple[str, int]) -> int:
-    """Return the inode of a connected local socket, given by its own end; 0 if there is none."""
-    ends = [_end(local), _end(remote)]
-    with suppress(OSError):
-        for line in _TABLE.read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[1:3] == ends:
-                return int(fields[9])
-    return 0
-
-
-def _end(address: tuple[str, int]) -> str:
-    """Format an end of a connection as the kernel's table does: in hex, in native byte order."""
-    host = int.from_bytes(bytes(map(int, address[0].split("."))), sys.byteorder)
-    return f"{host:08X}:{address[1]:04X}"
