@@ -126,7 +126,7 @@ def puts(machine: Machine, bodies: list[bytes], batch: int) -> None:
     member = machine.member
     for start in range(0, len(bodies), batch):
         for call, body in enumerate(bodies[start : start + batch], start):
-            member.propose(call, MEMBER, requests.PUT, body, parse_put(body))
+            member.replica.propose(call, MEMBER, requests.PUT, body, parse_put(body))
         machine.turn()
 
 
@@ -135,7 +135,7 @@ def txns(machine: Machine, bodies: list[bytes], batch: int) -> None:
     member = machine.member
     for start in range(0, len(bodies), batch):
         for call, body in enumerate(bodies[start : start + batch], start):
-            member.propose(call, MEMBER, requests.TXN, body, parse_txn(body))
+            member.replica.propose(call, MEMBER, requests.TXN, body, parse_txn(body))
         machine.turn()
 
 
@@ -144,7 +144,9 @@ def reads(machine: Machine, bodies: list[bytes], batch: int, *, linearizable: bo
     member = machine.member
     for start in range(0, len(bodies), batch):
         for call, body in enumerate(bodies[start : start + batch], start):
-            member.read(call, MEMBER, range_response, parse_range(body), linearizable=linearizable)
+            member.replica.read(
+                call, MEMBER, range_response, parse_range(body), linearizable=linearizable
+            )
         machine.turn()
 
 

@@ -270,7 +270,7 @@ def load(pair: Pair, keys: int, prefix: bytes = b"key", lease: int = 0) -> None:
             value = b"%030d" % random.randrange(1 << 60)
             body = PutRequest(key=b"%b-%08d" % (prefix, number), value=value, lease=lease)
             payload = body.SerializeToString()
-            leader.member.propose(None, MEMBER, requests.PUT, payload, parse_put(payload))
+            leader.member.replica.propose(None, MEMBER, requests.PUT, payload, parse_put(payload))
         pair.step()
         while any(machine.jobs for machine in pair.machines):
             pair.step()
@@ -354,15 +354,15 @@ def install(pair: Pair) -> None:
     behind = pair.machines[place] = Machine(pair, name, f"{pair.directory}/{name}-again")
     # The new follower has not acknowledged what the old one did.
     leader.events.clear()
-    storage, member = leader.member.storage, leader.member
+    storage, member = leader.member.replica.storage, leader.member
     storage.create_snapshot(member.state.applied, member.conf_state, b"")
     storage.compact(member.state.applied)
-    progress = member.node.raft.tracker.progress[behind.member.id]
+    progress = member.replica.node.raft.tracker.progress[behind.member.id]
     progress.become_probe()
     progress.match, progress.next = 0, 1
     pair.reset()
     payload = length_delimited(b"\x0a", b"after")
-    member.propose(None, MEMBER, requests.PUT, payload, parse_put(payload))
+    member.replica.propose(None, MEMBER, requests.PUT, payload, parse_put(payload))
     pair.until(lambda: behind.member.state.applied == leader.member.state.applied)
     pair.settle()
     pair.report("install of a snapshot")
@@ -379,7 +379,7 @@ def snapshot(pair: Pair) -> None:
         for _ in range(BATCH):
             number += 1
             payload = PutRequest(key=b"load-%d" % (number % 5000)).SerializeToString()
-            leader.member.propose(None, MEMBER, requests.PUT, payload, parse_put(payload))
+            leader.member.replica.propose(None, MEMBER, requests.PUT, payload, parse_put(payload))
         pair.step()
     pair.settle()
     pair.report("snapshot save under load")
@@ -402,13 +402,13 @@ def leases(pair: Pair, count: int) -> None:
     for start in range(0, many, BATCH):
         for number in range(start, start + BATCH):
             body = LeaseGrantRequest(ID=100 + number, TTL=10_000).SerializeToString()
-            leader.member.propose(None, MEMBER, requests.LEASE_GRANT, body)
+            leader.member.replica.propose(None, MEMBER, requests.LEASE_GRANT, body)
         pair.step()
     pair.settle()
     pair.measure(f"lease, list of {many}", "/etcdserverpb.Lease/LeaseLeases", LeaseLeasesRequest())
     pair.reset()
     other = next(machine for machine in pair.machines if machine is not leader)
-    leader.member.transfer_leadership(other.member.id)
+    leader.member.replica.node.transfer_leader(other.member.id)
     pair.until(lambda: other.member.state.lessor.is_primary)
     pair.settle()
     pair.report(f"lease, new leader counts {many}")

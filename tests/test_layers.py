@@ -59,6 +59,18 @@ def test_imports_go_downward() -> None:
     assert [stray for path in modules() for stray in strays(path)] == []
 
 
+def test_what_entries_do_sees_neither_raft_nor_the_log() -> None:
+    """The layers keep it from the member; a clock is none of its imports anyway."""
+    unseen = ("kvorum.raft", "kvorum.storage.wal", "kvorum.storage.snap", "kvorum.storage.files")
+    seen = [
+        f"{path.name} imports {name}"
+        for path in sorted((SOURCE / "state" / "apply").glob("*.py"))
+        for name in imports(path)
+        if name.startswith(unseen) and not name.startswith("kvorum.raft.logger")
+    ]
+    assert seen == []
+
+
 def test_a_newcomer_finds_few_packages() -> None:
     packages = [path.parent.name for path in SOURCE.glob("*/__init__.py")]
     assert len(packages) <= PACKAGES_MAX

@@ -193,7 +193,7 @@ class Machine:
         self, kind: int, body: bytes, decoded: object = None, caller: Caller = CLIENT
     ) -> int:
         call = self.cluster.next_call()
-        self.running.propose(call, caller, kind, body, decoded)
+        self.running.replica.propose(call, caller, kind, body, decoded)
         return call
 
     def range(self, key: bytes, range_end: bytes = b"", **options: Any) -> int:
@@ -201,13 +201,15 @@ class Machine:
         decoded = decode_range(request.SerializeToString())
         call = self.cluster.next_call()
         is_linearizable = not request.serializable
-        self.running.read(call, CLIENT, range_response, decoded, linearizable=is_linearizable)
+        self.running.replica.read(
+            call, CLIENT, range_response, decoded, linearizable=is_linearizable
+        )
         return call
 
     def read_txn(self, request: TxnRequest) -> int:
         decoded = decode_txn(request.SerializeToString())
         call = self.cluster.next_call()
-        self.running.read(call, CLIENT, read_txn, decoded, linearizable=True)
+        self.running.replica.read(call, CLIENT, read_txn, decoded, linearizable=True)
         return call
 
     def start_steps(self, steps: Steps) -> int:

@@ -174,7 +174,7 @@ class Applied:
             caller = Caller(Front.GRPC, step.user, revision + step.late)
             self.machine.propose(requests.PUT, step.put.SerializeToString(), caller=caller)
             return
-        proposals = self.member.proposals
+        proposals = self.member.replica.proposals
         if isinstance(step, Done):
             caller = Caller(Front.GRPC, "root", revision)
             self.machine.propose(step.kind, step.body, caller=caller)
@@ -195,7 +195,7 @@ class Applied:
         """Apply everything; return all that can be seen of it."""
         self.cluster.settle()
         member = self.member
-        assert not member.proposals.pending
+        assert not member.replica.proposals.pending
         return (
             member.state.applied,
             keys_of(self.machine),
@@ -204,7 +204,7 @@ class Applied:
             sorted(member.state.lessor.keys_of(LEASE)),
             member.state.auth.revision,
             [str(alarm) for alarm in member.state.alarms.raised()],
-            member.proposals.pending,
+            member.replica.proposals.pending,
         )
 
 
@@ -296,7 +296,7 @@ def test_the_kept_callers_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     for later in range(10):
         applied.take(Asked("u", later, PLAIN))
         applied.cluster.settle()
-        assert 0 < len(applied.member.apply_queue.callers) <= 3
+        assert 0 < len(applied.member.replica.apply_queue.callers) <= 3
     assert all(isinstance(each, bytes) for each in applied.machine.replies.values())
 
 

@@ -27,7 +27,7 @@ def expect_compaction(cluster: Cluster, left: int) -> None:
 
 
 def lead(cluster: Cluster, machine: Machine) -> None:
-    cluster.leader().running.transfer_leadership(machine.running.id)
+    cluster.leader().running.replica.node.transfer_leader(machine.running.id)
     cluster.wait(lambda: machine.running.is_leader)
 
 
@@ -50,7 +50,7 @@ def test_it_goes_on_after_an_installed_snapshot_and_after_a_restart(
     cluster.isolate(late)
     write(cluster, leader, 100)
     cluster.pass_time(1.0)
-    assert leader.running.storage.first_index() > late.running.state.applied + 1
+    assert leader.running.replica.storage.first_index() > late.running.state.applied + 1
     store = late.running.state.store
     cluster.heal()
     cluster.wait(lambda: late.running.state.applied == leader.running.state.applied)

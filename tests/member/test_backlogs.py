@@ -35,7 +35,7 @@ def write(cluster: Cluster, leader: Machine, count: int) -> None:
 
 
 def kept(machine: Machine) -> int:
-    return machine.running.storage.memory_bytes
+    return machine.running.replica.storage.memory_bytes
 
 
 def images(machine: Machine) -> int:
@@ -68,7 +68,7 @@ def test_what_is_kept_while_an_image_is_made_is_bounded(count: int) -> None:
     write(cluster, leader, 15)
     leader.held.add(ExecutorKind.HELPER)
     cluster.heal()
-    cluster.wait(lambda: leader.running.snapshots.building)
+    cluster.wait(lambda: leader.running.replica.snapshots.building)
     # The image holds what the backend has now, and is ready only after more was written.
     leader.run_job(leader.jobs[ExecutorKind.HELPER].popleft())
     built = leader.ended.pop()

@@ -25,7 +25,7 @@ PROMOTION = ConfChange(ChangeType.ADD_NODE, LEARNER, encode_promotion(LEARNER))
 
 def in_force(machine: Machine) -> ConfState:
     """Return the configuration that raft uses."""
-    return machine.running.node.raft.tracker.config.conf_state()
+    return machine.running.replica.node.raft.tracker.config.conf_state()
 
 
 # With a snapshot.
@@ -51,20 +51,20 @@ def behind_a_change() -> tuple[Cluster, Machine, Machine]:
         leader.put(b"%d" % number)
         cluster.pass_time(0.02)
     cluster.pass_time(1.0)
-    assert leader.running.storage.first_index() > 1000
+    assert leader.running.replica.storage.first_index() > 1000
     cluster.heal()
     cluster.wake(late)
     # One look at the clock ends a turn, so little is applied in it.
     cluster.slices = 1
     cluster.now += HEARTBEAT_SECONDS
     for _ in range(100):
-        if late.running.node.raft.log.unstable.snapshot is not None:
+        if late.running.replica.node.raft.log.unstable.snapshot is not None:
             break
         for machine in cluster:
             machine.turn()
         cluster.deliver()
     cluster.slices = 0
-    assert late.running.node.raft.log.unstable.snapshot is not None
+    assert late.running.replica.node.raft.log.unstable.snapshot is not None
     assert 0 < late.running.state.applied < 1000
     assert LEARNER in in_force(late).voters
     return cluster, leader, late
@@ -89,11 +89,11 @@ def test_a_crash_between_a_snapshot_and_its_use_keeps_index_and_members_together
     jobs: int,
 ) -> None:
     cluster, leader, late = behind_a_change()
-    snapshot = late.running.node.raft.log.unstable.snapshot
+    snapshot = late.running.replica.node.raft.log.unstable.snapshot
     assert snapshot is not None
     late.held.add(ExecutorKind.LOG)
     late.turn()
-    late.running.flush_soon()
+    late.running.replica.flush_soon()
     cluster.settle()
     for _ in range(jobs):
         if late.jobs[ExecutorKind.LOG]:
@@ -158,9 +158,9 @@ def about_to_be_committed(
     gone = victim(cluster)
     last = follower if gone is leader else leader
     call = change(at(cluster), removed(gone))
-    index = leader.running.node.raft.log.last_index() + 1
+    index = leader.running.replica.node.raft.log.last_index() + 1
     for _ in range(20):
-        if last.running.storage.last_index() >= index:
+        if last.running.replica.storage.last_index() >= index:
             break
         for machine in cluster:
             machine.turn()
@@ -231,7 +231,10 @@ def test_a_promoted_learner_that_has_more_than_the_voter_hears_of_its_promotion(
     leader.start()
     cluster.settle()
     assert LEARNER in in_force(leader).voters and LEARNER in in_force(learner).learners
-    assert leader.running.node.raft.log.last_index() < learner.running.node.raft.log.last_index()
+    assert (
+        leader.running.replica.node.raft.log.last_index()
+        < learner.running.replica.node.raft.log.last_index()
+    )
     cluster.heal()
     cluster.wait(lambda: learner.running.is_leader)
     cluster.success(leader, leader.put(b"key"))
@@ -254,16 +257,18 @@ def test_a_snap_file_lists_the_members_of_its_index() -> None:
     cluster.pass_time(1.0)
     cluster.success(leader, leader.put(b"key"))
     leader.held.add(ExecutorKind.FLUSHER)
-    member.snapshots.is_wanted = True
-    member.flush_soon()
+    member.replica.snapshots.is_wanted = True
+    member.replica.flush_soon()
     cluster.settle()
     before = member.state.applied
     adding = change(leader, added(LEARNER, "http://m9:2380", is_learner=True))
     assert cluster.success(leader, adding) == b"done"
     leader.held.clear()
-    cluster.wait(lambda: member.snapshots.index)
-    names = [name for name in leader.files.list(member.snap_directory) if name.endswith(".snap")]
-    path = f"{member.snap_directory}/{names[-1]}"
+    cluster.wait(lambda: member.replica.snapshots.index)
+    names = [
+        name for name in leader.files.list(member.replica.snap_directory) if name.endswith(".snap")
+    ]
+    path = f"{member.replica.snap_directory}/{names[-1]}"
     written = decode(path, read_file(leader.files, path))
     assert written.index == before
     assert members_in(written.data) == {*written.conf_state.voters, *written.conf_state.learners}

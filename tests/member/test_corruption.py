@@ -73,7 +73,7 @@ def test_equal_members_are_left_alone(options: dict[str, Any]) -> None:
         compact(cluster, 12 + 5 * round_)
         cluster.success(leader, leader.put(b"more", b"%d" % round_))
         cluster.pass_time(12.0)
-        leader.running.transfer_leadership(others(cluster)[0].running.id)
+        leader.running.replica.node.transfer_leader(others(cluster)[0].running.id)
         cluster.pass_time(2.0)
     cluster.isolate(others(cluster)[0])
     cluster.pass_time(12.0)

@@ -12,6 +12,7 @@ from kvorum.member.jobs import ExecutorKind, Job
 from kvorum.member.leadership_transfer import hand_over
 from kvorum.member.leases import applied_in_time
 from kvorum.member.member import Member
+from kvorum.member.procedures import Exclusive
 from kvorum.member.waits import FlushedTo, Signal, Signalled, Steps
 from kvorum.server.rpc.kv import _compact_physically
 from kvorum.server.rpc.maintenance import _defragment, _hash, _move_leader
@@ -194,7 +195,7 @@ def test_a_change_of_the_leader_is_heard_at_once() -> None:
     assert leader.replies[moved] == b""
     hand_over(target.running)
     cluster.settle()
-    assert not target.running.is_handing_over
+    assert not target.running.procedures.is_running(Exclusive.HAND_OVER)
     assert not target.running.is_leader
 
 
@@ -209,7 +210,7 @@ def test_what_is_applied_is_waited_for_until_it_is_or_until_the_time_is_over() -
 
     def begun() -> int:
         """Begin to wait for an entry that is committed and not applied."""
-        member.writer.is_keeping_commit = True
+        member.replica.writer.is_keeping_commit = True
         machine.put(b"key")
         cluster.settle()
         assert member.state.applied < member.committed
@@ -218,7 +219,7 @@ def test_what_is_applied_is_waited_for_until_it_is_or_until_the_time_is_over() -
     call = begun()
     cluster.settle()
     assert call not in machine.replies
-    member.writer.is_keeping_commit = False
+    member.replica.writer.is_keeping_commit = False
     cluster.settle()
     assert machine.replies[call] == b"1"
     assert cluster.answer(machine, begun(), 2.0) == b"0"

@@ -54,7 +54,7 @@ def lagging(**options: Any) -> tuple[Cluster, Machine, Machine]:
         leader.put(b"%04d" % number, b"after")
     leader.delete(b"0001", b"0003")
     cluster.pass_time(1.0)
-    assert leader.running.storage.first_index() > late.running.state.applied + 1
+    assert leader.running.replica.storage.first_index() > late.running.state.applied + 1
     return cluster, leader, late
 
 
@@ -91,13 +91,13 @@ def test_what_is_written_while_an_image_is_made_needs_no_second_one() -> None:
     cluster, leader, _ = lagging()
     leader.held.add(ExecutorKind.HELPER)
     cluster.heal()
-    cluster.wait(lambda: leader.running.snapshots.building)
-    kept_from = leader.running.storage.first_index()
+    cluster.wait(lambda: leader.running.replica.snapshots.building)
+    kept_from = leader.running.replica.storage.first_index()
     for number in range(KEYS):
         leader.put(b"%04d" % number, b"meanwhile")
         if number % 20 == 0:
             cluster.pass_time(0.2)
-    assert leader.running.storage.first_index() == kept_from
+    assert leader.running.replica.storage.first_index() == kept_from
     leader.held.clear()
     cluster.wait(lambda: equal(cluster))
     assert len([job for job in leader.jobs_run if isinstance(job.work, BuildImage)]) == 1
@@ -144,7 +144,7 @@ def comparison(machine: Machine) -> None:
 
 
 def listing(machine: Machine) -> None:
-    machine.running.read(1, MEMBER, _listed, None, linearizable=False)
+    machine.running.replica.read(1, MEMBER, _listed, None, linearizable=False)
 
 
 def health(machine: Machine) -> Steps:
@@ -213,7 +213,7 @@ def test_a_snapshot_comes_amid_work(begin: Begin, monkeypatch: pytest.MonkeyPatc
         for number in range(40):
             cluster.success(leader, leader.put(b"%02d" % number))
         cluster.pass_time(1.0)
-        assert leader.running.storage.first_index() > late.running.state.applied + 1
+        assert leader.running.replica.storage.first_index() > late.running.state.applied + 1
         late.unread.clear()
         # From now on it reads from the file.
         late.running.state.backend._cache = RowCache(0)
@@ -258,7 +258,7 @@ def test_rows_are_noted_while_the_helper_works(monkeypatch: pytest.MonkeyPatch) 
     late.held.clear()
     cluster.wait(lambda: equal(cluster))
     assert late.running.state.store is not store
-    assert late.running.installation is None
+    assert late.running.replica.installation is None
 
 
 def compact(leader: Machine) -> int:
@@ -289,12 +289,12 @@ def test_an_image_that_comes_again_is_not_mixed_with_the_one_being_installed(
     late.held.add(ExecutorKind.HELPER)
     cluster.heal()
     cluster.wait(lambda: noting.has_ended)
-    again = ReceivedDatabase(late.files, late.running.snap_directory, index)
+    again = ReceivedDatabase(late.files, late.running.replica.snap_directory, index)
     again.write(early)
     again.finish()
     late.held.clear()
     cluster.wait(lambda: not late.running.is_installing)
-    assert late.running.snapshots.index == index
+    assert late.running.replica.snapshots.index == index
 
     cluster.success(leader, leader.delete(b"key"))
     cluster.success(leader, leader.put(b"other"))
@@ -375,7 +375,7 @@ def test_a_copy_is_installed_after_the_file_of_a_defragmentation_was_written(
 def test_a_defragmentation_ends(fails: bool) -> None:
     cluster, _, late = lagging()
     member = late.running
-    backend, before = member.state.backend, log_lines.defragmenting(member)
+    backend, before = member.state.backend, log_lines.defragmenting(member.replica)
     steps = _defragmented(member, backend, backend.defragment(), before)
     assert isinstance(next(steps), RunJob)
     install(cluster, late)
@@ -444,8 +444,8 @@ def test_a_batch_on_its_way_is_waited_for() -> None:
     for number in range(20):
         cluster.success(leader, leader.put(b"%02d" % number))
     cluster.pass_time(1.0)
-    taken = {each.index for each in member.snapshots.taken}
-    assert member.snapshots.sealed is not None and taken
+    taken = {each.index for each in member.replica.snapshots.taken}
+    assert member.replica.snapshots.sealed is not None and taken
     cluster.isolate(late)
     for number in range(40):
         cluster.success(leader, leader.put(b"%02d" % number))
@@ -490,21 +490,21 @@ def test_a_flush_that_has_to_wait_for_a_snapshot_wakes_nobody(
     for number in range(40):
         cluster.success(leader, leader.put(b"%02d" % number))
     cluster.pass_time(1.0)
-    assert leader.running.storage.first_index() > member.state.applied + 1
+    assert leader.running.replica.storage.first_index() > member.state.applied + 1
     late.unread.clear()
     cluster.heal()
     cluster.slices = 1
     late.is_paused = False
-    while member.writer.received is None:
+    while member.replica.writer.received is None:
         cluster.now += HEARTBEAT_SECONDS
         turn_once(cluster)
     cluster.slices = 0
     late.held.add(ExecutorKind.LOG)
-    assert member.apply_queue.slices is not None
+    assert member.replica.apply_queue.slices is not None
     assert member.state.backend.due_at is not None and member.state.backend.due_at < late.now
     # In which no server may be woken at one moment again and again.
     cluster.pass_time(1.0)
-    assert member.apply_queue.slices is not None
+    assert member.replica.apply_queue.slices is not None
     assert not member.is_installing
     late.held.clear()
     cluster.wait(lambda: equal(cluster))

@@ -20,7 +20,7 @@ def test_a_joining_member_never_founds_a_cluster() -> None:
     assert (member.id, member.state.cluster.cluster_id) == (99, known)
     assert member.conf_state.voters == ()
     assert member.committed == 0
-    assert member.node.raft.log.last_index() == 0
+    assert member.replica.node.raft.log.last_index() == 0
 
 
 def test_a_founder_founds_again_what_was_not_written() -> None:

@@ -10,6 +10,7 @@ from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, LeaseRevokeRequest, Ra
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.leadership_transfer import hand_over
 from kvorum.member.leases import UNCONFIRMED, is_confirmed, renew, time_to_live_here, try_renew
+from kvorum.member.procedures import Exclusive
 from kvorum.member.waits import ProposeChange, Steps
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import Message, MessageType
@@ -176,10 +177,10 @@ def test_a_revocation_decided_on_is_not_forwarded_to_another_leader() -> None:
     body = LeaseRevokeRequest(ID=7).SerializeToString()
     grant(cluster, old, 7, 60)
     member.receive(Message(MessageType.HEARTBEAT, to=member.id, sender=heir.id, term=term + 1))
-    assert member.node.raft.role == Role.FOLLOWER
-    assert member.node.raft.lead == heir.id
+    assert member.replica.node.raft.role == Role.FOLLOWER
+    assert member.replica.node.raft.lead == heir.id
     member.out.take_messages()
-    member.propose_as_leader(term, [(requests.LEASE_REVOKE, body)])
+    member.replica.propose_as_leader(term, [(requests.LEASE_REVOKE, body)])
     old.turn()
     kinds = [decode_message(data).type for _, _, data, _ in cluster.messages]
     assert MessageType.PROP not in kinds
@@ -254,7 +255,7 @@ def test_renewals_where_much_waits_to_be_applied(is_fast: bool) -> None:
     cluster.slices = 1
     leader.delete(b"0", b"9")
     granted = leader.propose(requests.LEASE_GRANT, body)
-    while member.apply_queue.entry is None:
+    while member.replica.apply_queue.entry is None:
         leader.turn()
     assert member.state.applied < member.committed
     # Meanwhile its leadership is confirmed.
@@ -263,7 +264,7 @@ def test_renewals_where_much_waits_to_be_applied(is_fast: bool) -> None:
         leader.turn()
     assert leader.replies.get(known) == (b"60" if is_fast else None)
     assert late not in leader.replies
-    assert member.apply_queue.entry is not None
+    assert member.replica.apply_queue.entry is not None
     cluster.slices = 0
     assert cluster.answer(leader, late) == b"30"
     assert granted in leader.replies
@@ -299,7 +300,7 @@ def test_a_leader_that_is_cut_off_renews_nothing_that_ends_early(
     cluster.pass_time(phase / 10)
     assert cluster.answer(old, renewal(old, 7)) == b"60"
     if transfers:
-        old.running.transfer_leadership(heir.running.id)
+        old.running.replica.node.transfer_leader(heir.running.id)
         old.turn()
     cluster.isolate(old)
     promised = relied_on(cluster, old)
@@ -314,7 +315,7 @@ def test_a_checkpoint_on_its_way_undoes_no_renewal() -> None:
     grant(cluster, leader, 7, 60)
     leader.held.add(ExecutorKind.LOG)
     cluster.pass_time(25.0)
-    raft = leader.running.node.raft
+    raft = leader.running.replica.node.raft
     assert raft.log.last_index() > raft.log.committed, "the checkpoint is proposed"
     # The checkpoint holds what was left of the lease before this renewal.
     call = renewal(leader, 7)
@@ -392,8 +393,8 @@ def test_the_most_up_to_date_voter_takes_over() -> None:
     for number in range(10):
         cluster.success(leader, leader.put(b"%d" % number))
     hand_over(leader.running)
-    assert leader.running.is_handing_over
-    cluster.wait(lambda: not leader.running.is_handing_over, 1.0)
+    assert leader.running.procedures.is_running(Exclusive.HAND_OVER)
+    cluster.wait(lambda: not leader.running.procedures.is_running(Exclusive.HAND_OVER), 1.0)
     assert heir.running.is_leader
     assert leader.running.leader == heir.running.id
 
@@ -402,14 +403,14 @@ def test_an_heir_that_does_not_answer_is_passed_over() -> None:
     cluster = Cluster(3)
     leader = cluster.leader()
     others = [machine for machine in cluster if machine is not leader]
-    progress = leader.running.node.raft.tracker.progress
+    progress = leader.running.replica.node.raft.tracker.progress
     best = max(leader.running.conf_state.voters, key=lambda each: progress[each].match)
     dead = next((each for each in others if each.running.id == best), others[0])
     dead.is_paused = True
     for machine in others:
         leader.running.connected(machine.running.id, cluster.now)
     hand_over(leader.running)
-    cluster.wait(lambda: not leader.running.is_handing_over, 5.0)
+    cluster.wait(lambda: not leader.running.procedures.is_running(Exclusive.HAND_OVER), 5.0)
     assert not leader.running.is_leader
     cluster.wake(dead)
     cluster.success(dead, dead.put(b"key"))
@@ -423,7 +424,7 @@ def test_handing_over_ends_where_nobody_can_take_over(size: int) -> None:
         machine.is_paused = machine is not leader
     cluster.pass_time(1.0 if size > 1 else 0.0)
     hand_over(leader.running)
-    cluster.wait(lambda: not leader.running.is_handing_over, 8.0)
+    cluster.wait(lambda: not leader.running.procedures.is_running(Exclusive.HAND_OVER), 8.0)
     # A follower has nothing to hand over.
     if size > 1:
         for machine in cluster:
@@ -431,7 +432,7 @@ def test_handing_over_ends_where_nobody_can_take_over(size: int) -> None:
         follower = cluster.follower()
         hand_over(follower.running)
         cluster.settle()
-        assert not follower.running.is_handing_over
+        assert not follower.running.procedures.is_running(Exclusive.HAND_OVER)
 
 
 # Changes of the membership.
@@ -455,7 +456,7 @@ def test_a_change_whose_client_is_gone_is_not_made() -> None:
     cluster.pass_time(0.5)
     machine.running.cancel(call)
     cluster.pass_time(0.2)
-    assert not machine.running.changes
+    assert not machine.running.replica.changes
     cluster.heal()
     cluster.wait(lambda: machine.running.leader)
     cluster.pass_time(2.0)
@@ -477,7 +478,7 @@ def test_the_membership_counts_its_changes() -> None:
     cluster.pass_time(1.0)
     cluster.heal()
     cluster.wait(lambda: late.running.state.applied == leader.running.state.applied)
-    assert late.running.snapshots.index > 0
+    assert late.running.replica.snapshots.index > 0
     # A snapshot brings the members as a whole.
     assert late.running.state.cluster.generation > before[late.name]
     removal = ConfChange(ChangeType.REMOVE_NODE, other.running.id)

@@ -129,7 +129,7 @@ def any_entry(term: int, index: int, chance: random.Random) -> Entry:
 
 def any_message(machine: Machine, chance: random.Random) -> Message:
     """Return a message that fits a member's log, or nearly."""
-    raft, log = machine.running.node.raft, machine.running.node.raft.log
+    raft, log = machine.running.replica.node.raft, machine.running.replica.node.raft.log
     term, index = raft.term + chance.choice((0, 1)), log.last_index()
     count = chance.choice((0, 1, 1, 2))
     message = Message(
@@ -208,7 +208,7 @@ def attack(seed: int, count: int) -> None:
 
 def appended(machine: Machine, *entries: tuple[int, bytes], **fields: int) -> Message:
     """Return an append of the next leader, whose entries are committed at once."""
-    raft = machine.running.node.raft
+    raft = machine.running.replica.node.raft
     term, index = raft.term + 1, raft.log.last_index()
     message = Message(
         MessageType.APP,
@@ -247,7 +247,7 @@ def test_what_cannot_be_applied_is_not_written(kind: int, data: bytes) -> None:
     """Neither as an append nor as a proposal that another member forwards."""
     cluster = Cluster(1)
     machine = cluster.leader()
-    last = machine.running.node.raft.log.last_index()
+    last = machine.running.replica.node.raft.log.last_index()
     proposal = Message(
         MessageType.PROP, machine.running.id, STRANGER, entries=[Entry(kind, 0, 0, data)]
     )
@@ -258,11 +258,11 @@ def test_what_cannot_be_applied_is_not_written(kind: int, data: bytes) -> None:
     ):
         send(machine, encode_message(message))
         cluster.pass_time(0.1)
-        assert machine.running.node.raft.log.last_index() == last
+        assert machine.running.replica.node.raft.log.last_index() == last
     # Nothing has happened: it leads, and takes what is sound.
     send(machine, encode_message(replace(proposal, entries=[Entry(EntryType.NORMAL, 0, 0, SOUND)])))
     cluster.pass_time(1.0)
-    assert machine.running.node.raft.log.last_index() == last + 1
+    assert machine.running.replica.node.raft.log.last_index() == last + 1
     serves(cluster, machine)
 
 
@@ -270,12 +270,12 @@ def test_what_cannot_be_applied_is_not_written(kind: int, data: bytes) -> None:
 def test_an_append_that_no_leader_sends_is_not_written(fields: dict[str, int]) -> None:
     cluster = Cluster(1)
     machine = cluster.leader()
-    last = machine.running.node.raft.log.last_index()
+    last = machine.running.replica.node.raft.log.last_index()
     message = appended(machine, (EntryType.NORMAL, SOUND), **fields)
     message.entries = [replace_term(each, message.term) for each in message.entries]
     send(machine, encode_message(message))
     cluster.pass_time(0.1)
-    assert machine.running.node.raft.log.last_index() == last
+    assert machine.running.replica.node.raft.log.last_index() == last
 
 
 @pytest.mark.parametrize("node", [0, 8, APPLY_THREAD, APPEND_THREAD])

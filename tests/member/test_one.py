@@ -114,7 +114,7 @@ def test_a_restart_from_a_snapshot_needs_no_older_log() -> None:
         machine.put(b"%d" % (number % 7), b"x" * 100)
         cluster.pass_time(0.02)
     cluster.pass_time(31.0)
-    snapshot = machine.running.snapshots.index
+    snapshot = machine.running.replica.snapshots.index
     assert snapshot > 200
     names = machine.files.list("/data/member/snap")
     assert len([name for name in names if name.endswith(".snap")]) == 5
@@ -123,7 +123,9 @@ def test_a_restart_from_a_snapshot_needs_no_older_log() -> None:
     before = all_keys(cluster, machine)
     machine.kill()
     machine.start()
-    assert machine.running.storage.first_index() == machine.running.snapshots.index + 1
+    assert (
+        machine.running.replica.storage.first_index() == machine.running.replica.snapshots.index + 1
+    )
     cluster.leader()
     assert all_keys(cluster, machine) == before
 
@@ -231,7 +233,7 @@ def test_a_backend_that_cannot_be_written_stops_the_member() -> None:
 def test_an_entry_that_nobody_understands_stops_the_member() -> None:
     cluster = Cluster(1)
     machine = cluster.leader()
-    machine.running.node.propose(b"\xff\xff\xff")
+    machine.running.replica.node.propose(b"\xff\xff\xff")
     with pytest.raises(MemberStopped, match="newer member"):
         cluster.settle()
 
@@ -240,7 +242,7 @@ def test_an_entry_of_an_older_member_names_the_older_one() -> None:
     """etcd 3.5 writes it at every start; tests/tools/utl/test_migrate.py has one of a real etcd."""
     cluster = Cluster(1)
     machine = cluster.leader()
-    machine.running.node.propose(b"\x08\x01\x12\x03PUT\x1a\x0a/0/version\x22\x053.5.0")
+    machine.running.replica.node.propose(b"\x08\x01\x12\x03PUT\x1a\x0a/0/version\x22\x053.5.0")
     with pytest.raises(MemberStopped, match=r"etcd 3\.5 and older.* upgrade all of them to 3\.6"):
         cluster.settle()
 
@@ -251,7 +253,7 @@ def test_the_storage_follows_a_cluster_that_is_lowered_to_3_5_and_back() -> None
     machine = cluster.leader()
     for version, stored in (("3.6.0", b"3.6.0"), ("3.5.0", None), ("3.6.0", b"3.6.0")):
         body = ClusterVersionSetRequest(ver=version).SerializeToString()
-        machine.running.propose(None, MEMBER, requests.CLUSTER_VERSION_SET, body)
+        machine.running.replica.propose(None, MEMBER, requests.CLUSTER_VERSION_SET, body)
         cluster.settle()
         assert str(machine.running.state.cluster.storage_version) == version
         assert machine.running.state.backend.get(META, STORAGE_VERSION) == stored
@@ -319,7 +321,7 @@ def test_others_are_served_while_a_long_deletion_is_applied() -> None:
     cluster.settle()
     cluster.slices = 1
     deletion = machine.delete(b"\0", b"\0")
-    while machine.running.apply_queue.slices is None:
+    while machine.running.replica.apply_queue.slices is None:
         machine.turn()
     machine.turn()
     assert machine.running.state.store.is_writing
@@ -391,7 +393,7 @@ def test_a_full_quota_raises_the_alarm_and_freeing_needs_an_operator() -> None:
     assert cluster.answer(machine, machine.put(b"more")) == errors.NO_SPACE
     assert len(all_keys(cluster, machine)) == count
     assert isinstance(cluster.answer(machine, machine.delete(b"0")), bytes)
-    assert machine.running.check_quota(1 << 30) == errors.NO_SPACE
+    assert machine.running.replica.check_quota(1 << 30) == errors.NO_SPACE
     disarm = AlarmRequest(
         action=AlarmRequest.DEACTIVATE,
         memberID=machine.running.id,

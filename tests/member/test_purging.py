@@ -19,7 +19,7 @@ def test_a_database_that_is_not_installed_yet_is_kept_however_many_follow() -> N
     machine = cluster.leader()
     member, files = machine.running, machine.files
     indexes = [1, member.state.applied, member.state.applied + 10, member.state.applied + 20]
-    paths = [database_path(member.snap_directory, index) for index in indexes]
+    paths = [database_path(member.replica.snap_directory, index) for index in indexes]
     for path in paths:
         write_file(files, path, b"a database")
     cluster.pass_time(1.0)  # until everything applied is durable
@@ -32,5 +32,5 @@ def test_a_snapshot_is_not_purged_for_one_that_does_not_count_yet() -> None:
     machine = Cluster(1, snapshots_kept=1).leader()
     assert ".snap" in purged_endings(machine)
     machine.running.out.jobs.clear()
-    machine.running.snapshots.writing = True
+    machine.running.replica.snapshots.writing = True
     assert ".snap" not in purged_endings(machine)

@@ -71,7 +71,7 @@ def test_reads_that_wait_share_one_round() -> None:
     cluster.success(leader, leader.put(b"key", b"value"))
     calls = [leader.range(b"key") for _ in range(50)]
     leader.turn()
-    assert len(leader.running.node.raft.read_only.unconfirmed) == 1
+    assert len(leader.running.replica.node.raft.read_only.unconfirmed) == 1
     for call in calls:
         assert RangeResponse.FromString(cluster.success(leader, call)).count == 1
 
@@ -103,7 +103,7 @@ def test_a_read_asks_every_new_leader_at_once() -> None:
     read = reader.range(b"key")
     cluster.settle()
     assert read not in reader.replies
-    old.running.transfer_leadership(heir.running.id)
+    old.running.replica.node.transfer_leader(heir.running.id)
     # No time passes: the reader does not wait until its lost question is repeated.
     cluster.settle()
     assert heir.running.is_leader
@@ -143,7 +143,7 @@ def test_a_read_does_not_wait_for_ever_for_what_it_must_see() -> None:
     read = machine.range(b"key")
     assert cluster.answer(machine, read) == errors.TIMEOUT_WAIT_APPLIED_INDEX
     assert 7.0 <= cluster.now - began < 7.3
-    assert not machine.running.reads.confirmed
+    assert not machine.running.replica.reads.confirmed
 
 
 def test_a_proposal_that_waits_for_a_leader_is_taken_when_there_is_one() -> None:
@@ -199,13 +199,13 @@ def test_a_lagging_follower_gets_a_snapshot_and_goes_on() -> None:
         if number % 10 == 0:
             cluster.pass_time(0.1)
     cluster.pass_time(1.0)
-    assert leader.running.storage.first_index() > late.running.state.applied + 1
+    assert leader.running.replica.storage.first_index() > late.running.state.applied + 1
     watching = late.running.hub.open_stream(1000)
     watching.create(b"\0", b"\0", late.running.state.store.revision + 1)
     reading = late.range(b"\0", b"\0", serializable=True)
     cluster.heal()
     cluster.wait(lambda: equal(cluster))
-    assert late.running.snapshots.index > 0
+    assert late.running.replica.snapshots.index > 0
     assert late.running.state.lessor.key_count(7) == 50
     assert reading in late.replies
     # Its watchers miss nothing, and it takes entries again.
@@ -217,7 +217,7 @@ def test_a_lagging_follower_gets_a_snapshot_and_goes_on() -> None:
     late.kill()
     late.start()
     cluster.wait(lambda: equal(cluster))
-    assert not leader.running.snapshots.transfers
+    assert not leader.running.replica.snapshots.transfers
     assert not [name for name in leader.files.list("/data/member/snap") if "image" in name]
 
 
@@ -237,7 +237,7 @@ def test_a_member_whose_publication_is_in_a_snapshot_publishes_anew() -> None:
     cluster.pass_time(1.0)
     leader.held.clear()
     cluster.pass_time(1.0)
-    assert late.running.snapshots.index > 0
+    assert late.running.replica.snapshots.index > 0
     assert late.running.is_published, "clients wait until the time for requests is over"
 
 
@@ -272,7 +272,7 @@ def test_a_power_cut_while_a_snapshot_is_received_harms_nothing(seed: int) -> No
             late.start()
     late.files.before = None
     cluster.wait(lambda: equal(cluster))
-    assert late.running.snapshots.index > 0
+    assert late.running.replica.snapshots.index > 0
 
 
 def write_much(cluster: Cluster, leader: Machine) -> None:
@@ -314,7 +314,7 @@ def test_a_peer_that_asks_while_an_image_is_made_gets_the_next() -> None:
     for machine in late:
         cluster.cut = {link for link in cluster.cut if machine.name not in link}
         cluster.pass_time(1.0)
-    assert leader.running.snapshots.building and leader.running.snapshots.sending
+    assert leader.running.replica.snapshots.building and leader.running.replica.snapshots.sending
     # Nothing is written any more, so no flush follows that could start the second image.
     leader.held.clear()
     cluster.wait(lambda: equal(cluster))
@@ -453,7 +453,7 @@ def test_a_change_that_does_not_fit_is_refused_by_all_alike() -> None:
 def test_leadership_is_handed_over_without_losing_a_proposal() -> None:
     cluster = Cluster(3)
     leader, follower = cluster.leader(), cluster.follower()
-    leader.running.transfer_leadership(follower.running.id)
+    leader.running.replica.node.transfer_leader(follower.running.id)
     cluster.wait(lambda: follower.running.is_leader)
     cluster.success(leader, leader.put(b"key"))
     cluster.pass_time(1.0)
@@ -523,7 +523,7 @@ def test_proposals_wait_while_too_much_is_not_committed() -> None:
     for number in range(50):
         calls.append(leader.put(b"%d" % number, b"x" * 1000))
         leader.turn()
-    raft = leader.running.node.raft
+    raft = leader.running.replica.node.raft
     assert raft.role == Role.LEADER
     assert raft.uncommitted_size <= 12_000
     cluster.heal()
@@ -548,5 +548,5 @@ def test_one_acknowledgement_stands_for_those_before_it() -> None:
     answers = [decode_message(data) for _, _, data, _ in cluster.messages]
     acknowledged = [each for each in answers if each.type == MessageType.APP_RESP]
     assert len(acknowledged) < sent / 4
-    assert acknowledged[-1].index == leader.running.node.raft.log.last_index()
+    assert acknowledged[-1].index == leader.running.replica.node.raft.log.last_index()
     cluster.wait(lambda: equal(cluster))

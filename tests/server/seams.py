@@ -198,7 +198,7 @@ def store_image(member: Member, message: Message, image: bytes) -> None:
     """Store the database file that belongs to a snapshot message."""
     assert message.snapshot is not None
     index = message.snapshot.index
-    received = ReceivedDatabase(member.seams.files, member.snap_directory, index)
+    received = ReceivedDatabase(member.seams.files, member.replica.snap_directory, index)
     received.write(image)
     received.finish()
 

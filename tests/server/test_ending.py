@@ -11,6 +11,7 @@ from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3lockpb import LockRequest
 from kvorum.member.errors import StartRefused
 from kvorum.member.jobs import ExecutorKind
+from kvorum.member.procedures import Exclusive
 from kvorum.network.edge.interface import EdgeEventKind, Request
 from kvorum.server.ending import (
     CLOSE_LOOK_SECONDS,
@@ -213,7 +214,9 @@ def test_a_leader_leads_until_its_calls_are_answered() -> None:
     drain(leader)
     cluster.pass_time(0.5)
     assert put not in leader.replies
-    assert leader.running.is_leader and not leader.running.is_handing_over
+    assert leader.running.is_leader and not leader.running.procedures.is_running(
+        Exclusive.HAND_OVER
+    )
     cluster.heal()
     assert isinstance(cluster.success(leader, put), bytes)
     cluster.wait(lambda: leader.member is None)

@@ -289,10 +289,10 @@ def test_most_of_the_first_election_timeout_passes_when_others_are_reached(
     for other in list(cluster)[1 : 1 + connected]:
         member.connected(other.running.id, cluster.now)
     machine.turn()
-    assert member.node.raft.election_elapsed == elapsed
+    assert member.replica.node.raft.election_elapsed == elapsed
     cluster.now += HEARTBEAT_SECONDS
     machine.turn()
-    assert member.node.raft.election_elapsed == elapsed + 1
+    assert member.replica.node.raft.election_elapsed == elapsed + 1
 
 
 # When there is more to do.
@@ -349,7 +349,7 @@ def test_an_entry_that_is_applied_for_long_is_told(seconds: float, is_told: bool
     cluster.settle()
     cluster.slices = 1
     machine.delete(b"\0", b"\0")
-    while machine.running.apply_queue.entry is None:
+    while machine.running.replica.apply_queue.entry is None:
         machine.turn()
     cluster.now += 0.05
     machine.turn()

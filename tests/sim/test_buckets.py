@@ -119,7 +119,7 @@ def test_a_member_that_is_missing_is_noticed(stage: Stage) -> None:
 def test_another_configuration_is_noticed(stage: Stage) -> None:
     member = member_of(stage)
     voters = member.conf_state.voters
-    member.conf_state = member.conf_state._replace(voters=voters[1:], learners=voters[:1])
+    member.replica.conf_state = member.conf_state._replace(voters=voters[1:], learners=voters[:1])
     member.state.backend.set_conf_state(encode_conf_state(member.conf_state))
     with pytest.raises(Violation, match=GUARANTEE):
         check(stage)

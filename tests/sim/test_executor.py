@@ -93,7 +93,7 @@ class LookTwice:
 def test_flushes_happen_amid_a_job_of_the_helper_which_does_not_see_them(stage: Stage) -> None:
     faults = stage.machine.faults
     assert faults.helper_time[1] * 20 > 0.02, "a flush is due while the job runs"
-    stage.submit(ExecutorKind.HELPER, LookTwice(stage.member.backend_directory))
+    stage.submit(ExecutorKind.HELPER, LookTwice(stage.member.replica.backend_directory))
     for number in range(50):
         stage.world.after(0.002 * number, _put, stage.member, stage.machine, number)
     stage.wait()
@@ -105,7 +105,9 @@ def test_flushes_happen_amid_a_job_of_the_helper_which_does_not_see_them(stage: 
 
 def _put(member: Member, machine: Machine, number: int) -> None:
     request = PutRequest(key=b"%d" % number)
-    member.propose(1000 + number, MEMBER, requests.PUT, request.SerializeToString(), request)
+    member.replica.propose(
+        1000 + number, MEMBER, requests.PUT, request.SerializeToString(), request
+    )
     machine.request_turn()
 
 

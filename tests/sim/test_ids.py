@@ -24,7 +24,7 @@ def test_an_entry_from_before_a_restart_is_applied_as_what_it_is(
     for number in range(5):
         machine = stage.machine(member)
         assert machine.member is not None
-        first = machine.member.ids.next_id()
+        first = machine.member.replica.ids.next_id()
         assert not seen & set(range(first, first + 100)), "ids begin as they did before"
         seen |= set(range(first, first + 100))
         # Sent to the leader, and still on its way when the member starts again and asks anew.

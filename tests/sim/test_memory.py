@@ -23,7 +23,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def proposed(machine: Machine) -> list[int]:
     """Return the kinds of requests whose proposals a member keeps."""
     assert machine.member is not None
-    return [kind for _, _, kind, *_ in machine.member.proposals.pending.values()]
+    return [kind for _, _, kind, *_ in machine.member.replica.proposals.pending.values()]
 
 
 def start_alone(stage: Stage, number: int) -> Machine:
@@ -60,6 +60,8 @@ def test_what_a_member_with_a_leader_does_not_get_decided_is_noticed(stage: Stag
     machine = stage.machine(number)
     assert machine.member is not None and machine.member.leader
     assert leftovers(machine) == {}
-    machine.member.propose(None, MEMBER, requests.PUT, PutRequest(key=b"k").SerializeToString())
+    machine.member.replica.propose(
+        None, MEMBER, requests.PUT, PutRequest(key=b"k").SerializeToString()
+    )
     assert leftovers(machine) == {PROPOSALS: 1}
     stage.run_until(lambda: leftovers(machine) == {})

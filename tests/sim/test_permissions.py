@@ -62,7 +62,7 @@ FIRST = [
 
 
 class Quiet:
-    """A member, as far as a change of its users needs one."""
+    """A state, as far as a change of its users needs one."""
 
     applied = 0
 
@@ -77,8 +77,8 @@ class Quiet:
 
 @given(st.lists(st.tuples(REQUESTS, QUESTIONS), max_size=25))
 def test_both_change_and_decide_alike(steps: list[tuple[Any, list[Any]]]) -> None:
-    member: Any = Quiet(AuthStore(Database().backend))
-    auth, state = member.state.auth, State()
+    target: Any = Quiet(AuthStore(Database().backend))
+    auth, state = target.auth, State()
     for envelope, questions in [*((each, []) for each in FIRST), *steps]:
         kind = name_of(envelope)
         envelope.header.ID = 1
@@ -86,7 +86,7 @@ def test_both_change_and_decide_alike(steps: list[tuple[Any, list[Any]]]) -> Non
         parse, change = _CHANGES[number]
         refused = None
         try:
-            change(member, parse(body))
+            change(target, parse(body))
         except StatusError as error:
             refused = error.status.text
         state, told = changed(state, kind, getattr(envelope, kind), 1)

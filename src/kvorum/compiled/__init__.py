@@ -66,6 +66,7 @@ MODULES = (
     "kvorum.member.proposals",
     "kvorum.state.apply.ranges",
     "kvorum.member.reads",
+    "kvorum.member.replica",
     "kvorum.state.apply.requests",
     "kvorum.member.serving",
     "kvorum.member.procedure_driver",

@@ -36,9 +36,9 @@ from kvorum.state.apply.permissions import plain_put_refusal
 from kvorum.state.apply.requests import parts_of_users, put_of_nobody, user_of
 
 if TYPE_CHECKING:
-    from kvorum.member.member import Member
     from kvorum.member.procedures import Waiter
     from kvorum.member.proposals import Pending
+    from kvorum.member.replica import Replica
     from kvorum.state.apply.callers import Caller
     from kvorum.state.apply.results import Sliced, Slices
 
@@ -91,15 +91,15 @@ class ApplyQueue:
         self.started: object = None
 
 
-def apply_entries(member: Member, deadline: float) -> None:
+def apply_entries(replica: Replica, deadline: float) -> None:
     """Apply waiting entries until none is left or the deadline has passed."""
-    queue = member.apply_queue
-    clock = member.clock
-    hub = member.hub
-    while queue.messages and member.may_apply:
-        if queue.slices is not None and not _continue(member, queue, deadline):
+    queue = replica.apply_queue
+    clock = replica.clock
+    hub = replica.hub
+    while queue.messages and replica.may_apply:
+        if queue.slices is not None and not _continue(replica, queue, deadline):
             return
-        if member.must_wait_for_flush:
+        if replica.must_wait_for_flush:
             return
         if hub.is_publishing:
             # The hub is still publishing the last transaction to many watchers.
@@ -109,30 +109,30 @@ def apply_entries(member: Member, deadline: float) -> None:
             start = queue.position
             stop = min(start + ENTRIES_PER_LOOK, len(entries))
             if start < stop:
-                queue.position = _apply_run(member, queue, entries, start, stop)
+                queue.position = _apply_run(replica, queue, entries, start, stop)
             if queue.slices is None:
                 if queue.position == len(entries):
-                    _finish_message(member, queue)
-                if member.state.applied >= member.snapshots.due_index:
-                    snapshots.take_due(member)
+                    _finish_message(replica, queue)
+                if replica.state.applied >= replica.snapshots.due_index:
+                    snapshots.take_due(replica)
         if clock() >= deadline:
             if queue.messages:
                 reach("apply lags behind commit")
             return
 
 
-def _finish_message(member: Member, queue: ApplyQueue) -> None:
+def _finish_message(replica: Replica, queue: ApplyQueue) -> None:
     message = queue.messages.popleft()
     queue.position = 0
     for response in message.responses:
-        member.node.step(response)
+        replica.node.step(response)
 
 
 def _apply_run(
-    member: Member, queue: ApplyQueue, entries: Sequence[Entry], start: int, stop: int
+    replica: Replica, queue: ApplyQueue, entries: Sequence[Entry], start: int, stop: int
 ) -> int:
     """Apply entries; return the position after the last one applied or started."""
-    state = member.state
+    state = replica.state
     applied, term = state.applied, entries[start].term
     first = entries[start].index
     if first <= applied:
@@ -146,16 +146,16 @@ def _apply_run(
         state.header.set_raft_term(term)
     put = state.store.put
     header_field = state.header.field
-    reply = member.out.replies.append
-    hub = member.hub
-    counters = member.counters
-    counters.begin_run(_PUT, member.started)
-    _judge_puts(member, queue)
+    reply = replica.out.replies.append
+    hub = replica.hub
+    counters = replica.counters
+    counters.begin_run(_PUT, replica.started)
+    _judge_puts(replica, queue)
     position = start
     while position < stop:
         entry = entries[position]
         position += 1
-        request = _classify(member, queue, entry)
+        request = _classify(replica, queue, entry)
         if request is not None:
             # The fast path: no decoding, no generator, no call but the store's.
             revision = put(request.key, request.value, 0)
@@ -168,7 +168,7 @@ def _apply_run(
                 if waiter.__class__ is int:
                     reply((waiter, field))
                 else:
-                    member.answer(waiter, field)
+                    replica.answer(waiter, field)
                 counters.succeeded(_PUT, pending[5])
             applied += 1
             if hub.is_watched and hub.is_publishing:
@@ -179,20 +179,20 @@ def _apply_run(
             counters.end_run()
         state.note_applied(applied, term)
         if entry.type != EntryType.NORMAL:
-            if not member.writer.is_commit_durable(entry.index):
+            if not replica.writer.is_commit_durable(entry.index):
                 # `may_apply` turns true when the commit index is durable.
                 position -= 1
                 break
-            changes.apply_change(member, entry)
+            changes.apply_change(replica, entry)
             counters.skip_time()
         elif not entry.data:
-            queue.slices = _begin_term(member, entry)
+            queue.slices = _begin_term(replica, entry)
             if queue.slices is not None:
                 queue.entry, queue.waiter, queue.kind = entry, None, 0
                 return position
             counters.skip_time()
         else:
-            succeeded = _execute(member, queue, entry)
+            succeeded = _execute(replica, queue, entry)
             if queue.slices is not None:
                 queue.entry = entry
                 counters.end_run()
@@ -200,7 +200,7 @@ def _apply_run(
                 return position
             if succeeded:
                 counters.succeeded(queue.kind, queue.started)
-            _judge_puts(member, queue)
+            _judge_puts(replica, queue)
         applied += 1
         if hub.is_publishing:
             break
@@ -209,9 +209,9 @@ def _apply_run(
     return position
 
 
-def _judge_puts(member: Member, queue: ApplyQueue) -> None:
+def _judge_puts(replica: Replica, queue: ApplyQueue) -> None:
     """Note whose puts without options may take the fast path now."""
-    state = member.state
+    state = replica.state
     queue.accepts_nobodys_puts = state.accepts_plain_puts()
     # Users' puts take it after a check of their permissions.
     queue.accepts_users_puts = state.auth.is_enabled and state.accepts_puts()
@@ -220,7 +220,7 @@ def _judge_puts(member: Member, queue: ApplyQueue) -> None:
 # Classify.
 
 
-def _classify(member: Member, queue: ApplyQueue, entry: Entry) -> Put | None:
+def _classify(replica: Replica, queue: ApplyQueue, entry: Entry) -> Put | None:
     """Find an entry's caller and proposal; return the request of a put for the fast path."""
     queue.pending = None
     queue.caller = NOBODY
@@ -228,11 +228,11 @@ def _classify(member: Member, queue: ApplyQueue, entry: Entry) -> Put | None:
     if entry.type != EntryType.NORMAL or not data:
         return None
     if queue.accepts_users_puts:
-        return _classify_users(member, queue, data)
+        return _classify_users(replica, queue, data)
     if data[0] >= 0x80:
         return None
-    proposals = member.proposals.pending
-    encoded_id = data[-member.ids.id_bytes :]
+    proposals = replica.proposals.pending
+    encoded_id = data[-replica.ids.id_bytes :]
     pending = proposals.pop(encoded_id, None)
     if pending is None:
         # Another member proposed it, or this one before its restart, or for a user.
@@ -250,7 +250,7 @@ def _classify(member: Member, queue: ApplyQueue, entry: Entry) -> Put | None:
     return request if _is_plain(request) else None
 
 
-def _classify_users(member: Member, queue: ApplyQueue, data: bytes) -> Put | None:
+def _classify_users(replica: Replica, queue: ApplyQueue, data: bytes) -> Put | None:
     """Classify an entry while users' puts may take the fast path.
 
     Parses without a loop over fields, and reuses cached callers.
@@ -268,7 +268,7 @@ def _classify_users(member: Member, queue: ApplyQueue, data: bytes) -> Put | Non
             queue.callers.clear()
         queue.callers[identity] = caller
     queue.caller = caller
-    proposals = member.proposals.pending
+    proposals = replica.proposals.pending
     pending = proposals.get(encoded_id)
     if pending is not None:
         if pending[4] == data:
@@ -281,7 +281,7 @@ def _classify_users(member: Member, queue: ApplyQueue, data: bytes) -> Put | Non
     request = cast("Put", pending[3]) if pending is not None else parse_put(data[start:end])
     if request is None or not _is_plain(request):
         return None
-    return request if plain_put_refusal(member.state, caller, request) is None else None
+    return request if plain_put_refusal(replica.state, caller, request) is None else None
 
 
 def _is_plain(put: Put) -> bool:
@@ -292,18 +292,18 @@ def _is_plain(put: Put) -> bool:
 # Apply.
 
 
-def _execute(member: Member, queue: ApplyQueue, entry: Entry) -> bool:
+def _execute(replica: Replica, queue: ApplyQueue, entry: Entry) -> bool:
     """Apply a classified request; return whether it succeeded at once.
 
     If it takes slices, `queue.slices` has them and `queue.waiter` awaits their result.
     """
-    counters, state = member.counters, member.state
+    counters, state = replica.counters, replica.state
     queue.began = counters.looked
     pending, caller = queue.pending, queue.caller
     if pending is None:
         try:
             kind, number, body, caller = requests.decode(entry.data)
-            pending = member.proposals.take(requests.encoded_id(number), entry.data)
+            pending = replica.proposals.take(requests.encoded_id(number), entry.data)
             if pending is None:
                 if kind == requests.TXN and len(body) > LONG_BYTES:
                     queue.kind, queue.started, queue.waiter = kind, None, None
@@ -317,7 +317,7 @@ def _execute(member: Member, queue: ApplyQueue, entry: Entry) -> bool:
         queue.waiter, _, kind, request, _, queue.started = pending
     queue.kind = kind
     # A lease runs from the clock's time: on a slow disk the turn may have started long ago.
-    state.now = member.clock() if kind == requests.LEASE_GRANT else member.now
+    state.now = replica.clock() if kind == requests.LEASE_GRANT else replica.now
     try:
         result: Sliced = APPLIERS[kind](state, caller, request, queue.waiter is not None)
     except StatusError as error:
@@ -325,25 +325,25 @@ def _execute(member: Member, queue: ApplyQueue, entry: Entry) -> bool:
     if not isinstance(result, (bytes, tuple)):
         queue.slices = result
         return False
-    _take_wishes(member)
+    _take_wishes(replica)
     waiter, queue.waiter = queue.waiter, None
     if waiter is not None:
-        member.answer(waiter, result)
+        replica.answer(waiter, result)
     if result.__class__ is bytes:
         return True
     counters.entry_applied(kind, result, queue.began, queue.started)
     return False
 
 
-def _take_wishes(member: Member) -> None:
+def _take_wishes(replica: Replica) -> None:
     """Do what the state asked for while it applied an entry."""
-    state = member.state
+    state = replica.state
     if state.exceeds_quota:
         state.exceeds_quota = False
-        member.raise_no_space()
+        replica.raise_no_space()
     if state.wants_snapshot:
         state.wants_snapshot = False
-        member.snapshots.is_wanted = True
+        replica.snapshots.is_wanted = True
 
 
 def _not_understood(entry: Entry, error: Exception) -> MemberStopped:
@@ -352,11 +352,11 @@ def _not_understood(entry: Entry, error: Exception) -> MemberStopped:
     )
 
 
-def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
+def _continue(replica: Replica, queue: ApplyQueue, deadline: float) -> bool:
     """Continue the entry that is being applied; return whether it is done."""
     slices, entry = queue.slices, queue.entry
     assert slices is not None and entry is not None
-    clock = member.clock
+    clock = replica.clock
     try:
         while True:
             next(slices)
@@ -371,20 +371,20 @@ def _continue(member: Member, queue: ApplyQueue, deadline: float) -> bool:
         # A long transaction is not decoded on arrival, so the error shows only here.
         raise _not_understood(entry, error) from error
     queue.slices = queue.entry = None
-    _take_wishes(member)
+    _take_wishes(replica)
     waiter, queue.waiter = queue.waiter, None
     if waiter is not None:
-        member.answer(waiter, result)
+        replica.answer(waiter, result)
     if queue.kind:
-        member.counters.entry_applied(queue.kind, result, queue.began, queue.started)
-    member.state.note_applied(entry.index, entry.term)
+        replica.counters.entry_applied(queue.kind, result, queue.began, queue.started)
+    replica.state.note_applied(entry.index, entry.term)
     return True
 
 
-def _begin_term(member: Member, entry: Entry) -> Slices | None:
+def _begin_term(replica: Replica, entry: Entry) -> Slices | None:
     """Apply the first entry of a term: retry ReadIndex and, as the leader, start timing leases."""
-    member.reads.ask_again()
-    raft = member.node.raft
-    if raft.role == Role.LEADER and entry.term == raft.term and not member.was_removed:
-        return leases.promote(member)
+    replica.reads.ask_again()
+    raft = replica.node.raft
+    if raft.role == Role.LEADER and entry.term == raft.term and not replica.was_removed:
+        return leases.promote(replica)
     return None

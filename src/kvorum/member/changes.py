@@ -19,28 +19,28 @@ from kvorum.state.membership.documents import encode_conf_state
 
 if TYPE_CHECKING:
     from kvorum.api.errors import Status
-    from kvorum.member.member import Member
+    from kvorum.member.replica import Replica
     from kvorum.raft.entries import Entry
 
 
-def apply_change(member: Member, entry: Entry) -> None:
+def apply_change(replica: Replica, entry: Entry) -> None:
     """Apply an entry that changes the membership, and answer its proposer."""
     change = decode_conf_change(entry)
     refusal: Status | None = None
     if isinstance(change, ConfChange):
-        before = member.state.cluster.member(change.node_id)
-        refusal = member.state.cluster.apply(change)
+        before = replica.state.cluster.member(change.node_id)
+        refusal = replica.state.cluster.apply(change)
         applied = change if refusal is None else change._replace(node_id=0)
-        conf_state = member.node.apply_conf_change(applied)
+        conf_state = replica.node.apply_conf_change(applied)
     else:
-        conf_state = member.node.apply_conf_change(change)
-    member.conf_state = conf_state
-    member.state.backend.set_conf_state(encode_conf_state(conf_state))
+        conf_state = replica.node.apply_conf_change(change)
+    replica.conf_state = conf_state
+    replica.state.backend.set_conf_state(encode_conf_state(conf_state))
     if isinstance(change, ConfChange):
         if refusal is not None:
-            member.logger.warning(f"refused change {change.type} of {change.node_id:x}: {refusal}")
+            replica.logger.warning(f"refused change {change.type} of {change.node_id:x}: {refusal}")
         else:
-            log_lines.change_applied(member, change, before)
-            if change.type == ChangeType.REMOVE_NODE and change.node_id == member.id:
-                member.removed()
-        member.answer(member.changes.pop(change.id, None), refusal)
+            log_lines.change_applied(replica, change, before)
+            if change.type == ChangeType.REMOVE_NODE and change.node_id == replica.id:
+                replica.note_removal()
+        replica.answer(replica.changes.pop(change.id, None), refusal)

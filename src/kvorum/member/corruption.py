@@ -187,7 +187,7 @@ def _compare_compactions(member: Member) -> Part[None]:
         if len(owners[own.hash]) == len(peers) + 1:
             checks.checked_revision = own.revision
             break
-    log_lines.finished_hash_check(member, count)
+    log_lines.finished_hash_check(member.replica, count)
 
 
 def _owners(member: Member, own: HashKV, peers: list[int]) -> Part[dict[int, list[int]]]:

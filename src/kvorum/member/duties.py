@@ -9,6 +9,7 @@ tick, so that they do not wake an idle member, unless ticks are rarer than the i
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,6 +49,11 @@ class Duty(NamedTuple):
     step: Step
 
 
+def _time_out(member: Member, now: float) -> None:
+    """Fail the proposals and reads that have timed out."""
+    timeouts.expire(member.replica, now)
+
+
 def _compaction_due(member: Member) -> float:
     return member.compaction_resumes if member.state.store.compaction.is_runnable else inf
 
@@ -74,7 +80,7 @@ def _compact_some(member: Member) -> bool:
             break
         if compaction.waits_for_flush:
             # Without a flush the job would carry the pending rows through the helper's pipe.
-            member.flush_soon()
+            member.replica.flush_soon()
             break
         has_worked = True
         if not compaction.has_begun:
@@ -86,7 +92,7 @@ def _compact_some(member: Member) -> bool:
         if compaction.finished_revision != finished:
             counters.compaction_ended(member.unix_seconds())
             removed = compaction.removed - compaction.removed_before
-            log_lines.finished_compaction(member, compaction.began_at, removed)
+            log_lines.finished_compaction(member.replica, compaction.began_at, removed)
             member.procedures.signal(Signal.COMPACTED)
         if work is not None:
             is_short = member.state.backend.size_in_use_bytes <= HASHED_BYTES_SHORT
@@ -108,15 +114,20 @@ def _purge(member: Member, _now: float) -> None:
     """Remove snapshots and log segments that no start needs any more."""
     config = member.config
     works: list[Work] = [
-        Purge(member.wal_directory, ".wal", config.segments_kept),
+        Purge(member.replica.wal_directory, ".wal", config.segments_kept),
         # By index instead of number: an older file may await installation while newer ones arrive.
-        ReleaseDatabases(member.snap_directory, member.state.backend.durable_index),
+        ReleaseDatabases(member.replica.snap_directory, member.state.backend.durable_index),
     ]
-    if not member.snapshots.writing and member.writer.received is None:
+    if not member.replica.snapshots.writing and member.replica.writer.received is None:
         # A `.snap` file without its record is worthless: it must not displace the one before.
-        works.append(Purge(member.snap_directory, ".snap", config.snapshots_kept))
+        works.append(Purge(member.replica.snap_directory, ".snap", config.snapshots_kept))
     for work in works:
-        member.out.jobs.append(Job(ExecutorKind.LOG, work, member.purged))
+        member.out.jobs.append(Job(ExecutorKind.LOG, work, partial(_purged, member)))
+
+
+def _purged(member: Member, names: object) -> None:
+    if names:
+        member.logger.info(f"purged {names}")
 
 
 def _check_readers(member: Member, _now: float) -> None:
@@ -128,7 +139,7 @@ def _check_readers(member: Member, _now: float) -> None:
 
 def _prepare_segment(member: Member, _now: float) -> None:
     """Retry a failed preparation of the log's next segment."""
-    member.writer.prepare_segment()
+    member.replica.writer.prepare_segment()
 
 
 def agree_on_version(member: Member, _now: float) -> None:
@@ -142,7 +153,7 @@ def agree_on_version(member: Member, _now: float) -> None:
     decided = decide_cluster_version(cluster.version, versions, cluster.downgrade_target)
     if decided is not None and decided != cluster.version:
         body = cluster_version_request(str(decided))
-        member.propose(None, MEMBER, requests.CLUSTER_VERSION_SET, body)
+        member.replica.propose(None, MEMBER, requests.CLUSTER_VERSION_SET, body)
 
 
 def _end_downgrade(member: Member, _now: float) -> None:
@@ -155,7 +166,7 @@ def _end_downgrade(member: Member, _now: float) -> None:
         member.logger.info(f"the cluster has been downgraded to {target}")
         body = DowngradeInfoSetRequest(enabled=False).SerializeToString()
         # Never forwarded: under a later leader another downgrade may have started.
-        member.propose_as_leader(member.term, [(requests.DOWNGRADE_INFO_SET, body)])
+        member.replica.propose_as_leader(member.term, [(requests.DOWNGRADE_INFO_SET, body)])
 
 
 def _progress_due(member: Member) -> float:
@@ -168,12 +179,12 @@ def _tell_progress(member: Member, now: float) -> None:
 
 
 def _election_due(member: Member) -> float:
-    return member.succession.stands_at
+    return member.replica.succession.stands_at
 
 
 def _stand(member: Member, now: float) -> None:
     """Stand for election if the leader's process has ended."""
-    member.succession.stand(member, now)
+    member.replica.succession.stand(member.replica, now)
 
 
 def _compare_hashes(member: Member, now: float) -> None:
@@ -186,7 +197,7 @@ def _duties(config: MemberConfig) -> tuple[Duty, ...]:
     if downgrade_check_seconds <= 0:
         downgrade_check_seconds = inf
     return (
-        Duty("fail what waited too long", heartbeat, timeouts.expire),
+        Duty("fail what waited too long", heartbeat, _time_out),
         Duty("succeed a leader that is gone", _election_due, _stand),
         Duty("revoke leases that ran out", leases.EXPIRY_SECONDS, leases.expire),
         Duty("compact", _compaction_due, _compact),

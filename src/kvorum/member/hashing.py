@@ -9,6 +9,7 @@ from google_crc32c import value as crc32c
 
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.parts import done
+from kvorum.member.procedures import Exclusive
 from kvorum.member.waits import FlushedTo, Signal, Signalled
 from kvorum.state.mvcc.hashes import HashKV
 from kvorum.state.mvcc.history import bound
@@ -50,18 +51,18 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
         return Hashed(kept, store.revision)
     store.readable(revision)
     while True:
-        while member.is_hashing:
+        while member.procedures.is_running(Exclusive.HASH):
             yield Signalled(Signal.HASHED)
         if member.state.backend.has_pending_rows(bound(member.state.store.revision)):
             yield FlushedTo(member.state.applied)
-            if member.is_hashing:
+            if member.procedures.is_running(Exclusive.HASH):
                 continue
         store = member.state.store
         current = store.revision
         asked = store.hash_kv(revision)
         if isinstance(asked, HashKV):
             return Hashed(asked, current)
-        member.is_hashing = True
+        member.procedures.begin(Exclusive.HASH)
         value: int = yield from done(
             ExecutorKind.HELPER, asked, partial(_ended, member, store, asked)
         )
@@ -72,6 +73,6 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
 
 def _ended(member: Member, store: Store, asked: HashRows) -> None:
     """Let other hashes and compactions proceed, now that the helper no longer reads the rows."""
-    member.is_hashing = False
+    member.procedures.finish(Exclusive.HASH)
     store.hash_ended(asked)
     member.procedures.signal(Signal.HASHED)

@@ -29,7 +29,7 @@ from kvorum.storage.backend.copies import is_copy
 from kvorum.storage.snap import WriteSnap, database_path
 
 if TYPE_CHECKING:
-    from kvorum.member.member import Member
+    from kvorum.member.replica import Replica
     from kvorum.member.waits import Steps
     from kvorum.raft.messages import ConfState, Message
     from kvorum.state.apply.state import State
@@ -60,11 +60,11 @@ InstallSteps = Generator[Completion | None, None, None]
 class Installation:
     """A running installation: the rest of the procedure, and the completion it waits for."""
 
-    __slots__ = ("_awaited", "_member", "_steps")
+    __slots__ = ("_awaited", "_replica", "_steps")
 
-    def __init__(self, member: Member, received: Message) -> None:
-        self._member = member
-        self._steps = _install(member, received)
+    def __init__(self, replica: Replica, received: Message) -> None:
+        self._replica = replica
+        self._steps = _install(replica, received)
         self._awaited: Completion | None = None
 
     def advance(self, deadline: float) -> bool:
@@ -72,124 +72,124 @@ class Installation:
 
         At the end the member drops the installation.
         """
-        clock, awaited = self._member.clock, self._awaited
+        clock, awaited = self._replica.clock, self._awaited
         while awaited is None or awaited.has_come:
             try:
                 awaited = self._awaited = next(self._steps)
             except StopIteration:
-                self._member.installation = None
+                self._replica.installation = None
                 return True
             if awaited is None and clock() >= deadline:
                 return True
         return False
 
 
-def _install(member: Member, received: Message) -> InstallSteps:
+def _install(replica: Replica, received: Message) -> InstallSteps:
     snapshot = received.snapshot
     assert snapshot is not None
-    index, writer, config = snapshot.index, member.writer, member.config
-    image = database_path(member.snap_directory, index)
+    index, writer, config = snapshot.index, replica.writer, replica.config
+    image = database_path(replica.snap_directory, index)
 
     # Each write is durable before the next starts: a record is worthless without its file, and
     # counts only with the commit index written after it.
     written, recorded, committed = Completion(), Completion(), Completion()
-    writer.submit(WriteSnap(member.snap_directory, snapshot), written.come)
+    writer.submit(WriteSnap(replica.snap_directory, snapshot), written.come)
     yield written
     writer.record_snapshot(index, snapshot.term, snapshot.conf_state, recorded.come)
     yield recorded
     writer.save_received(committed.come)
     yield committed
 
-    member.logger.info(f"installing the snapshot at index {index}")
-    _give_up_state(member)
+    replica.logger.info(f"installing the snapshot at index {index}")
+    _give_up_state(replica)
 
-    while member.state.backend.is_flushing:
-        yield _begun(member, ExecutorKind.FLUSHER, Nothing())
-    member.state.backend.close()
+    while replica.state.backend.is_flushing:
+        yield _begun(replica, ExecutorKind.FLUSHER, Nothing())
+    replica.state.backend.close()
     # Let the flusher finish its remaining jobs on the old files first.
-    yield _begun(member, ExecutorKind.FLUSHER, Nothing())
-    work = InstallImage(image, member.backend_directory, config.quota_bytes, is_checked=True)
+    yield _begun(replica, ExecutorKind.FLUSHER, Nothing())
+    work = InstallImage(image, replica.backend_directory, config.quota_bytes, is_checked=True)
     noted: RowIndex | None = None
-    if is_copy(member.seams.files, image):
+    if is_copy(replica.seams.files, image):
         # Drain the helper first: a running defragmentation uses the same file number.
-        yield _begun(member, ExecutorKind.HELPER, Barrier())
-        yield _begun(member, ExecutorKind.FLUSHER, work)
+        yield _begun(replica, ExecutorKind.HELPER, Barrier())
+        yield _begun(replica, ExecutorKind.FLUSHER, work)
     else:
-        loaded = _begun(member, ExecutorKind.HELPER, work)
-        noted = yield from note_image(member.seams.files, member.seams.environments, image)
+        loaded = _begun(replica, ExecutorKind.HELPER, work)
+        noted = yield from note_image(replica.seams.files, replica.seams.environments, image)
         yield loaded
-    loaded_backend = open_database(config, member.seams)
+    loaded_backend = open_database(config, replica.seams)
     assert loaded_backend.applied_index == index, (
         f"the image of the snapshot at {index} holds what was applied up to "
         f"{loaded_backend.applied_index}"
     )
-    cluster_id, member_id = member.state.cluster.cluster_id, member.state.cluster.local_id
+    cluster_id, member_id = replica.state.cluster.cluster_id, replica.state.cluster.local_id
     state = yield from read_again(
         config,
-        member.seams,
+        replica.seams,
         loaded_backend,
-        member.state.header,
-        member.hub,
+        replica.state.header,
+        replica.hub,
         cluster_id,
         member_id,
         noted,
     )
 
-    member.start(None, MEMBER, _forget(member.state.store, member.state.lessor))
-    _use_state(member, state, snapshot.conf_state)
-    log_lines.recovered_members(member)
+    replica.procedures.start(None, MEMBER, _forget(replica.state.store, replica.state.lessor))
+    _use_state(replica, state, snapshot.conf_state)
+    log_lines.recovered_members(replica)
     reach("snapshot installed")
-    snapshots.installed(member, index)
+    snapshots.installed(replica, index)
     writer.finish_received()
     writer.release_to(index)
     # The next start removes a leftover file.
-    member.out.jobs.append(Job(ExecutorKind.LOG, RemoveImage(image), on_failure=ignore))
-    member.logger.info(f"installed the snapshot at index {index}")
-    if member.is_closing:
-        flushing.close_when_flushed(member)
+    replica.out.jobs.append(Job(ExecutorKind.LOG, RemoveImage(image), on_failure=ignore))
+    replica.logger.info(f"installed the snapshot at index {index}")
+    if replica.is_closing:
+        flushing.close_when_flushed(replica)
 
 
-def _begun(member: Member, place: ExecutorKind, work: Work) -> Completion:
+def _begun(replica: Replica, place: ExecutorKind, work: Work) -> Completion:
     """Submit a job; return its completion."""
     completion = Completion()
-    member.out.jobs.append(Job(place, work, completion.come))
+    replica.out.jobs.append(Job(place, work, completion.come))
     return completion
 
 
-def _give_up_state(member: Member) -> None:
+def _give_up_state(replica: Replica) -> None:
     """Stop using the old state; work on it restarts later or ends."""
-    member.is_installing = True
-    member.begin_reads_anew()
-    member.state.lessor.demote()
-    queue = member.apply_queue
+    replica.is_installing = True
+    replica.begin_reads_anew()
+    replica.state.lessor.demote()
+    queue = replica.apply_queue
     if queue.slices is not None:
         # The snapshot contains the entry's effects, so this member does not know its result.
         queue.slices.close()
-        member.answer(queue.waiter, TIMEOUT)
+        replica.answer(queue.waiter, TIMEOUT)
         queue.slices = queue.entry = None
     # No snapshot work may follow a batch that is still being flushed.
-    member.snapshots.sealed = None
-    member.snapshots.taken.clear()
-    member.state.backend.end_turn()
+    replica.snapshots.sealed = None
+    replica.snapshots.taken.clear()
+    replica.state.backend.end_turn()
 
 
-def _use_state(member: Member, state: State, conf_state: ConfState) -> None:
+def _use_state(replica: Replica, state: State, conf_state: ConfState) -> None:
     """Put the new state to use, and resume the waiters for something in the old one."""
     # A higher generation shows every observer of the membership that it changed.
-    state.cluster.generation = member.state.cluster.generation + 1
-    member.is_installing = False
+    state.cluster.generation = replica.state.cluster.generation + 1
+    replica.is_installing = False
     # The new state holds the committed entries; the next turn measures the lag again.
-    member.is_behind = False
-    member.conf_state = conf_state
-    _end_tokens(state.tokens, member.state.auth, state.auth)
-    member.state = state
-    member.hub.resync()
-    member.procedures.flushed(state.backend.durable_index)
-    member.procedures.signal_all()
+    replica.is_behind = False
+    replica.conf_state = conf_state
+    _end_tokens(state.tokens, replica.state.auth, state.auth)
+    replica.state = state
+    replica.hub.resync()
+    replica.procedures.flushed(state.backend.durable_index)
+    replica.procedures.signal_all()
     # The snapshot may contain the entry that publishes this member, which then is not applied here.
     # Clients wait for that entry, so the member proposes it again.
-    for waiter in member.proposals.give_up(requests.CLUSTER_MEMBER_ATTR_SET):
-        member.answer(waiter, UNSEEN)
+    for waiter in replica.proposals.give_up(requests.CLUSTER_MEMBER_ATTR_SET):
+        replica.answer(waiter, UNSEEN)
 
 
 def _end_tokens(tokens: Tokens, before: AuthStore, now: AuthStore) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvorum.member.procedures import Exclusive
 from kvorum.member.waits import Signal, Signalled
 from kvorum.raft.messages import NONE
 from kvorum.state.apply.callers import MEMBER
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def hand_over(member: Member) -> None:
-    """Start transferring leadership to another voter; `is_handing_over` is set until the end.
+    """Start transferring leadership to another voter; `Exclusive.HAND_OVER` runs until the end.
 
     The member tries the most up-to-date voter first. Raft abandons a transfer after an election
     timeout; then the member tries the next voter, for as long as a request may take. Raft refuses
     proposals meanwhile.
     """
-    member.is_handing_over = True
+    member.procedures.begin(Exclusive.HAND_OVER)
     member.start(None, MEMBER, _hand_over(member))
 
 
@@ -29,7 +30,7 @@ def _hand_over(member: Member) -> Steps:
     try:
         yield from _try_voters(member)
     finally:
-        member.is_handing_over = False
+        member.procedures.finish(Exclusive.HAND_OVER)
     if member.leader not in (member.id, NONE):
         member.logger.info(f"member {member.leader:x} leads now")
     return None
@@ -46,7 +47,7 @@ def _try_voters(member: Member) -> Part[None]:
             return
         tried.append(heir)
         member.logger.info(f"handing the leadership over to {heir:x}")
-        member.transfer_leadership(heir)
+        member.replica.node.transfer_leader(heir)
         until = min(deadline, member.now + member.config.election_seconds)
         while member.leader in (member.id, NONE) and member.now < until:
             yield Signalled(Signal.LEADER, until)
@@ -54,11 +55,11 @@ def _try_voters(member: Member) -> Part[None]:
 
 def _best_successor(member: Member, tried: list[int]) -> int | None:
     """Return the voter with the longest matching log among those that seem reachable."""
-    progress = member.node.raft.tracker.progress
+    progress = member.replica.node.raft.tracker.progress
     voters = [
         voter
         for voter in member.conf_state.voters
         if voter not in (member.id, *tried)
-        and (voter in member.connections or progress[voter].recent_active)
+        and (voter in member.replica.connections or progress[voter].recent_active)
     ]
     return max(voters, key=lambda voter: progress[voter].match, default=None)

@@ -29,6 +29,7 @@ from kvorum.api.pb.etcdserverpb import (
     LeaseCheckpointRequest,
     LeaseKeepAliveResponse,
 )
+from kvorum.member.procedures import Exclusive
 from kvorum.member.waits import (
     AppliedTo,
     AskLeader,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kvorum.member.member import Member
+    from kvorum.member.replica import Replica
     from kvorum.member.waits import Wait
     from kvorum.state.apply.callers import Caller
     from kvorum.state.apply.results import Result, Slices
@@ -67,27 +69,31 @@ INTERNAL_PATH = "/leases/internal"
 """The path at which members ask their leader for a lease's time to live."""
 
 
-def promote(member: Member) -> Slices | None:
+def promote(replica: Replica) -> Slices | None:
     """Start timing leases; return slices if there are many leases."""
-    lessor = member.state.lessor
-    extension = member.config.election_seconds
+    lessor = replica.state.lessor
+    extension = replica.config.election_seconds
     if len(lessor) < PROMOTED_AT_ONCE_MAX:
-        lessor.promote(member.now, extension)
+        lessor.promote(replica.now, extension)
         return None
-    return _promote_in_slices(member, extension)
+    return _promote_in_slices(replica, extension)
 
 
-def _promote_in_slices(member: Member, extension: float) -> Slices:
-    yield from member.state.lessor.promote_in_slices(member.now, extension)
+def _promote_in_slices(replica: Replica, extension: float) -> Slices:
+    yield from replica.state.lessor.promote_in_slices(replica.now, extension)
     return b""
 
 
 def expire(member: Member, now: float) -> None:
     """Propose to revoke expired leases; a duty."""
     lessor = member.state.lessor
-    if not lessor.is_primary or lessor.next_deadline > now or member.is_revoking:
+    if (
+        not lessor.is_primary
+        or lessor.next_deadline > now
+        or member.procedures.is_running(Exclusive.REVOKE_LEASES)
+    ):
         return
-    member.is_revoking = True
+    member.procedures.begin(Exclusive.REVOKE_LEASES)
     member.procedures.start(None, MEMBER, _revoke_expired(member))
 
 
@@ -95,7 +101,7 @@ def _revoke_expired(member: Member) -> Steps:
     try:
         term = member.term
         # Only a confirmed leader may revoke: a deposed one may not know of renewals.
-        if (yield ReadIndex()) is not None or not member.is_leader or member.is_behind:
+        if (yield ReadIndex()) is not None or not member.is_leader or member.replica.is_behind:
             return None
         asked = [
             (requests.LEASE_REVOKE, lease_revoke_request(lease_id))
@@ -108,12 +114,12 @@ def _revoke_expired(member: Member) -> Steps:
                 checkpoints=[LeaseCheckpoint(ID=each, remaining_TTL=left) for each, left in due]
             )
             asked.append((requests.LEASE_CHECKPOINT, request.SerializeToString()))
-        if member.propose_as_leader(term, asked):
+        if member.replica.propose_as_leader(term, asked):
             member.counters.leases_expired += expired
             member.state.lessor.checkpoints_proposed(due)
         return None
     finally:
-        member.is_revoking = False
+        member.procedures.finish(Exclusive.REVOKE_LEASES)
 
 
 def is_confirmed(member: Member) -> bool:
@@ -122,9 +128,9 @@ def is_confirmed(member: Member) -> bool:
     Requests the next confirmation ahead of time, so that steady renewals never wait.
     """
     limit = member.config.election_seconds
-    age = member.reads.confirmed_since()
+    age = member.replica.reads.confirmed_since()
     if age > limit / 2:
-        member.reads.confirm_soon()
+        member.replica.reads.confirm_soon()
     return age < limit
 
 

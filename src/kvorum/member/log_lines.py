@@ -14,7 +14,7 @@ from kvorum.raft.changes import ChangeType
 from kvorum.raft.logger import tell
 
 if TYPE_CHECKING:
-    from kvorum.member.member import Member
+    from kvorum.member.replica import Replica
     from kvorum.raft.changes import ConfChange
     from kvorum.state.membership.documents import MemberDocument as Peer
 
@@ -32,8 +32,8 @@ def size_text(count: int) -> str:
     return f"{value:.1f} {_UNITS[unit]}" if value < 10 else f"{value:.0f} {_UNITS[unit]}"
 
 
-def _sizes(member: Member) -> dict[str, object]:
-    size, in_use = member.state.backend.size_bytes, member.state.backend.size_in_use_bytes
+def _sizes(replica: Replica) -> dict[str, object]:
+    size, in_use = replica.state.backend.size_bytes, replica.state.backend.size_in_use_bytes
     return {
         "current_db_size_bytes": size,
         "current_db_size": size_text(size),
@@ -45,106 +45,106 @@ def _sizes(member: Member) -> dict[str, object]:
 # Compaction and defragmentation.
 
 
-def finished_compaction(member: Member, began_at: float, removed: int) -> None:
+def finished_compaction(replica: Replica, began_at: float, removed: int) -> None:
     """Log the end of a compaction."""
-    compaction = member.state.store.compaction
+    compaction = replica.state.store.compaction
     found = compaction.hash_of(compaction.finished_revision)
     tell(
-        member.logger,
+        replica.logger,
         "info",
         "finished scheduled compaction",
         compact_revision=compaction.finished_revision,
-        took=seconds_text(member.now - began_at),
+        took=seconds_text(replica.now - began_at),
         number_of_keys_compacted=removed,
         **({} if found is None else {"hash": found.hash}),
-        **_sizes(member),
+        **_sizes(replica),
     )
 
 
-def defragmenting(member: Member) -> tuple[float, int, int]:
+def defragmenting(replica: Replica) -> tuple[float, int, int]:
     """Log the start of a defragmentation; return the data `finished_defragmentation` needs."""
     tell(
-        member.logger,
+        replica.logger,
         "info",
         "defragmenting",
-        path=member.state.backend.directory,
-        **_sizes(member),
+        path=replica.state.backend.directory,
+        **_sizes(replica),
     )
-    return member.now, member.state.backend.size_bytes, member.state.backend.size_in_use_bytes
+    return replica.now, replica.state.backend.size_bytes, replica.state.backend.size_in_use_bytes
 
 
-def finished_defragmentation(member: Member, before: tuple[float, int, int]) -> None:
+def finished_defragmentation(replica: Replica, before: tuple[float, int, int]) -> None:
     """Log the end of a defragmentation and the space that it freed."""
     began_at, size, in_use = before
     tell(
-        member.logger,
+        replica.logger,
         "info",
         "finished defragmenting directory",
-        path=member.state.backend.directory,
-        current_db_size_bytes_diff=member.state.backend.size_bytes - size,
-        current_db_size_in_use_bytes_diff=member.state.backend.size_in_use_bytes - in_use,
-        **_sizes(member),
-        took=seconds_text(member.now - began_at),
+        path=replica.state.backend.directory,
+        current_db_size_bytes_diff=replica.state.backend.size_bytes - size,
+        current_db_size_in_use_bytes_diff=replica.state.backend.size_in_use_bytes - in_use,
+        **_sizes(replica),
+        took=seconds_text(replica.now - began_at),
     )
 
 
 # Raft's snapshots.
 
 
-def triggering_snapshot(member: Member, index: int, newest: int) -> None:
+def triggering_snapshot(replica: Replica, index: int, newest: int) -> None:
     """Log that the member takes a raft snapshot, and the index of the newest before it."""
     tell(
-        member.logger,
+        replica.logger,
         "info",
         "triggering snapshot",
-        local_member_id=f"{member.id:x}",
+        local_member_id=f"{replica.id:x}",
         local_member_applied_index=index,
         local_member_snapshot_index=newest,
-        local_member_snapshot_count=member.config.snapshot_entries,
-        snapshot_forced=member.snapshots.is_wanted,
+        local_member_snapshot_count=replica.config.snapshot_entries,
+        snapshot_forced=replica.snapshots.is_wanted,
     )
 
 
-def saved_snapshot(member: Member, index: int) -> None:
+def saved_snapshot(replica: Replica, index: int) -> None:
     """Log that a raft snapshot is durable."""
-    tell(member.logger, "info", "saved snapshot to disk", snapshot_index=index)
+    tell(replica.logger, "info", "saved snapshot to disk", snapshot_index=index)
 
 
-def compacted_log(member: Member, index: int) -> None:
+def compacted_log(replica: Replica, index: int) -> None:
     """Log up to which index the member dropped entries from memory."""
-    tell(member.logger, "debug", "compacted Raft logs", compact_index=index)
+    tell(replica.logger, "debug", "compacted Raft logs", compact_index=index)
 
 
 # Membership and hashes from the database.
 
 
-def recovered_members(member: Member) -> None:
+def recovered_members(replica: Replica) -> None:
     """Log the cluster's members according to an opened or received database."""
-    for found in member.state.cluster.members:
+    for found in replica.state.cluster.members:
         tell(
-            member.logger,
+            replica.logger,
             "info",
             "recovered/added member from store",
-            cluster_id=f"{member.state.cluster.cluster_id:x}",
-            local_member_id=f"{member.id:x}",
+            cluster_id=f"{replica.state.cluster.cluster_id:x}",
+            local_member_id=f"{replica.id:x}",
             recovered_remote_peer_id=f"{found.id:x}",
             recovered_remote_peer_urls=list(found.peer_urls),
             recovered_remote_peer_is_learner=found.is_learner,
         )
 
 
-def finished_hash_check(member: Member, count: int) -> None:
+def finished_hash_check(replica: Replica, count: int) -> None:
     """Log how many compaction hashes the leader compared with its peers."""
-    tell(member.logger, "info", "finished compaction hash check", number_of_hashes_checked=count)
+    tell(replica.logger, "info", "finished compaction hash check", number_of_hashes_checked=count)
 
 
 # Quota and membership changes.
 
 
-def quota_exceeded(member: Member, quota_bytes: int) -> None:
+def quota_exceeded(replica: Replica, quota_bytes: int) -> None:
     """Log that a request exceeds the database's quota."""
     tell(
-        member.logger,
+        replica.logger,
         "warn",
         "message exceeded backend quota; raising alarm",
         quota_size_bytes=quota_bytes,
@@ -153,19 +153,19 @@ def quota_exceeded(member: Member, quota_bytes: int) -> None:
     )
 
 
-def change_applied(member: Member, change: ConfChange, before: Peer | None) -> None:
+def change_applied(replica: Replica, change: ConfChange, before: Peer | None) -> None:
     """Log a membership change; `before` is the member before it."""
-    found = member.state.cluster.member(change.node_id) or before
+    found = replica.state.cluster.member(change.node_id) or before
     if found is None:
         return
     urls, number = list(found.peer_urls), f"{change.node_id:x}"
     common = {
-        "cluster_id": f"{member.state.cluster.cluster_id:x}",
-        "local_member_id": f"{member.id:x}",
+        "cluster_id": f"{replica.state.cluster.cluster_id:x}",
+        "local_member_id": f"{replica.id:x}",
     }
     if change.type == ChangeType.REMOVE_NODE:
         tell(
-            member.logger,
+            replica.logger,
             "info",
             "removed member",
             **common,
@@ -175,7 +175,7 @@ def change_applied(member: Member, change: ConfChange, before: Peer | None) -> N
         )
     elif change.type == ChangeType.UPDATE_NODE:
         tell(
-            member.logger,
+            replica.logger,
             "info",
             "updated member",
             **common,
@@ -184,10 +184,10 @@ def change_applied(member: Member, change: ConfChange, before: Peer | None) -> N
             updated_remote_peer_is_learner=found.is_learner,
         )
     elif before is not None:
-        tell(member.logger, "info", "promote member", **common, promoted_member_id=number)
+        tell(replica.logger, "info", "promote member", **common, promoted_member_id=number)
     else:
         tell(
-            member.logger,
+            replica.logger,
             "info",
             "added member",
             **common,

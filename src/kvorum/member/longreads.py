@@ -16,8 +16,8 @@ from kvorum.api.errors import StatusError
 from kvorum.member.procedures import Procedure
 
 if TYPE_CHECKING:
-    from kvorum.member.member import Member
     from kvorum.member.reads import Read
+    from kvorum.member.replica import Replica
     from kvorum.state.apply.results import Slices
     from kvorum.state.mvcc.ranges import RangeResult
     from kvorum.state.mvcc.slices import Slices as StoreSlices
@@ -52,9 +52,9 @@ class LongReads:
         """Whether a read can continue; reads without room for their answers do not count."""
         return bool(self._running or (self._waiting and not self._is_blocked))
 
-    def run(self, member: Member, deadline: float) -> None:
+    def run(self, replica: Replica, deadline: float) -> None:
         """Continue the running reads in rotation, until about the deadline."""
-        running, clock, counters = self._running, member.clock, member.counters
+        running, clock, counters = self._running, replica.clock, replica.counters
         stopwatch = counters.stopwatch
         while True:
             if self._waiting and len(running) < RUNNING_MAX:
@@ -71,10 +71,10 @@ class LongReads:
                 next(work)
             except StopIteration as end:
                 counters.read(read, end.value, seconds + stopwatch() - began)
-                member.answer(waiter, end.value)
+                replica.answer(waiter, end.value)
             except StatusError as error:
                 counters.read(read, error.status, seconds + stopwatch() - began)
-                member.answer(waiter, error.status)
+                replica.answer(waiter, error.status)
             else:
                 running.append((read, work, seconds + stopwatch() - began))
             if clock() >= deadline:

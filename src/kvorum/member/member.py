@@ -11,63 +11,29 @@ backend: `stopped` holds the reason, and every later call raises it again.
 
 from __future__ import annotations
 
-from collections import deque
-from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from kvorum.api.codec import alarm_request
 from kvorum.api.coverage import reach
-from kvorum.api.errors import (
-    NO_SPACE,
-    PROPOSAL_DROPPED,
-    REQUEST_TOO_LARGE,
-    REQUEST_TOO_MANY_REQUESTS,
-    Status,
-)
-from kvorum.member import flushing, log_lines, procedure_driver, snapshots
-from kvorum.member.apply import ApplyQueue, apply_entries
-from kvorum.member.boundary import Boundary
+from kvorum.member import flushing, snapshots
 from kvorum.member.corruption import Checks
-from kvorum.member.counters import READ_TXN, MemberCounters
 from kvorum.member.duties import Schedule
 from kvorum.member.errors import MemberStopped
-from kvorum.member.installing import Installation
 from kvorum.member.jobs import Done, ExecutorKind, Failed, Job, Work
-from kvorum.member.logwriter import LogWriter
-from kvorum.member.longreads import LongReads
-from kvorum.member.message_checks import is_acceptable
-from kvorum.member.outbox import Outbox, SnapshotTransfer
-from kvorum.member.procedures import Procedure, Procedures, Waiter
-from kvorum.member.proposals import Proposals
-from kvorum.member.reads import Execute, Read, Reads
-from kvorum.member.serving import begin_reads
-from kvorum.member.snapshots import SnapshotState
-from kvorum.member.succession import Succession
-from kvorum.member.waits import Answer, Signal, Steps
-from kvorum.raft.errors import ProposalDroppedError, RaftError
-from kvorum.raft.messages import APPEND_THREAD, APPLY_THREAD, NONE, Message, MessageType
-from kvorum.raft.states import Role, SoftState
-from kvorum.state.apply import requests
-from kvorum.state.apply.alarms import AlarmType
-from kvorum.state.apply.callers import MEMBER, Caller, Front, current
-from kvorum.state.apply.execution import ALARM_ACTIVATE, DECODERS
-from kvorum.state.apply.ranges import range_response
-from kvorum.state.apply.requests import RequestIds
-from kvorum.state.apply.transactions import read_txn
-from kvorum.state.auth.store import ROOT
+from kvorum.member.lifecycle import MemberEvent, MemberPhase
+from kvorum.member.procedure_driver import run_procedures
+from kvorum.member.replica import Replica
+from kvorum.member.waits import Answer, Steps
 from kvorum.state.membership.versions import Version, parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kvorum.member.config import MemberConfig, Seams
-    from kvorum.raft.changes import ConfChange
-    from kvorum.raft.messages import ConfState
+    from kvorum.member.outbox import SnapshotTransfer
+    from kvorum.raft.messages import ConfState, Message
     from kvorum.raft.rawnode import RawNode
     from kvorum.raft.storage import MemoryStorage
+    from kvorum.state.apply.callers import Caller
     from kvorum.state.apply.state import State
-    from kvorum.state.mvcc.watch.hub import WatchHub
     from kvorum.storage.wal import Log
 
 _PAUSED_TICKS: Final = 3
@@ -86,95 +52,100 @@ class Member:
         state: State,
         snapshot_index: int,
     ) -> None:
+        replica = Replica(config, seams, node, storage, log, state, snapshot_index)
+        self.replica = replica
+        # What the replica and its fronts share; none of it is ever replaced.
         self.config = config
         self.logger = seams.logger
         self.clock = seams.clock
         self.seams = seams
-        self.id = node.raft.id
-        self.node = node
-        self.storage = storage
-        self.out = Outbox()
-        self.boundary = Boundary(seams.logger, seams.clock)
-        self.counters = MemberCounters(seams.stopwatch)
-        self.counters.kinds = {range_response: requests.RANGE, read_txn: READ_TXN}
-        # The stopwatch at the start of the turn: one float that all requests of the turn share.
-        self.started: object = seams.stopwatch()
-        self.state = state
-        """The replicated state; installing a snapshot replaces it as a whole."""
-        self.hub: WatchHub = state.hub
-        self.snap_directory = f"{config.directory}/snap"
-        self.wal_directory = config.wal_directory or f"{config.directory}/wal"
-        self.backend_directory = f"{config.directory}/backend"
+        self.id = replica.id
+        self.out = replica.out
+        self.boundary = replica.boundary
+        self.counters = replica.counters
+        self.procedures = replica.procedures
+        self.hub = replica.hub
+        self._lifecycle = replica.lifecycle
 
-        self.ids = RequestIds(self.id, seams.random_below(requests.START_MAX))
-        self.proposals = Proposals()
-        self.reads = Reads(self.ids.next_id, seams.boot_clock)
-        self.procedures = Procedures()
-        self.snapshots = SnapshotState(snapshot_index, config.snapshot_entries)
+        self._started_at = self._last_tick = replica.now
+        self._schedule = Schedule(replica.now, config)
         self.corruption = Checks(
-            seams.clock(), config.corrupt_check_seconds, config.compact_hash_check_seconds
+            replica.now, config.corrupt_check_seconds, config.compact_hash_check_seconds
         )
-        self.apply_queue = ApplyQueue()
-        self.writer = LogWriter(log, storage, node, self.out)
-        self.installation: Installation | None = None
-        # Reads that may run now; `long_reads` continues the long ones.
-        self.ready_reads: deque[Read] = deque()
-        self.long_reads = LongReads()
-        # Procedures that wait for membership changes, by change id; changes raft does not have yet.
-        self.changes: dict[int, Procedure] = {}
-        self._changes_waiting: deque[ConfChange] = deque()
-
-        self.now = self._started = seams.clock()
-        self._last_tick = self.now
-        self._schedule = Schedule(self.now, config)
-        self.succession = Succession()
         self.compaction_resumes = -inf
-        self.is_flush_wanted = False
-        self._alarm_proposed_at = -inf
-        self._request_bytes_max = config.request_bytes_max
-        self._has_campaigned = False
-        self._may_propose = True
-
-        # Attributes that fronts may read.
-        self.leader = NONE
-        self.leader_since = -inf
-        self.is_leader = False
-        self.was_removed = False
-        self.is_published = False
-        # A received snapshot is replacing the state; nothing may read the old one.
-        self.is_installing = False
-        self.is_revoking = False
-        self.is_hashing = False
-        self.is_handing_over = False
-        self.is_behind = False
-        self._takes_revokes = False
-        self.is_closing = False
-        self.is_closed = False
-        self.stopped: MemberStopped | None = None
-        self.conf_state: ConfState = node.raft.tracker.config.conf_state()
-        self.connections: dict[int, float] = {}
         self.peer_versions: dict[int, str] = {}
+        self.stopped: MemberStopped | None = None
 
     # State that fronts may read.
 
     @property
+    def state(self) -> State:
+        """The replicated state as of the last applied entry."""
+        return self.replica.state
+
+    @property
+    def now(self) -> float:
+        """The time that applies to everything handed in from here on."""
+        return self.replica.now
+
+    @property
+    def leader(self) -> int:
+        """The id of the known leader, or 0."""
+        return self.replica.leader
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads."""
+        return self.replica.is_leader
+
+    @property
     def term(self) -> int:
         """Raft's current term; response headers carry the last applied entry's term instead."""
-        return self.node.raft.term
+        return self.replica.node.raft.term
 
     @property
     def committed(self) -> int:
         """The commit index, as far as this member knows."""
-        return self.node.raft.log.committed
+        return self.replica.node.raft.log.committed
+
+    @property
+    def conf_state(self) -> ConfState:
+        """The members of raft's configuration."""
+        return self.replica.conf_state
 
     @property
     def is_learner(self) -> bool:
         """Whether this member does not vote yet."""
-        return self.node.raft.is_learner
+        return self.replica.node.raft.is_learner
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this member is the only voter."""
+        return self.replica.conf_state.voters == (self.id,)
+
+    @property
+    def was_removed(self) -> bool:
+        """Whether this member was removed from the cluster."""
+        return self.replica.was_removed
+
+    @property
+    def is_installing(self) -> bool:
+        """Whether a received snapshot is replacing the state; nothing may read the old one."""
+        return self.replica.is_installing
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the cluster knows this member's name and client URLs."""
+        return self._lifecycle.phase is MemberPhase.PUBLISHED
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether log and database are closed."""
+        return self._lifecycle.phase is MemberPhase.CLOSED
 
     def unix_seconds(self) -> float:
         """Return the Unix time: the time of day at the start plus the monotonic time since."""
-        return self.seams.unix_seconds + (self.now - self._started)
+        return self.seams.unix_seconds + (self.replica.now - self._started_at)
 
     def version_of(self, member_id: int) -> Version | None:
         """Return the version a member runs; None if it is not known."""
@@ -191,37 +162,23 @@ class Member:
     def tick(self, now: float) -> None:
         """Advance raft's logical clock by one heartbeat interval."""
         self._check()
+        replica = self.replica
         pause = _PAUSED_TICKS * self.config.heartbeat_seconds
-        if now - self._last_tick > pause and self.state.lessor.next_deadline <= now:
+        if now - self._last_tick > pause and replica.state.lessor.next_deadline <= now:
             reach("leader paused past lease")
-        self._last_tick = self.now = now
+        self._last_tick = replica.now = now
         self._schedule.has_ticked = True
         try:
-            self.node.tick()
-            self.out.probe_target = self.succession.doubt(self)
+            replica.node.tick()
+            self.out.probe_target = replica.succession.doubt(replica)
         except Exception as error:
             self._stop(error)
 
     def receive(self, message: Message) -> None:
         """Pass a peer's message to raft; ignore a misaddressed or unacceptable one."""
         self._check()
-        sender = message.sender
-        if sender in (APPEND_THREAD, APPLY_THREAD) or message.to != self.id:
-            return
-        if self.state.cluster.is_removed(sender):
-            return  # the sender may not know yet that it was removed
-        if (
-            self.storage.memory_bytes > self.config.log_bytes_max
-            and message.type == MessageType.APP
-            and message.entries
-        ):
-            return  # treated as lost: the leader sends the entries again
-        if not is_acceptable(self, message):
-            return
         try:
-            self.node.step(message)
-        except RaftError as error:
-            self.logger.debug(f"{self.id:x} {error}")
+            self.replica.receive(message)
         except Exception as error:
             self._stop(error)
 
@@ -242,32 +199,27 @@ class Member:
 
     def connected(self, peer: int, now: float) -> None:
         """Note that a peer can be reached from now on."""
-        self.connections.setdefault(peer, now)
+        self.replica.connections.setdefault(peer, now)
 
     def disconnected(self, peer: int) -> None:
         """Note that a peer cannot be reached."""
-        self.connections.pop(peer, None)
+        self.replica.connections.pop(peer, None)
 
     def absent(self, peer: int) -> None:
         """Note that no process listens at a peer's address any more: the peer has ended."""
-        if peer == self.leader and self.config.pre_vote and not self.is_closing:
-            self.succession.begin(self, "finds nobody where it reached")
+        self.replica.note_absence(peer)
 
     def present(self, peer: int) -> None:
         """Note that a peer's host reacted to a probe."""
-        self.succession.answered(self, peer)
-
-    def is_connected_since(self, peer: int, moment: float) -> bool:
-        """Return whether a peer has been reachable without a break since a moment."""
-        return peer == self.id or self.connections.get(peer, inf) <= moment
+        self.replica.succession.answered(self.replica, peer)
 
     def unreachable(self, peer: int) -> None:
         """Note that a message to a peer was probably lost."""
-        self.node.report_unreachable(peer)
+        self.replica.node.report_unreachable(peer)
 
     def snapshot_sent(self, transfer: SnapshotTransfer, *, failed: bool) -> None:
         """Take the outcome of sending a snapshot to a peer."""
-        snapshots.sent(self, transfer, failed=failed)
+        snapshots.sent(self.replica, transfer, failed=failed)
 
     def take_answer(self, number: int, answer: Answer) -> None:
         """Pass a peer's answer, None without one, to the procedure that asked."""
@@ -275,90 +227,17 @@ class Member:
 
     def is_removed(self, peer: int) -> bool:
         """Return whether a peer was removed from the cluster."""
-        return self.state.cluster.is_removed(peer)
+        return self.replica.state.cluster.is_removed(peer)
 
     def removed(self) -> None:
         """Note this member's removal from the cluster; its runtime then ends it."""
-        if not self.was_removed:
-            self.was_removed = True
-            # This member may lead a moment longer, but the next leader times the leases.
-            self.state.lessor.demote()
-            self.logger.warning("this member was removed from the cluster")
+        self.replica.note_removal()
 
     def submit(self, work: Work, done: Done, failed: Failed) -> None:
         """Submit the transport's work to the pool."""
         self.out.jobs.append(Job(ExecutorKind.POOL, work, done, failed))
 
-    # Inputs: requests.
-
-    def propose(
-        self, waiter: Waiter, caller: Caller, kind: int, body: bytes, decoded: object = None
-    ) -> None:
-        """Propose a caller's request; the waiter gets the encoded response or a Status.
-
-        `kind` is the request's field number in InternalRaftRequest and `body` its canonical bytes,
-        already checked. `decoded` is the request if it is already parsed: an object of
-        `kvorum.api.requests`, or the message.
-        """
-        if self.is_behind and not (self._takes_revokes and kind == requests.LEASE_REVOKE):
-            self.answer(waiter, REQUEST_TOO_MANY_REQUESTS)
-            return
-        if self.state.auth.is_enabled and caller.identifying is not None:
-            caller = current(self.state, caller)
-            if caller.refusal is not None:
-                self.answer(waiter, caller.refusal)
-                return
-        payload, encoded_id = self.ids.encode(kind, body, caller)
-        if len(payload) > self._request_bytes_max:
-            self.counters.requested(kind, True, 0.0)  # etcd counts it as a success
-            self.answer(waiter, REQUEST_TOO_LARGE)
-            return
-        if decoded is None:
-            decoded = DECODERS[kind](body)
-        proposals = self.proposals
-        proposals.pending[encoded_id] = (waiter, caller, kind, decoded, payload, self.started)
-        proposals.payloads.append(payload)
-        proposals.ids.append(encoded_id)
-
-    def propose_change(self, procedure: Procedure, change: ConfChange) -> None:
-        """Propose a membership change; the procedure gets None or a Status."""
-        change = change._replace(id=self.ids.next_id())
-        self.changes[change.id] = procedure
-        self._changes_waiting.append(change)
-
-    def propose_as_leader(self, term: int, requests: Sequence[tuple[int, bytes]]) -> bool:
-        """Propose (kind, body) requests that only the leader of this term may make, with no waiter.
-
-        Raft gets them at once, so it never forwards them to a later leader, which has newer
-        knowledge. Returns whether raft accepted them: then this member applies them or steps down.
-        """
-        raft = self.node.raft
-        if requests and raft.role == Role.LEADER and raft.term == term:
-            # As `root`, so that members of any version permit revoking users' expired leases.
-            auth = self.state.auth
-            caller = Caller(Front.MEMBER, ROOT, auth.revision) if auth.is_enabled else MEMBER
-            payloads = [self.ids.encode(kind, body, caller)[0] for kind, body in requests]
-            with suppress(ProposalDroppedError):
-                raft.propose(payloads)
-                return True
-        return False
-
-    def read(
-        self, waiter: Waiter, caller: Caller, execute: Execute, request: Any, *, linearizable: bool
-    ) -> None:
-        """Answer a read from the next turn's state, or after a ReadIndex round if linearizable.
-
-        `execute(state, caller, request)` returns the encoded response, a Status, or slices.
-        """
-        if linearizable:
-            self.reads.waiting.append((waiter, caller, execute, request, self.started))
-        else:
-            self.ready_reads.append((waiter, caller, execute, request, self.started))
-
-    @property
-    def reads_waiting(self) -> int:
-        """The number of reads that may run and have not started."""
-        return len(self.ready_reads)
+    # Inputs: procedures. Requests without one go to the replica.
 
     def start(self, call: int | None, caller: Caller, steps: Steps) -> None:
         """Start a procedure for a caller; its result becomes the reply to the call."""
@@ -379,33 +258,10 @@ class Member:
         """Let a paused procedure of a call send again."""
         self.procedures.release(call)
 
-    def transfer_leadership(self, peer: int) -> None:
-        """Ask raft to transfer leadership to a peer."""
-        self.node.transfer_leader(peer)
-
-    def answer(self, waiter: Waiter, result: Answer) -> None:
-        """Deliver a result to its waiter: a client's call, a procedure, or none."""
-        if waiter.__class__ is int:
-            self.out.replies.append((waiter, result))  # type: ignore[arg-type]
-        elif waiter is not None:
-            self.procedures.resume(waiter, result)  # type: ignore[arg-type]
-
-    # Quota.
-
-    def check_quota(self, cost: int) -> Status | None:
-        """Return NO_SPACE and raise the alarm if a write of this cost exceeds the quota."""
-        if self.state.fits_quota(cost):
-            return None
-        self.raise_no_space()
-        return NO_SPACE
-
-    def raise_no_space(self) -> None:
-        """Propose this member's NOSPACE alarm, at most once per request timeout."""
-        if self.now - self._alarm_proposed_at >= self.config.request_seconds_max:
-            self._alarm_proposed_at = self.now
-            log_lines.quota_exceeded(self, self.config.quota_bytes)
-            body = alarm_request(ALARM_ACTIVATE, self.id, AlarmType.NO_SPACE)
-            self.propose(None, MEMBER, requests.ALARM, body)
+    def note_published(self) -> None:
+        """Note that the entry with this member's name and client URLs is applied."""
+        if self._lifecycle.phase is MemberPhase.STARTING:
+            self._lifecycle.take(MemberEvent.ATTRIBUTES_APPLIED)
 
     # The turn.
 
@@ -415,9 +271,10 @@ class Member:
         Callers set it before they hand in requests: a lease renewed at the last turn's time would
         expire too early, by the time since that turn.
         """
-        if now != self.now:
-            self.started = self.counters.stopwatch()
-        self.now = self.hub.now = now
+        replica = self.replica
+        if now != replica.now:
+            replica.started = self.counters.stopwatch()
+        replica.now = self.hub.now = now
 
     def turn(self, now: float, deadline: float) -> bool:
         """Work until about the deadline; return whether work is left."""
@@ -429,174 +286,41 @@ class Member:
             self._stop(error)
 
     def _turn(self, now: float, deadline: float) -> bool:
-        self.procedures.passed(now)
-        if not self.is_installing:
+        replica, procedures, clock = self.replica, self.procedures, self.clock
+        procedures.passed(now)
+        if not replica.is_installing:
             self._schedule.run(self, now)
-        clock = self.clock
-        # One check per turn is enough: the limits may be exceeded a little.
-        self._may_propose = (
-            not self.state.backend.is_full
-            and self.node.raft.uncommitted_size < self.config.uncommitted_bytes_max
-        )
+        replica.begin_turn()
         while True:
-            self._submit(now)
-            self.reads.ask(self.node, now)
-            self._take_ready()
-            self.writer.write()
-            received = self.writer.received
-            if received is not None:
-                if self.installation is None:
-                    self.installation = Installation(self, received)
-                has_more = self.installation.advance(deadline)
-                if self.is_installing:
-                    return has_more or self.node.has_ready()
-            # Applying long entries leaves half of the turn to reads.
-            has_reads = bool(self.ready_reads or self.long_reads.is_busy or self.reads.confirmed)
-            apply_entries(self, (now + deadline) / 2 if has_reads else deadline)
-            self._serve_reads(deadline)
-            procedure_driver.run_procedures(self, deadline)
-            has_work = self._has_work()
+            replica.replicate(now)
+            has_more = replica.install(deadline)
+            if replica.is_installing:
+                return has_more or replica.node.has_ready()
+            replica.apply_and_read(now, deadline)
+            run_procedures(replica, deadline)
+            has_work = replica.has_work
             if not has_work or clock() >= deadline:
                 break
-        log = self.node.raft.log
-        unapplied, limit = log.committed - log.applied, self.config.unapplied_entries_max
-        is_full = self.storage.memory_bytes > self.config.log_bytes_max
-        self.is_behind = unapplied > limit or is_full
-        has_room = unapplied <= 2 * limit and not is_full
-        self._takes_revokes = has_room and self.config.prioritizes_revokes
-        if not self._has_campaigned and log.applied == log.committed:
-            self._has_campaigned = has_work = True
-            self.campaign_if_alone()
+        if replica.end_turn():
+            has_work = True
         self._watch(deadline)
-        flushing.flush(self, now)
-        self.state.backend.end_turn()
+        flushing.flush(replica, now)
+        replica.state.backend.end_turn()
         # `_watch` may have woken a procedure.
-        return has_work or self.hub.has_work or bool(self.procedures.runnable)
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether this member is the only voter."""
-        return self.conf_state.voters == (self.id,)
-
-    def campaign_if_alone(self) -> None:
-        """Campaign at once as the only voter, unless an election is already under way."""
-        raft, log = self.node.raft, self.node.raft.log
-        may_stand = raft.role == Role.FOLLOWER and log.applied == log.committed
-        if may_stand and self.leader == NONE and self.is_alone:
-            self.node.campaign()
-
-    def _has_work(self) -> bool:
-        return bool(
-            self.node.has_ready()
-            or (self.apply_queue.messages and self.may_apply and not self.must_wait_for_flush)
-            or self.procedures.runnable
-            or self.ready_reads
-            or self.long_reads.is_busy
-            or self.reads.is_waiting
-            or (
-                (self.proposals.is_waiting or self._changes_waiting)
-                and self._may_propose
-                and self.leader != NONE
-            )
-        )
+        return has_work or self.hub.has_work or bool(procedures.runnable)
 
     def wake_at(self, now: float) -> float:
         """Return when the next turn is due if no input arrives before."""
-        if self.is_installing:
+        replica = self.replica
+        if replica.is_installing:
             return inf
         moments = (
             self._schedule.next_moment(self),
             self.procedures.next_moment,
-            flushing.due_at(self),
-            self.reads.wake_at,
+            flushing.due_at(replica),
+            replica.reads.wake_at,
         )
         return max(now, min(moment for moment in moments if moment is not None))
-
-    @property
-    def may_apply(self) -> bool:
-        """Whether waiting entries may be applied: not those that a received snapshot covers.
-
-        Raft uses a snapshot's configuration from its receipt on. And a membership change waits
-        until the commit index that covers it is durable.
-        """
-        return (
-            not self.is_installing
-            and not self.writer.is_keeping_commit
-            and self.node.raft.log.unstable.snapshot is None
-        )
-
-    @property
-    def must_wait_for_flush(self) -> bool:
-        """Whether applying has to pause: a flush is running and the next batch is full."""
-        return self.state.backend.is_full and self.state.backend.is_flushing
-
-    def _submit(self, now: float) -> None:
-        """Hand raft the membership changes, and the proposals if this turn may propose."""
-        if self._may_propose and self.proposals.is_waiting:
-            for pending in self.proposals.submit(self.node, now):
-                self.counters.failed(pending[2], pending[5])
-                self.answer(pending[0], PROPOSAL_DROPPED)
-        while self._changes_waiting and self.node.raft.lead != NONE:
-            change = self._changes_waiting.popleft()
-            if change.id not in self.changes:
-                continue
-            try:
-                self.node.propose_conf_change(change)
-            except ProposalDroppedError:
-                self.answer(self.changes.pop(change.id), PROPOSAL_DROPPED)
-
-    def forget_changes(self) -> None:
-        """Forget membership changes whose clients are gone; drop those not yet proposed."""
-        self.changes = {
-            number: waiting for number, waiting in self.changes.items() if waiting.steps is not None
-        }
-        if not self.changes:
-            self._changes_waiting.clear()
-
-    def _take_ready(self) -> None:
-        node, out = self.node, self.out.messages
-        while node.has_ready():
-            ready = node.ready()
-            if ready.soft_state is not None:
-                self._take_role(ready.soft_state)
-            if ready.read_states:
-                for waiter in self.reads.answered(ready.read_states):
-                    self.answer(waiter, None)
-            for message in ready.messages:
-                to = message.to
-                if to == APPEND_THREAD:
-                    self.writer.add(message)
-                elif to == APPLY_THREAD:
-                    self.apply_queue.messages.append(message)
-                elif message.type == MessageType.SNAP:
-                    snapshots.send(self, message)
-                else:
-                    out.append(message)
-
-    def _take_role(self, state: SoftState) -> None:
-        lead, role = state
-        was_leader, self.is_leader = self.is_leader, role == Role.LEADER
-        if was_leader and not self.is_leader:
-            self.state.lessor.demote()
-            self.reads.forget_confirmation()
-        if lead != NONE and lead != self.leader:
-            self.leader_since = self.now
-            self.reads.ask_again()
-            self.procedures.leader_known(lead)
-        self.leader = lead
-        self.procedures.signal(Signal.LEADER)
-
-    def _serve_reads(self, deadline: float) -> None:
-        self.procedures.applied(self.state.applied)
-        if self.reads.confirmed:
-            self.ready_reads.extend(self.reads.take_ready(self.state.applied))
-        if self.ready_reads:
-            begin_reads(self, deadline)
-        self.long_reads.run(self, deadline)
-
-    def begin_reads_anew(self) -> None:
-        """Stop the long reads and queue them to restart when reads are served next."""
-        self.ready_reads.extend(self.long_reads.stop())
 
     def _watch(self, deadline: float) -> None:
         """Catch watchers up while there is time, and collect the responses to send them."""
@@ -609,26 +333,15 @@ class Member:
             for call in inner:
                 self.procedures.watched(call)
 
-    # Flushes.
-
-    def flush_soon(self) -> None:
-        """Request a flush of what is applied so far, before the next one is due."""
-        self.is_flush_wanted = True
-
-    def purged(self, names: object) -> None:
-        """Log the names of purged files."""
-        if names:
-            self.logger.info(f"purged {names}")
-
-    # Shutdown.
+    # The end.
 
     def close(self) -> None:
         """Start a clean shutdown: flush what is applied, then close the log and the backend.
 
         The runtime has to run the jobs and return their results until `is_closed`.
         """
-        self.is_closing = True
-        flushing.close_when_flushed(self)
+        self._lifecycle.take(MemberEvent.CLOSE_REQUESTED)
+        flushing.close_when_flushed(self.replica)
 
     def _check(self) -> None:
         if self.stopped is not None:
@@ -640,6 +353,8 @@ class Member:
             stopped.__cause__ = error
         else:
             stopped = error
+        if self.stopped is None:
+            self._lifecycle.take(MemberEvent.ERROR_RAISED)
         self.stopped = stopped
         self.logger.critical(f"member {self.id:x} stops: {stopped}")
         raise stopped

@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvorum.api.pb.membershippb import ClusterVersionSetRequest, DowngradeInfoSetRequest
-    from kvorum.member.member import Member
+    from kvorum.member.replica import Replica
 
 _OF_LEADERS: Final = (MessageType.APP, MessageType.HEARTBEAT, MessageType.SNAP)
 _NOT_NODES: Final = (NONE, APPEND_THREAD, APPLY_THREAD)
 
 
-def is_acceptable(member: Member, message: Message) -> bool:
+def is_acceptable(replica: Replica, message: Message) -> bool:
     """Return whether raft may process a message; if not, log the reason at a limited rate."""
-    if message.term > member.node.raft.term and not is_believed(member, message):
+    if message.term > replica.node.raft.term and not is_believed(replica, message):
         return False
     kind = message.type
     if not message.term and kind in _OF_LEADERS:
-        member.boundary.refused(f"a message of type {kind} of {message.sender:x} without a term")
+        replica.boundary.refused(f"a message of type {kind} of {message.sender:x} without a term")
         return False
     if not message.entries or kind not in (MessageType.APP, MessageType.PROP):
         return True
@@ -52,7 +52,7 @@ def is_acceptable(member: Member, message: Message) -> bool:
         for entry in message.entries:
             check_entry(entry)
     except (ValueError, DecodeError) as error:
-        member.boundary.refused(
+        replica.boundary.refused(
             f"entries of {message.sender:x}, which this member could not apply, and everything "
             f"behind them: {error}"
         )

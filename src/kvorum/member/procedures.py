@@ -10,6 +10,7 @@ they were woken.
 """
 
 from collections import deque
+from enum import Enum
 from heapq import heappop, heappush
 from math import inf
 from typing import Protocol
@@ -38,6 +39,14 @@ class ProcedureWatch:
         self.procedure = procedure
         self.ticket = procedure.ticket
         self.is_created = False
+
+
+class Exclusive(Enum):
+    """Work that one procedure at a time does."""
+
+    REVOKE_LEASES = "revoke expired leases"
+    HASH = "hash the keys"
+    HAND_OVER = "hand the leadership over"
 
 
 class Procedure:
@@ -71,6 +80,7 @@ class Procedures:
         "_asked",
         "_calls",
         "_count",
+        "_exclusive",
         "_flushed",
         "_for_leader",
         "_held",
@@ -84,6 +94,7 @@ class Procedures:
     def __init__(self) -> None:
         self._calls: dict[int, Procedure] = {}
         self.runnable: deque[Woken] = deque()
+        self._exclusive: set[Exclusive] = set()
         self._count = 0
         # Heaps of (moment or index, count, procedure, ticket).
         self._moments: list[tuple[float, int, Procedure, int]] = []
@@ -104,6 +115,19 @@ class Procedures:
             assert call not in self._calls, f"call {call} has a procedure already"
             self._calls[call] = procedure
         self.runnable.append((procedure, None))
+
+    def is_running(self, work: Exclusive) -> bool:
+        """Return whether a procedure does some exclusive work."""
+        return work in self._exclusive
+
+    def begin(self, work: Exclusive) -> None:
+        """Note that a procedure begins exclusive work, which no other procedure does."""
+        assert work not in self._exclusive, f"two procedures {work.value}"
+        self._exclusive.add(work)
+
+    def finish(self, work: Exclusive) -> None:
+        """Note that exclusive work has ended."""
+        self._exclusive.remove(work)
 
     def cancel(self, call: int) -> None:
         """Close the procedure of a call whose client is gone; its `finally` blocks run."""

@@ -34,7 +34,7 @@ def _promote(member: Member, learner: int) -> Part[Status | None]:
         return NOT_LEADER
     if not (yield from applied_in_time(member)):
         return TIMEOUT_WAIT_APPLIED_INDEX
-    progress = member.node.raft.tracker.progress
+    progress = member.replica.node.raft.tracker.progress
     # A removed leader continues for a moment, without a progress entry of its own.
     if not member.is_leader or member.id not in progress:
         return NOT_LEADER

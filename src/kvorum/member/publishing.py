@@ -35,7 +35,7 @@ def publish(member: Member) -> Steps:
             yield AppliedTo(member.state.applied + 1)
         answer = yield Propose(requests.CLUSTER_MEMBER_ATTR_SET, body)
         if not isinstance(answer, Status):
-            member.is_published = True
+            member.note_published()
             # Clients first ask for the cluster's version, long before the duty is due. While a
             # member's version is unknown, the cluster's waits for the duty.
             if all(map(member.version_of, (each.id for each in member.state.cluster.members))):

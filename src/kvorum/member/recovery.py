@@ -190,8 +190,8 @@ def _restart(
         f"commit {hard_state.commit}, last entry {last}"
     )
     member = _member(config, seams, node, storage, log, state, start)
-    log_lines.recovered_members(member)
-    snapshots.after_start(member)
+    log_lines.recovered_members(member.replica)
+    snapshots.after_start(member.replica)
     return member
 
 
@@ -377,7 +377,7 @@ def _member(
     snapshot_index: int,
 ) -> Member:
     member = Member(config, seams, node, storage, log, state, snapshot_index)
-    member.writer.prepare_segment()
+    member.replica.writer.prepare_segment()
     is_new = not state.backend.applied_index
     member.start(None, MEMBER, _begin_to_serve(member, is_checked=is_new))
     start_auto_compaction(member)

@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING, Final
 from kvorum.state.apply.ranges import range_response
 
 if TYPE_CHECKING:
-    from kvorum.member.member import Member
     from kvorum.member.reads import Read
+    from kvorum.member.replica import Replica
 
 BYTES_PER_LOOK = 64 * 1024
 READ_BYTES: Final = 1024
 """Bytes read between two checks of the clock; and the bytes that each read counts at least."""
 
 
-def begin_reads(member: Member, deadline: float) -> None:
+def begin_reads(replica: Replica, deadline: float) -> None:
     """Run ready reads until the deadline; `LongReads` continues the long ones."""
-    ready, clock, counters = member.ready_reads, member.clock, member.counters
-    reply = member.out.replies.append
+    ready, clock, counters = replica.ready_reads, replica.clock, replica.counters
+    reply = replica.out.replies.append
     bytes_per_look = BYTES_PER_LOOK
     spent = 0
     began = counters.stopwatch()
     # The ranges answered since `began`, counted by their start, and all other reads.
-    usual, started, count = range_response, member.started, 0
+    usual, started, count = range_response, replica.started, 0
     groups: list[tuple[object, int]] = []
     others: list[tuple[Read, object]] = []
     while ready:
         read = ready.popleft()
         waiter, caller, execute, request, asked = read
-        result = None if execute is None else execute(member.state, caller, request)
+        result = None if execute is None else execute(replica.state, caller, request)
         # Most results are the encoded answer of a client's call.
         if result.__class__ is bytes and waiter.__class__ is int:
             reply((waiter, result))
@@ -46,10 +46,10 @@ def begin_reads(member: Member, deadline: float) -> None:
                 started, count = asked, 1
         elif result is None or isinstance(result, (bytes, tuple)):
             others.append((read, result))
-            member.answer(waiter, result)
+            replica.answer(waiter, result)
             spent += READ_BYTES
         else:
-            member.long_reads.add(read, result)
+            replica.long_reads.add(read, result)
             spent += bytes_per_look
         if spent >= bytes_per_look:
             spent = 0

@@ -29,7 +29,7 @@ from kvorum.storage.backend.copies import Copying
 from kvorum.storage.snap import ReleaseDatabases, WriteSnap
 
 if TYPE_CHECKING:
-    from kvorum.member.member import Member
+    from kvorum.member.replica import Replica
 
 HELD_AFTER_SENDING_SECONDS = 30.0
 COMPACTED_ENTRIES_MIN = 100
@@ -100,105 +100,105 @@ class SnapshotState:
         return self._images
 
 
-def sealed_at(member: Member) -> SealedAt:
+def sealed_at(replica: Replica) -> SealedAt:
     """Return the log position of the batch that is being sealed."""
-    backend = member.state.backend
-    return SealedAt(backend.applied_index, backend.applied_term, member.conf_state)
+    backend = replica.state.backend
+    return SealedAt(backend.applied_index, backend.applied_term, replica.conf_state)
 
 
-def take_due(member: Member) -> None:
+def take_due(replica: Replica) -> None:
     """Take a snapshot at the applied index, between two entries, if one is due or wanted."""
-    snapshots, index = member.snapshots, member.state.backend.applied_index
+    snapshots, index = replica.snapshots, replica.state.backend.applied_index
     newest = snapshots.taken[-1].index if snapshots.taken else snapshots.index
     if (
         (index < snapshots.due_index and not snapshots.is_wanted)
         or index <= newest
-        or not member.conf_state.voters
+        or not replica.conf_state.voters
         or len(snapshots.taken) == TAKEN_MAX
     ):
         return
-    log_lines.triggering_snapshot(member, index, newest)
+    log_lines.triggering_snapshot(replica, index, newest)
     snapshots.is_wanted = False
-    snapshots.due_index = index + member.config.snapshot_entries + 1
+    snapshots.due_index = index + replica.config.snapshot_entries + 1
     # Encode the members now: they may change before the file is written.
-    data = snapshot_data(member.state.cluster)
-    term = member.state.backend.applied_term
-    snapshots.taken.append(Snapshot(index, term, member.conf_state, data))
-    if member.state.backend.due_at is None:
+    data = snapshot_data(replica.state.cluster)
+    term = replica.state.backend.applied_term
+    snapshots.taken.append(Snapshot(index, term, replica.conf_state, data))
+    if replica.state.backend.due_at is None:
         # Entries without an effect schedule no flush.
-        member.flush_soon()
+        replica.flush_soon()
 
 
-def after_flush(member: Member) -> None:
+def after_flush(replica: Replica) -> None:
     """After a flush: drop entries from memory, write a `.snap` file, and build an image."""
-    snapshots = member.snapshots
+    snapshots = replica.snapshots
     sealed, snapshots.sealed = snapshots.sealed, None
     if sealed is None:
         return
     if sealed.conf_state.voters:
-        _compact_memory(member, sealed)
-    write_taken(member)
-    build_image(member)
+        _compact_memory(replica, sealed)
+    write_taken(replica)
+    build_image(replica)
 
 
-def write_taken(member: Member) -> None:
+def write_taken(replica: Replica) -> None:
     """Write the next `.snap` file if the backend durably holds its entries."""
-    snapshots = member.snapshots
-    if snapshots.writing or not snapshots.taken or member.writer.received is not None:
+    snapshots = replica.snapshots
+    if snapshots.writing or not snapshots.taken or replica.writer.received is not None:
         return
     snapshot = snapshots.taken[0]
-    if snapshot.index > member.state.backend.durable_index:
+    if snapshot.index > replica.state.backend.durable_index:
         return
     snapshots.writing = True
-    work = WriteSnap(member.snap_directory, snapshot)
-    member.out.jobs.append(Job(ExecutorKind.LOG, work, lambda _: _record(member, snapshot)))
+    work = WriteSnap(replica.snap_directory, snapshot)
+    replica.out.jobs.append(Job(ExecutorKind.LOG, work, lambda _: _record(replica, snapshot)))
 
 
-def _record(member: Member, snapshot: Snapshot) -> None:
+def _record(replica: Replica, snapshot: Snapshot) -> None:
     index = snapshot.index
-    member.writer.record_snapshot(
-        index, snapshot.term, snapshot.conf_state, lambda _: _recorded(member, index)
+    replica.writer.record_snapshot(
+        index, snapshot.term, snapshot.conf_state, lambda _: _recorded(replica, index)
     )
 
 
-def _recorded(member: Member, index: int) -> None:
-    snapshots = member.snapshots
+def _recorded(replica: Replica, index: int) -> None:
+    snapshots = replica.snapshots
     snapshots.writing = False
     snapshots.index = index
-    member.writer.release_to(index)
-    work = ReleaseDatabases(member.snap_directory, index)
-    member.out.jobs.append(Job(ExecutorKind.LOG, work))
-    log_lines.saved_snapshot(member, index)
+    replica.writer.release_to(index)
+    work = ReleaseDatabases(replica.snap_directory, index)
+    replica.out.jobs.append(Job(ExecutorKind.LOG, work))
+    log_lines.saved_snapshot(replica, index)
     # An installation may have cleared `taken` meanwhile.
     if snapshots.taken and snapshots.taken[0].index == index:
         snapshots.taken.popleft()
-    write_taken(member)
+    write_taken(replica)
 
 
-def installed(member: Member, index: int) -> None:
+def installed(replica: Replica, index: int) -> None:
     """Note that the leader's snapshot has replaced this member's state."""
-    snapshots = member.snapshots
+    snapshots = replica.snapshots
     snapshots.index = index
-    snapshots.due_index = index + member.config.snapshot_entries + 1
+    snapshots.due_index = index + replica.config.snapshot_entries + 1
 
 
-def after_start(member: Member) -> None:
+def after_start(replica: Replica) -> None:
     """Drop entries that a restart read into memory, as a running member would have.
 
     The log may hold more than `log_bytes_max` after the last `.snap`. If all of it is applied and
     durable, no flush would follow, and the member would refuse all proposals for ever.
     """
-    index, term = member.state.backend.durable_index, member.state.backend.applied_term
-    if index and member.conf_state.voters:
-        _compact_memory(member, SealedAt(index, term, member.conf_state))
+    index, term = replica.state.backend.durable_index, replica.state.backend.applied_term
+    if index and replica.conf_state.voters:
+        _compact_memory(replica, SealedAt(index, term, replica.conf_state))
 
 
-def _compact_memory(member: Member, sealed: SealedAt) -> None:
+def _compact_memory(replica: Replica, sealed: SealedAt) -> None:
     """Drop entries that the backend holds and that exceed the limits for catching up peers."""
-    snapshots, storage, config = member.snapshots, member.storage, member.config
+    snapshots, storage, config = replica.snapshots, replica.storage, replica.config
     first = storage.first_index()
     is_sending = snapshots.sending or snapshots.building or snapshots.transfers
-    if is_sending or member.now < snapshots.held_until:
+    if is_sending or replica.now < snapshots.held_until:
         index, bytes_max = 0, config.held_bytes_max
     else:
         index, bytes_max = sealed.index - config.catch_up_entries, config.catch_up_bytes_max
@@ -208,55 +208,55 @@ def _compact_memory(member: Member, sealed: SealedAt) -> None:
         # Drop an eighth more than necessary, so that this does not repeat every few entries.
         index = max(index, storage.index_within(bytes_max - bytes_max // 8))
     # Raft still reads entries that it does not yet know as applied.
-    index = min(index, sealed.index, member.node.raft.log.applied)
+    index = min(index, sealed.index, replica.node.raft.log.applied)
     if index < first:
         return
     # A peer that needs older entries gets an image, which is always newer than this snapshot.
     if sealed.index > storage.snapshot().index:
         storage.create_snapshot(sealed.index, sealed.conf_state, b"")
     storage.compact(index)
-    log_lines.compacted_log(member, index)
-    if member.is_leader and not snapshots.is_expected:
-        _expect_image(member, index)
+    log_lines.compacted_log(replica, index)
+    if replica.is_leader and not snapshots.is_expected:
+        _expect_image(replica, index)
 
 
-def _expect_image(member: Member, index: int) -> None:
+def _expect_image(replica: Replica, index: int) -> None:
     """Start the helper if a peer lacks dropped entries and so will need an image."""
-    progress = member.node.raft.tracker.progress
-    takes_copies = member.snapshots.takes_copies
+    progress = replica.node.raft.tracker.progress
+    takes_copies = replica.snapshots.takes_copies
     if any(
         each.match < index and not takes_copies(peer)
         for peer, each in progress.items()
-        if peer != member.id
+        if peer != replica.id
     ):
-        member.snapshots.is_expected = True
-        member.out.jobs.append(Job(ExecutorKind.HELPER, Nothing(), on_failure=ignore))
+        replica.snapshots.is_expected = True
+        replica.out.jobs.append(Job(ExecutorKind.HELPER, Nothing(), on_failure=ignore))
 
 
 # Sending.
 
 
-def send(member: Member, message: Message) -> None:
+def send(replica: Replica, message: Message) -> None:
     """Send a peer a new image instead of the older snapshot that raft knows."""
-    member.snapshots.sending.append((message, member.state.applied))
-    member.flush_soon()
-    build_image(member)
+    replica.snapshots.sending.append((message, replica.state.applied))
+    replica.flush_soon()
+    build_image(replica)
 
 
-def build_image(member: Member) -> None:
+def build_image(replica: Replica) -> None:
     """Start an image if a peer waits for one and the backend durably holds the entries it needs.
 
     An image must include all entries applied at the request, because a peer refuses a snapshot
     with a configuration that does not contain it.
     """
-    snapshots = member.snapshots
+    snapshots = replica.snapshots
     if snapshots.building or not snapshots.sending:
         return
-    if max(index for _, index in snapshots.sending) > member.state.backend.durable_index:
+    if max(index for _, index in snapshots.sending) > replica.state.backend.durable_index:
         return
     snapshots.building = True
     snapshots.is_expected = False
-    path = "/".join((member.snap_directory, f"tmp.image.{snapshots.next_image()}"))
+    path = "/".join((replica.snap_directory, f"tmp.image.{snapshots.next_image()}"))
     # Peers of one kind (copy or bbolt image) share a file; the others get the next one.
     takes_copies = snapshots.takes_copies
     copied = takes_copies(snapshots.sending[0][0].to)
@@ -264,34 +264,34 @@ def build_image(member: Member) -> None:
     snapshots.sending = [each for each in snapshots.sending if takes_copies(each[0].to) != copied]
     copying: Copying | None = None
     if copied:
-        seams = member.seams
+        seams = replica.seams
         try:
-            copying = Copying(seams.files, seams.environments, member.backend_directory)
+            copying = Copying(seams.files, seams.environments, replica.backend_directory)
         except BackendError as error:
-            _not_built(member, messages, error, None)
+            _not_built(replica, messages, error, None)
             return
-    member.out.jobs.append(
+    replica.out.jobs.append(
         Job(
             ExecutorKind.HELPER if copying is None else ExecutorKind.POOL,
-            BuildImage(member.backend_directory, path)
+            BuildImage(replica.backend_directory, path)
             if copying is None
             else CopyImage(copying, path),
-            lambda facts: _built(member, messages, path, facts, copying),
-            lambda error: _not_built(member, messages, error, copying),
+            lambda facts: _built(replica, messages, path, facts, copying),
+            lambda error: _not_built(replica, messages, error, copying),
         )
     )
 
 
 def _built(
-    member: Member, messages: list[Message], path: str, facts: object, copying: Copying | None
+    replica: Replica, messages: list[Message], path: str, facts: object, copying: Copying | None
 ) -> None:
     assert isinstance(facts, ImageFacts)
     if copying is not None:
         copying.end()
-    snapshots = member.snapshots
+    snapshots = replica.snapshots
     snapshots.building = False
     snapshots.transfers[path] = len(messages)
-    snapshots.image_began[path] = member.counters.stopwatch()
+    snapshots.image_began[path] = replica.counters.stopwatch()
     conf_state = decode_conf_state(facts.conf_state)
     # Use the image's membership: the current one may differ by now.
     data = stored_snapshot_data(facts.membership)
@@ -304,42 +304,44 @@ def _built(
             term=message.term,
             snapshot=snapshot,
         )
-        member.out.snapshots.append(SnapshotTransfer(sent, path, facts.length, copying is not None))
+        replica.out.snapshots.append(
+            SnapshotTransfer(sent, path, facts.length, copying is not None)
+        )
         reach("snapshot sent")
-    member.logger.info(
+    replica.logger.info(
         f"made an image of {facts.length} bytes at index {facts.index} for "
         + ", ".join(f"{message.to:x}" for message in messages)
     )
     # A peer that has requested one meanwhile may be the one the quorum lacks: then no flush would
     # follow to start its image.
-    build_image(member)
+    build_image(replica)
 
 
 def _not_built(
-    member: Member, messages: list[Message], error: Exception, copying: Copying | None
+    replica: Replica, messages: list[Message], error: Exception, copying: Copying | None
 ) -> None:
     if copying is not None:
         copying.end()
-    member.snapshots.building = False
-    member.logger.error(f"cannot make an image of the backend: {error}")
+    replica.snapshots.building = False
+    replica.logger.error(f"cannot make an image of the backend: {error}")
     for message in messages:
-        member.node.report_snapshot(message.to, failed=True)
-    build_image(member)
+        replica.node.report_snapshot(message.to, failed=True)
+    build_image(replica)
 
 
-def sent(member: Member, transfer: SnapshotTransfer, *, failed: bool) -> None:
+def sent(replica: Replica, transfer: SnapshotTransfer, *, failed: bool) -> None:
     """Take the outcome of a transfer; the last transfer of an image removes the file."""
-    snapshots = member.snapshots
+    snapshots = replica.snapshots
     path = transfer.path
     snapshots.transfers[path] -= 1
     if not snapshots.transfers[path]:
         del snapshots.transfers[path]
         began = snapshots.image_began.pop(path)
-        member.counters.image_seconds.observe(member.counters.stopwatch() - began)
+        replica.counters.image_seconds.observe(replica.counters.stopwatch() - began)
         # The next start removes a leftover file.
-        member.out.jobs.append(Job(ExecutorKind.POOL, RemoveImage(path), on_failure=ignore))
+        replica.out.jobs.append(Job(ExecutorKind.POOL, RemoveImage(path), on_failure=ignore))
     if failed:
         reach("snapshot not delivered")
     if not failed:
-        snapshots.held_until = member.now + HELD_AFTER_SENDING_SECONDS
-    member.node.report_snapshot(transfer.message.to, failed=failed)
+        snapshots.held_until = replica.now + HELD_AFTER_SENDING_SECONDS
+    replica.node.report_snapshot(transfer.message.to, failed=failed)

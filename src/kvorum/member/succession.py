@@ -22,7 +22,7 @@ from kvorum.raft.messages import NONE
 from kvorum.raft.states import Role
 
 if TYPE_CHECKING:
-    from kvorum.member.member import Member
+    from kvorum.member.replica import Replica
 
 STAND_SECONDS_MIN: Final = 0.01
 """Delay before standing for election, so that the other members see the sign too."""
@@ -49,10 +49,10 @@ class Succession:
         self._is_answered = False
         self.stands_at = inf
 
-    def doubt(self, member: Member) -> int:
+    def doubt(self, replica: Replica) -> int:
         """Return the leader if the transport should probe its host, else 0; call once a tick."""
-        raft, ticks = member.node.raft, member.config.election_ticks
-        if raft.role != Role.FOLLOWER or raft.lead == NONE or not member.config.pre_vote:
+        raft, ticks = replica.node.raft, replica.config.election_ticks
+        if raft.role != Role.FOLLOWER or raft.lead == NONE or not replica.config.pre_vote:
             self._host_probes, self._is_answered = 0, False
             return NONE
         silent_ticks = raft.election_elapsed
@@ -60,13 +60,13 @@ class Succession:
         if silent_ticks < asks_from:
             self._host_probes, self._is_answered = 0, False
             return NONE
-        if self._is_answered or member.is_closing:
+        if self._is_answered or replica.is_closing:
             return NONE
         if self._host_probes >= PROBES_MIN and silent_ticks >= max(
             asks_from + PROBES_MIN, ticks // 2
         ):
             reach("leader's host silent")
-            self.begin(member, "hears nothing of the host of")
+            self.begin(replica, "hears nothing of the host of")
             return NONE
         return raft.lead
 
@@ -74,29 +74,29 @@ class Succession:
         """Count a probe sent to the leader's host."""
         self._host_probes += 1
 
-    def answered(self, member: Member, peer: int) -> None:
+    def answered(self, replica: Replica, peer: int) -> None:
         """Note that a peer's host reacted to a probe."""
-        if peer == member.leader:
+        if peer == replica.leader:
             self._is_answered = True
 
-    def begin(self, member: Member, sign: str) -> None:
+    def begin(self, replica: Replica, sign: str) -> None:
         """Forget the dead leader, and stand for election soon."""
         reach("leader forgotten")
-        member.logger.info(f"{member.id:x} {sign} leader {member.leader:x}")
-        member.node.forget_leader()
+        replica.logger.info(f"{replica.id:x} {sign} leader {replica.leader:x}")
+        replica.node.forget_leader()
         self._host_probes, self._is_answered = 0, False
         self._attempts_left = ATTEMPTS_MAX
-        self.stands_at = member.now + STAND_SECONDS_MIN + _spread(member)
+        self.stands_at = replica.now + STAND_SECONDS_MIN + _spread(replica)
 
-    def stand(self, member: Member, now: float) -> None:
+    def stand(self, replica: Replica, now: float) -> None:
         """Stand for election, unless a leader is known or the attempts are used up."""
-        if member.node.raft.lead != NONE or not self._attempts_left:
+        if replica.node.raft.lead != NONE or not self._attempts_left:
             self.stands_at = inf
             return
         self._attempts_left -= 1
-        self.stands_at = now + AGAIN_SECONDS + _spread(member)
-        member.node.campaign()
+        self.stands_at = now + AGAIN_SECONDS + _spread(replica)
+        replica.node.campaign()
 
 
-def _spread(member: Member) -> float:
-    return member.seams.random_below(1000) / 1000 * SPREAD_SECONDS
+def _spread(replica: Replica) -> float:
+    return replica.seams.random_below(1000) / 1000 * SPREAD_SECONDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from kvorum.member.member import Member
+    from kvorum.member.replica import Replica
     from kvorum.raft.messages import Message
 
 TERM_MAX: Final = 1 << 63
@@ -13,15 +13,15 @@ TERM_LEAP_MAX: Final = 1 << 32
 """No cluster elects so often that a member could miss this many terms."""
 
 
-def is_believed(member: Member, message: Message) -> bool:
+def is_believed(replica: Replica, message: Message) -> bool:
     """Return whether a message's term may be one of this cluster's; if not, log it.
 
     A member without a term yet accepts any term up to TERM_MAX.
     """
-    term, own = message.term, member.node.raft.term
+    term, own = message.term, replica.node.raft.term
     if term <= TERM_MAX and (term - own <= TERM_LEAP_MAX or not own):
         return True
-    member.boundary.refused(
+    replica.boundary.refused(
         f"a message of {message.sender:x} with term {term}: this member is at {own}, and no "
         "cluster elects so often. Whoever sends it is no sound member; look at its data"
     )

@@ -14,43 +14,45 @@ from kvorum.api.errors import (
 )
 
 if TYPE_CHECKING:
-    from kvorum.member.member import Member
+    from kvorum.member.replica import Replica
 
 
-def expire(member: Member, now: float) -> None:
-    """Fail the proposals and reads that have timed out; a duty."""
-    oldest = now - member.config.request_seconds_max
-    for batch, waiting in member.proposals.expire(oldest):
+def expire(replica: Replica, now: float) -> None:
+    """Fail the proposals and reads that have timed out."""
+    oldest = now - replica.config.request_seconds_max
+    for batch, waiting in replica.proposals.expire(oldest):
         # A batch that raft never took had no effect; other outcomes are unknown.
         status = (
-            _unknown_outcome(member, batch.started) if batch.is_taken else CONTEXT_DEADLINE_EXCEEDED
+            _unknown_outcome(replica, batch.started)
+            if batch.is_taken
+            else CONTEXT_DEADLINE_EXCEEDED
         )
         for pending in waiting:
-            member.counters.failed(pending[2], pending[5])
-            member.answer(pending[0], status)
-    reads, confirming = member.reads.expire(oldest)
+            replica.counters.failed(pending[2], pending[5])
+            replica.answer(pending[0], status)
+    reads, confirming = replica.reads.expire(oldest)
     for read in reads:
-        member.counters.read_failed(read)
-        member.answer(read[0], TIMEOUT)
+        replica.counters.read_failed(read)
+        replica.answer(read[0], TIMEOUT)
     for procedure in confirming:
-        member.answer(procedure, TIMEOUT)
-    for read in member.reads.expire_confirmed(oldest):
-        member.counters.read_failed(read)
-        member.answer(read[0], TIMEOUT_WAIT_APPLIED_INDEX)
-    if member.changes:
-        member.forget_changes()
+        replica.answer(procedure, TIMEOUT)
+    for read in replica.reads.expire_confirmed(oldest):
+        replica.counters.read_failed(read)
+        replica.answer(read[0], TIMEOUT_WAIT_APPLIED_INDEX)
+    if replica.changes:
+        replica.forget_changes()
 
 
-def _unknown_outcome(member: Member, started: float) -> Status:
-    elected = member.leader_since
-    window = 2 * member.config.election_seconds
+def _unknown_outcome(replica: Replica, started: float) -> Status:
+    elected = replica.leader_since
+    window = 2 * replica.config.election_seconds
     if elected - window < started < elected:
         return TIMEOUT_DUE_TO_LEADER_FAIL
-    if member.is_leader:
-        voters = member.conf_state.voters
-        connected = sum(member.is_connected_since(voter, started) for voter in voters)
+    if replica.is_leader:
+        voters = replica.conf_state.voters
+        connected = sum(replica.is_connected_since(voter, started) for voter in voters)
         if connected < len(voters) // 2 + 1:
             return TIMEOUT_DUE_TO_CONNECTION_LOST
-    elif member.leader and not member.is_connected_since(member.leader, started):
+    elif replica.leader and not replica.is_connected_since(replica.leader, started):
         return TIMEOUT_DUE_TO_CONNECTION_LOST
     return TIMEOUT

@@ -114,7 +114,7 @@ class PublicEndpoints:
         self._front.respond(request.call, status, headers, body)
 
     def _variables(self, request: HttpRequest) -> None:
-        status = self._member.node.status()
+        status = self._member.replica.node.status()
         text = json.dumps(
             {
                 "cmdline": ["kvorum", *self._arguments],

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from kvorum.member.leadership_transfer import hand_over
+from kvorum.member.procedures import Exclusive
 
 if TYPE_CHECKING:
     from kvorum.server.interface import Logger, ServerEdge
@@ -92,7 +93,7 @@ class Shutdown:
         self._enter(ServerPhase.FLUSHING, now + CLOSE_SECONDS_MAX)
         self._drained_by = now + DRAIN_SECONDS_MAX
         if not server.keeps_nothing:
-            server.member.flush_soon()
+            server.member.replica.flush_soon()
         server.is_busy = True
 
     def _hand_over(self) -> bool:
@@ -102,7 +103,7 @@ class Shutdown:
         finish, and then transfers the leadership once more.
         """
         member = self._server.member
-        if member.is_handing_over:
+        if member.procedures.is_running(Exclusive.HAND_OVER):
             return False
         leads = member.is_leader and not member.is_alone
         if not leads or member.term == self._handed_over_term:

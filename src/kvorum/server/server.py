@@ -141,7 +141,7 @@ class Server:
         self._removed_at = 0.0
         self._strangers_since = inf
         self._is_idle = True
-        member.long_reads.has_room = edge.has_room
+        member.replica.long_reads.has_room = edge.has_room
         if member.state.cluster.is_removed(member.id):
             member.removed()
 
@@ -218,7 +218,7 @@ class Server:
         if dialed:
             peers.take_dialed(dialed, now)
         if requests:
-            self.calls.receive(requests, now, member.started)
+            self.calls.receive(requests, now, member.replica.started)
             self._requests = requests
         deadline = now + self.turn_seconds
         seen = 0 if self._has_unseen else len(self._events)
@@ -283,7 +283,7 @@ class Server:
                 cluster_id=f"{member.state.cluster.cluster_id:x}",
             )
             self.is_published = True
-        if member.apply_queue.entry is not self._long_entry:
+        if member.replica.apply_queue.entry is not self._long_entry:
             self._watch_long_entry(now)
         if self.calls.access is not None and now >= self.calls.access.wake_at:
             self.calls.access.flush()
@@ -297,7 +297,7 @@ class Server:
         """Send the answers to clients, unless the phase is past draining."""
         if self.phase in (ServerPhase.SERVING, ServerPhase.DRAINING):
             calls, moment = self.calls, self._clock()
-            self.milestones.note(self.member, len(self._requests), moment)
+            self.milestones.note(self.member.replica, len(self._requests), moment)
             if moment >= calls.look_at and calls.look(moment):
                 self.slow_requests.remember(calls.slow)
             calls.is_delivering = True
@@ -359,7 +359,7 @@ class Server:
             elif call in gateway_open:
                 gateway.handle(kind, call, detail)
             else:
-                note(kind, call, detail, self.member.now, self.member.started)
+                note(kind, call, detail, self.member.now, self.member.replica.started)
                 services.take_event(kind, call, detail)
             if gateway.requests or gateway.events:
                 self._serve_gateway(deadline)
@@ -374,11 +374,11 @@ class Server:
         requests, gateway.requests = gateway.requests, []
         events, gateway.events = gateway.events, []
         if requests:
-            self.calls.receive(requests, self.member.now, self.member.started)
+            self.calls.receive(requests, self.member.now, self.member.replica.started)
             # One event makes one request at most, so that `serve` leaves none over.
             services.serve(requests, deadline)
         for kind, call, detail in events:
-            self.calls.note(kind, call, detail, self.member.now, self.member.started)
+            self.calls.note(kind, call, detail, self.member.now, self.member.replica.started)
             services.take_event(kind, call, detail)
         services.end_batch()
 
@@ -401,7 +401,7 @@ class Server:
         self._next_tick += self._tick_seconds
         member = self.member
         member.tick(now)
-        member.campaign_if_alone()
+        member.replica.campaign_if_alone()
         if member.leader != self._leader:
             self._log_leader()
         if self._advance_until:
@@ -435,7 +435,7 @@ class Server:
         member = self.member
         if member.leader or member.is_alone or now > self._advance_until:
             self._advance_until = 0.0
-        elif len(member.connections) > 1:
+        elif len(member.replica.connections) > 1:
             self._advance_until = 0.0
             for _ in range(member.config.election_ticks - 2):
                 member.tick(now)
@@ -491,4 +491,4 @@ class Server:
                 index=entry.index,
                 size=len(entry.data),
             )
-        self._long_entry, self._long_since = self.member.apply_queue.entry, now
+        self._long_entry, self._long_since = self.member.replica.apply_queue.entry, now

@@ -93,7 +93,7 @@ class Auditor:
         state = member.state
         expected, found = ledger.main_at(state.applied), state.store.revision
         # An entry that takes several turns has effects before it counts as applied.
-        is_amid = member.apply_queue.slices is not None
+        is_amid = member.replica.apply_queue.slices is not None
         if found != expected and not (is_amid and found == expected + 1):
             raise Violation(
                 DECIDED,

@@ -474,7 +474,7 @@ class Cluster:
                     machine.name,
                     f"applied {member.state.applied} revision {revision}",
                 )
-        raft = member.node.raft
+        raft = member.replica.node.raft
         term = raft.term
         if term != machine.seen_term:
             if term < machine.seen_term:
@@ -493,7 +493,7 @@ class Cluster:
         config = raft.tracker.config
         if index != machine.seen_configured or config is not machine.seen_configuration:
             self._look_at_configuration(machine, member, index, snapshot)
-        if self.installing is not None and member.installation is not None:
+        if self.installing is not None and member.replica.installation is not None:
             self.installing(machine)
         # Amid a turn raft may have stepped down while its member does not know that yet.
         if member.is_leader and raft.role == Role.LEADER:
@@ -557,7 +557,7 @@ class Cluster:
 
     def _look_at_log(self, machine: Machine, member: Member) -> None:
         """Compare the entries that a member knows as committed with those of others."""
-        log, committed = member.node.raft.log, self._committed
+        log, committed = member.replica.node.raft.log, self._committed
         first = max(machine.seen_committed + 1, log.first_index())
         for index in range(first, member.committed + 1):
             term = log.term(index)
@@ -579,7 +579,7 @@ class Cluster:
 
         Between receiving and installing a snapshot, raft uses the snapshot's membership.
         """
-        config = member.node.raft.tracker.config
+        config = member.replica.node.raft.tracker.config
         if machine.disk.is_damaged or (snapshot is None and member.is_installing):
             return
         machine.seen_configured, machine.seen_configuration = index, config
@@ -603,7 +603,7 @@ class Cluster:
 
     def _look_at_leader(self, machine: Machine, member: Member) -> None:
         """Require that a new leader has every entry committed before its term."""
-        log = member.node.raft.log
+        log = member.replica.node.raft.log
         first, last = log.first_index(), log.last_index()
         for index, (term, known_in) in self._committed.items():
             if known_in < member.term and (
@@ -617,7 +617,7 @@ class Cluster:
 
 def state_of(machine: Machine, member: Member, now: float) -> State:
     """Return the state of a member that pictures show."""
-    role = member.node.raft.role
+    role = member.replica.node.raft.role
     if role == Role.LEADER and not member.is_leader:
         role = Role.CANDIDATE
     return State(
@@ -629,6 +629,6 @@ def state_of(machine: Machine, member: Member, now: float) -> State:
         member.committed,
         member.state.applied,
         member.state.store.revision,
-        member.snapshots.index,
+        member.replica.snapshots.index,
         member.is_installing,
     )

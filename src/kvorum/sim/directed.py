@@ -147,7 +147,7 @@ class Director:
 
     def turned(self, machine: Machine, member: Member) -> None:
         """Check a member, amid and after its turn, for the states that a sequence waits for."""
-        if machine.number == self._slow and member.writer.is_keeping_commit:
+        if machine.number == self._slow and member.replica.writer.is_keeping_commit:
             self._slow = 0
             # Long enough for a snapshot to arrive while the change waits.
             self._is_stalled = True
@@ -156,11 +156,12 @@ class Director:
             # The next write is slow, too, so that it does not end in the same turn.
             self._world.after(seconds, self._stall, machine, machine.incarnation)
         if machine.number == self._woken and (
-            member.installation is not None or member.node.raft.log.unstable.snapshot is not None
+            member.replica.installation is not None
+            or member.replica.node.raft.log.unstable.snapshot is not None
         ):
             self._woken = 0
             self.counts["sleepers given a snapshot"] += 1
-            is_waiting = member.writer.is_keeping_commit
+            is_waiting = member.replica.writer.is_keeping_commit
             self.counts["snapshots before a change was applied"] += is_waiting
             if not self._is_stalled and self._random.random() < _CRASH_CHANCE:
                 delay = self._random.choice([0.0, 0.01, 0.1, 0.5]) * self._random.random()
@@ -449,9 +450,9 @@ class Director:
             and not machine.disk.is_damaged
             and not machine.disk.is_full
             and machine.member.term >= newest
-            and machine.member.installation is None
-            and machine.member.node.raft.log.unstable.snapshot is None
-            and cluster.has_committed(machine.member.node.raft.log)
+            and machine.member.replica.installation is None
+            and machine.member.replica.node.raft.log.unstable.snapshot is None
+            and cluster.has_committed(machine.member.replica.node.raft.log)
         ]
         return self._random.choice(fitting) if fitting else None
 
@@ -495,7 +496,7 @@ def _term(machine: Machine) -> int:
 
 
 def _first_index(machine: Machine) -> int:
-    return 0 if machine.member is None else machine.member.node.raft.log.first_index()
+    return 0 if machine.member is None else machine.member.replica.node.raft.log.first_index()
 
 
 def _applied(machine: Machine) -> int:
@@ -503,7 +504,7 @@ def _applied(machine: Machine) -> int:
 
 
 def _last_index(machine: Machine) -> int:
-    return 0 if machine.member is None else machine.member.node.raft.log.last_index()
+    return 0 if machine.member is None else machine.member.replica.node.raft.log.last_index()
 
 
 def _other(numbers: list[int], number: int) -> int:

@@ -185,7 +185,7 @@ class Inspector:
         """Ask a member for two hashes when it is about to install a snapshot."""
         member = machine.member
         assert member is not None
-        of = machine.number, machine.incarnation, member.snapshots.index
+        of = machine.number, machine.incarnation, member.replica.snapshots.index
         if self.is_stopped or of == self._installing:
             return
         self._installing = of

@@ -65,10 +65,10 @@ LIMITS = (
         "KEYS_PER_SLICE",
         _FEW,
         (
-            "state.apply.transactions",
             "server.rpc.checks",
             "server.rpc.keepalives",
             "server.rpc.lease",
+            "state.apply.transactions",
             "state.mvcc.compaction",
             "state.mvcc.index",
             "state.mvcc.key_changes",

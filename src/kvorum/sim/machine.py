@@ -615,7 +615,7 @@ class Machine:
         member = self.member
         if member is None or self.paused_until > self._world.now or member.is_leader:
             return
-        self.guarded(member.node.campaign)
+        self.guarded(member.replica.node.campaign)
         if not self.is_dead:
             self.request_turn()
 

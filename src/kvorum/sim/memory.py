@@ -40,11 +40,11 @@ def kept(machine: Machine, counted: Counted = len) -> dict[str, int]:
     member = machine.member
     assert member is not None
     assert machine.server is not None
-    procedures, reads, calls = member.procedures, member.reads, machine.server.calls
+    procedures, reads, calls = member.procedures, member.replica.reads, machine.server.calls
     gateway, front = machine.server.gateway, machine.server.front
     return {
         CALLS: len(calls.unary) + len(calls.streams),
-        PROPOSALS: len(member.proposals.pending),
+        PROPOSALS: len(member.replica.proposals.pending),
         "calls in JSON": len(gateway.open),
         "deadlines of calls in JSON": len(gateway._deadlines),
         "headers of HTTP answers": len(front._extra),
@@ -58,7 +58,7 @@ def kept(machine: Machine, counted: Counted = len) -> dict[str, int]:
         "watch streams": member.hub.streams_open,
         "watchers": member.hub.watchers_open,
         "pinned revisions": len(member.state.store._pins._counts),
-        "reads that raft keeps": len(member.node.raft.read_only.unconfirmed),
+        "reads that raft keeps": len(member.replica.node.raft.read_only.unconfirmed),
     }
 
 
@@ -75,7 +75,7 @@ def leftovers(machine: Machine, *, proposals: bool = True) -> dict[str, int]:
         return {"processes that run": 0}
     sizes = kept(machine, _of_clients)
     if not member.leader:
-        waiting = member.proposals.pending.values()
+        waiting = member.replica.proposals.pending.values()
         sizes[PROPOSALS] -= sum(caller.front is Front.MEMBER for _, caller, *_ in waiting)
     return {
         name: size

@@ -561,8 +561,8 @@ class Operator:
         """Make a member take a snapshot early."""
         if machine.member is not None:
             self.counts["early snapshots"] += 1
-            machine.member.snapshots.is_wanted = True
-            machine.member.flush_soon()
+            machine.member.replica.snapshots.is_wanted = True
+            machine.member.replica.flush_soon()
 
     def _answer_alarm(self, member: Member) -> Iterator[None]:
         """Mend the cause of an alarm and clear it; `_look` repeats this while the alarm lasts."""
@@ -669,7 +669,7 @@ class Operator:
         machines = [self._cluster.machines[number] for number in self._standing().values()]
         if any(each.deaf_until > now for each in machines):
             self._late_until = now + self._late_seconds
-        logs = [each.member.node.raft.log for each in machines if each.member is not None]
+        logs = [each.member.replica.node.raft.log for each in machines if each.member is not None]
         terms = {log.term(log.last_index()) for log in logs}
         if now < self._late_until or len(logs) < len(machines) or len(terms) > 1:
             return True

@@ -76,7 +76,7 @@ class PlainPeers(WithoutPort):
     def begin(self, member: Member) -> None:
         """Report all peers as connected; plain messages do not show otherwise."""
         self._generation = member.state.cluster.generation
-        member.snapshots.takes_copies = self._takes_copies
+        member.replica.snapshots.takes_copies = self._takes_copies
         for each in member.state.cluster.members:
             member.connected(each.id, -inf)
 
@@ -114,7 +114,7 @@ class PlainPeers(WithoutPort):
         arrived, self._arrived = self._arrived, []
         for call in arrived:
             call(member)
-        self._departures.note(member.node.raft)
+        self._departures.note(member.replica.node.raft)
         return inf
 
     def deliver(self, _now: float) -> None:
@@ -345,7 +345,7 @@ class FramedPeers:
         """As `Peering.pass_time`."""
         moment = self._running.pass_time(now)
         assert self._machine.member is not None
-        self._departures.note(self._machine.member.node.raft)
+        self._departures.note(self._machine.member.replica.node.raft)
         return moment
 
     def stop(self) -> None:

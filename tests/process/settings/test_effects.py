@@ -202,7 +202,7 @@ def test_so_many_entries_stay_in_memory(entries: int) -> None:
     for _ in range(300):
         harness.ask("KV/Put", pb.PutRequest(key=b"key"))
     harness.pass_time(10.0)
-    log = harness.member.node.raft.log
+    log = harness.member.replica.node.raft.log
     assert log.last_index() - log.first_index() == pytest.approx(entries, abs=1)
 
 

@@ -47,7 +47,7 @@ class Guarded(Harness):
 
     def who(self, metadata: Metadata | None) -> tuple[str, int] | Status:
         """Return whom a put is proposed for, or why it is not proposed."""
-        storage = self.member.storage
+        storage = self.member.replica.storage
         before = storage.last_index()
         answer = self.ask("KV/Put", pb.PutRequest(key=b"a"), metadata)
         if storage.last_index() == before:

@@ -20,7 +20,7 @@ def test_other_members_take_what_clients_cause(calls: list[Call]) -> None:
     member = harness.member
     for call in calls:
         harness.ask(call.name, call.request(member.state.store.revision))
-    storage = member.storage
+    storage = member.replica.storage
     entries = storage.entries(storage.first_index(), storage.last_index() + 1, EVERYTHING)
     assert entries
     for entry in decode_message(encode_message(Message(MessageType.APP, entries=entries))).entries:

@@ -179,7 +179,7 @@ def test_what_is_raised_after_a_proposal_stops_the_member(harness: Harness) -> N
     put = pb.PutRequest(key=b"k", value=b"v").SerializeToString()
 
     def serve(call: int, caller: Caller, _payload: bytes) -> None:
-        harness.member.propose(call, caller, requests.PUT, put)
+        harness.member.replica.propose(call, caller, requests.PUT, put)
         raise SlipError("too late")
 
     plant(harness, STATUS, serve)

@@ -140,7 +140,7 @@ def test_what_a_call_proposes_is_its_callers(name: str) -> None:
     for lease in (7, 8):
         harness.ask("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=1000))
     harness.services.caller = Caller(Front.GRPC, "alice", 7)
-    storage = harness.member.storage
+    storage = harness.member.replica.storage
     before = storage.last_index()
     ask, kinds = CALLS[name]
     ask(harness)
@@ -166,14 +166,16 @@ def test_what_a_call_reads_is_read_for_its_caller(path: str, request_: Message) 
     harness = Harness()
     harness.services.caller = caller = Caller(Front.GRPC, "alice", 7)
     harness.services.serve([(1, NUMBERS[path], request_.SerializeToString(), None)], inf)
-    assert [(waiter, who) for waiter, who, *_ in harness.member.reads.waiting] == [(1, caller)]
+    assert [(waiter, who) for waiter, who, *_ in harness.member.replica.reads.waiting] == [
+        (1, caller)
+    ]
 
 
 def test_what_a_member_does_by_itself_is_nobodys() -> None:
     harness = Harness()
     harness.services.caller = Caller(Front.GRPC, "alice", 7)
     harness.ask("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=7, TTL=2))
-    storage = harness.member.storage
+    storage = harness.member.replica.storage
     before = storage.last_index()
     harness.until(lambda: 7 not in harness.member.state.lessor)
     entries = storage.entries(before + 1, storage.last_index() + 1, 1 << 30)

@@ -67,7 +67,7 @@ def test_a_read_that_is_given_up_holds_no_compaction_back() -> None:
     harness = Harness()
     for number in range(1000):
         put = pb.PutRequest(key=b"%04d" % number).SerializeToString()
-        harness.member.propose(None, MEMBER, PUT, put)
+        harness.member.replica.propose(None, MEMBER, PUT, put)
     harness.settle()
     stream = harness.open("KV/RangeStream")
     # One slice a turn, and the client leaves between two of them.

@@ -178,7 +178,7 @@ def test_a_user_that_does_not_exist_has_an_identity_and_no_rights(
 def test_without_authentication_nobody_is_asked(certificates: dict[str, bytes]) -> None:
     harness = Harness(client_cert_identifies_user=True)
     harness.edge.certificate = certificates["u"]
-    storage = harness.member.storage
+    storage = harness.member.replica.storage
     for metadata, _ in forms(b"abc.99999").values():
         answer = harness.ask("KV/Put", pb.PutRequest(key=b"a"), metadata)
         assert not isinstance(answer, Status)
@@ -208,10 +208,10 @@ def test_some_calls_do_not_look_at_tokens(guarded: Guarded, name: str, token: by
 
 
 def test_who_logs_in_with_a_token_is_nobody_in_the_log(guarded: Guarded) -> None:
-    before = guarded.member.storage.last_index()
+    before = guarded.member.replica.storage.last_index()
     call = guarded.begin(*CALLS_OPEN_TO_ALL["Authenticate"], shown(guarded.log_in("root")))
     guarded.answer(call)
-    entries = guarded.member.storage.entries(before + 1, before + 3, 1 << 20)
+    entries = guarded.member.replica.storage.entries(before + 1, before + 3, 1 << 20)
     assert [identity_in(entry.data) for entry in entries] == [NOBODY] * 2
 
 
@@ -527,10 +527,10 @@ def test_users_change_before_a_read_is_made(what: str, expected: Status | None) 
     # They arrive, and have to wait for others.
     guarded.server.calls.receive(reads, 0.0, 0.0)
     guarded.services.serve(reads, inf)
-    waiting, guarded.member.reads.waiting = guarded.member.reads.waiting, []
+    waiting, guarded.member.replica.reads.waiting = guarded.member.replica.reads.waiting, []
     assert len(waiting) == 2
     guarded.succeed(*CHANGES[what], root)
-    guarded.member.reads.waiting += waiting
+    guarded.member.replica.reads.waiting += waiting
     for call in (1000, 1001):
         answer = guarded.answer(call)
         assert (answer if isinstance(answer, Status) else None) == expected
@@ -568,7 +568,7 @@ def test_users_change_while_a_long_read_is_made(path: str, request_: Any) -> Non
     guarded.turn([(call, NUMBERS[path], request_.SerializeToString(), shown(user))])
     for _ in range(3):
         guarded.turn()
-    assert call not in guarded.edge.replies and guarded.member.long_reads.is_busy
+    assert call not in guarded.edge.replies and guarded.member.replica.long_reads.is_busy
     guarded.member.state.auth.add_role("another")
     assert guarded.answer(call) == errors.AUTH_OLD_REVISION
     guarded.looks_max = 0

@@ -30,7 +30,7 @@ def test_no_long_answer_is_made_without_room() -> None:
         asked.append(call)
         return is_long and call in open_calls
 
-    harness.member.long_reads.has_room = has_room
+    harness.member.replica.long_reads.has_room = has_room
     calls = harness.begin_all(PATH, [ALL.SerializeToString()] * (3 * RUNNING_MAX))
     harness.settle()
     assert set(calls) <= set(asked)

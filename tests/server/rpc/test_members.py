@@ -160,7 +160,7 @@ def test_a_learner_serves_little(cluster: Fronts) -> None:
     cluster.wait(lambda: cluster.finished(learner, snapshot) is not None)
     *blobs, digest = cluster.received(learner, "Maintenance/Snapshot", snapshot)
     assert digest.blob == sha256(b"".join(each.blob for each in blobs)).digest()
-    assert learner.running.seams.files.list(learner.running.snap_directory) == []
+    assert learner.running.seams.files.list(learner.running.replica.snap_directory) == []
     promoted = cluster.call(leader, "Cluster/MemberPromote", promote)
     assert not any(member.isLearner for member in promoted.members)
     cluster.wait(lambda: not learner.running.is_learner)

@@ -97,7 +97,7 @@ class World:
         assert isinstance(self.cluster.answer(self.machine, call), bytes)
 
     def last_entry(self, kind: type[Message]) -> Any:
-        storage = self.member.storage
+        storage = self.member.replica.storage
         (entry,) = storage.entries(storage.last_index(), storage.last_index() + 1, 1 << 20)
         return kind.FromString(requests.decode(entry.data)[2])
 

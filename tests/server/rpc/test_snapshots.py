@@ -36,7 +36,7 @@ def begin(harness: Harness, *, takes: bool) -> Stream:
 
 
 def images(harness: Harness) -> list[Path]:
-    return list(Path(harness.member.snap_directory).glob("tmp.snapshot.*"))
+    return list(Path(harness.member.replica.snap_directory).glob("tmp.snapshot.*"))
 
 
 def leap(harness: Harness, seconds: float) -> None:

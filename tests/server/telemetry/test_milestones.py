@@ -62,12 +62,12 @@ def note(milestones: Milestones, row: Row) -> None:
     now, proposed, durable, committed, applied, asked, confirmed, unserved = row
     unstable = SimpleNamespace(offset=durable + 1)
     log = SimpleNamespace(last_index=lambda: proposed, unstable=unstable, committed=committed)
-    member: Any = SimpleNamespace(
+    replica: Any = SimpleNamespace(
         node=SimpleNamespace(raft=SimpleNamespace(log=log)),
         reads=SimpleNamespace(rounds_begun=asked, rounds_ended=confirmed),
-        applied=applied,
+        state=SimpleNamespace(applied=applied),
     )
-    milestones.note(member, unserved, now)
+    milestones.note(replica, unserved, now)
 
 
 def test_a_write_among_others() -> None:

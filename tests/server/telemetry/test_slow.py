@@ -121,7 +121,7 @@ def test_an_entry_that_is_applied_for_long() -> None:
     request = pb.DeleteRangeRequest(key=b"\0", range_end=b"\0")
     number = NUMBERS["/etcdserverpb.KV/DeleteRange"]
     machine.requests.append((cluster.next_call(), number, request.SerializeToString(), None))
-    while machine.running.apply_queue.entry is None:
+    while machine.running.replica.apply_queue.entry is None:
         machine.turn()
     cluster.now += 1000.0
     cluster.slices = 0

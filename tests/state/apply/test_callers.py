@@ -138,7 +138,7 @@ def test_headers_of_other_members_are_read_by_all_alike(
     put = length_delimited(b"\x22", body_of(b"b"))
     header = length_delimited(b"\xa2\x06", headers_of(user)[kind])
     call = put_as(leader, CLIENT, b"c")
-    leader.running.node.propose(PLANTED[place](put, header))
+    leader.running.replica.node.propose(PLANTED[place](put, header))
     cluster.success(leader, call)
     cluster.settle()
     for machine in cluster:
@@ -158,8 +158,8 @@ def test_an_entry_that_ends_as_another_is_not_taken_for_it(seen: Seen) -> None:
     leader = cluster.leader()
     cluster.settle()
     call = put_as(leader, CLIENT, b"c")
-    (encoded_id,) = leader.running.proposals.ids
-    leader.running.node.propose(ends_as(encoded_id))
+    (encoded_id,) = leader.running.replica.proposals.ids
+    leader.running.replica.node.propose(ends_as(encoded_id))
     cluster.success(leader, call)
     cluster.settle()
     for machine in cluster:
@@ -171,10 +171,10 @@ def test_a_user_whose_name_ends_as_the_entrys_id_is_a_user_all_the_same(seen: Se
     cluster = Cluster(3)
     leader = cluster.leader()
     cluster.settle()
-    encoded_id = varint(leader.running.ids.next_id() + 1)
+    encoded_id = varint(leader.running.replica.ids.next_id() + 1)
     name = (b"mallory" + encoded_id).decode("utf-8", "surrogateescape")
     call = put_as(leader, Caller(Front.GRPC, name), b"b")
-    assert leader.running.proposals.ids == [encoded_id]
+    assert leader.running.replica.proposals.ids == [encoded_id]
     assert cluster.answer(leader, call) == PERMISSION_DENIED
     cluster.settle()
     for machine in cluster:
@@ -187,11 +187,11 @@ def test_an_entry_of_an_earlier_life_with_the_same_id_is_not_taken_for_a_request
     leader = cluster.leader()
     cluster.settle()
     call = put_as(leader, CLIENT, b"c")
-    (encoded_id,) = leader.running.proposals.ids
-    (payload,) = leader.running.proposals.payloads
+    (encoded_id,) = leader.running.replica.proposals.ids
+    (payload,) = leader.running.replica.proposals.payloads
     header = RequestHeader(ID=requests.decode(payload)[1])
     old = InternalRaftRequest(header=header, put=PutRequest(key=b"old", value=b"v"))
-    leader.running.node.propose(old.SerializeToString())
+    leader.running.replica.node.propose(old.SerializeToString())
     assert old.SerializeToString().endswith(encoded_id)
     answer = PutResponse.FromString(cluster.success(leader, call))
     cluster.settle()

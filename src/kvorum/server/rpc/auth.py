@@ -72,27 +72,27 @@ class Auth:
     def status(self, call: int, caller: Caller, payload: bytes) -> None:
         """Answer whether authentication is enabled; refuse only callers with an invalid token."""
         parse_message(AuthStatusRequest, payload)
-        self._member.read(call, caller, _status, None, linearizable=True)
+        self._member.replica.read(call, caller, _status, None, linearizable=True)
 
     def user_get(self, call: int, caller: Caller, payload: bytes) -> None:
         """Answer which roles a user has; users may query themselves."""
         request = parse_message(AuthUserGetRequest, payload)
-        self._member.read(call, caller, _user, request.name, linearizable=True)
+        self._member.replica.read(call, caller, _user, request.name, linearizable=True)
 
     def user_list(self, call: int, caller: Caller, payload: bytes) -> None:
         """List the users."""
         parse_message(AuthUserListRequest, payload)
-        self._member.read(call, caller, _users, None, linearizable=True)
+        self._member.replica.read(call, caller, _users, None, linearizable=True)
 
     def role_get(self, call: int, caller: Caller, payload: bytes) -> None:
         """Answer what a role permits; users may query their own roles."""
         request = parse_message(AuthRoleGetRequest, payload)
-        self._member.read(call, caller, _role, request.role, linearizable=True)
+        self._member.replica.read(call, caller, _role, request.role, linearizable=True)
 
     def role_list(self, call: int, caller: Caller, payload: bytes) -> None:
         """List the roles."""
         parse_message(AuthRoleListRequest, payload)
-        self._member.read(call, caller, _roles, None, linearizable=True)
+        self._member.replica.read(call, caller, _roles, None, linearizable=True)
 
     # Changes.
 
@@ -142,7 +142,7 @@ class Auth:
         self._propose(call, caller, requests.ROLE_REVOKE_PERMISSION, request)
 
     def _propose(self, call: int, caller: Caller, kind: int, request: Message) -> None:
-        self._member.propose(call, caller, kind, canonical(request), request)
+        self._member.replica.propose(call, caller, kind, canonical(request), request)
 
     # Passwords.
 

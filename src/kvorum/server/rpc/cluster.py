@@ -47,7 +47,7 @@ class ClusterCalls:
     def list(self, call: int, caller: Caller, payload: bytes) -> None:
         """List the members in this member's state; if linearizable, after it has caught up."""
         request = parse_message(MemberListRequest, payload)
-        self._member.read(call, caller, _listed, None, linearizable=request.linearizable)
+        self._member.replica.read(call, caller, _listed, None, linearizable=request.linearizable)
 
     def add(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Add a voter or a learner."""
@@ -80,7 +80,7 @@ class ClusterCalls:
         request = parse_message(MemberRemoveRequest, payload)
         member = self._member
         if member.config.strict_reconfig:
-            is_active = member.id == request.ID or request.ID in member.connections
+            is_active = member.id == request.ID or request.ID in member.replica.connections
             status = reconfiguration.may_remove(
                 member.state.cluster.members, _connected(member), request.ID, is_active=is_active
             )
@@ -174,7 +174,7 @@ def _answer(
 def _connected(member: Member) -> list[int]:
     since = member.now - reconfiguration.CONNECTED_SECONDS_MIN
     known = [each.id for each in member.state.cluster.members]
-    return [each for each in known if member.is_connected_since(each, since)]
+    return [each for each in known if member.replica.is_connected_since(each, since)]
 
 
 def _listed(state: State, caller: Caller, _request: object) -> Result:

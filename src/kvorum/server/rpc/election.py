@@ -143,7 +143,7 @@ def _resignation(leader: LeaderKey) -> TxnRequest:
 def _leave(member: Member, caller: Caller, leader: LeaderKey) -> None:
     """Propose to leave the queue, without waiting until the entry is applied."""
     request = _resignation(leader)
-    member.propose(None, caller, TXN, request.SerializeToString(), txn_of(request))
+    member.replica.propose(None, caller, TXN, request.SerializeToString(), txn_of(request))
 
 
 class Observers:

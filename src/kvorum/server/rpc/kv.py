@@ -79,7 +79,9 @@ class KeyValueService:
         if (status := checks.check_range(request)) is not None:
             return status
         is_linearizable = not request.serializable
-        self._member.read(call, caller, range_response, request, linearizable=is_linearizable)
+        self._member.replica.read(
+            call, caller, range_response, request, linearizable=is_linearizable
+        )
         return None
 
     def put(self, call: int, caller: Caller, payload: bytes) -> Result | None:
@@ -89,9 +91,9 @@ class KeyValueService:
             message = parse_message(PutRequest, payload)
             payload, put = canonical(message), put_of(message)
         cost = PUT_BYTES + len(put.key) + len(put.value)
-        if (status := self._member.check_quota(cost) or checks.check_put(put)) is not None:
+        if (status := self._member.replica.check_quota(cost) or checks.check_put(put)) is not None:
             return status
-        self._member.propose(call, caller, PUT, payload, put)
+        self._member.replica.propose(call, caller, PUT, payload, put)
         return None
 
     def delete_range(self, call: int, caller: Caller, payload: bytes) -> Result | None:
@@ -102,7 +104,7 @@ class KeyValueService:
             payload, request = canonical(message), delete_range_of(message)
         if (status := checks.check_delete_range(request)) is not None:
             return status
-        self._member.propose(call, caller, DELETE_RANGE, payload, request)
+        self._member.replica.propose(call, caller, DELETE_RANGE, payload, request)
         return None
 
     def txn(self, call: int, caller: Caller, payload: bytes) -> Result | None:
@@ -116,7 +118,7 @@ class KeyValueService:
             message = parse_message(TxnRequest, payload)
             payload, txn = canonical(message), txn_of(message)
         cost = put_cost(txn)
-        if cost and (status := self._member.check_quota(cost)) is not None:
+        if cost and (status := self._member.replica.check_quota(cost)) is not None:
             return status
         if (status := checks.check_txn(txn, self._operations_max)) is not None:
             return status
@@ -138,7 +140,7 @@ class KeyValueService:
                     yield None
                 txn = yield from txn_of_slices(message)
             cost = put_cost(txn)
-            if cost and (status := self._member.check_quota(cost)) is not None:
+            if cost and (status := self._member.replica.check_quota(cost)) is not None:
                 return status
             status = yield from checks.check_txn_slices(txn, self._operations_max)
         except DecodeError as error:
@@ -154,9 +156,9 @@ class KeyValueService:
     def _begin_txn(self, call: int, caller: Caller, payload: bytes, txn: Txn, cost: int) -> None:
         if not cost and checks.is_read_only(txn):
             linearizable = not checks.is_serializable(txn)
-            self._member.read(call, caller, read_txn, txn, linearizable=linearizable)
+            self._member.replica.read(call, caller, read_txn, txn, linearizable=linearizable)
         else:
-            self._member.propose(call, caller, TXN, payload, txn)
+            self._member.replica.propose(call, caller, TXN, payload, txn)
 
     def compact(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Compact; with `physical`, answer once the revisions are gone from the disk."""
@@ -166,7 +168,7 @@ class KeyValueService:
             self._edge.mark_waiting(call)
             self._member.start(call, caller, _compact_physically(self._member, message))
         else:
-            self._member.propose(call, caller, COMPACTION, canonical(message), message)
+            self._member.replica.propose(call, caller, COMPACTION, canonical(message), message)
         return None
 
 

@@ -49,12 +49,14 @@ class LeaseService:
         """Grant a lease, with the client's id or a generated one."""
         request = parse_message(LeaseGrantRequest, payload)
         member = self._member
-        status = member.check_quota(LEASE_GRANT_BYTES) or identity_refusal(member.state, caller)
+        status = member.replica.check_quota(LEASE_GRANT_BYTES) or identity_refusal(
+            member.state, caller
+        )
         if status is not None:
             return status
         if not request.ID:
-            request.ID = member.ids.next_lease_id()
-        member.propose(call, caller, LEASE_GRANT, canonical(request), request)
+            request.ID = member.replica.ids.next_lease_id()
+        member.replica.propose(call, caller, LEASE_GRANT, canonical(request), request)
         return None
 
     def revoke(self, call: int, caller: Caller, payload: bytes) -> Result | None:
@@ -62,7 +64,7 @@ class LeaseService:
         request = parse_message(LeaseRevokeRequest, payload)
         if (status := identity_refusal(self._member.state, caller)) is not None:
             return status
-        self._member.propose(call, caller, LEASE_REVOKE, canonical(request), request)
+        self._member.replica.propose(call, caller, LEASE_REVOKE, canonical(request), request)
         return None
 
     def time_to_live(self, call: int, caller: Caller, payload: bytes) -> Result | None:
@@ -77,7 +79,7 @@ class LeaseService:
             told = _time_to_live(member, request)
             if len(told[1]) <= KEYS_PER_SLICE:
                 return run_to_end(_with_keys(member.state, caller, told))
-            member.read(call, caller, _with_keys, told, linearizable=False)
+            member.replica.read(call, caller, _with_keys, told, linearizable=False)
             return None
         member.start(call, caller, _wait_for_time_to_live(member, caller, request))
         return None
@@ -85,7 +87,7 @@ class LeaseService:
     def leases(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """List the leases in this member's state."""
         parse_message(LeaseLeasesRequest, payload)
-        self._member.read(call, caller, _listed, None, linearizable=False)
+        self._member.replica.read(call, caller, _listed, None, linearizable=False)
         return None
 
 

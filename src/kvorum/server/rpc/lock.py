@@ -67,7 +67,7 @@ def _lock(member: Member, caller: Caller, request: LockRequest) -> Part[bytes]:
         body = DeleteRangeRequest(key=key).SerializeToString()
         found = yield from sessions.cleaned_up(
             _wait(request.name, key, revision),
-            lambda: member.propose(None, caller, DELETE_RANGE, body, DeleteRange(key)),
+            lambda: member.replica.propose(None, caller, DELETE_RANGE, body, DeleteRange(key)),
         )
         if not found.kvs:
             raise StatusError(errors.SESSION_EXPIRED)

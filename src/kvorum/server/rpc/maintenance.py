@@ -92,7 +92,7 @@ class Maintenance:
         if not 0 <= request.action < _ACTIONS:
             # An etcd member that finds such a request in its log stops.
             return errors.UNKNOWN_DOWNGRADE_ACTION
-        self._member.propose(call, caller, ALARM, canonical(request), request)
+        self._member.replica.propose(call, caller, ALARM, canonical(request), request)
         return None
 
     def defragment(self, call: int, caller: Caller, payload: bytes) -> None:
@@ -148,7 +148,7 @@ def _hash_kv(member: Member, revision: int) -> Steps:
 
 def _move_leader(member: Member, target: int) -> Steps:
     if member.leader != target:
-        member.transfer_leadership(target)
+        member.replica.node.transfer_leader(target)
     while member.leader != target:
         yield Signalled(Signal.LEADER)
     return b""
@@ -220,7 +220,7 @@ def _defragment(member: Member) -> Steps:
     while member.state.backend.is_defragmenting:
         yield Signalled(Signal.DEFRAGMENTED)
     backend = member.state.backend
-    before = log_lines.defragmenting(member)
+    before = log_lines.defragmenting(member.replica)
     defragmented = _defragmented(member, backend, backend.defragment(), before)
     # The member runs the rest itself, whether or not the client stays: a half-finished
     # defragmentation would block the next one.
@@ -263,7 +263,7 @@ def _defragmented(
     # defragmentation may have started before this procedure wakes up.
     while member.state.backend is backend and backend.defragmented_path == first.target:
         yield Signalled(Signal.DEFRAGMENTED)
-    log_lines.finished_defragmentation(member, before)
+    log_lines.finished_defragmentation(member.replica, before)
     return b""
 
 

@@ -194,14 +194,18 @@ class Services:
         If either is 0 or less, take none.
         """
         return (
-            READS_WAITING_MAX - self._member.reads_waiting,
+            READS_WAITING_MAX - len(self._member.replica.ready_reads),
             TXN_BYTES_WAITING_MAX - self._key_values.waiting_bytes,
         )
 
     def _serve_requests(self, requests: Sequence[Request], deadline: float) -> int:
         """Serve requests, checking the clock after each off the fast path; return how many."""
         member, unary, clock = self._member, self._unary, self._clock
-        propose, read, check_quota = member.propose, member.read, member.check_quota
+        propose, read, check_quota = (
+            member.replica.propose,
+            member.replica.read,
+            member.replica.check_quota,
+        )
         is_learner, is_guarded = member.is_learner, member.state.auth.is_enabled
         over_grpc, nobody = self._admission, self.caller
         put_cost, put_kind = PUT_BYTES, kinds.PUT
@@ -264,7 +268,7 @@ class Services:
 
     def _request_failed(self, call: int, method: int, payload: bytes, error: Exception) -> Status:
         """End a call whose service raised an unforeseen error."""
-        proposals = self._member.proposals
+        proposals = self._member.replica.proposals
         if proposals.ids and proposals.pending[proposals.ids[-1]][0] == call:
             raise error
         what = f"{RPCS[method].path} of {self.caller.describe(call)}"

@@ -98,9 +98,9 @@ def lease_for(member: Member, caller: Caller, lease: int) -> Part[int]:
     """Return the given lease, or a new one in place of 0."""
     if lease:
         return lease
-    refuse(member.check_quota(LEASE_GRANT_BYTES))
+    refuse(member.replica.check_quota(LEASE_GRANT_BYTES))
     refuse(identity_refusal(member.state, caller))
-    request = LeaseGrantRequest(TTL=SESSION_TTL_SECONDS, ID=member.ids.next_lease_id())
+    request = LeaseGrantRequest(TTL=SESSION_TTL_SECONDS, ID=member.replica.ids.next_lease_id())
     answer = yield Propose(LEASE_GRANT, request.SerializeToString(), request)
     return LeaseGrantResponse.FromString(good(answer)).ID
 
@@ -109,7 +109,7 @@ def transact(member: Member, request: TxnRequest) -> Part[TxnResponse]:
     """Propose a transaction that writes, and return its response."""
     txn = txn_of(request)
     if cost := put_cost(txn):
-        refuse(member.check_quota(cost))
+        refuse(member.replica.check_quota(cost))
     refuse(checks.check_txn(txn, OPERATIONS_MAX))
     answer = yield Propose(TXN, request.SerializeToString(), txn)
     return TxnResponse.FromString(good(answer))

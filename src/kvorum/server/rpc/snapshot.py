@@ -70,7 +70,7 @@ class SnapshotService:
         self._under_way += 1
         self._count += 1
         try:
-            path = "/".join((member.snap_directory, f"tmp.snapshot.{self._count}"))
+            path = "/".join((member.replica.snap_directory, f"tmp.snapshot.{self._count}"))
             return (yield from _snapshot(member, path))
         finally:
             self._under_way -= 1

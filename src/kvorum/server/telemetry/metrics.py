@@ -113,13 +113,13 @@ def _server(sources: Sources) -> Iterator[Shown]:
         yield _one("etcd_cluster_version", 1, {"cluster_version": f"{level.major}.{level.minor}"})
     yield _one("etcd_server_proposals_committed_total", member.committed)
     yield _one("etcd_server_proposals_applied_total", member.state.applied)
-    yield _one("etcd_server_proposals_pending", len(member.proposals.pending))
+    yield _one("etcd_server_proposals_pending", len(member.replica.proposals.pending))
     yield _one("etcd_server_quota_backend_bytes", max(0, sources.config.quota_bytes))
     yield _one("etcd_server_snapshot_apply_in_progress_total", member.is_installing)
     yield _one("etcd_server_leader_changes_seen_total", counters.leader_changes)
     yield _one("etcd_server_proposals_failed_total", sources.counts.proposals_failed)
-    yield _one("etcd_server_read_indexes_failed_total", member.reads.failed_rounds)
-    yield _one("etcd_server_slow_read_indexes_total", member.reads.slow_rounds)
+    yield _one("etcd_server_read_indexes_failed_total", member.replica.reads.failed_rounds)
+    yield _one("etcd_server_slow_read_indexes_total", member.replica.reads.slow_rounds)
     yield _one("etcd_server_slow_apply_total", counters.slow_applies)
     yield _one("etcd_server_heartbeat_send_failures_total", counters.heartbeats_late)
     yield _one("etcd_server_learner_promote_successes", member.counters.promotions)
@@ -343,9 +343,9 @@ def _load(sources: Sources) -> Iterator[Shown]:
     yield _histogram("kvorum_loop_turn_duration_seconds", sources.server.turns)
     lengths = {
         "arrived": sources.waiting(),
-        "proposals": len(member.proposals.pending),
+        "proposals": len(member.replica.proposals.pending),
         "unapplied": member.committed - member.state.applied,
-        "reads": member.reads_waiting + len(member.reads.waiting),
+        "reads": len(member.replica.ready_reads) + len(member.replica.reads.waiting),
         "jobs": sources.jobs_under_way(),
     }
     yield (
@@ -353,7 +353,7 @@ def _load(sources: Sources) -> Iterator[Shown]:
         [Sample(length, {"queue": queue}) for queue, length in lengths.items()],
     )
     rooms = {
-        "log": member.storage.memory_bytes,
+        "log": member.replica.storage.memory_bytes,
         "index": member.state.store.index_bytes,
         "backend": member.state.backend.pending_bytes,
         "cache": member.state.backend.cached_bytes,

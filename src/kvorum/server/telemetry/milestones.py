@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvorum.member.member import Member
+    from kvorum.member.replica import Replica
 
 ROWS_MAX: Final = 8192
 MERGED_SECONDS: Final = 0.001
@@ -77,12 +77,12 @@ class Milestones:
         self._noted = -inf
         """When the last turn was noted, with or without a change."""
 
-    def note(self, member: Member, unserved: int, now: float) -> None:
+    def note(self, replica: Replica, unserved: int, now: float) -> None:
         """Record a row if anything changed; called in each turn before its answers are sent."""
         self._noted = now
-        log, reads = member.node.raft.log, member.reads
+        log, reads = replica.node.raft.log, replica.reads
         proposed, durable = log.last_index(), log.unstable.offset - 1
-        committed, applied = log.committed, member.state.applied
+        committed, applied = log.committed, replica.state.applied
         asked, confirmed = reads.rounds_begun, reads.rounds_ended
         if (
             applied == self._applied

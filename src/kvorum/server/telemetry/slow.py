@@ -83,7 +83,7 @@ class SlowRequests:
     def remember(self, calls: Mapping[int, float]) -> None:
         """Look up the content of these calls, and forget all others."""
         asked = {call: self._asked[call] for call in calls if call in self._asked}
-        for waiter, _, _, request, _, _ in self._member.proposals.pending.values():
+        for waiter, _, _, request, _, _ in self._member.replica.proposals.pending.values():
             if isinstance(waiter, int) and waiter in calls:
                 asked[waiter] = Way.WRITE, request
         for waiter, _, _, request, _ in _reads_in_flight(self._member):
@@ -165,9 +165,9 @@ class SlowRequests:
 
 
 def _reads_in_flight(member: Member) -> Iterator[Read]:
-    yield from member.reads.in_flight()
-    yield from member.ready_reads
-    yield from member.long_reads.in_flight()
+    yield from member.replica.reads.in_flight()
+    yield from member.replica.ready_reads
+    yield from member.replica.long_reads.in_flight()
 
 
 def way_of(path: str) -> Way:

@@ -10,8 +10,8 @@ from unittest.mock import patch
 from kvorum.api.errors import Status, StatusError
 from kvorum.api.requests import Operation, Put, Txn
 from kvorum.member import apply
-from kvorum.member import member as member_module
-from kvorum.member.member import Member
+from kvorum.member import replica as replica_module
+from kvorum.member.replica import Replica
 from kvorum.raft.entries import EntryType
 from kvorum.state.apply import administration, permissions, requests
 from kvorum.state.apply.callers import Caller, Front
@@ -73,31 +73,31 @@ def permit_by_the_newest_grants() -> Iterator[None]:
         return newest.keys_refusal(caller.user, newest.revision, key, range_end, is_write)
 
     apply_entries = apply.apply_entries
-    applying: Member | None = None
+    applying: Replica | None = None
 
-    def note_member(member: Member, deadline: float) -> None:
+    def note_replica(replica: Replica, deadline: float) -> None:
         nonlocal applying
-        applying = member
-        apply_entries(member, deadline)
+        applying = replica
+        apply_entries(replica, deadline)
 
     with (
         patch.object(permissions, "keys_refusal", keys_refusal),
-        patch.object(member_module, "apply_entries", note_member),
+        patch.object(replica_module, "apply_entries", note_replica),
     ):
         yield
 
 
-def _newest(member: Member) -> AuthStore:
+def _newest(replica: Replica) -> AuthStore:
     """Return the users and roles as they will be after all queued entries are applied."""
-    before = member.state.auth
+    before = replica.state.auth
     nowhere: Any = SimpleNamespace(put=lambda *_: None, delete=lambda *_: None)
     store = AuthStore(nowhere)
     store.is_enabled, store.revision = before.is_enabled, before.revision
     store._users, store._roles = dict(before._users), dict(before._roles)
     later: Any = SimpleNamespace(
-        auth=store, tokens=SimpleTokens(1.0), logger=member.logger, applied=0
+        auth=store, tokens=SimpleTokens(1.0), logger=replica.logger, applied=0
     )
-    queue = member.apply_queue
+    queue = replica.apply_queue
     waiting = [entry for message in queue.messages for entry in message.entries]
     for entry in islice(waiting, queue.position, None):
         if entry.type == EntryType.NORMAL and entry.data:

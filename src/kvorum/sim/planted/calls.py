@@ -11,6 +11,7 @@ from kvorum.member import corruption, hashing, leases, peer_requests
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.member import Member
 from kvorum.member.parts import Part, done
+from kvorum.member.procedures import Exclusive
 from kvorum.member.waits import FlushedTo, Signal, Signalled, Steps
 from kvorum.server.rpc import kv, maintenance
 from kvorum.state.apply.callers import Caller
@@ -64,14 +65,14 @@ def hash_a_state_that_was_replaced() -> Iterator[None]:
         if isinstance(asked, HashKV):
             return hashing.Hashed(asked, current)
         try:
-            while member.is_hashing:
-                yield Signalled(Signal.HASHED)
             if member.state.backend.has_pending_rows(bound(member.state.store.revision)):
                 yield FlushedTo(member.state.applied)
+            while member.procedures.is_running(Exclusive.HASH):
+                yield Signalled(Signal.HASHED)
         except GeneratorExit:
             store.hash_ended(asked)
             raise
-        member.is_hashing = True
+        member.procedures.begin(Exclusive.HASH)
         ended = partial(hashing._ended, member, store, asked)
         value: int = yield from done(ExecutorKind.HELPER, asked, ended)
         found = HashKV(value, asked.revision, asked.compact_revision)
@@ -89,7 +90,7 @@ def renew_amid_a_transfer() -> Iterator[None]:
     original = leases.is_confirmed
 
     def is_confirmed(member: Member) -> bool:
-        return bool(member.node.raft.lead_transferee) or original(member)
+        return bool(member.replica.node.raft.lead_transferee) or original(member)
 
     with patch.object(leases, "is_confirmed", is_confirmed):
         yield

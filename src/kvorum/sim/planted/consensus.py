@@ -8,6 +8,7 @@ from unittest.mock import patch
 from kvorum.member.member import Member
 from kvorum.member.procedures import Procedure
 from kvorum.member.reads import Reads
+from kvorum.member.replica import Replica
 from kvorum.raft import election, membership, reads
 from kvorum.raft.changes import ConfChange, ConfChangeV2
 from kvorum.raft.core import Raft
@@ -87,8 +88,8 @@ def answer_reads_on_a_removed_leader() -> Iterator[None]:
 def apply_a_change_on_top_of_a_snapshot() -> Iterator[None]:
     """Keep applying entries handed out before a snapshot arrived, until its installation starts."""
 
-    def may_apply(member: Member) -> bool:
-        return not member.is_installing and not member.writer.is_keeping_commit
+    def may_apply(replica: Replica) -> bool:
+        return not replica.is_installing and not replica.writer.is_keeping_commit
 
     def apply_conf_change(raft: Raft, change: ConfChange | ConfChangeV2) -> ConfState:
         snapshot, raft.log.unstable.snapshot = raft.log.unstable.snapshot, None
@@ -99,7 +100,7 @@ def apply_a_change_on_top_of_a_snapshot() -> Iterator[None]:
 
     original = membership.apply_conf_change
     with (
-        patch.object(Member, "may_apply", property(may_apply)),
+        patch.object(Replica, "may_apply", property(may_apply)),
         patch.object(membership, "apply_conf_change", apply_conf_change),
     ):
         yield
@@ -162,7 +163,7 @@ def count_votes_of_removed_members() -> Iterator[None]:
 
     def receive_votes(member: Member, message: Message) -> None:
         if message.type in votes and member.state.cluster.is_removed(message.sender):
-            member.node.raft.step(message)
+            member.replica.node.raft.step(message)
         else:
             receive(member, message)
 

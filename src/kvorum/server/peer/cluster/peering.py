@@ -77,7 +77,7 @@ class Peering:
             dialer,
             identity,
             TransportSettings(
-                snap_directory=member.snap_directory,
+                snap_directory=member.replica.snap_directory,
                 election_seconds=member.config.election_seconds,
                 unix_seconds=member.unix_seconds,
                 read_seconds_max=settings.read_seconds_max,
@@ -86,7 +86,7 @@ class Peering:
             ),
             logger,
         )
-        member.snapshots.takes_copies = self.transport.takes_copies
+        member.replica.snapshots.takes_copies = self.transport.takes_copies
         self._answers = PeerAnswers(member, output)
         self._exchanges = Exchanges(dialer)
         self._polling = VersionPolling(member, self._ask_version)
@@ -186,7 +186,7 @@ class Peering:
                 self.transport.send_snapshot(transfer, now)
         if out.probe_target:
             if self.transport.probe_host(out.probe_target):
-                member.succession.probe_sent()
+                member.replica.succession.probe_sent()
             out.probe_target = NONE
         if out.questions:
             for question in out.take_questions():
