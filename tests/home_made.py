@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from kvorum.client.namesakes import allow_odd_names
+from kvorum.client.grpc.namesakes import allow_odd_names
 
 DAY = datetime.timedelta(days=1)
 HERE = ("127.0.0.1",)

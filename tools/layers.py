@@ -38,6 +38,7 @@ LAYERS = (
     ("storage/files",),
     ("raft",),
     ("client",),
+    ("client/grpc",),
     ("api",),
 )
 """A part may import the parts of the rows below its own, never its neighbours or a row above."""

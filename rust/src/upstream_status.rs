@@ -1,6 +1,6 @@
 //! Translates the end of a call to another server into gRPC's status, even if the server sent none.
 //!
-//! Texts are those of `kvorum.client.wire`.
+//! Texts are those of `kvorum.client.grpc.wire`.
 
 use crate::grpc::{
     CANCELLED, GRPC_MESSAGE, GRPC_STATUS, INTERNAL, OK, PERMISSION_DENIED, RESOURCE_EXHAUSTED,

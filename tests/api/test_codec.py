@@ -170,7 +170,7 @@ FORMATS = (
     "state/apply/requests.py",
 )
 # These look for what others wrote, and write nothing.
-READERS = ("state/mvcc/restore.py", "client/trust.py")
+READERS = ("state/mvcc/restore.py", "client/grpc/trust.py")
 MODULES = [
     path
     for path in sorted(SOURCE.rglob("*.py"))

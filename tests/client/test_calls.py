@@ -36,7 +36,7 @@ from kvorum.client.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from kvorum.client.interface import End, Metadata
+from kvorum.client.grpc.wire import End, Metadata
 from kvorum.client.rpcs import Rpc
 
 INVALID_TOKEN = "etcdserver: invalid auth token"

@@ -10,13 +10,10 @@ from typing import Any
 
 import pytest
 
-from kvorum.client import link
 from kvorum.client.aio.client import AsyncClient
-from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import DeadlineError, UnavailableError
-from kvorum.client.interface import End
-from kvorum.client.link import PONG_SECONDS_MAX, SILENT_SECONDS, Link, LinkError
 from kvorum.client.sync.client import Client
+from kvorum.client.threads import KEEPALIVE
 from tests.certificates import Authority, Pair, replace
 from tests.etcd import _running as etcd_at
 from tests.etcd import is_target, running_etcd
@@ -161,8 +158,8 @@ def test_an_endpoint_that_is_no_server_does_not_keep_calls_from_one_that_is(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(link, "SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(link, "PONG_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(KEEPALIVE, "ping_seconds", 0.2)
+    monkeypatch.setattr(KEEPALIVE, "pong_seconds_max", 0.2)
     with running_kvorum(tmp_path) as server, accepting(take) as bad:
         endpoints = [f"{scheme}://{bad}", f"http://{server.address}"]
         for _ in range(3):
@@ -174,53 +171,6 @@ def test_an_endpoint_that_is_no_server_does_not_keep_calls_from_one_that_is(
                     assert await client.count("a") == 0
 
             asyncio.run(page())
-
-
-class _Ends:
-    def __init__(self) -> None:
-        self.ends: list[End] = []
-
-    def take_message(self, call: int, message: bytes) -> None:
-        """Nothing comes."""
-
-    def take_end(self, call: int, end: End) -> None:  # noqa: ARG002
-        self.ends.append(end)
-
-
-def test_a_silent_server_is_asked_and_then_given_up() -> None:
-    calls = _Ends()
-    found = Link(0, parse_endpoint("127.0.0.1:1"), calls, None)
-    assert found.wake_at(0.0) == float("inf")
-    found.wire.start(1, "/s/M", (), b"", ends=True)
-    asked_at = found.wake_at(10.0)
-    assert asked_at == 10.0 + SILENT_SECONDS
-    found.take_output()
-    found.pass_time(asked_at)
-    assert found.take_output()
-    # A pong, or any byte, is an answer.
-    found.receive(b"\0\0\10\6\1\0\0\0\0kvorum\0\0")
-    assert found.wake_at(asked_at) == asked_at + SILENT_SECONDS
-    found.pass_time(asked_at + SILENT_SECONDS)
-    with pytest.raises(LinkError, match="does not answer"):
-        found.pass_time(asked_at + SILENT_SECONDS + PONG_SECONDS_MAX)
-    # Without a call nobody is asked.
-    found.wire.cancel(1)
-    assert found.wake_at(100.0) == float("inf")
-
-
-def test_an_answer_to_a_ping_goes_with_the_next_call_unless_one_waits() -> None:
-    ping, pong = (b"\0\0\10\6" + flags + b"\0\0\0\0whatever" for flags in (b"\0", b"\1"))
-    found = Link(0, parse_endpoint("127.0.0.1:1"), _Ends(), None)
-    assert not found.can_wait, "the connection is to begin"
-    found.take_output()
-    found.receive(ping)
-    assert found.can_wait
-    found.wire.start(1, "/s/M", (), b"", ends=True)
-    assert not found.can_wait
-    assert pong in found.take_output()
-    found.receive(ping)
-    assert not found.can_wait
-    assert found.take_output() == pong
 
 
 def test_a_turn_does_not_wait_for_a_reader_that_is_late() -> None:

@@ -7,7 +7,7 @@ from kvorum.client import rpcs
 from kvorum.client.core import Core, CoreSettings
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import CallError, KvorumError, UnavailableError
-from kvorum.client.interface import End, Metadata
+from kvorum.client.grpc.wire import End, Metadata
 
 FOREVER = float("inf")
 

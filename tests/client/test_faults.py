@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.client import link, rpcs
+from kvorum.client import rpcs
 from kvorum.client.aio.client import AsyncClient
 from kvorum.client.errors import (
     DeadlineError,
@@ -24,6 +24,7 @@ from kvorum.client.errors import (
 )
 from kvorum.client.rpcs import Rpc
 from kvorum.client.sync.client import Client
+from kvorum.client.threads import KEEPALIVE
 from kvorum.client.values import Event
 from tests.client import both
 from tests.cluster.members import MAKES, Cluster, Member, running_cluster
@@ -57,8 +58,8 @@ def one(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the client notice sooner that a server is silent."""
-    monkeypatch.setattr(link, "SILENT_SECONDS", 0.3)
-    monkeypatch.setattr(link, "PONG_SECONDS_MAX", 0.7)
+    monkeypatch.setattr(KEEPALIVE, "ping_seconds", 0.3)
+    monkeypatch.setattr(KEEPALIVE, "pong_seconds_max", 0.7)
 
 
 def client_of(cluster: Cluster, timeout: float = TIMEOUT_SECONDS) -> Client:

@@ -9,7 +9,7 @@ from kvorum.api.pb.etcdserverpb import LeaseKeepAliveRequest, LeaseKeepAliveResp
 from kvorum.client.core import Core, CoreSettings
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import ClosedError, LeaseLostError
-from kvorum.client.interface import End, Metadata
+from kvorum.client.grpc.wire import End, Metadata
 from kvorum.client.lease_keeper import KeptLease, LeaseKeeper
 
 TTL = 9

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from hpack import Decoder
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -11,7 +10,6 @@ from kvorum.api import writing
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb import mvccpb
 from kvorum.client import answers, operations
-from kvorum.client.http2 import BLOCKS_KNOWN
 from kvorum.client.keys import KeyRange
 
 INT64_MAX = (1 << 63) - 1
@@ -183,13 +181,3 @@ def test_bytes_that_are_not_such_an_answer_are_left_to_protobuf(
     found = read(answer)
     if found is not None:
         assert found == result(kind.FromString(answer))
-
-
-def test_the_blocks_that_are_known_are_what_a_decoder_reads() -> None:
-    for block, fields in BLOCKS_KNOWN.items():
-        decoder = Decoder()
-        decoded = [
-            (name.decode(), value.decode()) for name, value in decoder.decode(block, raw=True)
-        ]
-        assert decoded == list(fields)
-        assert not decoder.header_table.dynamic_entries, "it changes the table"

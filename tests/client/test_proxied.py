@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kvorum.client import AsyncClient, DeadlineError, OutcomeUnknownError, UnavailableError, link
+from kvorum.client import AsyncClient, DeadlineError, OutcomeUnknownError, UnavailableError
+from kvorum.client.threads import KEEPALIVE
 from tests.client.both import put_surely
 from tests.client.proxy import Mode, proxied
 
@@ -20,8 +21,8 @@ def lose_patience(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """
 
     def lose_patience() -> None:
-        monkeypatch.setattr(link, "SILENT_SECONDS", 0.2)
-        monkeypatch.setattr(link, "PONG_SECONDS_MAX", 0.5)
+        monkeypatch.setattr(KEEPALIVE, "ping_seconds", 0.2)
+        monkeypatch.setattr(KEEPALIVE, "pong_seconds_max", 0.5)
 
     return lose_patience
 

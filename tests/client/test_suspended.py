@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from kvorum import client
-from kvorum.client import AsyncClient, KvorumError, LeaseLostError, link, loop, threads
+from kvorum.client import AsyncClient, KvorumError, LeaseLostError, loop, threads
 from kvorum.client.clocks import lasting_clock
-from kvorum.client.threads import LOOK_SECONDS, ThreadedClient
+from kvorum.client.threads import KEEPALIVE, LOOK_SECONDS, ThreadedClient
 from tests.client.both import run_asyncio, run_threads
 from tests.kvorum import running_kvorum
 
@@ -133,7 +133,7 @@ def test_calls_end_in_time_though_a_timer_is_late(
 ) -> None:
     """What the client waited for before is far away by the clock of its timer."""
     # Otherwise that looks every six seconds.
-    monkeypatch.setattr(link, "SILENT_SECONDS", 3600.0)
+    monkeypatch.setattr(KEEPALIVE, "ping_seconds", 3600.0)
 
     async def page(client: AsyncClient) -> None:
         await client.sync_endpoints()

@@ -34,7 +34,7 @@ from kvorum.client.errors import (
     WatchCompactedError,
     WatchLostError,
 )
-from kvorum.client.interface import End, Metadata
+from kvorum.client.grpc.wire import End, Metadata
 from kvorum.client.watch_set import Watch, WatchSet, WatchState
 
 KEYS = (b"a", b"b", b"c")

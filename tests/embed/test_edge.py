@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvorum.api.errors import Code, Status
-from kvorum.client.interface import End
+from kvorum.client.grpc.wire import End
 from kvorum.embed.edge import LOCAL_FIRST, EdgeWithLocalClients, LocalConnection
 from kvorum.network.edge import EdgeEventKind, Limits, open_edge
 from kvorum.server.rpc.table import METHODS

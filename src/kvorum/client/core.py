@@ -15,7 +15,7 @@ time. Rules:
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kvorum.api.errors import Code
 from kvorum.api.pb import etcdserverpb as pb
@@ -36,8 +36,11 @@ from kvorum.client.errors import (
     UserEmptyError,
     error_of,
 )
-from kvorum.client.interface import ClientTransport, End, Metadata
+from kvorum.client.grpc.wire import End, Metadata
 from kvorum.client.rpcs import Rpc
+
+if TYPE_CHECKING:
+    from kvorum.client.interface import ClientTransport
 
 RETRY_SECONDS: Final = 0.025
 """How long a call waits after it has tried all endpoints."""

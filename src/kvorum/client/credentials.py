@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvorum.client.endpoints import Address
-from kvorum.client.link import UnusableError
+from kvorum.client.grpc.link import UnusableError
 
 if TYPE_CHECKING:
     import ssl
@@ -41,7 +41,7 @@ def contexts(options: TlsOptions) -> "Callable[[Address], ssl.SSLContext | None]
         # Imported late: most clients use no TLS.
         import ssl
 
-        from kvorum.client.trust import server_context
+        from kvorum.client.grpc.trust import server_context
 
         if options.ca:
             _read("ca", options.ca)

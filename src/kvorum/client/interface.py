@@ -4,18 +4,9 @@ Calls and endpoints have numbers. For each call the transport reports any number
 then one end. After that end, or after the core has cancelled the call, it reports nothing more.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-Metadata = tuple[tuple[str, str], ...]
-
-
-class End(NamedTuple):
-    """How a call ended: gRPC's code and text."""
-
-    code: int
-    text: str
-    is_unprocessed: bool = False
-    """Whether the server did not process the call, so that even a write can be sent again."""
+from kvorum.client.grpc.wire import Metadata
 
 
 class ClientTransport(Protocol):
@@ -37,13 +28,3 @@ class ClientTransport(Protocol):
 
     def cancel(self, call: int) -> None:
         """Cancel a call."""
-
-
-class Calls(Protocol):
-    """Receives the messages and ends of calls."""
-
-    def take_message(self, call: int, message: bytes) -> None:
-        """Take a message from the server."""
-
-    def take_end(self, call: int, end: End) -> None:
-        """Take the end of a call."""

@@ -10,15 +10,16 @@ from typing import TypeVar
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
 from kvorum.client.errors import ForkedError, KvorumError
-from kvorum.client.http2 import ProtocolError
-from kvorum.client.interface import Metadata
+from kvorum.client.grpc.http2 import ProtocolError
+from kvorum.client.grpc.link import READ_BYTES, Link, LinkError, UnusableError
+from kvorum.client.grpc.wire import Metadata
 from kvorum.client.lease_keeper import KeptLease
-from kvorum.client.link import READ_BYTES, Link, LinkError, UnusableError
 from kvorum.client.rpcs import Rpc
 from kvorum.client.threads import (
     FOREVER,
     ThreadedClient,
     clock,
+    link_to,
     monotonic,
     random_id,
     unix_nanoseconds,
@@ -329,7 +330,7 @@ class LoopClient:
     async def _connect(self, number: int, address: Address) -> None:
         loop = self._loop
         try:
-            link = Link(number, address, self.core, self._context(address))
+            link = link_to(number, address, self.core, self._context(address))
             link.opens_until = clock() + self._connect_seconds_max
             is_limited = self._connect_seconds_max < float("inf")
             async with asyncio.timeout(self._connect_seconds_max if is_limited else None):

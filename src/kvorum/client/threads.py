@@ -19,9 +19,9 @@ from kvorum.client.clocks import lasting_clock
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
 from kvorum.client.errors import ForkedError, KvorumError
-from kvorum.client.http2 import ProtocolError
-from kvorum.client.interface import Metadata
-from kvorum.client.link import READ_BYTES, Link, LinkError, UnusableError
+from kvorum.client.grpc.http2 import ProtocolError
+from kvorum.client.grpc.link import READ_BYTES, Keepalive, Link, LinkError, UnusableError
+from kvorum.client.grpc.wire import Calls, Metadata, Wire
 from kvorum.client.rpcs import Rpc
 
 if TYPE_CHECKING:
@@ -44,6 +44,12 @@ The timeout of a poll does not advance while the machine is suspended. Without t
 client would renew a lease, or declare it lost, late by the rest of that timeout.
 """
 FOREVER: Final = float("inf")
+AGENT: Final = "kvorum-client"
+KEEPALIVE: Final = Keepalive(ping_seconds=6.0, pong_seconds_max=5.0)
+"""When the client pings a server that a call waits for.
+
+etcd servers do not tolerate pings more often than every five seconds.
+"""
 
 clock: Callable[[], float] = lasting_clock()
 """The clock of everything that the client times."""
@@ -57,6 +63,16 @@ Outcome = Annotated[T, "of a function that may wait"]
 def random_id() -> int:
     """Return a random number, for a lease id that no other client chooses."""
     return int.from_bytes(os.urandom(8)) >> 1 or 1
+
+
+def link_to(number: int, address: Address, calls: Calls, context: "ssl.SSLContext | None") -> Link:
+    """Return the link to an endpoint; with a context, inside TLS. Raises LinkError."""
+    wire = Wire(calls, address.authority, is_secure=context is not None, agent=AGENT)
+    link = Link(number, wire, KEEPALIVE)
+    if context is not None:
+        is_unix = address.port is None
+        link.secure(context, address.host.rpartition("/")[2] if is_unix else address.host)
+    return link
 
 
 class Waiter:
@@ -405,7 +421,7 @@ class ThreadedClient:
         link: Link | None = None
         problem, is_unusable = "", False
         try:
-            link = Link(number, address, self.core, self._context(address))
+            link = link_to(number, address, self.core, self._context(address))
             link.opens_until = clock() + self._connect_seconds_max
             # Sockets take None for no limit.
             seconds = None if self._connect_seconds_max == FOREVER else self._connect_seconds_max

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from kvorum.api.errors import Code, Status, message_too_large
-from kvorum.client.interface import End, Metadata
+from kvorum.client.grpc.wire import End, Metadata
 from kvorum.network.edge.interface import Edge, EdgeEventKind, Event, Headers, Limits, Request
 from kvorum.network.edge.interface import Metadata as RequestMetadata
 from kvorum.server.rpc.table import METADATA_KEYS, METHODS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kvorum.api.errors import Code
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
-from kvorum.client.interface import End, Metadata
+from kvorum.client.grpc.wire import End, Metadata
 from kvorum.client.loop import LoopClient, clock
 from kvorum.client.threads import SLEEP_SECONDS_MAX, ThreadedClient, Turn
 from kvorum.embed.edge import Delivery, LocalConnection

@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 
 from kvorum.client.endpoints import Address, parse_endpoint
-from kvorum.client.namesakes import allow_odd_names
+from kvorum.client.grpc.namesakes import allow_odd_names
 from kvorum.network.edge import (
     Edge,
     Limits,

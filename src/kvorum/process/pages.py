@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Sequence
 
 from kvorum.client.endpoints import Address
-from kvorum.client.trust import server_context
+from kvorum.client.grpc.trust import server_context
 from kvorum.network.edge.upstream import UpstreamTls
 from kvorum.process.thread_executor import ThreadExecutor
 

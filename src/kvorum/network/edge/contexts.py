@@ -4,8 +4,8 @@ import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvorum.client import trust
-from kvorum.client.trust import believe_like_go
+from kvorum.client.grpc import trust
+from kvorum.client.grpc.trust import believe_like_go
 
 SELF_SIGNED = 18
 """OpenSSL's number for a certificate that looks self-signed."""

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import NamedTuple
 
-from kvorum.client.namesakes import allow_odd_names
+from kvorum.client.grpc.namesakes import allow_odd_names
 
 
 class Subject(NamedTuple):

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvorum.client.namesakes import believe_namesakes
+from kvorum.client.grpc.namesakes import believe_namesakes
 from kvorum.network.edge.contexts import (
     SELF_SIGNED,
     Stamp,

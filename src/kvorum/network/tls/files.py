@@ -15,7 +15,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
-from kvorum.client.namesakes import allow_odd_names
+from kvorum.client.grpc.namesakes import allow_odd_names
 from kvorum.network.tls.security import Security
 
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kvorum.client.trust import server_context
+from kvorum.client.grpc.trust import server_context
 from kvorum.process.discovery.srv import LookupFailedError, Names, SrvRecord
 from kvorum.server.telemetry.logs import Logger
 

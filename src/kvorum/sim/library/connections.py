@@ -14,7 +14,7 @@ from typing import Any
 from kvorum.api.errors import Code, Status
 from kvorum.client import rpcs
 from kvorum.client.core import Core
-from kvorum.client.interface import End, Metadata
+from kvorum.client.grpc.wire import End, Metadata
 from kvorum.sim.arrivals import REFUSED, Front
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.edge import CLIENT_DELAY

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from kvorum.client.errors import KvorumError
-from kvorum.client.namesakes import allow_odd_names
+from kvorum.client.grpc.namesakes import allow_odd_names
 from kvorum.client.sync.client import Client
 from kvorum.client.values import Alarm, AlarmKind, Member, StoreHash
 from kvorum.tools.ctl.connecting import endpoints_of

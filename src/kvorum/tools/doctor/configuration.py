@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kvorum.client.namesakes import allow_odd_names
+from kvorum.client.grpc.namesakes import allow_odd_names
 from kvorum.network.tls.security import Security
 from kvorum.process.config_check import find_ignored, find_problems
 from kvorum.process.settings.checks import settle

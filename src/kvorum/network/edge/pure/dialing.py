@@ -15,12 +15,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from kvorum.client.http2 import ProtocolError
-from kvorum.client.interface import Calls
-from kvorum.client.link import READ_BYTES, LinkError
-from kvorum.client.tls import Tls
-from kvorum.client.trust import server_context
-from kvorum.client.wire import Wire
+from kvorum.client.grpc.http2 import ProtocolError
+from kvorum.client.grpc.link import READ_BYTES, LinkError
+from kvorum.client.grpc.tls import Tls
+from kvorum.client.grpc.trust import server_context
+from kvorum.client.grpc.wire import Calls, Wire
 from kvorum.network.edge.contexts import load_identity
 from kvorum.network.edge.upstream import UpstreamSettings, UpstreamTls
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from kvorum.client.namesakes import believe_namesakes
+from kvorum.client.grpc.namesakes import believe_namesakes
 from kvorum.network.edge.contexts import (
     Stamp,
     failure,

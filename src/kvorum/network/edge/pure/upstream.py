@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from kvorum.client.interface import End
+from kvorum.client.grpc.wire import End
 from kvorum.network.edge.pure.dialing import NEVER, Dialed, DialError, ThreadedLookups
 from kvorum.network.edge.pure.timers import Timers
 from kvorum.network.edge.relay import RelayRules

@@ -14,15 +14,14 @@ from hpack import Encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvorum.client.http2 import (
+from kvorum.client.grpc.http2 import (
     FRAME_BYTES_MAX,
     PREFACE,
     Http2Connection,
     ProtocolError,
     field_block,
 )
-from kvorum.client.interface import End, Metadata
-from kvorum.client.wire import MESSAGE_BYTES_MAX, Wire
+from kvorum.client.grpc.wire import MESSAGE_BYTES_MAX, End, Metadata, Wire
 
 OK, UNKNOWN, UNAVAILABLE = 0, 2, 14
 STEPS_MAX = 10_000

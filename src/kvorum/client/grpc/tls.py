@@ -3,8 +3,8 @@
 import ssl
 from collections.abc import Iterator
 
-from kvorum.client.link import READ_BYTES, LinkError, UnusableError
-from kvorum.client.namesakes import forget_namesakes
+from kvorum.client.grpc.link import READ_BYTES, LinkError, UnusableError
+from kvorum.client.grpc.namesakes import forget_namesakes
 
 _PLAIN_REASONS: tuple[str, ...] = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 _PLAIN_REASONS += ("PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE", "BAD_RECORD_TYPE")

@@ -1,9 +1,9 @@
 """The calls on one connection, without a socket: gRPC messages and trailers on HTTP/2 streams."""
 
 import re
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
-from kvorum.client.http2 import (
+from kvorum.client.grpc.http2 import (
     STREAM_WINDOW_BYTES,
     Fields,
     Http2Connection,
@@ -12,7 +12,6 @@ from kvorum.client.http2 import (
     StreamEventKind,
     field_block,
 )
-from kvorum.client.interface import Calls, End, Metadata
 
 MESSAGE_BYTES_MAX: Final = (1 << 31) - 1
 """The longest message that the client accepts."""
@@ -44,6 +43,28 @@ _STATUSES: Final = {
     "503": _UNAVAILABLE,
     "504": _UNAVAILABLE,
 }
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+class End(NamedTuple):
+    """How a call ended: gRPC's code and text."""
+
+    code: int
+    text: str
+    is_unprocessed: bool = False
+    """Whether the server did not process the call, so that even a write can be sent again."""
+
+
+class Calls(Protocol):
+    """Receives the messages and ends of calls."""
+
+    def take_message(self, call: int, message: bytes) -> None:
+        """Take a message from the server."""
+
+    def take_end(self, call: int, end: End) -> None:
+        """Take the end of a call."""
+
 
 _SUCCESSES: Final[dict[Fields, End]] = {
     (("grpc-status", "0"),): End(_OK, ""),

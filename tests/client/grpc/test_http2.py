@@ -1,8 +1,10 @@
-"""A server sends no more than a window for a call whose answer nobody takes."""
+"""HTTP/2 by itself: windows of answers that nobody takes, and header blocks known by heart."""
 
 import struct
 
-from kvorum.client.http2 import STREAM_WINDOW_BYTES, Http2Connection, field_block
+from hpack import Decoder
+
+from kvorum.client.grpc.http2 import BLOCKS_KNOWN, STREAM_WINDOW_BYTES, Http2Connection, field_block
 
 DATA, SETTINGS, WINDOW = 0, 4, 8
 
@@ -38,3 +40,13 @@ def test_what_came_is_replaced_when_it_is_taken() -> None:
     for _ in range(pieces):
         connection.receive(piece)
     assert windows(bytes(connection.output), stream) == 2 * STREAM_WINDOW_BYTES
+
+
+def test_the_blocks_that_are_known_are_what_a_decoder_reads() -> None:
+    for block, fields in BLOCKS_KNOWN.items():
+        decoder = Decoder()
+        decoded = [
+            (name.decode(), value.decode()) for name, value in decoder.decode(block, raw=True)
+        ]
+        assert decoded == list(fields)
+        assert not decoder.header_table.dynamic_entries, "it changes the table"

@@ -10,7 +10,7 @@ import re
 import ssl
 from pathlib import Path
 
-from kvorum.client.namesakes import believe_namesakes
+from kvorum.client.grpc.namesakes import believe_namesakes
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _BASIC_CONSTRAINTS = b"\x06\x03\x55\x1d\x13"

@@ -2,24 +2,14 @@
 
 from typing import TYPE_CHECKING, Final
 
-from kvorum.client.endpoints import Address
-from kvorum.client.http2 import ForeignError
-from kvorum.client.interface import Calls
-from kvorum.client.wire import Wire
+from kvorum.client.grpc.http2 import ForeignError
+from kvorum.client.grpc.wire import Wire
 
 if TYPE_CHECKING:
     import ssl
 
-    from kvorum.client.tls import Tls
+    from kvorum.client.grpc.tls import Tls
 
-AGENT: Final = "kvorum-client"
-SILENT_SECONDS: Final = 6.0
-"""After this long without a byte, the client pings the server if a call waits for it.
-
-etcd servers do not tolerate pings more often than every five seconds.
-"""
-PONG_SECONDS_MAX: Final = 5.0
-"""How long the answer to that ping may take."""
 READ_BYTES: Final = 256 << 10
 """The most that one read takes from a socket."""
 
@@ -32,11 +22,28 @@ class UnusableError(LinkError):
     """The endpoint cannot be used as configured, so a retry is useless."""
 
 
+class Keepalive:
+    """When a link pings a silent server, and when it gives the server up."""
+
+    __slots__ = ("ping_seconds", "pings_without_calls", "pong_seconds_max")
+
+    def __init__(
+        self, ping_seconds: float, pong_seconds_max: float, *, pings_without_calls: bool = False
+    ) -> None:
+        self.ping_seconds: float = ping_seconds
+        """How long no byte may arrive before a ping."""
+        self.pong_seconds_max: float = pong_seconds_max
+        """How long the answer to that ping may take."""
+        self.pings_without_calls: bool = pings_without_calls
+        """Whether to ping even if no call waits for the server."""
+
+
 class Link:
     """The bytes of a connection: `receive` takes input, `take_output` returns output."""
 
     __slots__ = (
         "_asked_at",
+        "_keepalive",
         "_silent_since",
         "_tls",
         "is_leaving",
@@ -47,13 +54,12 @@ class Link:
         "wire",
     )
 
-    def __init__(
-        self, number: int, address: Address, calls: Calls, context: "ssl.SSLContext | None"
-    ) -> None:
+    def __init__(self, number: int, wire: Wire, keepalive: Keepalive) -> None:
         self.number: int = number
         """The endpoint's number."""
-        self.wire: Wire = Wire(calls, address.authority, is_secure=context is not None, agent=AGENT)
-        self.is_open: bool = context is None
+        self.wire: Wire = wire
+        self._keepalive = keepalive
+        self.is_open: bool = True
         """Whether calls can be sent: without TLS at once, otherwise after the handshake."""
         self.opens_until: float = float("inf")
         """The connection fails if it is not open by this moment."""
@@ -66,14 +72,17 @@ class Link:
         self.is_unusable: bool = False
         """Whether the endpoint cannot be used as configured; it has then processed no call."""
         self._tls: Tls | None = None
-        if context is not None:
-            from kvorum.client import tls
 
-            self._tls = tls.Tls(context, _server_name(address))
+    def secure(self, context: "ssl.SSLContext", server_name: str) -> None:
+        """Put the connection inside TLS, before its first byte. Raises LinkError."""
+        from kvorum.client.grpc import tls
+
+        self._tls = tls.Tls(context, server_name)
+        self.is_open = False
 
     def receive(self, data: bytes | memoryview) -> None:
         """Take bytes from the server. Raises LinkError or ProtocolError."""
-        self._silent_since = self._asked_at = None
+        self.restart_silence()
         try:
             self._receive(data)
         except (ForeignError, UnusableError):
@@ -102,18 +111,23 @@ class Link:
             self.wire.receive(plain)
         self.is_open = self._tls.is_open
 
+    def restart_silence(self) -> None:
+        """Count the server's silence from the next `wake_at` on."""
+        self._silent_since = self._asked_at = None
+
     def wake_at(self, now: float) -> float:
         """Return when to call `pass_time` next if no bytes arrive before."""
         if not self.is_open:
             return self.opens_until
-        if not self.wire.calls_open:
-            self._silent_since = self._asked_at = None
+        keepalive = self._keepalive
+        if not self.wire.calls_open and not keepalive.pings_without_calls:
+            self.restart_silence()
             return float("inf")
         if self._silent_since is None:
             self._silent_since = now
         if self._asked_at is None:
-            return self._silent_since + SILENT_SECONDS
-        return self._asked_at + PONG_SECONDS_MAX
+            return self._silent_since + keepalive.ping_seconds
+        return self._asked_at + keepalive.pong_seconds_max
 
     def pass_time(self, now: float) -> None:
         """Ping a silent server; raises LinkError if the pong or the TLS handshake is overdue."""
@@ -138,9 +152,3 @@ class Link:
         if self._tls is None:
             return connection.take_output()
         return self._tls.take_output(connection.take_output() if self.is_open else b"")
-
-
-def _server_name(address: Address) -> str:
-    if address.port is None:
-        return address.host.rpartition("/")[2]
-    return address.host
