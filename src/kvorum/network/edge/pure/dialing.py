@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from kvorum.client.grpc.http2 import ProtocolError
-from kvorum.client.grpc.link import READ_BYTES, LinkError
-from kvorum.client.grpc.tls import Tls
+from kvorum.client.grpc.link import READ_BYTES, Keepalive, Link, LinkError
 from kvorum.client.grpc.trust import server_context
 from kvorum.client.grpc.wire import Calls, Wire
 from kvorum.network.edge.contexts import load_identity
@@ -27,7 +26,6 @@ AGENT: Final = "kvorum-upstream"
 NEVER: Final = float("inf")
 OUTPUT_BYTES_MAX: Final = 64 * 1024
 """Bytes waiting for the socket from which on no further output is taken from HTTP/2."""
-_SILENT: Final = "the server does not answer any more"
 
 Addresses = Sequence[tuple[int, Any]]
 """Socket families and addresses."""
@@ -94,22 +92,19 @@ class Dialed:
     __slots__ = (
         "_address",
         "_addresses",
-        "_asked_at",
         "_context",
         "_deadline",
         "_next_until",
         "_output",
         "_settings",
-        "_silent_since",
-        "_tls",
         "_tls_settings",
         "bytes_read",
         "bytes_written",
         "endpoint",
         "is_connected",
         "is_held",
-        "is_leaving",
         "is_open",
+        "link",
         "mask",
         "queued_bytes",
         "socket",
@@ -137,13 +132,17 @@ class Dialed:
             # Half the limit: the window is held only once the other half waits for `poll`.
             stream_window_bytes=max(settings.stream_queued_bytes_max // 2, 1),
         )
+        keepalive = Keepalive(
+            settings.ping_seconds or NEVER,
+            settings.pong_seconds_max,
+            pings_without_calls=settings.pings_without_calls,
+        )
+        self.link = Link(endpoint, self.wire, keepalive)
         self.socket: socket.socket | None = None
         self.mask = 0
         """The epoll events to watch the socket for."""
         self.is_open = False
         """Whether calls can be made: the server's SETTINGS have arrived."""
-        self.is_leaving = False
-        """Whether the server has sent GOAWAY."""
         self.is_held = False
         """Whether reading has stopped because too many bytes wait for `poll`."""
         self.queued_bytes = 0
@@ -157,13 +156,10 @@ class Dialed:
         self._tls_settings = tls
         self._settings = settings
         self._context: ssl.SSLContext | None = None
-        self._tls: Tls | None = None
         self._addresses: deque[tuple[int, Any]] = deque()
         self._deadline = now + settings.connect_seconds_max
         self._next_until = self._deadline
         self._output = bytearray()
-        self._silent_since = now
-        self._asked_at: float | None = None
 
     # Connecting.
 
@@ -223,7 +219,7 @@ class Dialed:
         if self._context is not None:
             assert self._tls_settings is not None
             try:
-                self._tls = Tls(self._context, self._tls_settings.server_name)
+                self.link.secure(self._context, self._tls_settings.server_name)
             except (LinkError, ValueError, ssl.SSLError) as error:
                 raise DialError(f"{self._address}: {error}") from None
         self.write()
@@ -241,10 +237,10 @@ class Dialed:
                 self._reached()
             return
         if mask & ~select.EPOLLOUT and not self.is_held:
-            self._read(now)
+            self._read()
         self.write()
 
-    def _read(self, now: float) -> None:
+    def _read(self) -> None:
         assert self.socket is not None
         try:
             data = self.socket.recv(READ_BYTES)
@@ -255,14 +251,8 @@ class Dialed:
         if not data:
             raise DialError("the server closed the connection")
         self.bytes_read += len(data)
-        self._silent_since, self._asked_at = now, None
-        wire = self.wire
         try:
-            if self._tls is None:
-                wire.receive(data)
-            else:
-                for plain in self._tls.receive(data):
-                    wire.receive(plain)
+            self.link.receive(data)
         except (LinkError, ProtocolError) as error:
             raise DialError(f"{self._address}: {error}") from None
 
@@ -273,7 +263,7 @@ class Dialed:
         output = self._output
         while True:
             if len(output) < OUTPUT_BYTES_MAX:
-                output += self._take_output()
+                output += self.link.take_output()
             if not output:
                 break
             try:
@@ -287,55 +277,39 @@ class Dialed:
         reading = 0 if self.is_held else select.EPOLLIN
         self.mask = reading | (select.EPOLLOUT if output else 0)
 
-    def _take_output(self) -> bytes:
-        connection = self.wire.connection
-        if self._tls is None:
-            return connection.take_output()
-        return self._tls.take_output(connection.take_output() if self._tls.is_open else b"")
-
     # Time.
 
-    def begins_call(self, now: float) -> None:
+    def begins_call(self) -> None:
         """Restart the silence timer at a first call: without calls, silence is normal."""
         if not self.wire.calls_open and not self._settings.pings_without_calls:
-            self._silent_since, self._asked_at = now, None
+            self.link.restart_silence()
 
-    def wake_at(self) -> float:
+    def wake_at(self, now: float) -> float:
         """Return the time at which `pass_time` has work if no data arrives earlier."""
-        settings = self._settings
         if not self.is_open:
             return self._deadline if self.is_connected else self._next_until
-        if not settings.ping_seconds or self.is_held:
-            return NEVER
-        if not self.wire.calls_open and not settings.pings_without_calls:
-            return NEVER
-        if self._asked_at is None:
-            return self._silent_since + settings.ping_seconds
-        return self._asked_at + settings.pong_seconds_max
+        return NEVER if self.is_held else self.link.wake_at(now)
 
     def pass_time(self, now: float) -> None:
         """Send a keepalive ping, or handle a timeout, if its time has come."""
-        if now < self.wake_at():
+        if now < self.wake_at(now):
             return
         if self.is_open:
-            if self._asked_at is not None:
-                raise DialError(_SILENT)
-            self._asked_at = now
-            self.wire.connection.ping()
+            try:
+                self.link.pass_time(now)
+            except LinkError as error:
+                raise DialError(str(error)) from None
             self.write()
         elif self.is_connected:
-            what = "HTTP/2's settings" if self._is_secured() else "the TLS handshake"
+            what = "HTTP/2's settings" if self.link.is_open else "the TLS handshake"
             raise DialError(f"{self._address}: {what} took too long")
         else:
             self._try_next(OSError(0, "connecting took too long"), now)
 
-    def resumes(self, now: float) -> None:
+    def resumes(self) -> None:
         """Resume reading, and restart the silence timer."""
         self.is_held = False
-        self._silent_since, self._asked_at = now, None
-
-    def _is_secured(self) -> bool:
-        return self._tls is None or self._tls.is_open
+        self.link.restart_silence()
 
     def close(self) -> None:
         """Close the socket."""

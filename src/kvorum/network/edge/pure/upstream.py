@@ -156,7 +156,7 @@ class PureUpstream:
         elif connection is None or not connection.is_open:
             self.take_end(call, End(_UNAVAILABLE, "the endpoint is not connected", True))
         else:
-            connection.begins_call(time.monotonic())
+            connection.begins_call()
             self._counters["messages_sent"] += is_unary
             fields = tuple((name, _text(name, value)) for name, value in metadata)
             connection.wire.start(call, path, fields, message, ends=is_unary)
@@ -323,7 +323,7 @@ class PureUpstream:
         connection.queued_bytes -= size + EVENT_BYTES
         is_short = connection.queued_bytes <= self._settings.connection_queued_bytes_max
         if connection.is_held and is_short:
-            connection.resumes(time.monotonic())
+            connection.resumes()
             self._changed[connection.endpoint] = connection
 
     def _is_told(self, event: UpstreamEvent) -> bool:
@@ -403,8 +403,8 @@ class PureUpstream:
             connection.is_open = True
             self._counters["connections_made"] += 1
             self._tell_of(connection, UpstreamEventKind.CONNECTED)
-        if connection.wire.connection.goes_away and not connection.is_leaving:
-            connection.is_leaving = True
+        if connection.wire.connection.goes_away and not connection.link.is_leaving:
+            connection.link.is_leaving = True
             self._tell_of(connection, UpstreamEventKind.LEAVING)
 
     def _pass_time(self, connection: Dialed, now: float) -> None:
@@ -427,11 +427,11 @@ class PureUpstream:
             except DialError as error:
                 self._lose(connection, str(error))
                 continue
-            if connection.is_leaving and not connection.wire.calls_open:
+            if connection.link.is_leaving and not connection.wire.calls_open:
                 self._lose(connection, _LEFT)
                 continue
             self._watch(connection)
-            moment = connection.wake_at()
+            moment = connection.wake_at(time.monotonic())
             if moment < connection.timer_at:
                 connection.timer_at = moment
                 self._timers.add(moment, endpoint)
