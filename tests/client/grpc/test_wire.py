@@ -320,7 +320,9 @@ def test_calls_that_a_leaving_server_did_not_take_are_known_to_be_unprocessed(
     for call in range(count):
         wire.start(call, "/s/M", (), b"x", ends=True)
     last = 2 * taken - 1 if taken else 0
-    wire.receive(frame_of(7, 0, 0, pack(">II", last, 0)))
+    assert wire.connection.go_away_code is None
+    wire.receive(frame_of(7, 0, 0, pack(">II", last, 11)))
+    assert wire.connection.go_away_code == 11
     begun = min(count, streams_max)
     assert heard.ends.keys() == set(range(min(taken, begun), count))
     assert all(end.is_unprocessed and end.code == UNAVAILABLE for end in heard.ends.values())

@@ -255,9 +255,21 @@ GRPC = literal(b":status", b"200") + literal(b"content-type", b"application/grpc
 @pytest.mark.parametrize(
     ("frames", "problem", "code"),
     [
-        ([frame(1, 4, 1, GRPC), frame(0, 0, 0, b"")], "does not speak HTTP/2", Code.UNAVAILABLE),
-        ([frame(7, 0, 0, b"\0" * 8)], "ended the connection", Code.UNAVAILABLE),
+        ([frame(1, 4, 1, GRPC), frame(9, 4, 1, b"")], "does not speak HTTP/2: ", Code.UNAVAILABLE),
+        ([frame(7, 0, 0, b"\0" * 7 + b"\2")], r"ended the connection \(code 2\)", Code.UNAVAILABLE),
         ([frame(3, 0, 1, b"\0\0\0\2")], r"reset the stream \(code 2\)", Code.UNAVAILABLE),
+        ([frame(3, 0, 1, b"\0\0\0\7")], r"reset the stream \(code 7\)", Code.UNAVAILABLE),
+        (
+            [frame(1, 4, 1, literal(b":status", b"103")), frame(1, 5, 1, GRPC)],
+            "without a status",
+            Code.INTERNAL,
+        ),
+        (
+            [frame(1, 4, 1, literal(b":status", b"200") + literal(b"content-type", b"text/html"))],
+            "HTTP status 200 instead of a gRPC answer",
+            Code.UNAVAILABLE,
+        ),
+        ([frame(1, 4, 1, GRPC), frame(1, 5, 1, literal(b"x", b"y"))], "Unknown", Code.UNKNOWN),
         (
             [frame(1, 5, 1, literal(b":status", b"404"))],
             "HTTP status 404 instead of a gRPC answer",
@@ -288,6 +300,41 @@ GRPC = literal(b":status", b"200") + literal(b"content-type", b"application/grpc
 )
 def test_answers_that_are_none(frames: list[bytes], problem: str, code: Code) -> None:
     against(answering(*frames), problem, code)
+
+
+def test_a_server_that_goes_away_has_answered_before() -> None:
+    answer = pb.RangeResponse(count=3).SerializeToString()
+    trailers = literal(b"grpc-status", b"0")
+    frames = frame(1, 4, 1, GRPC) + frame(0, 0, 1, b"\0\0\0\0" + bytes([len(answer)]) + answer)
+    frames += frame(1, 5, 1, trailers) + frame(7, 0, 0, b"\0\0\0\1" + b"\0" * 4)
+
+    async def do() -> None:
+        hung_up = asyncio.Event()
+
+        async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await answering(frames)(reader, writer)
+            writer.transport.abort()
+            hung_up.set()
+
+        async with await asyncio.start_server(served, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            client = Client(replace(SETTINGS, endpoints=(f"127.0.0.1:{port}",)))
+            assert (await client.range(pb.RangeRequest(key=b"a"))).count == 3
+            # The client closes a connection that the server leaves.
+            await hung_up.wait()
+
+    asyncio.run(do())
+
+
+def test_a_server_that_takes_no_call() -> None:
+    async def do() -> None:
+        connection = channel.Channel(ServiceAddress("h", 1, "", False), 2.0, 6.0, 1)
+        connection.data_received(frame(4, 0, 0, b"\0\3" + b"\0" * 4))
+        call = connection.begin("/s/M", b"", (), 1.0)
+        with pytest.raises(StatusError, match="takes no call"):
+            await call.message()
+
+    asyncio.run(do())
 
 
 def test_a_server_of_another_protocol() -> None:

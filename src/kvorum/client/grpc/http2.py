@@ -149,6 +149,7 @@ class Http2Connection:
         "_streams",
         "_streams_max",
         "_window",
+        "go_away_code",
         "goes_away",
         "has_settings",
         "output",
@@ -168,6 +169,8 @@ class Http2Connection:
         self._put(_WINDOW, 0, 0, _NUMBER.pack(grown))
         self.goes_away: bool = False
         """Whether new streams are impossible: the server goes away, or the numbers are used up."""
+        self.go_away_code: int | None = None
+        """The error code with which the server goes away; None if it does not."""
         self._input = bytearray()
         """An incomplete frame."""
         self._missing = 9
@@ -451,6 +454,7 @@ class Http2Connection:
     def _go_away(self, payload: bytes) -> None:
         self.goes_away = True
         last = _number(payload) & 0x7FFF_FFFF
+        self.go_away_code = int.from_bytes(payload[4:8])
         for number in [each for each in self._streams if each > last]:
             del self._streams[number]
             self._events.append((StreamEventKind.REFUSED, number, Reset.NO_ERROR))

@@ -92,10 +92,12 @@ class Wire:
     """The calls on one connection. Bytes to send collect in `connection`."""
 
     __slots__ = (
+        "_agent",
         "_answers",
+        "_authority",
         "_blocks",
         "_calls",
-        "_fields",
+        "_is_secure",
         "_message_bytes_max",
         "_streams",
         "_waiting",
@@ -115,14 +117,9 @@ class Wire:
         self.connection: Http2Connection = Http2Connection(stream_window_bytes)
         self._calls = calls
         self._message_bytes_max = message_bytes_max
-        self._fields = (
-            (":method", "POST"),
-            (":scheme", "https" if is_secure else "http"),
-            (":authority", authority),
-            ("te", "trailers"),
-            ("content-type", "application/grpc"),
-            ("user-agent", agent),
-        )
+        self._authority = authority
+        self._is_secure = is_secure
+        self._agent = agent
         self._blocks: dict[tuple[str, Metadata], bytes] = {}
         self._streams: dict[int, int] = {}
         self._answers: dict[int, _Answer] = {}
@@ -148,7 +145,7 @@ class Wire:
         block = self._blocks.get((path, metadata))
         if block is None:
             block = self._block(path, metadata)
-        data = b"" if message is None else _framed(message)
+        data = b"" if message is None else framed(message)
         if connection.has_room:
             self._open(call, block, data, ends)
         else:
@@ -162,11 +159,11 @@ class Wire:
         """Send another message on a call."""
         stream = self._streams.get(call)
         if stream is not None:
-            self.connection.send(stream, _framed(message))
+            self.connection.send(stream, framed(message))
         elif call in self._waiting:
             block, data, ends = self._waiting[call]
             if not ends:
-                self._waiting[call] = (block, data + _framed(message), ends)
+                self._waiting[call] = (block, data + framed(message), ends)
 
     def half_close(self, call: int) -> None:
         """End the client's messages on a call."""
@@ -290,13 +287,32 @@ class Wire:
     def _block(self, path: str, metadata: Metadata) -> bytes:
         if len(self._blocks) >= _BLOCKS_KEPT:
             self._blocks.clear()
-        first, *rest = self._fields
-        block = field_block((first, (":path", path), *rest, *metadata))
-        self._blocks[path, metadata] = block
+        block = self._blocks[path, metadata] = request_block(
+            path, self._authority, metadata, is_secure=self._is_secure, agent=self._agent
+        )
         return block
 
 
-def _framed(message: bytes) -> bytes:
+def request_block(
+    path: str, authority: str, metadata: Metadata, *, is_secure: bool, agent: str
+) -> bytes:
+    """Return the header fields of a call as a block."""
+    return field_block(
+        (
+            (":method", "POST"),
+            (":path", path),
+            (":scheme", "https" if is_secure else "http"),
+            (":authority", authority),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+            ("user-agent", agent),
+            *metadata,
+        )
+    )
+
+
+def framed(message: bytes) -> bytes:
+    """Return a message with its prefix, uncompressed."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
@@ -318,11 +334,16 @@ def _end_of(answer: _Answer) -> End:
             return End(_UNKNOWN, "the server ended the call without a status")
         text = f"the server answered with HTTP status {status}: is this a gRPC port?"
         return End(_STATUSES.get(status, _UNKNOWN), text)
-    text = fields.get("grpc-message", "")
+    if answer.parts and code == "0":
+        return End(_INTERNAL, "the server ended the call in the middle of a message")
+    return status_of(fields)
+
+
+def status_of(trailers: dict[str, str]) -> End:
+    """Return the status that a server gave a call."""
+    code, text = trailers.get("grpc-status", ""), trailers.get("grpc-message", "")
     if "%" in text:
         from urllib.parse import unquote_to_bytes
 
         text = unquote_to_bytes(text).decode(errors="replace")
-    if answer.parts and code == "0":
-        return End(_INTERNAL, "the server ended the call in the middle of a message")
     return End(int(code) if _STATUS_CODE.fullmatch(code) else _UNKNOWN, text)

@@ -1,33 +1,34 @@
-"""A minimal gRPC client over one HTTP/2 connection.
+"""One connection to a discovery service on the asyncio loop.
 
 It supports what discovery needs: calls with one request, whose answers the caller awaits one by
 one, and pings while a call is open. A connection that ends for any reason ends all its calls with
 `UNAVAILABLE`; callers then connect again.
+
+The frames are those of `client/grpc/`. Its `Wire` is not used here, because it judges an answer
+only when it ends, and then in the client's words.
 """
 
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple, cast
-from urllib.parse import unquote
-
-import h2.config
-import h2.connection
-import h2.events
-import h2.exceptions
 
 from kvorum.api.errors import Code, Status, StatusError
+from kvorum.client.grpc.http2 import (
+    Fields,
+    ForeignError,
+    Http2Connection,
+    ProtocolError,
+    StreamEventKind,
+)
+from kvorum.client.grpc.wire import Metadata, framed, request_block, status_of
 from kvorum.network.dialer.links import words_of
-from kvorum.network.edge.pure.grpc import MessageParser, framed, is_grpc
+from kvorum.network.edge.pure.grpc import MessageParser, is_grpc
 
+AGENT = "kvorum"
 PING_SECONDS_MIN = 10.0
 """Shortest time between pings, whatever the settings; servers end connections that ping faster."""
-FRAME_KIND_BYTES, SETTINGS_KIND = 4, 4
-"""Bytes of a frame up to its kind: three of length, one of kind. A server's first is SETTINGS."""
-
-Headers = list[tuple[bytes, bytes]]
 
 
 class ServiceAddress(NamedTuple):
@@ -101,13 +102,8 @@ class Channel(asyncio.Protocol):
         self._answer_bytes_max = answer_bytes_max
         self._ping_seconds = max(ping_seconds, PING_SECONDS_MIN)
         self._ping_timeout_seconds = ping_timeout_seconds
-        self._http = h2.connection.H2Connection(
-            h2.config.H2Configuration(client_side=True, header_encoding=None)
-        )
+        self._http = Http2Connection()
         self._calls: dict[int, DiscoveryCall] = {}
-        self._unsent: dict[int, tuple[bytes, bool]] = {}
-        """The unsent rest of each call's request, and whether END_STREAM follows it."""
-        self._beginning = b""
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -120,7 +116,7 @@ class Channel(asyncio.Protocol):
         return self._transport is not None
 
     def begin(
-        self, path: str, request: bytes, metadata: Headers, seconds_max: float | None = None
+        self, path: str, request: bytes, metadata: Metadata, seconds_max: float | None = None
     ) -> DiscoveryCall:
         """Start a call with one request, and send the server its deadline.
 
@@ -128,22 +124,17 @@ class Channel(asyncio.Protocol):
         the call when the client half-closes.
         """
         call = DiscoveryCall(self._answer_bytes_max)
-        number = self._http.get_next_available_stream_id()
-        headers: Headers = [
-            (b":method", b"POST"),
-            (b":scheme", b"https" if self.address.is_secure else b"http"),
-            (b":path", path.encode()),
-            (b":authority", self.address.authority.encode()),
-            (b"te", b"trailers"),
-            (b"content-type", b"application/grpc"),
-            (b"user-agent", b"kvorum"),
-            *metadata,
-        ]
+        if not self._http.has_room:
+            call.end(Status(Code.UNAVAILABLE, "the server takes no call"))
+            return call
         if seconds_max is not None:
-            headers.append((b"grpc-timeout", b"%dm" % max(1, int(seconds_max * 1000))))
-        self._calls[number] = call
-        self._unsent[number] = framed(request), seconds_max is not None
-        self._http.send_headers(number, headers)
+            metadata = (*metadata, ("grpc-timeout", f"{max(1, int(seconds_max * 1000))}m"))
+        address = self.address
+        block = request_block(
+            path, address.authority, metadata, is_secure=address.is_secure, agent=AGENT
+        )
+        ends = seconds_max is not None
+        self._calls[self._http.open(block, framed(request), ends=ends)] = call
         self._send()
         if self._timer is None:
             self._timer = self._loop.call_later(self._ping_seconds, self._ping)
@@ -158,25 +149,25 @@ class Channel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the HTTP/2 preface."""
         self._transport = cast("asyncio.Transport", transport)
-        self._http.initiate_connection()
         self._send()
 
     def data_received(self, data: bytes) -> None:
         """Process bytes from the server."""
-        if not self.ready.done():
-            # Check the first frame's kind: h2 would take another protocol's text for the header of
-            # a frame of megabytes, and wait for the rest.
-            self._beginning = (self._beginning + data)[:FRAME_KIND_BYTES]
-            if len(self._beginning) == FRAME_KIND_BYTES and self._beginning[-1] != SETTINGS_KIND:
-                self._fail("the server does not speak HTTP/2")
-                return
         try:
-            for event in self._http.receive_data(data):
-                self._handle(event)
-            self._send()
-        except h2.exceptions.ProtocolError as error:
+            events = self._http.receive(data)
+        except ForeignError:
+            self._fail("the server does not speak HTTP/2")
+            return
+        except ProtocolError as error:
             self._fail(f"the server does not speak HTTP/2: {error}")
             return
+        if self._http.has_settings and not self.ready.done():
+            self.ready.set_result(None)
+        for kind, number, detail in events:
+            self._handle(kind, number, detail)
+        if self._http.go_away_code is not None:
+            self._fail(f"the server ended the connection (code {self._http.go_away_code})")
+        self._send()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = self._loop.call_later(self._ping_seconds, self._ping)
@@ -187,58 +178,35 @@ class Channel(asyncio.Protocol):
 
     # Frames.
 
-    def _handle(self, event: h2.events.Event) -> None:
-        if isinstance(event, h2.events.RemoteSettingsChanged):
-            if not self.ready.done():
-                self.ready.set_result(None)
-        elif isinstance(event, h2.events.ConnectionTerminated):
-            self._fail(f"the server ended the connection (code {event.error_code})")
-        elif isinstance(event, h2.events.DataReceived):
-            self._http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            if event.stream_id in self._calls:
-                self._calls[event.stream_id].feed(event.data)
-        elif isinstance(event, h2.events.ResponseReceived):
-            fields = dict(event.headers)
-            status, kind = fields.get(b":status", b""), fields.get(b"content-type", b"")
-            if status != b"200" or not is_grpc(kind):
-                text = f"HTTP status {status.decode(errors='replace')} instead of a gRPC answer"
-                self._end(event.stream_id, Status(Code.UNAVAILABLE, text))
-            elif b"grpc-status" in fields:
-                self._end(event.stream_id, _status(event.headers))
-        elif isinstance(event, h2.events.TrailersReceived):
-            self._end(event.stream_id, _status(event.headers))
-        elif isinstance(event, h2.events.StreamReset):
-            text = f"the server reset the stream (code {event.error_code})"
-            self._end(event.stream_id, Status(Code.UNAVAILABLE, text))
-        elif isinstance(event, h2.events.StreamEnded):
-            self._end(event.stream_id, Status(Code.INTERNAL, "the answer ended without a status"))
+    def _handle(self, kind: StreamEventKind, number: int, detail: Fields | bytes | int) -> None:
+        if isinstance(detail, tuple):
+            status = _status_in(dict(detail))
+            if status is not None:
+                self._end(number, status)
+        elif kind is StreamEventKind.ENDED:
+            self._end(number, Status(Code.INTERNAL, "the answer ended without a status"))
+        elif isinstance(detail, bytes):
+            if number in self._calls:
+                self._calls[number].feed(detail)
+        elif kind is StreamEventKind.RESET or detail:
+            # A stream that a GOAWAY refuses has no error code; it ends with the connection.
+            text = f"the server reset the stream (code {detail})"
+            self._end(number, Status(Code.UNAVAILABLE, text))
 
     def _end(self, number: int, status: Status) -> None:
-        self._unsent.pop(number, None)
         call = self._calls.pop(number, None)
         if call is not None:
             call.end(status)
 
     def _send(self) -> None:
-        """Send requests as far as the server's windows allow, and all other frames."""
-        for number in list(self._unsent):
-            data, is_last = self._unsent.pop(number)
-            while data:
-                window = self._http.local_flow_control_window(number)
-                room = min(window, self._http.max_outbound_frame_size)
-                if room <= 0:
-                    self._unsent[number] = data, is_last
-                    break
-                self._http.send_data(number, data[:room], is_last and len(data) <= room)
-                data = data[room:]
-        if self._transport is not None:
-            self._transport.write(self._http.data_to_send())
+        if self._transport is not None and (data := self._http.take_output()):
+            self._transport.write(data)
 
     def _ping(self) -> None:
         """Send a keepalive ping if a call is open."""
         self._timer = None
         if self._calls and self._transport is not None:
-            self._http.ping(b"kvorum\0\0")
+            self._http.ping()
             self._send()
             self._timer = self._loop.call_later(
                 self._ping_timeout_seconds, self._fail, "keepalive ping failed to receive ACK"
@@ -259,12 +227,24 @@ class Channel(asyncio.Protocol):
             self._end(number, Status(Code.UNAVAILABLE, reason))
 
 
-def _status(headers: Iterable[tuple[bytes, bytes]]) -> Status:
-    fields = dict(headers)
+def _status_in(fields: dict[str, str]) -> Status | None:
+    """Return the status that header fields or trailers give a call; None if they give none."""
+    # Only the fields at the beginning of an answer have HTTP's status.
+    http_status = fields.get(":status")
+    if http_status is not None:
+        if http_status.startswith("1"):
+            return None
+        kind = fields.get("content-type", "").encode("latin-1")
+        if http_status != "200" or not is_grpc(kind):
+            text = f"HTTP status {http_status} instead of a gRPC answer"
+            return Status(Code.UNAVAILABLE, text)
+        if "grpc-status" not in fields:
+            return None
+    end = status_of(fields)
     code = Code.UNKNOWN
     with suppress(ValueError):
-        code = Code(int(fields.get(b"grpc-status", b"")))
-    return Status(code, unquote(fields.get(b"grpc-message", b"").decode(errors="replace")))
+        code = Code(end.code)
+    return Status(code, end.text)
 
 
 async def connect(

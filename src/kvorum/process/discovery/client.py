@@ -117,7 +117,7 @@ class Client:
         if self._channel is None or not self._channel.is_open:
             self._channel = await self._connect()
             await self._login(self._channel)
-        metadata = [(b"token", self._token)] if self._token else []
+        metadata = (("token", self._token.decode("latin-1")),) if self._token else ()
         return self._channel.begin(path, request, metadata, seconds_max)
 
     async def _connect(self) -> Channel:
@@ -153,7 +153,7 @@ class Client:
         self._token = b""
         request = pb.AuthenticateRequest(name=settings.user, password=settings.password)
         body = request.SerializeToString()
-        call = channel.begin(AUTHENTICATE, body, [], settings.request_seconds)
+        call = channel.begin(AUTHENTICATE, body, (), settings.request_seconds)
         try:
             answer = pb.AuthenticateResponse.FromString(await call.message())
         except StatusError as error:

@@ -95,11 +95,6 @@ def status_trailers(status: Status) -> list[tuple[bytes, bytes]]:
     return trailers
 
 
-def framed(message: bytes) -> bytes:
-    """Return a message with its prefix, uncompressed."""
-    return b"\0" + len(message).to_bytes(4, "big") + message
-
-
 def unzipped(data: bytes, bytes_max: int) -> bytes:
     """Decompress a message, and never more than `bytes_max` plus one byte of it."""
     message = b""
