@@ -57,11 +57,6 @@ class DiscoveryCall:
         self._status: Status | None = None
         self._arrived = asyncio.Event()
 
-    @property
-    def is_ended(self) -> bool:
-        """Whether the call has its final status."""
-        return self._status is not None
-
     def end(self, status: Status) -> None:
         """Set the final status, unless it is set already."""
         if self._status is None:
