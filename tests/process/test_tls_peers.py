@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kvorum.member.boundary import Boundary
+from kvorum.api.boundary import Boundary
 from kvorum.network.edge import TlsSettings
 from kvorum.network.tls.credentials import DialSettings
 from kvorum.network.tls.security import Security, dial_settings, tls_settings

@@ -13,6 +13,7 @@ from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from kvorum.api.boundary import Boundary
 from kvorum.api.codec import alarm_request
 from kvorum.api.errors import (
     NO_SPACE,
@@ -23,7 +24,6 @@ from kvorum.api.errors import (
 )
 from kvorum.member import log_lines, snapshots
 from kvorum.member.apply import ApplyQueue, apply_entries
-from kvorum.member.boundary import Boundary
 from kvorum.member.counters import READ_TXN, MemberCounters
 from kvorum.member.installing import Installation
 from kvorum.member.lifecycle import Lifecycle, MemberPhase

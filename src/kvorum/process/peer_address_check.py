@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Container
 from typing import Any
 
-from kvorum.member.boundary import Boundary
+from kvorum.api.boundary import Boundary
 from kvorum.network.edge import Edge, EdgeEventKind, Event
 from kvorum.network.edge.subject import Subject, subject_of
 from kvorum.network.urls import split_host_port

@@ -5,7 +5,7 @@ The proxy has no clock, thread or socket: its shell passes the time and the even
 without parsing it; an upstream with a relay forwards such calls without the proxy. `__init__`
 builds the table of methods that need their own handling.
 
-An unforeseen error ends only the call that caused it (see `kvorum.member.boundary`).
+An unforeseen error ends only the call that caused it (see `kvorum.api.boundary`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +13,9 @@ from enum import Enum
 from math import inf
 from typing import Any, Final
 
+from kvorum.api.boundary import Boundary
 from kvorum.api.errors import INTERNAL, REQUEST_TOO_MANY_REQUESTS, STOPPED, Code, Status
 from kvorum.client import rpcs
-from kvorum.member.boundary import Boundary
 from kvorum.network.edge.interface import EdgeEventKind, Event, Metadata, Request
 from kvorum.network.edge.relay import RelayedMethod, RelayRules
 from kvorum.network.edge.upstream import Upstream, UpstreamEvent

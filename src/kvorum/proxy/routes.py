@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from kvorum.api.boundary import Boundary
 from kvorum.api.errors import INTERNAL, Code, Status
 from kvorum.client import rpcs
 from kvorum.client.endpoints import Address
 from kvorum.client.finding import member_addresses, members_request
-from kvorum.member.boundary import Boundary
 from kvorum.network.edge.relay import Relay
 from kvorum.network.edge.upstream import (
     End,

@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 from opentelemetry.trace import StatusCode
 
+from kvorum.api.boundary import Boundary
 from kvorum.api.errors import REQUEST_TOO_LARGE, Status
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.member.boundary import Boundary
 from kvorum.network.edge.interface import Request
 from kvorum.process.settings.checks import SAMPLING_RATE_MAX
 from kvorum.server.rpc.table import NUMBERS

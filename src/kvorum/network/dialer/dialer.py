@@ -10,7 +10,7 @@ are not polled, so memory stays bounded whatever the other side sends. Callers t
 answer must limit it themselves.
 
 An unforeseen error about an address or an answer only fails that request (see
-`kvorum.member.boundary`): this module does not touch the member's state.
+`kvorum.api.boundary`): this module does not touch the member's state.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-from kvorum.member.boundary import Boundary
+from kvorum.api.boundary import Boundary
 from kvorum.network.dialer.interface import WRITABLE_BYTES, DialEvent, DialEventKind
 from kvorum.network.dialer.links import Connection, DialAddress, Request, address_of, words_of
 from kvorum.network.edge import Headers

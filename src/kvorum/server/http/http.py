@@ -3,13 +3,13 @@
 An endpoint answers at once, or keeps the call open and answers later; its cancel function runs if
 the client goes away. The JSON gateway serves paths below `/v3/` and tracks its own calls. Headers
 and texts are etcd's. An unforeseen error of an endpoint ends that request with 500 (see
-`kvorum.member.boundary`).
+`kvorum.api.boundary`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from kvorum.member.boundary import Boundary
+from kvorum.api.boundary import Boundary
 from kvorum.member.waits import Steps
 from kvorum.network.edge import EdgeEventKind, Headers
 from kvorum.network.edge.targets import TargetError, decoded_path, query_fields, split_target

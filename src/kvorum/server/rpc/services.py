@@ -10,7 +10,7 @@ client may require that this member knows a leader. While authentication is enab
 must admit the call; otherwise the services ignore tokens.
 
 An unforeseen error in parsing or checking a call ends that call with INTERNAL (see
-`kvorum.member.boundary`). A service therefore proposes last: an error after that stops the member,
+`kvorum.api.boundary`). A service therefore proposes last: an error after that stops the member,
 because nothing can withdraw the proposal.
 """
 

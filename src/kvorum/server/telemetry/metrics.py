@@ -9,10 +9,10 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from kvorum.api.boundary import KINDS
 from kvorum.api.errors import Code
 from kvorum.api.histograms import Histogram
 from kvorum.api.pb.etcdserverpb import InternalRaftRequest
-from kvorum.member.boundary import KINDS
 from kvorum.member.counters import READ_TXN, Outcomes
 from kvorum.member.member import Member
 from kvorum.network.edge import INCIDENTS, Edge

@@ -24,9 +24,9 @@ from opentelemetry.trace import Status as SpanStatus
 from opentelemetry.trace import StatusCode as SpanCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from kvorum.api.boundary import Boundary
 from kvorum.api.errors import REQUEST_TOO_LARGE, REQUEST_TOO_MANY_REQUESTS, Code, Status
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.member.boundary import Boundary
 from kvorum.network.edge.interface import Metadata, Request
 from kvorum.process.settings.checks import SAMPLING_RATE_MAX
 from kvorum.server.rpc.table import RPCS, TRACE_KEYS

@@ -6,7 +6,7 @@ ignores messages of removed ones. Until this member knows the cluster from its o
 the member list from the join.
 
 An unforeseen error over a request of another member, or over an answer to one of ours, ends only
-that request (see `kvorum.member.boundary`). Raft messages go to the member, which stops if one of
+that request (see `kvorum.api.boundary`). Raft messages go to the member, which stops if one of
 them raises an error.
 """
 

@@ -10,17 +10,14 @@ no code path into those modules can be overlooked.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Final
-
-from kvorum.member.errors import MemberStopped, StartRefused
-from kvorum.raft.logger import Logger
+from typing import Final, Protocol
 
 KINDS: Final = ("http", "call", "peer", "dial", "trace")
 """What an error may end: a plain HTTP request, a gRPC call, a request from another member, this
 member's own request to another member, or the trace of a call."""
-TELL_SECONDS: Final = 10.0
+LOG_SECONDS: Final = 10.0
 """The minimum time between log lines about errors from the same code line."""
-PLACES_MAX: Final = 256
+LINES_MAX: Final = 256
 """How many code lines are remembered before all are forgotten; errors come from few."""
 SENT_MAX: Final = 256
 TEXT_MAX: Final = 300
@@ -34,7 +31,6 @@ _WORDS_ONLY: Final = frozenset(
         "kvorum.state.auth.options",
         "kvorum.state.auth.passwords",
         "kvorum.state.auth.tokens",
-        "kvorum.member.boundary",
         "kvorum.member.identities",
         "kvorum.member.peer_requests",
         "kvorum.member.procedure_driver",
@@ -48,13 +44,24 @@ _WORDS_ONLY: Final = frozenset(
 """Modules of those packages that hold no data: they parse, or resume calls that fronts started."""
 
 
+class StoppingError(Exception):
+    """An error that stops the member or its start, wherever it occurs."""
+
+
+class ErrorLogger(Protocol):
+    """Takes lines about errors."""
+
+    def error(self, msg: str, /) -> None:
+        """Take a line about a mistake of a caller or a peer."""
+
+
 def concerns_data(error: BaseException) -> bool:
     """Return whether an error, or a cause of it, passed through a module that holds data."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
         seen.add(id(found))
-        if isinstance(found, (MemberStopped, StartRefused)):
+        if isinstance(found, StoppingError):
             return True
         if any(_holds_data(name) for name, _ in _places(found.__traceback__)):
             return True
@@ -78,15 +85,15 @@ def _places(traceback: TracebackType | None) -> Iterator[tuple[str, int]]:
 class Boundary:
     """Handles the errors that end one request, and counts them."""
 
-    __slots__ = ("_clock", "_logger", "_told", "_untold", "counts")
+    __slots__ = ("_clock", "_logged_at", "_logger", "_unlogged", "counts")
 
-    def __init__(self, logger: Logger, clock: Callable[[], float]) -> None:
+    def __init__(self, logger: ErrorLogger, clock: Callable[[], float]) -> None:
         self._logger = logger
         self._clock = clock
         self.counts: Counter[str] = Counter()
         """The number of errors by kind."""
-        self._told: dict[str, float] = {}
-        self._untold: Counter[str] = Counter()
+        self._logged_at: dict[str, float] = {}
+        self._unlogged: Counter[str] = Counter()
 
     def take(self, error: Exception, kind: str, what: str, sent: bytes | str = b"") -> None:
         """Count and log a request's error; raise it again if it concerns data.
@@ -97,34 +104,37 @@ class Boundary:
             raise error
         self.counts[kind] += 1
         places = [f"{name}:{line}" for name, line in _places(error.__traceback__)]
-        untold = self._untold_at(f"{type(error).__name__} at {places[-1] if places else '?'}")
-        if untold is None:
+        unlogged = self._count_unlogged(
+            f"{type(error).__name__} at {places[-1] if places else '?'}"
+        )
+        if unlogged is None:
             return
         came_with = f"; sent was {_beginning(sent, SENT_MAX)}" if sent else ""
         self._logger.error(
             f"an error that nobody foresaw ended {what}, and nothing else: "
             f"{type(error).__name__}: {_beginning(str(error), TEXT_MAX)} "
-            f"(at {', '.join(places[: -FRAMES_MAX - 1 : -1])}){came_with}{untold}. Please report it"
+            f"(at {', '.join(places[: -FRAMES_MAX - 1 : -1])}){came_with}{unlogged}. "
+            "Please report it"
         )
 
     def refused(self, what: str) -> None:
         """Log the refusal of harmful input, at a limited rate."""
-        untold = self._untold_at("refused")
-        if untold is not None:
-            self._logger.error(f"refused {what}{untold}")
+        unlogged = self._count_unlogged("refused")
+        if unlogged is not None:
+            self._logger.error(f"refused {what}{unlogged}")
 
-    def _untold_at(self, place: str) -> str | None:
+    def _count_unlogged(self, place: str) -> str | None:
         """Return None if a place was logged recently; else text that counts the unlogged errors."""
         now = self._clock()
-        if now - self._told.get(place, -TELL_SECONDS) < TELL_SECONDS:
-            self._untold[place] += 1
+        if now - self._logged_at.get(place, -LOG_SECONDS) < LOG_SECONDS:
+            self._unlogged[place] += 1
             return None
-        if len(self._told) >= PLACES_MAX:
-            self._told.clear()
-            self._untold.clear()
-        self._told[place] = now
-        untold = self._untold.pop(place, 0)
-        return f"; {untold} more since it was last told of" if untold else ""
+        if len(self._logged_at) >= LINES_MAX:
+            self._logged_at.clear()
+            self._unlogged.clear()
+        self._logged_at[place] = now
+        unlogged = self._unlogged.pop(place, 0)
+        return f"; {unlogged} more since the last line about it" if unlogged else ""
 
 
 def _beginning(content: bytes | str, length: int) -> str:
