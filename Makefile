@@ -15,8 +15,8 @@ PROFILE ?= $(if $(filter bench%,$(MAKECMDGOALS)),release,checkout)
 export PROFILE
 EDGE_BUILT := rust/target/$(PROFILE)/.installed
 NATIVE := src/kvorum/network/edge/_native.abi3.so
-RUST_SOURCES := .cargo/config.toml rust/Cargo.toml rust/Cargo.lock rust/build.rs $(shell find rust/src -name '*.rs')
-CARGO_CHECKOUT := --quiet --profile checkout --locked --manifest-path rust/Cargo.toml
+RUST_SOURCES := .cargo/config.toml rust/Cargo.lock $(shell find rust -path rust/target -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print)
+CARGO_CHECKOUT := --quiet --workspace --profile checkout --locked --manifest-path rust/Cargo.toml
 CORE := $(VENV)/.compiled
 CORE_SOURCES := $(shell find src/kvorum -name '*.py')
 CARGO := $(shell command -v cargo)
@@ -142,7 +142,7 @@ lint-python: $(DEVELOPED)
 # After the edge, whose profile and so most of whose dependencies they share.
 lint-rust: $(if $(filter native,$(EDGE)),$(EDGE_BUILT))
 ifeq ($(EDGE),native)
-	cargo fmt --check --manifest-path rust/Cargo.toml
+	cargo fmt --all --check --manifest-path rust/Cargo.toml
 	cargo clippy $(CARGO_CHECKOUT) -- -D warnings
 endif
 

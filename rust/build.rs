@@ -6,10 +6,16 @@ use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The sources: these files, and all of Rust in these directories.
+const FILES: [&str; 4] = ["Cargo.lock", "Cargo.toml", "build.rs", "storage/Cargo.toml"];
+const DIRECTORIES: [&str; 2] = ["src", "storage/src"];
+
 fn main() {
-    let mut files =
-        vec![PathBuf::from("Cargo.lock"), PathBuf::from("Cargo.toml"), PathBuf::from("build.rs")];
-    collect(Path::new("src"), &mut files);
+    let mut files: Vec<_> = FILES.iter().map(PathBuf::from).collect();
+    for directory in DIRECTORIES {
+        println!("cargo:rerun-if-changed={directory}");
+        collect(Path::new(directory), &mut files);
+    }
     files.sort();
 
     let mut hash = Sha256::new();
@@ -20,7 +26,6 @@ fn main() {
         hash.update(fs::read(file).expect("source file is readable"));
         hash.update(b"\0");
     }
-    println!("cargo:rerun-if-changed=src");
     let digest: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     println!("cargo:rustc-env=KVORUM_SOURCE_HASH={digest}");
 }

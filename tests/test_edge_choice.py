@@ -63,8 +63,9 @@ def test_a_missing_extension_is_an_error_only_where_it_is_wanted(
         edge_name()
 
 
-def test_a_new_source_file_changes_the_hash(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sources", ["src", "storage/src"])
+def test_a_new_source_file_changes_the_hash(tmp_path: Path, sources: str) -> None:
     changed = tmp_path / "rust"
     shutil.copytree(RUST, changed, ignore=shutil.ignore_patterns("target"))
-    (changed / "src" / "more.rs").write_text("//! More.\n")
+    (changed / sources / "more.rs").write_text("//! More.\n")
     assert source_hash(changed) != source_hash(RUST)

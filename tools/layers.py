@@ -8,7 +8,11 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
 SOURCE = REPOSITORY / "src" / "kvorum"
-RUST = REPOSITORY / "rust" / "src"
+RUST = REPOSITORY / "rust"
+CRATES = {
+    "src": "The native edge, and the extension module that exports all native code.",
+    "storage/src": "The native storage code, which the extension links.",
+}
 PAGE = REPOSITORY / "docs" / "modules.md"
 
 LAYERS = (
@@ -96,8 +100,13 @@ def module_index() -> str:
             if not name.endswith("__init__.py")
         ]
         sections.append(f"## `{part}/`\n\n{opening}\n\n{_table(rows)}")
-    native = [(path.name, _first_line(path)) for path in sorted(RUST.glob("*.rs"))]
-    sections.append(f"## `rust/src/`\n\nThe native edge and native helpers.\n\n{_table(native)}")
+    for crate, opening in CRATES.items():
+        sources = RUST / crate
+        rows = [
+            (path.relative_to(sources).as_posix(), _first_line(path))
+            for path in sorted(sources.rglob("*.rs"))
+        ]
+        sections.append(f"## `rust/{crate}/`\n\n{opening}\n\n{_table(rows)}")
     return "\n".join(sections)
 
 

@@ -24,7 +24,7 @@ Written by 'make notices' from rust/Cargo.lock.
 
 
 def linked() -> list[dict[str, Any]]:
-    """Return the packages whose code is in the library, sorted by name."""
+    """Return the packages of others whose code is in the library, sorted by name."""
     command = ["cargo", "metadata", "--locked", "--format-version=1"]
     command += [f"--filter-platform={TARGET}", f"--manifest-path={RUST / 'Cargo.toml'}"]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
@@ -41,10 +41,9 @@ def linked() -> list[dict[str, Any]]:
             for each in nodes[here]["deps"]
             if any(kind["kind"] is None for kind in each["dep_kinds"])
         ]
-    seen.discard(found["resolve"]["root"])
-    return sorted(
-        (packages[each] for each in seen), key=lambda each: (each["name"], each["version"])
-    )
+    # Our own packages come from no registry.
+    of_others = [packages[each] for each in seen if packages[each]["source"] is not None]
+    return sorted(of_others, key=lambda each: (each["name"], each["version"]))
 
 
 def texts(package: dict[str, Any]) -> list[str]:

@@ -8,7 +8,6 @@ use crate::headers::{self, Wanted};
 use crate::inbox::Freed;
 use crate::incidents::Incidents;
 use crate::listener::{BoundSocket, ListenerFacts, Serves};
-use crate::log_writer::{LogWriter, Written};
 use crate::network;
 use crate::room::Room;
 use crate::shared::{
@@ -20,6 +19,7 @@ use crate::wakeup::Wakeup;
 use bytes::Bytes;
 use http::HeaderName;
 use http::header::InvalidHeaderName;
+use kvorum_storage::log_writer::{LogWriter, Written};
 use parking_lot::Mutex;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -97,9 +97,14 @@ impl NativeEdge {
             drain_news: AtomicBool::new(false),
         });
         let network = network::start(shared.clone())?;
+        let notified = shared.clone();
+        let log_writer = LogWriter::new(move || {
+            notified.wakeup.note();
+            notified.wakeup.ring();
+        });
         Ok(NativeEdge {
             shared,
-            log_writer: LogWriter::default(),
+            log_writer,
             network: Mutex::new(Some(network)),
             streams: Mutex::default(),
             metadata_keys: interned(py, &metadata_keys),
@@ -378,7 +383,7 @@ impl NativeEdge {
 
     fn write_log(&self, descriptor: RawFd, offset: i64, data: &[u8], sync: bool) -> PyResult<u64> {
         self.check_open()?;
-        Ok(self.log_writer.submit(&self.shared, descriptor, offset, data.to_vec(), sync))
+        Ok(self.log_writer.submit(descriptor, offset, data.to_vec(), sync))
     }
 
     fn written(&self) -> PyResult<Vec<Written>> {

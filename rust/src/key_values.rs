@@ -3,6 +3,7 @@
 //! `kvorum.server.http.encoding` documents the function. It handles `KeyValue`s in canonical form and
 //! stops before any other, which the Python code then writes.
 
+use kvorum_storage::encoding::varint;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -44,7 +45,8 @@ fn item(data: &[u8], offset: usize, tag: u8, text: &mut Vec<u8>) -> Option<usize
     if data.get(offset) != Some(&tag) {
         return None;
     }
-    let (length, start) = varint(data, offset + 1)?;
+    let mut start = offset + 1;
+    let length = varint(data, &mut start)?;
     let end = start.checked_add(usize::try_from(length).ok()?)?;
     let message = data.get(start..end)?;
     let before = text.len();
@@ -65,16 +67,17 @@ fn fields(message: &[u8], text: &mut Vec<u8>) -> Option<()> {
         if message.get(offset) != Some(&tag) {
             continue;
         }
-        let (number, after) = varint(message, offset + 1)?;
+        offset += 1;
+        let number = varint(message, &mut offset)?;
         // Canonical messages leave out fields that are zero or empty.
         if number == 0 {
             return None;
         }
         text.extend_from_slice(name);
-        offset = after;
         if is_bytes {
-            offset = after.checked_add(usize::try_from(number).ok()?)?;
-            base64(message.get(after..offset)?, text);
+            let start = offset;
+            offset = start.checked_add(usize::try_from(number).ok()?)?;
+            base64(message.get(start..offset)?, text);
         } else {
             decimal(number as i64, text);
         }
@@ -90,21 +93,6 @@ fn fields(message: &[u8], text: &mut Vec<u8>) -> Option<()> {
     }
     text.push(b'}');
     Some(())
-}
-
-fn varint(data: &[u8], mut offset: usize) -> Option<(u64, usize)> {
-    let mut value = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let byte = *data.get(offset)?;
-        offset += 1;
-        value |= u64::from(byte & 0x7F) << shift;
-        if byte < 0x80 {
-            // A number that is longer than needed, or than 64 bits, is unusual.
-            let is_canonical = (byte != 0 || shift == 0) && (shift < 63 || byte == 1);
-            return is_canonical.then_some((value, offset));
-        }
-    }
-    None
 }
 
 fn base64(content: &[u8], text: &mut Vec<u8>) {

@@ -29,22 +29,11 @@ mod io;
 #[cfg(feature = "python")]
 mod key_values;
 mod listener;
-#[cfg(feature = "python")]
-mod log_records;
-mod log_writer;
 mod network;
-#[cfg(feature = "python")]
-mod newest;
-#[cfg(feature = "python")]
-mod pages;
 mod policy;
 mod ready;
 mod relay;
 mod room;
-#[cfg(feature = "python")]
-mod row_pages;
-#[cfg(feature = "python")]
-mod rows;
 mod shared;
 mod socket;
 mod stream;
@@ -76,19 +65,19 @@ mod _native {
     use crate::key_values::key_values_json;
 
     #[pymodule_export]
-    use crate::log_records::skim_records;
+    use kvorum_storage::log_records::skim_records;
 
     #[pymodule_export]
-    use crate::newest::NewestRows;
+    use kvorum_storage::newest::NewestRows;
 
     #[pymodule_export]
-    use crate::pages::check_pages;
+    use kvorum_storage::pages::check_pages;
 
     #[pymodule_export]
-    use crate::row_pages::RowPages;
+    use kvorum_storage::row_pages::RowPages;
 
     #[pymodule_export]
-    use crate::rows::{leaves_of_rows, note_rows, rows_of_leaves};
+    use kvorum_storage::rows::{leaves_of_rows, note_rows, rows_of_leaves};
 
     #[pymodule_export]
     use crate::upstream::{Relay, Upstream};

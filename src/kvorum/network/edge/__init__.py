@@ -62,8 +62,9 @@ RUST = Path(__file__).parents[4] / "rust"
 @cache
 def source_hash(rust: Path) -> str:
     """Return the hash of the extension's sources, computed as in `rust/build.rs`."""
-    names = ["Cargo.lock", "Cargo.toml", "build.rs"]
-    names += [str(path.relative_to(rust)) for path in (rust / "src").rglob("*.rs")]
+    names = ["Cargo.lock", "Cargo.toml", "build.rs", "storage/Cargo.toml"]
+    for directory in ("src", "storage/src"):
+        names += [str(path.relative_to(rust)) for path in (rust / directory).rglob("*.rs")]
     digest = hashlib.sha256()
     for name in sorted(names, key=lambda name: Path(name).parts):
         digest.update(name.encode() + b"\0" + (rust / name).read_bytes() + b"\0")

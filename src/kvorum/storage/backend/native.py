@@ -1,6 +1,6 @@
 """Interfaces of compiled functions that replace Python code, for many rows per call.
 
-The native edge implements these functions (`rust/src/rows.rs`, `row_pages.rs`, `newest.rs`,
+Rust implements these functions (`rust/storage/src/`: `rows.rs`, `row_pages.rs`, `newest.rs`,
 `pages.rs`), and `Environments` provides them; without them Python does everything. The functions
 handle rows in their usual form. For any other row, above all a damaged one, they report failure and
 change nothing; the Python code that they replace then finds and reports the problem.

@@ -8,7 +8,8 @@ keys of branches; that all leaves are equally deep; that each database has as ma
 as its record claims; and that no free page is in use. It does not read values, because each value
 has a checksum that every read verifies.
 
-The check does not detect later changes of the file. `rust/src/pages.rs` does the same walk, faster.
+The check does not detect later changes of the file. `rust/storage/src/pages.rs` does the same walk,
+faster.
 """
 
 from struct import Struct

@@ -1,6 +1,6 @@
 """The interface of the compiled function that passes over records which need only a check.
 
-The native edge implements it (`rust/src/log_records.rs`); without it Python reads every record. The
+Rust implements it (`rust/storage/src/log_records.rs`); without it Python reads every record. The
 function passes over entries and states in their usual form with valid running checksums, and stops
 before any other record. Python then reads that record, and classifies damage.
 """

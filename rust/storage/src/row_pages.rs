@@ -5,22 +5,20 @@
 //! `note_rows` does, and that rows ascend. It stops at anything unusual and leaves the rest to
 //! LMDB's own cursor.
 
-use crate::rows::{KeyValue, integer, key_value, note, number_at, opened, revision_of};
+use crate::encoding::number_at;
+use crate::lmdb::{
+    BIG_DATA, BRANCH, DATABASE_BYTES, DEPTH_MAX, HEADER_BYTES, LEAF, MappedFile, NO_PAGE,
+    NODE_BYTES, OVERFLOW, ROOT, SUB_DATABASE,
+};
+use crate::rows::{KeyValue, integer, key_value, note, opened, revision_of};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-const HEADER_BYTES: usize = 16;
 const FLAGS: usize = 10;
 const LOWER: usize = 12;
-const BRANCH: u16 = 0x01;
-const LEAF: u16 = 0x02;
-const OVERFLOW: u16 = 0x04;
-const NODE_BYTES: usize = 8;
-const BIG_DATA: u16 = 0x01;
-const SUB_DATABASE: u16 = 0x02;
 
 const MAGIC: u32 = 0xBEEF_C0DE;
 const VERSION: u32 = 1;
@@ -31,49 +29,20 @@ const META_VERSION: usize = META_MAGIC + 4;
 const META_PAGE_BYTES: usize = META_VERSION + 4 + 16;
 const META_MAIN: usize = META_PAGE_BYTES + DATABASE_BYTES;
 const META_COMMIT: usize = META_MAIN + DATABASE_BYTES + 8;
-const DATABASE_BYTES: usize = 48;
-/// Offset of the root in a database's record.
-const ROOT: usize = 40;
-const NO_PAGE: u64 = u64::MAX;
-/// LMDB's cursors go no deeper.
-const DEPTH_MAX: usize = 32;
 
-/// A file that is mapped for reading.
-struct Map {
-    start: *const u8,
-    length: usize,
-}
-
-// SAFETY: nothing changes through the pointer.
-unsafe impl Send for Map {}
-// SAFETY: as above.
-unsafe impl Sync for Map {}
+/// A database file whose pages nothing has checked.
+struct Map(MappedFile);
 
 impl Map {
     fn of(path: &Path) -> Option<Map> {
         let file = File::open(path).ok()?;
-        let length = usize::try_from(file.metadata().ok()?.len()).ok()?;
-        if length == 0 {
-            return None;
-        }
-        // SAFETY: a new mapping of a whole file, which is checked before it is used.
-        let start = unsafe {
-            let (access, kind) = (libc::PROT_READ, libc::MAP_SHARED);
-            libc::mmap(std::ptr::null_mut(), length, access, kind, file.as_raw_fd(), 0)
-        };
-        (start != libc::MAP_FAILED).then_some(Map { start: start.cast(), length })
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping lasts as long as self. The pages of a commit that a transaction reads
-        // do not change, and the file is never truncated.
-        unsafe { std::slice::from_raw_parts(self.start, self.length) }
+        MappedFile::new(file.as_raw_fd(), false).ok().map(Map)
     }
 
     /// The first `length` bytes from the start of a page on.
     fn at(&self, page: u64, length: usize) -> Option<&[u8]> {
         let start = usize::try_from(page).ok()?.checked_mul(PAGE_BYTES)?;
-        self.bytes().get(start..start.checked_add(length)?)
+        self.0.bytes().get(start..start.checked_add(length)?)
     }
 
     /// A page of a tree, its flags, and how many entries it has.
@@ -124,13 +93,6 @@ impl Map {
             }
         }
         None
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: nothing refers to the mapping any more.
-        unsafe { libc::munmap(self.start.cast_mut().cast(), self.length) };
     }
 }
 

@@ -3,7 +3,8 @@
 //! `kvorum.storage.wal.skimming` documents the function. It passes entries and states in their usual form,
 //! and stops before anything else, such as damage, which the Python code judges.
 
-use crate::rows::{crc32c, number_at, varint};
+use crate::checksum::crc32c;
+use crate::encoding::{number_at, varint};
 use pyo3::prelude::*;
 
 const LENGTH_MASK: u64 = (1 << 56) - 1;

@@ -3,7 +3,8 @@
 //! `kvorum.storage.backend.native` documents the class. It identifies a key by a 128-bit hash, under seeds
 //! drawn for each instance, so that nobody can prepare two keys that collide.
 
-use crate::rows::{crc32c, opened, revision_of};
+use crate::checksum::crc32c;
+use crate::rows::{opened, revision_of};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use rustc_hash::FxHashMap;

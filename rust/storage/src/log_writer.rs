@@ -1,7 +1,8 @@
 //! The log writer: a thread that writes and syncs in order, so that the loop need not wait.
+//!
+//! The thread starts with the first write. It calls `notify` after each write, and the owner then
+//! fetches the results.
 
-use crate::shared::Shared;
-use crate::wakeup::Wakeup;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
@@ -29,28 +30,26 @@ struct State {
     stopping: bool,
 }
 
-#[derive(Default)]
 struct Queue {
     state: Mutex<State>,
     changed: Condvar,
+    notify: Box<dyn Fn() + Send + Sync>,
 }
 
-#[derive(Default)]
 pub struct LogWriter {
     queue: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl LogWriter {
+    pub fn new(notify: impl Fn() + Send + Sync + 'static) -> LogWriter {
+        let notify = Box::new(notify);
+        let queue = Queue { state: Mutex::default(), changed: Condvar::new(), notify };
+        LogWriter { queue: Arc::new(queue), thread: Mutex::default() }
+    }
+
     /// Queues a write and returns its number.
-    pub fn submit(
-        &self,
-        shared: &Arc<Shared>,
-        descriptor: RawFd,
-        offset: i64,
-        data: Vec<u8>,
-        sync: bool,
-    ) -> u64 {
+    pub fn submit(&self, descriptor: RawFd, offset: i64, data: Vec<u8>, sync: bool) -> u64 {
         let mut state = self.queue.state.lock();
         state.numbers += 1;
         let number = state.numbers;
@@ -58,10 +57,10 @@ impl LogWriter {
         drop(state);
         self.queue.changed.notify_one();
         self.thread.lock().get_or_insert_with(|| {
-            let (queue, shared) = (self.queue.clone(), shared.clone());
+            let queue = self.queue.clone();
             thread::Builder::new()
                 .name("kvorum-log".to_owned())
-                .spawn(move || run(&queue, &shared.wakeup))
+                .spawn(move || run(&queue))
                 .expect("a thread can be started")
         });
         number
@@ -85,7 +84,7 @@ impl LogWriter {
     }
 }
 
-fn run(queue: &Queue, wakeup: &Wakeup) {
+fn run(queue: &Queue) {
     // After a failure the file's content is unknown, so later writes must not reach it.
     let mut failed = false;
     loop {
@@ -104,8 +103,7 @@ fn run(queue: &Queue, wakeup: &Wakeup) {
         let seconds = (written - began).as_secs_f64();
         let finished = (write.number, error, seconds, written.elapsed().as_secs_f64());
         queue.state.lock().finished.push(finished);
-        wakeup.note();
-        wakeup.ring();
+        (queue.notify)();
     }
 }
 
@@ -133,4 +131,37 @@ fn perform(write: &Write, written: &mut Instant) -> i32 {
 
 fn last_error() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::sync::mpsc;
+
+    #[test]
+    fn writes_end_in_order_and_none_starts_after_a_failure() {
+        let (tell, told) = mpsc::channel();
+        let writer = LogWriter::new(move || tell.send(()).unwrap());
+        let path = std::env::temp_dir().join(format!("kvorum-log-writer-{}", std::process::id()));
+        let (written, readable) = (File::create(&path).unwrap(), File::open("/dev/null").unwrap());
+        let outcome = |descriptor, offset, data: &[u8], sync| {
+            let number = writer.submit(descriptor, offset, data.to_vec(), sync);
+            told.recv().unwrap();
+            assert!(writer.has_finished());
+            let finished = writer.take_finished();
+            assert!(!writer.has_finished());
+            let [(finished, error, _, _)] = finished[..] else { panic!("{finished:?}") };
+            assert_eq!(finished, number);
+            (number, error)
+        };
+        assert_eq!(outcome(written.as_raw_fd(), 4, b"last", true), (1, 0));
+        assert_eq!(outcome(written.as_raw_fd(), 0, b"fore", false), (2, 0));
+        assert_eq!(outcome(readable.as_raw_fd(), 0, b"lost", true), (3, libc::EBADF));
+        assert_eq!(outcome(written.as_raw_fd(), 0, b"late", true), (4, libc::ECANCELED));
+        writer.stop();
+        assert_eq!(std::fs::read(&path).unwrap(), b"forelast");
+        std::fs::remove_file(path).unwrap();
+    }
 }

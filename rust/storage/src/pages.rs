@@ -3,22 +3,16 @@
 //! `kvorum.storage.backend.pages` documents the checks, reads the meta pages, and has the same walk in
 //! Python; both report problems with the same texts.
 
-use crate::rows::crc32c;
+use crate::checksum::crc32c;
+use crate::lmdb::{
+    BIG_DATA, BRANCH, DATABASE_BYTES, DEPTH_MAX, HEADER_BYTES, LEAF, MappedFile, NO_PAGE,
+    NODE_BYTES, OVERFLOW, ROOT, SUB_DATABASE,
+};
 use pyo3::prelude::*;
 use std::fmt::Write;
 
-const PAGE_HEAD_BYTES: usize = 16;
-const DATABASE_BYTES: usize = 48;
-const NODE_BYTES: usize = 8;
 const NUMBER_BYTES: usize = 8;
 const META_PAGES: usize = 2;
-const BRANCH: u16 = 0x01;
-const LEAF: u16 = 0x02;
-const OVERFLOW: u16 = 0x04;
-const IS_BIG: u16 = 0x01;
-const IS_DATABASE: u16 = 0x02;
-const NO_PAGE: u64 = u64::MAX;
-const DEPTH_MAX: usize = 32;
 const KEY_BYTES_MAX: usize = 511;
 /// The CRC-32C of any data followed by its own CRC-32C.
 const RESIDUE: u32 = 0x4867_4BC7;
@@ -42,47 +36,6 @@ fn word(data: &[u8], at: usize) -> u32 {
 
 fn long(data: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(std::array::from_fn(|byte| data[at + byte]))
-}
-
-/// A file that is mapped for reading.
-struct Mapped {
-    address: *mut libc::c_void,
-    length: usize,
-}
-
-impl Mapped {
-    fn new(descriptor: i32, reads_all: bool) -> std::io::Result<Self> {
-        // SAFETY: a zeroed `stat` is a valid one, and `fstat` fills it.
-        let mut status: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: the pointer is to a local of the right type.
-        if unsafe { libc::fstat(descriptor, &raw mut status) } != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        let length = status.st_size as usize;
-        let flags = libc::MAP_SHARED | if reads_all { libc::MAP_POPULATE } else { 0 };
-        // SAFETY: a new mapping, which nothing else refers to.
-        let address = unsafe {
-            let (start, kind) = (std::ptr::null_mut(), libc::PROT_READ);
-            libc::mmap(start, length.max(1), kind, flags, descriptor, 0)
-        };
-        if address == libc::MAP_FAILED {
-            return Err(std::io::Error::last_os_error());
-        }
-        Ok(Self { address, length })
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping has that length and lives as long as `self`. The commit's pages do
-        // not change meanwhile: no process writes to the file, or a read transaction holds them.
-        unsafe { std::slice::from_raw_parts(self.address.cast(), self.length) }
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: the mapping of `new`.
-        unsafe { libc::munmap(self.address, self.length.max(1)) };
-    }
 }
 
 /// The kind of database that a tree belongs to.
@@ -144,13 +97,13 @@ impl<'a> Check<'a> {
     /// Read the nodes of a page; they must fill exactly the room that is not free.
     fn read_nodes(&mut self, number: u64, page: &'a [u8], is_leaf: bool) -> Checked<()> {
         let (lower, upper) = (usize::from(short(page, 12)), usize::from(short(page, 14)));
-        if lower <= PAGE_HEAD_BYTES || lower > upper || upper > page.len() || lower % 2 == 1 {
+        if lower <= HEADER_BYTES || lower > upper || upper > page.len() || lower % 2 == 1 {
             return Err(format!("page {number} has no room for its entries"));
         }
-        let inline_bytes_max = (((page.len() - PAGE_HEAD_BYTES) / 2) & !1) - 2;
+        let inline_bytes_max = (((page.len() - HEADER_BYTES) / 2) & !1) - 2;
         self.nodes.clear();
         self.spans.clear();
-        for place in (PAGE_HEAD_BYTES..lower).step_by(2) {
+        for place in (HEADER_BYTES..lower).step_by(2) {
             let start = usize::from(short(page, place));
             let begin = start + NODE_BYTES;
             if start < upper || begin > page.len() {
@@ -159,7 +112,7 @@ impl<'a> Check<'a> {
             let value_at = begin + usize::from(short(page, start + 6));
             let Some(key) = page.get(begin..value_at) else { return Err(outside(number)) };
             let words = [short(page, start), short(page, start + 2), short(page, start + 4)];
-            let value_bytes = match (is_leaf, words[2] & IS_BIG) {
+            let value_bytes = match (is_leaf, words[2] & BIG_DATA) {
                 (false, _) => 0,
                 (true, 0) => usize::from(words[0]) | usize::from(words[1]) << 16,
                 (true, _) => NUMBER_BYTES,
@@ -190,22 +143,22 @@ impl<'a> Check<'a> {
     /// Return a value that is stored on overflow pages, and the number of these pages.
     fn overflow(&mut self, page: &[u8], at: usize, length: usize) -> Checked<(&'a [u8], usize)> {
         let first = long(page, at);
-        let needed = (PAGE_HEAD_BYTES + length).div_ceil(self.page_bytes);
+        let needed = (HEADER_BYTES + length).div_ceil(self.page_bytes);
         let offset = self.take(first, needed)?;
-        let head = &self.data[offset..offset + PAGE_HEAD_BYTES];
+        let head = &self.data[offset..offset + HEADER_BYTES];
         let count = word(head, 12) as usize;
         // A value that was replaced within one commit may have more pages than it needs.
         if long(head, 0) != first || short(head, 10) != OVERFLOW || count < needed {
             return Err(format!("page {first} does not begin {needed} pages of a value"));
         }
         self.take(first + needed as u64, count - needed)?;
-        let begin = offset + PAGE_HEAD_BYTES;
+        let begin = offset + HEADER_BYTES;
         Ok((&self.data[begin..begin + length], count))
     }
 
     /// Check a database's pages; return the entries of a list, or of a copy's bucket `meta`.
     fn walk(&mut self, record: &[u8], place: &str, kind: Kind) -> Checked<Vec<Entry<'a>>> {
-        let root = long(record, 40);
+        let root = long(record, ROOT);
         let mut found = Vec::new();
         let (mut branches, mut leaves, mut overflows, mut entries) = (0_u64, 0_u64, 0_u64, 0_u64);
         let mut depth_of_leaves = 0;
@@ -264,12 +217,12 @@ impl<'a> Check<'a> {
                 last = key;
                 entries += 1;
                 let value = match (*flags, kind) {
-                    (IS_BIG, Kind::Free | Kind::Bucket) => {
+                    (BIG_DATA, Kind::Free | Kind::Bucket) => {
                         let (value, count) = self.overflow(page, *value_at, length)?;
                         overflows += count as u64;
                         value
                     }
-                    (0, Kind::Free | Kind::Bucket) | (IS_DATABASE, Kind::Main) => {
+                    (0, Kind::Free | Kind::Bucket) | (SUB_DATABASE, Kind::Main) => {
                         &page[*value_at..*value_at + length]
                     }
                     _ => return Err(format!("an entry of page {number} is of kind {flags:#x}")),
@@ -404,7 +357,7 @@ pub fn check_pages(
     is_copy: bool,
 ) -> PyResult<(Option<String>, Entries)> {
     py.detach(|| {
-        let mapped = Mapped::new(descriptor, is_copy)?;
+        let mapped = MappedFile::new(descriptor, is_copy)?;
         let (taken, nodes, spans) = (vec![false; page_count], Vec::new(), Vec::new());
         let data = mapped.bytes();
         let mut walk = Check { data, page_bytes, page_count, is_copy, taken, nodes, spans };

@@ -4,9 +4,10 @@
 //! leaves everything else, such as damage, to the Python code that it replaces, which reports the
 //! errors. The functions here therefore have no errors of their own.
 
+use crate::checksum::crc32c;
+use crate::encoding::{number_at, varint};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyInt, PyList, PyTuple};
-use std::sync::LazyLock;
 
 const HEADER_BYTES: usize = 16;
 const ELEMENT_BYTES: usize = 16;
@@ -23,47 +24,6 @@ const HEAD_BYTES: usize = 20;
 const GENERATION: usize = 16;
 /// Longer histories are bytearrays, which grow in place.
 const BYTEARRAY_FROM_BYTES: usize = 600;
-
-/// CRC-32C, continued from the checksum of what came before.
-pub(crate) fn crc32c(checksum: u32, data: &[u8]) -> u32 {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("sse4.2") {
-        // SAFETY: the processor was found to have the instructions.
-        return unsafe { crc32c_sse42(checksum, data) };
-    }
-    crc32c_table(checksum, data)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "sse4.2")]
-fn crc32c_sse42(checksum: u32, data: &[u8]) -> u32 {
-    use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u64};
-    let words = data.chunks_exact(8);
-    let rest = words.remainder();
-    let mut state = u64::from(!checksum);
-    for word in words {
-        state = _mm_crc32_u64(state, u64::from_le_bytes(word.try_into().unwrap_or_default()));
-    }
-    let mut state = state as u32;
-    for byte in rest {
-        state = _mm_crc32_u8(state, *byte);
-    }
-    !state
-}
-
-fn crc32c_table(checksum: u32, data: &[u8]) -> u32 {
-    static TABLE: LazyLock<[u32; 256]> = LazyLock::new(|| {
-        std::array::from_fn(|byte| {
-            (0..8).fold(byte as u32, |state, _| {
-                if state & 1 == 1 { state >> 1 ^ 0x82F6_3B78 } else { state >> 1 }
-            })
-        })
-    });
-    let table = &*TABLE;
-    !data.iter().fold(!checksum, |state, byte| {
-        table[((state ^ u32::from(*byte)) & 0xFF) as usize] ^ state >> 8
-    })
-}
 
 /// Read a revision in the index's form: `main << 32 | sub << 1 | tombstone`.
 pub(crate) fn revision_of(row_key: &[u8]) -> Option<u128> {
@@ -97,23 +57,6 @@ pub(crate) struct KeyValue<'a> {
     lease: u64,
 }
 
-/// Read a varint in its shortest form.
-pub(crate) fn varint(data: &[u8], offset: &mut usize) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..70).step_by(7) {
-        let byte = *data.get(*offset)?;
-        *offset += 1;
-        if shift == 63 && byte > 1 {
-            return None;
-        }
-        number |= u64::from(byte & 0x7F) << shift;
-        if byte < 0x80 {
-            return (byte != 0 || shift == 0).then_some(number);
-        }
-    }
-    None
-}
-
 /// Read the canonical form of a `KeyValue` with a key: fields in order, zero ones left out.
 pub(crate) fn key_value(data: &[u8]) -> Option<KeyValue<'_>> {
     let mut found = KeyValue::default();
@@ -144,10 +87,6 @@ pub(crate) fn key_value(data: &[u8]) -> Option<KeyValue<'_>> {
         }
     }
     (!found.key.is_empty()).then_some(found)
-}
-
-pub(crate) fn number_at<const N: usize>(data: &[u8], offset: usize) -> Option<[u8; N]> {
-    data.get(offset..offset + N)?.try_into().ok()
 }
 
 /// Offsets of an entry's key, of its value, and of the value's end.
