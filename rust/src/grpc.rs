@@ -3,7 +3,7 @@
 //! Codes and texts are those of grpc-go, which etcd's clients know.
 
 use crate::headers::{text_of, value_of};
-use crate::shared::{Metadata, Method, Shared};
+use crate::server::shared::{Metadata, Method, Shared};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::read::GzDecoder;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};

@@ -7,49 +7,18 @@
 
 #![cfg_attr(not(feature = "python"), allow(dead_code))]
 
-mod arrivals;
-mod authority;
-mod backlog;
-mod certificate;
-mod chains;
-mod connection;
-mod der;
-mod direct;
-#[cfg(feature = "python")]
-mod edge;
-mod exchange;
 mod frames;
 mod grpc;
 mod headers;
-mod http1;
-mod http2;
-mod inbox;
-mod incidents;
-mod io;
 #[cfg(feature = "python")]
 mod key_values;
-mod listener;
-mod network;
 mod policy;
 mod ready;
-mod relay;
-mod room;
-mod shared;
-mod socket;
-mod stream;
+mod server;
+mod sockets;
+mod threads;
 mod tls;
-mod transport;
-#[cfg(feature = "python")]
 mod upstream;
-mod upstream_call;
-mod upstream_connecting;
-mod upstream_connection;
-mod upstream_network;
-mod upstream_shared;
-mod upstream_status;
-mod upstream_tls;
-mod wakeup;
-mod words;
 
 /// An RPC makes some twenty allocations, most of them in h2; mimalloc halves their cost.
 #[global_allocator]
@@ -59,7 +28,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::edge::NativeEdge;
+    use crate::server::python::NativeEdge;
 
     #[pymodule_export]
     use crate::key_values::key_values_json;
@@ -80,7 +49,7 @@ mod _native {
     use kvorum_storage::rows::{leaves_of_rows, note_rows, rows_of_leaves};
 
     #[pymodule_export]
-    use crate::upstream::{Relay, Upstream};
+    use crate::upstream::python::{Relay, Upstream};
 
     #[pymodule_export]
     const SOURCE_HASH: &str = env!("KVORUM_SOURCE_HASH");

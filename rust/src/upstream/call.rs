@@ -1,9 +1,9 @@
 //! One call to another server, from its headers to its status.
 
 use crate::grpc::{MessageReader, Next};
-use crate::shared::Pending;
-use crate::upstream_shared::{CallKind, Detail, Event};
-use crate::upstream_status::{End, of_error, of_headers, of_http};
+use crate::server::shared::Pending;
+use crate::upstream::shared::{CallKind, Detail, Event};
+use crate::upstream::status::{End, of_error, of_headers, of_http};
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{RecvStream, SendStream};

@@ -6,8 +6,8 @@
 //! the certificate to a configured CA, and requires every certificate in it to be valid, the CA
 //! included. It leaves only name constraints to webpki, which checks the chain that was found.
 
-use crate::certificate::Certificate;
-use crate::tls::certificates;
+use crate::tls::certificate::Certificate;
+use crate::tls::server::certificates;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{

@@ -1,21 +1,21 @@
-//! `NativeEdge`: the edge's Python class. In the edge, only this module's functions touch Python.
+//! `NativeEdge`: the edge's Python class. On the server's side, no other module touches Python.
 //!
 //! `kvorum.network.edge.interface` documents what each method promises.
 
-use crate::direct::{Direct, Wrote};
 use crate::grpc;
 use crate::headers::{self, Wanted};
-use crate::inbox::Freed;
-use crate::incidents::Incidents;
-use crate::listener::{BoundSocket, ListenerFacts, Serves};
-use crate::network;
-use crate::room::Room;
-use crate::shared::{
+use crate::server::direct::{Direct, Wrote};
+use crate::server::inbox::Freed;
+use crate::server::incidents::Incidents;
+use crate::server::listener::{BoundSocket, ListenerFacts, Serves};
+use crate::server::network;
+use crate::server::room::Room;
+use crate::server::shared::{
     Call, Command, ConnectionShared, Counters, Event, EventDetail, LISTENER_KINDS, Limits,
     Metadata, Method, Methods, Outbox, Pairs, Pending, Shared, Unary, connection_of, count,
 };
-use crate::tls::{Tls, TlsSettings};
-use crate::wakeup::Wakeup;
+use crate::threads::wakeup::Wakeup;
+use crate::tls::server::{Tls, TlsSettings};
 use bytes::Bytes;
 use http::HeaderName;
 use http::header::InvalidHeaderName;

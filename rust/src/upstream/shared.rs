@@ -2,10 +2,10 @@
 //!
 //! Each queue is locked once per batch, never per call.
 
-use crate::shared::{Outbox, Pending, count};
-use crate::upstream_status::End;
-use crate::upstream_tls::TlsSettings;
-use crate::wakeup::Wakeup;
+use crate::server::shared::{Outbox, Pending, count};
+use crate::threads::wakeup::Wakeup;
+use crate::tls::client::TlsSettings;
+use crate::upstream::status::End;
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue};

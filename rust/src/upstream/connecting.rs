@@ -1,14 +1,13 @@
 //! Connects to an endpoint: tries its addresses in turn, then TLS, then HTTP/2's settings.
 
 use crate::frames::ServerFrames;
-use crate::shared::count;
-use crate::socket::{Gathering, Socket};
-use crate::transport::Transport;
-use crate::upstream_network::Endpoint;
-use crate::upstream_shared::{Flow, Shared, Target};
-use crate::upstream_status::of_connection;
-use crate::upstream_tls;
-use crate::words;
+use crate::server::shared::count;
+use crate::sockets::gathering::{Gathering, Socket};
+use crate::sockets::transport::Transport;
+use crate::tls;
+use crate::upstream::network::Endpoint;
+use crate::upstream::shared::{Flow, Shared, Target};
+use crate::upstream::status::of_connection;
 use bytes::Bytes;
 use h2::client::{self, SendRequest};
 use http::uri::{Authority, Scheme};
@@ -76,7 +75,7 @@ pub async fn connect(
 ) -> Result<Connection, String> {
     let deadline = Instant::now() + shared.settings.connect_max;
     let late = |what: &str| format!("{}: {what} took too long", target.address);
-    let tls = target.tls.as_ref().map(upstream_tls::load).transpose()?;
+    let tls = target.tls.as_ref().map(tls::client::load).transpose()?;
     let scheme = if tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
     let transport = reach(&target.address, deadline).await?;
     let registered = Registered::new(shared, transport.descriptor());
@@ -85,9 +84,9 @@ pub async fn connect(
         Some((config, name)) => {
             let shaking = TlsConnector::from(config).connect(name, transport);
             let shaken = timeout_at(deadline, shaking).await;
-            let stream = shaken
-                .map_err(|_| late("the TLS handshake"))?
-                .map_err(|error| format!("{}: {}", target.address, words::of_server(&error)))?;
+            let stream = shaken.map_err(|_| late("the TLS handshake"))?.map_err(|error| {
+                format!("{}: {}", target.address, tls::words::of_server(&error))
+            })?;
             Socket::Tls(Box::new(stream.into()))
         }
     };

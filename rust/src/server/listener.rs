@@ -1,10 +1,10 @@
 //! Listening sockets: the loop binds them, so that errors reach the operator, and the network
 //! thread accepts connections.
 
-use crate::incidents::Incident;
-use crate::network::{Network, Origin};
-use crate::tls::Tls;
-use crate::transport::Transport;
+use crate::server::incidents::Incident;
+use crate::server::network::{Network, Origin};
+use crate::sockets::transport::Transport;
+use crate::tls::server::Tls;
 use socket2::{Domain, Protocol, SockAddr, TcpKeepalive, Type};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};

@@ -6,10 +6,10 @@
 //! waits for another thread.
 
 use crate::grpc::{self, UNAUTHENTICATED, UNKNOWN};
-use crate::network::{Connection, Network};
-use crate::shared::{Call, Unary};
-use crate::upstream_network::command;
-use crate::upstream_shared::{CallKind, Detail, Event, Head, NewCall, ToEndpoint};
+use crate::server::network::{Connection, Network};
+use crate::server::shared::{Call, Unary};
+use crate::upstream::network::command;
+use crate::upstream::shared::{CallKind, Detail, Event, Head, NewCall, ToEndpoint};
 use http::uri::PathAndQuery;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;

@@ -3,7 +3,7 @@
 //! Parsing is as strict as Go's where trust depends on it: an unreadable field is refused here, or
 //! by the rule that needs it.
 
-use crate::der::{
+use crate::tls::der::{
     EXPLICIT_VERSION, GENERALIZED_TIME, INTEGER, OBJECT_IDENTIFIER, SEQUENCE, UTC_TIME, Values,
 };
 

@@ -1,18 +1,18 @@
 //! The network thread: a single-threaded runtime, its connections, and the commands for them.
 
-use crate::connection;
-use crate::inbox::Item;
-use crate::incidents::Incident;
-use crate::listener::{self, BoundSocket, ListenerFacts, Listening};
-use crate::relay::Relay;
-use crate::room::Account;
-use crate::shared::{
+use crate::server::connection;
+use crate::server::inbox::Item;
+use crate::server::incidents::Incident;
+use crate::server::listener::{self, BoundSocket, ListenerFacts, Listening};
+use crate::server::relay::Relay;
+use crate::server::room::Account;
+use crate::server::shared::{
     Call, Command, ConnectionShared, Event, EventDetail, LISTENER_KINDS, Shared, Unary,
     connection_of, count, uncount,
 };
-use crate::tls::Tls;
-use crate::transport::Transport;
-use crate::upstream_network;
+use crate::sockets::transport::Transport;
+use crate::tls::server::Tls;
+use crate::upstream;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -98,7 +98,7 @@ pub fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
             .on_thread_park(before_sleep)
             .on_thread_unpark(move || {
                 unparked.outbox.set_network_asleep(false);
-                upstream_network::after_sleep();
+                upstream::network::after_sleep();
             })
             .build();
         match built {
@@ -144,7 +144,7 @@ fn run(shared: Arc<Shared>, runtime: Runtime) {
     // A waker keeps the runtime's descriptors open.
     network.shared.outbox.set_waker(None);
     network.main.take();
-    upstream_network::leave();
+    upstream::network::leave();
     drop(runtime);
     NETWORK.set(None);
 }
@@ -165,7 +165,7 @@ fn before_sleep() {
         }
         network.shared.wakeup.ring();
     });
-    upstream_network::before_sleep();
+    upstream::network::before_sleep();
 }
 
 /// Calls a function with this thread's relay, if the thread has one.
@@ -207,7 +207,7 @@ impl Network {
                 }
                 Command::Resume { connection } => self.to_connection(connection, None),
                 Command::Listen(bound) => self.listen(*bound),
-                Command::Host(guest) => upstream_network::host(*guest),
+                Command::Host(guest) => upstream::network::host(*guest),
                 Command::Relay(shared) => {
                     let _ = self.relay.set(Relay::new(shared));
                 }

@@ -1,11 +1,11 @@
 //! Passes an HTTP/1.1 connection's requests to the loop one by one, and its responses back.
 
-use crate::arrivals::Arrivals;
-use crate::direct::Direct;
 use crate::grpc::{self, append_all};
-use crate::network::{Connection, Network};
-use crate::room::Ledger;
-use crate::shared::{
+use crate::server::arrivals::Arrivals;
+use crate::server::direct::Direct;
+use crate::server::network::{Connection, Network};
+use crate::server::room::Ledger;
+use crate::server::shared::{
     Command, EventDetail, HttpRequest, Pending, call_of, count, stream_of, uncount,
 };
 use bytes::{Buf, Bytes, BytesMut};

@@ -3,14 +3,14 @@
 use crate::grpc::{APPLICATION_GRPC, INTERNAL, UNAVAILABLE};
 use crate::policy::Keepalive;
 use crate::ready::{Ready, stream_waker};
-use crate::shared::count;
-use crate::socket::GATHERED_BYTES_MAX;
-use crate::transport::FAREWELL_MAX;
-use crate::upstream_call::{Call, Sent};
-use crate::upstream_connecting::{CLOSED, Connection, Link};
-use crate::upstream_network::{Endpoint, Network, given_up};
-use crate::upstream_shared::{Detail, Event, Head, NewCall, Shared, ToEndpoint};
-use crate::upstream_status::{End, of_connection};
+use crate::server::shared::count;
+use crate::sockets::gathering::GATHERED_BYTES_MAX;
+use crate::sockets::transport::FAREWELL_MAX;
+use crate::upstream::call::{Call, Sent};
+use crate::upstream::connecting::{CLOSED, Connection, Link};
+use crate::upstream::network::{Endpoint, Network, given_up};
+use crate::upstream::shared::{Detail, Event, Head, NewCall, Shared, ToEndpoint};
+use crate::upstream::status::{End, of_connection};
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE, USER_AGENT};
@@ -40,7 +40,7 @@ pub async fn run(network: &Rc<Network>, endpoint: &Rc<Endpoint>, connection: Con
     let mut driver = Driver::new(network, endpoint, connection);
     let reason = poll_fn(|cx| driver.poll(cx)).await;
     let registered = driver.close();
-    crate::network::spawn(async move {
+    crate::server::network::spawn(async move {
         // Report the endpoint's end without waiting for the graceful close.
         let closed = poll_fn(|cx| link.borrow_mut().poll_farewell(cx));
         let _ = timeout(FAREWELL_MAX, closed).await;
@@ -412,7 +412,7 @@ impl Driver {
     }
 
     /// Lets h2 send the resets of cancelled calls; returns what keeps the socket registered.
-    fn close(mut self) -> crate::upstream_connecting::Registered {
+    fn close(mut self) -> crate::upstream::connecting::Registered {
         let _ = Pin::new(&mut self.connection.h2).poll(&mut Context::from_waker(Waker::noop()));
         self.connection.registered
     }

@@ -5,18 +5,18 @@
 //! queued. A paused stream's messages keep their bytes of the window, so that the server has to
 //! wait.
 
-use crate::edge::NativeEdge;
 use crate::grpc::{self, INTERNAL};
-use crate::relay::{self, Rule, Tally};
-use crate::shared::{self, Pending};
-use crate::upstream_network::{self, Guest};
-use crate::upstream_shared::{
+use crate::server::python::NativeEdge;
+use crate::server::relay::{self, Rule, Tally};
+use crate::server::shared::{self, Pending};
+use crate::threads::wakeup::Wakeup;
+use crate::tls::client::TlsSettings;
+use crate::upstream::network::{self, Guest};
+use crate::upstream::shared::{
     CallKind, Command, Counters, Detail, Event, Head, Inbox, NewCall, Settings, Shared, Target,
     ToEndpoint,
 };
-use crate::upstream_status::End;
-use crate::upstream_tls::TlsSettings;
-use crate::wakeup::Wakeup;
+use crate::upstream::status::End;
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue};
@@ -117,7 +117,7 @@ impl Upstream {
             descriptors: Mutex::default(),
         });
         let network = match &edge {
-            None => Host::Own(upstream_network::start(shared.clone())?),
+            None => Host::Own(network::start(shared.clone())?),
             Some(edge) => {
                 let (ended, told) = mpsc::channel();
                 let guest = Box::new(Guest { shared: shared.clone(), ended });

@@ -1,7 +1,7 @@
 //! TLS towards a server: verifies its certificate and name, and presents ours if the server asks.
 
-use crate::chains::{Authorities, Purpose};
-use crate::tls::identity;
+use crate::tls::chains::{Authorities, Purpose};
+use crate::tls::server::identity;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_name;
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};

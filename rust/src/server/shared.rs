@@ -3,12 +3,12 @@
 //! The inbox carries requests and events to the loop, the outbox carries the loop's commands. Each
 //! is locked once per batch, never per request.
 
-use crate::direct::Direct;
 use crate::headers::Wanted;
-use crate::inbox::Inbox;
-use crate::incidents::Incidents;
-use crate::room::{Account, Room};
-use crate::wakeup::Wakeup;
+use crate::server::direct::Direct;
+use crate::server::inbox::Inbox;
+use crate::server::incidents::Incidents;
+use crate::server::room::{Account, Room};
+use crate::threads::wakeup::Wakeup;
 use bytes::Bytes;
 use http::header::HOST;
 use http::request::Parts;
@@ -245,11 +245,11 @@ pub enum Command {
     Resume {
         connection: u32,
     },
-    Listen(Box<crate::listener::BoundSocket>),
+    Listen(Box<crate::server::listener::BoundSocket>),
     /// Run an `Upstream` on the network thread as well.
-    Host(Box<crate::upstream_network::Guest>),
+    Host(Box<crate::upstream::network::Guest>),
     /// Relay calls to that upstream's endpoints.
-    Relay(Arc<crate::relay::Shared>),
+    Relay(Arc<crate::server::relay::Shared>),
     Drain,
     Stop,
 }

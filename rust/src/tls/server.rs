@@ -3,9 +3,9 @@
 //! Files are checked before every handshake. While changed files cannot be used, for example
 //! because only the certificate or only the key has been replaced, the old ones stay in use.
 
-use crate::certificate::Certificate;
-use crate::chains::{Authorities, Purpose};
-use crate::der;
+use crate::tls::certificate::Certificate;
+use crate::tls::chains::{Authorities, Purpose};
+use crate::tls::der;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::verify_server_name;
 use rustls::crypto::{CryptoProvider, ring};

@@ -5,7 +5,7 @@
 //! that have left, once per pass. Messages of streams have a separate account: every stream has its
 //! own back-pressure, and no call waits for them unless all clients together leave too much.
 
-use crate::shared::{Command, ConnectionShared, Limits, Shared};
+use crate::server::shared::{Command, ConnectionShared, Limits, Shared};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! Queues received items until the loop polls them: connections take turns, and each connection's
 //! items keep their order.
 
-use crate::shared::{ConnectionShared, Event, EventDetail, Unary, metadata_bytes};
+use crate::server::shared::{ConnectionShared, Event, EventDetail, Unary, metadata_bytes};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Serves an HTTP/1.1 connection: hyper speaks the protocol, the loop sees calls as on HTTP/2.
 
-use crate::exchange::{Exchanges, Server};
-use crate::incidents::Incident;
-use crate::io::{Io, Link, farewell};
-use crate::network::{Connection, Network};
+use crate::server::exchange::{Exchanges, Server};
+use crate::server::incidents::Incident;
+use crate::server::link::{Io, Link, farewell};
+use crate::server::network::{Connection, Network};
 use bytes::{Buf, Bytes};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;

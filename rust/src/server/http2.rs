@@ -1,21 +1,21 @@
 //! Serves an HTTP/2 connection: one task accepts calls, applies the loop's commands, and flushes.
 
-use crate::arrivals::Arrivals;
-use crate::backlog::Backlog;
 use crate::grpc::{self, MessageReader, Refusal};
-use crate::incidents::Incident;
-use crate::io::{Io, Link, farewell};
-use crate::listener::Serves;
-use crate::network::{Connection, Network};
 use crate::policy::{Keepalive, Pings, Resets};
 use crate::ready::Ready;
-use crate::room::Ledger;
-use crate::shared::{
+use crate::server::arrivals::Arrivals;
+use crate::server::backlog::Backlog;
+use crate::server::incidents::Incident;
+use crate::server::link::{Io, Link, farewell};
+use crate::server::listener::Serves;
+use crate::server::network::{Connection, Network};
+use crate::server::room::Ledger;
+use crate::server::shared::{
     Command, EventDetail, HttpRequest, Shared, call_of, count, header_list_bytes, stream_of,
     uncount,
 };
-use crate::socket::GATHERED_BYTES_MAX;
-use crate::stream::{self, Kind, Load, Progress, Received, Stream};
+use crate::server::stream::{self, Kind, Load, Progress, Received, Stream};
+use crate::sockets::gathering::GATHERED_BYTES_MAX;
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, server};

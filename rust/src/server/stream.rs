@@ -1,9 +1,9 @@
 //! One stream of an HTTP/2 connection, from its headers to its last frame.
 
-use crate::arrivals::Arrivals;
 use crate::grpc::{self, MessageReader, Next, Refusal};
 use crate::ready::{Ready, stream_waker};
-use crate::shared::{Call, EventDetail, Metadata, Pairs, Pending, Unary};
+use crate::server::arrivals::Arrivals;
+use crate::server::shared::{Call, EventDetail, Metadata, Pairs, Pending, Unary};
 use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};

@@ -1,8 +1,8 @@
 //! Collects the requests and events of one pass over a connection, and queues them for the loop.
 
-use crate::inbox::Item;
-use crate::network::{Connection, Network};
-use crate::shared::{Call, Event, EventDetail, Unary, count};
+use crate::server::inbox::Item;
+use crate::server::network::{Connection, Network};
+use crate::server::shared::{Call, Event, EventDetail, Unary, count};
 use bytes::Bytes;
 
 #[derive(Default)]

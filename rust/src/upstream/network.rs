@@ -1,12 +1,11 @@
 //! The upstream thread: a single-threaded runtime, its endpoints, and the commands for them.
 
 use crate::grpc::{CANCELLED, UNAVAILABLE};
-use crate::network::{self, spawn};
-use crate::shared::count;
-use crate::upstream_connecting;
-use crate::upstream_connection;
-use crate::upstream_shared::{Command, Detail, Event, Flow, Shared, Target, ToEndpoint};
-use crate::upstream_status::End;
+use crate::server::network::{self, spawn};
+use crate::server::shared::count;
+use crate::upstream::shared::{Command, Detail, Event, Flow, Shared, Target, ToEndpoint};
+use crate::upstream::status::End;
+use crate::upstream::{connecting, connection};
 use rustc_hash::FxHashMap;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -270,7 +269,7 @@ impl Network {
         let told = |detail| {
             self.tell(endpoint.number, &endpoint.flow, Event { number: endpoint.number, detail });
         };
-        let mut connecting = pin!(upstream_connecting::connect(&self.shared, &endpoint, &target));
+        let mut connecting = pin!(connecting::connect(&self.shared, &endpoint, &target));
         let connected = poll_fn(|cx| {
             endpoint.set_waker(cx.waker());
             match endpoint.given_up.get() {
@@ -283,7 +282,7 @@ impl Network {
                 count(&counters.connections_made, 1);
                 endpoint.is_connected.set(true);
                 told(Detail::Connected);
-                Box::pin(upstream_connection::run(&self, &endpoint, connection)).await
+                Box::pin(connection::run(&self, &endpoint, connection)).await
             }
             Err(reason) => {
                 count(&counters.connections_failed, 1);

@@ -1,15 +1,15 @@
 //! Serves one client: TLS if the listener has it, then the protocol that the first bytes reveal.
 
-use crate::http1;
-use crate::http2;
-use crate::incidents::Incident;
-use crate::io::{Io, farewell};
-use crate::listener::Serves;
-use crate::network::{Connection, Network};
-use crate::shared::count;
-use crate::socket::Socket;
-use crate::transport::Transport;
-use crate::words;
+use crate::server::http1;
+use crate::server::http2;
+use crate::server::incidents::Incident;
+use crate::server::link::{Io, farewell};
+use crate::server::listener::Serves;
+use crate::server::network::{Connection, Network};
+use crate::server::shared::count;
+use crate::sockets::gathering::Socket;
+use crate::sockets::transport::Transport;
+use crate::tls::words;
 use bytes::{Bytes, BytesMut};
 use std::rc::Rc;
 use tokio::io::AsyncReadExt;

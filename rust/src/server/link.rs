@@ -1,11 +1,11 @@
 //! A client's socket as HTTP sees it: gathers writes until they are drained, and can pause reads.
 
-use crate::authority::AuthorityFilter;
 use crate::frames::Traffic;
-use crate::network::Connection;
-use crate::shared::{Shared, count};
-use crate::socket::{Gathering, Socket};
-use crate::transport::FAREWELL_MAX;
+use crate::server::authority::AuthorityFilter;
+use crate::server::network::Connection;
+use crate::server::shared::{Shared, count};
+use crate::sockets::gathering::{Gathering, Socket};
+use crate::sockets::transport::FAREWELL_MAX;
 use bytes::{Buf, Bytes};
 use std::cell::RefCell;
 use std::future::poll_fn;

@@ -1,0 +1,8 @@
+//! TLS on both sides: files, certificates by the rules of Go, and etcd's words for what fails.
+
+mod certificate;
+mod chains;
+pub mod client;
+mod der;
+pub mod server;
+pub mod words;
