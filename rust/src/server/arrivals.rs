@@ -2,7 +2,8 @@
 
 use crate::server::inbox::Item;
 use crate::server::network::{Connection, Network};
-use crate::server::shared::{Call, Event, EventDetail, Unary, count};
+use crate::server::shared::{Call, Event, EventDetail, Unary};
+use crate::threads::counters::count;
 use bytes::Bytes;
 
 #[derive(Default)]

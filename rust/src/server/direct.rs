@@ -4,7 +4,7 @@
 //! the start of each pass over the connection. HTTP/1.1 chunks do not depend on each other, so
 //! hyper need not know about those that the loop wrote.
 
-use crate::server::shared::Pending;
+use crate::threads::flow::Pending;
 use parking_lot::Mutex;
 use std::os::fd::RawFd;
 use std::sync::Arc;

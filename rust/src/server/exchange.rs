@@ -5,9 +5,9 @@ use crate::server::arrivals::Arrivals;
 use crate::server::direct::Direct;
 use crate::server::network::{Connection, Network};
 use crate::server::room::Ledger;
-use crate::server::shared::{
-    Command, EventDetail, HttpRequest, Pending, call_of, count, stream_of, uncount,
-};
+use crate::server::shared::{Command, EventDetail, HttpRequest, call_of, stream_of};
+use crate::threads::counters::{count, uncount};
+use crate::threads::flow::Pending;
 use bytes::{Buf, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode, Version};

@@ -75,7 +75,7 @@ struct Driver {
 
 impl Driver {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.connection.set_waker(cx.waker());
+        self.connection.waker.set(cx.waker());
         // The loop does not write to the socket during a pass.
         let rest = self.exchanges.borrow_mut().take_back();
         self.link.borrow_mut().say(&rest);

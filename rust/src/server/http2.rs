@@ -11,11 +11,11 @@ use crate::server::listener::Serves;
 use crate::server::network::{Connection, Network};
 use crate::server::room::Ledger;
 use crate::server::shared::{
-    Command, EventDetail, HttpRequest, Shared, call_of, count, header_list_bytes, stream_of,
-    uncount,
+    Command, EventDetail, HttpRequest, Shared, call_of, header_list_bytes, stream_of,
 };
 use crate::server::stream::{self, Kind, Load, Progress, Received, Stream};
 use crate::sockets::gathering::GATHERED_BYTES_MAX;
+use crate::threads::counters::{count, uncount};
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, server};
@@ -161,7 +161,7 @@ impl Driver {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.connection.set_waker(cx.waker());
+        self.connection.waker.set(cx.waker());
         self.ready.begin_pass(cx.waker());
         self.network.dispatch();
         if self.network.draining.get() && !self.going_away {

@@ -3,9 +3,10 @@
 use crate::frames::Traffic;
 use crate::server::authority::AuthorityFilter;
 use crate::server::network::Connection;
-use crate::server::shared::{Shared, count};
+use crate::server::shared::Shared;
 use crate::sockets::gathering::{Gathering, Socket};
 use crate::sockets::transport::FAREWELL_MAX;
+use crate::threads::counters::count;
 use bytes::{Buf, Bytes};
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -14,7 +15,6 @@ use std::os::fd::RawFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
@@ -68,7 +68,7 @@ impl Link {
 
     /// Writes the gathered bytes.
     pub fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.poll_drain(cx, &self.shared.counters.bytes_written)
+        self.socket.poll_drain(cx, &self.shared.counters.bytes.written)
     }
 
     /// Whether a limit on queued bytes forbids reading; if so, the loop's `poll` resumes it.
@@ -76,17 +76,8 @@ impl Link {
     /// Reading goes on while the client's calls are held: they wait until the client takes its
     /// responses, and reading shows when it does.
     pub fn is_paused(&self) -> bool {
-        if self.traffic.as_ref().is_some_and(|traffic| traffic.held) || !self.is_over() {
-            return false;
-        }
-        self.connection.shared.paused.store(true, Ordering::SeqCst);
-        // The loop may have taken bytes off the queue before it could see the flag.
-        self.is_over()
-    }
-
-    fn is_over(&self) -> bool {
-        let queued = self.connection.shared.queued.load(Ordering::SeqCst);
-        queued > self.shared.queued_bytes_max()
+        let is_held = self.traffic.as_ref().is_some_and(|traffic| traffic.held);
+        !is_held && self.connection.shared.flow.is_paused(|| self.shared.queued_bytes_max())
     }
 }
 
@@ -94,7 +85,7 @@ impl Link {
 pub async fn farewell(link: &RefCell<Link>) {
     let closed = poll_fn(|cx| {
         let link = &mut *link.borrow_mut();
-        link.socket.poll_farewell(cx, &link.shared.counters.bytes_written)
+        link.socket.poll_farewell(cx, &link.shared.counters.bytes.written)
     });
     let _ = timeout(FAREWELL_MAX, closed).await;
 }
@@ -151,7 +142,7 @@ impl AsyncRead for Io {
             return Poll::Pending;
         }
         if link.is_paused() {
-            link.connection.set_waker(cx.waker());
+            link.connection.waker.set(cx.waker());
             return Poll::Pending;
         }
         let before = buffer.filled().len();
@@ -163,7 +154,7 @@ impl AsyncRead for Io {
         }
         let length = buffer.filled().len() - before;
         link.read += length;
-        count(&link.shared.counters.bytes_read, length);
+        count(&link.shared.counters.bytes.read, length);
         result
     }
 }
@@ -183,7 +174,7 @@ impl AsyncWrite for Io {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let link = &mut *self.0.borrow_mut();
-        let counter = &link.shared.counters.bytes_written;
+        let counter = &link.shared.counters.bytes.written;
         let taken = ready!(link.socket.poll_take(cx, slices, counter))?;
         link.note_written(slices, taken);
         Poll::Ready(Ok(taken))
@@ -195,11 +186,11 @@ impl AsyncWrite for Io {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let link = &mut *self.0.borrow_mut();
-        link.socket.poll_flush(cx, &link.shared.counters.bytes_written)
+        link.socket.poll_flush(cx, &link.shared.counters.bytes.written)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let link = &mut *self.0.borrow_mut();
-        link.socket.poll_shutdown(cx, &link.shared.counters.bytes_written)
+        link.socket.poll_shutdown(cx, &link.shared.counters.bytes.written)
     }
 }

@@ -189,14 +189,14 @@ impl Listening {
             Bound::Tcp(listener) => listener.as_raw_fd(),
             Bound::Unix(listener) => listener.as_raw_fd(),
         };
-        network.shared.descriptors.lock().insert(descriptor);
+        network.shared.descriptors.insert(descriptor);
         Listening { network: network.clone(), descriptor }
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.network.shared.descriptors.lock().remove(&self.descriptor);
+        self.network.shared.descriptors.remove(self.descriptor);
         self.network.forget_listener();
     }
 }

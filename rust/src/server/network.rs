@@ -8,24 +8,25 @@ use crate::server::relay::Relay;
 use crate::server::room::Account;
 use crate::server::shared::{
     Call, Command, ConnectionShared, Event, EventDetail, LISTENER_KINDS, Shared, Unary,
-    connection_of, count, uncount,
+    connection_of,
 };
 use crate::sockets::transport::Transport;
+use crate::threads::counters::{count, uncount};
+use crate::threads::flow::Flow;
+use crate::threads::outbox::Dispatcher;
+use crate::threads::runtime::{self, TaskWaker, spawn};
 use crate::tls::server::Tls;
 use crate::upstream;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::RawFd;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
-use std::task::{Context, Poll, Waker};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -45,9 +46,8 @@ pub struct Network {
     listeners: RefCell<Vec<AbortHandle>>,
     /// Open listening sockets; an aborted listener closes its socket a little later.
     listeners_open: Cell<usize>,
-    main: RefCell<Option<Waker>>,
+    dispatcher: Dispatcher,
     pub draining: Cell<bool>,
-    stopping: Cell<bool>,
     /// Notified whenever a connection closes, for listeners that wait at the limit.
     pub closed: Notify,
     pub relay: OnceCell<Relay>,
@@ -67,52 +67,20 @@ pub struct Connection {
     pub tls: Option<Rc<Tls>>,
     pub shared: Arc<ConnectionShared>,
     pub commands: RefCell<VecDeque<Command>>,
-    pub waker: RefCell<Option<Waker>>,
+    pub waker: TaskWaker,
     /// The client leaves too much unread, so the connection has to end.
     pub expelled: Cell<bool>,
     descriptor: RawFd,
 }
 
-impl Connection {
-    fn wake(&self) {
-        if let Some(waker) = &*self.waker.borrow() {
-            waker.wake_by_ref();
-        }
-    }
-
-    pub fn set_waker(&self, waker: &Waker) {
-        let mut current = self.waker.borrow_mut();
-        if current.as_ref().is_none_or(|current| !current.will_wake(waker)) {
-            *current = Some(waker.clone());
-        }
-    }
-}
-
 /// Starts the network thread; it runs until `Command::Stop`.
 pub fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
-    let (tell, told) = mpsc::channel();
-    let thread = thread::Builder::new().name("kvorum-edge".to_owned()).spawn(move || {
-        let unparked = shared.clone();
-        let built = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .on_thread_park(before_sleep)
-            .on_thread_unpark(move || {
-                unparked.outbox.set_network_asleep(false);
-                upstream::network::after_sleep();
-            })
-            .build();
-        match built {
-            Ok(runtime) => {
-                let _ = tell.send(Ok(()));
-                run(shared, runtime);
-            }
-            Err(error) => {
-                let _ = tell.send(Err(error));
-            }
-        }
-    })?;
-    told.recv().map_err(io::Error::other)??;
-    Ok(thread)
+    let unparked = shared.clone();
+    let after_sleep = move || {
+        unparked.outbox.awake();
+        upstream::network::after_sleep();
+    };
+    runtime::start("kvorum-edge", before_sleep, after_sleep, |runtime| run(shared, runtime))
 }
 
 fn run(shared: Arc<Shared>, runtime: Runtime) {
@@ -123,27 +91,14 @@ fn run(shared: Arc<Shared>, runtime: Runtime) {
         connections_open: Default::default(),
         listeners: RefCell::default(),
         listeners_open: Cell::new(0),
-        main: RefCell::default(),
+        dispatcher: Dispatcher::default(),
         draining: Cell::new(false),
-        stopping: Cell::new(false),
         closed: Notify::new(),
         relay: OnceCell::new(),
     });
     NETWORK.set(Some(network.clone()));
-    runtime.block_on(poll_fn(|cx| {
-        let mut main = network.main.borrow_mut();
-        // Set only a new waker: a thread that wakes this one may still hold the old one's lock.
-        if main.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
-            network.shared.outbox.set_waker(Some(cx.waker().clone()));
-            *main = Some(cx.waker().clone());
-        }
-        drop(main);
-        network.dispatch();
-        if network.stopping.get() { Poll::Ready(()) } else { Poll::Pending }
-    }));
-    // A waker keeps the runtime's descriptors open.
-    network.shared.outbox.set_waker(None);
-    network.main.take();
+    runtime.block_on(network.dispatcher.run(&network.shared.outbox, || network.dispatch()));
+    network.dispatcher.clear(&network.shared.outbox);
     upstream::network::leave();
     drop(runtime);
     NETWORK.set(None);
@@ -153,16 +108,7 @@ fn run(shared: Arc<Shared>, runtime: Runtime) {
 fn before_sleep() {
     NETWORK.with_borrow(|network| {
         let Some(network) = network else { return };
-        let outbox = &network.shared.outbox;
-        loop {
-            network.dispatch();
-            outbox.set_network_asleep(true);
-            // Commands that came before the loop could see this thread sleep must not wait.
-            if !outbox.is_filled() {
-                break;
-            }
-            outbox.set_network_asleep(false);
-        }
+        network.shared.outbox.announce_sleep(|| network.dispatch());
         network.shared.wakeup.ring();
     });
     upstream::network::before_sleep();
@@ -176,24 +122,6 @@ pub fn with_relay<T>(act: impl FnOnce(&Network, &Relay) -> T) -> Option<T> {
     })
 }
 
-/// Makes a future `Send` although it stays on this thread.
-struct Here<F>(F);
-
-// A single-threaded runtime polls and drops its tasks on the thread that runs it.
-unsafe impl<F> Send for Here<F> {}
-
-impl<F: Future> Future for Here<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        unsafe { self.map_unchecked_mut(|here| &mut here.0) }.poll(cx)
-    }
-}
-
-pub fn spawn(future: impl Future<Output = ()> + 'static) -> AbortHandle {
-    tokio::spawn(Here(future)).abort_handle()
-}
-
 impl Network {
     /// Applies the loop's commands, or hands them to their connections.
     pub fn dispatch(self: &Rc<Self>) {
@@ -202,7 +130,7 @@ impl Network {
                 Command::Expel { connection } => {
                     if let Some(connection) = self.connections.borrow().get(&connection) {
                         connection.expelled.set(true);
-                        connection.wake();
+                        connection.waker.wake();
                     }
                 }
                 Command::Resume { connection } => self.to_connection(connection, None),
@@ -212,10 +140,7 @@ impl Network {
                     let _ = self.relay.set(Relay::new(shared));
                 }
                 Command::Drain => self.drain(),
-                Command::Stop => {
-                    self.stopping.set(true);
-                    self.wake_main();
-                }
+                Command::Stop => self.dispatcher.stop(),
                 command => {
                     if let Some(call) = command.call() {
                         self.to_connection(connection_of(call), Some(command));
@@ -227,13 +152,13 @@ impl Network {
 
     fn to_connection(&self, number: u32, command: Option<Command>) {
         match (self.connections.borrow().get(&number), command) {
-            (Some(connection), None) => connection.wake(),
+            (Some(connection), None) => connection.waker.wake(),
             (Some(connection), Some(command)) => {
                 let mut commands = connection.commands.borrow_mut();
                 let was_empty = commands.is_empty();
                 commands.push_back(command);
                 if was_empty {
-                    connection.wake();
+                    connection.waker.wake();
                 }
             }
             // A call that is marked after its connection broke is reported as ended all the same.
@@ -275,13 +200,7 @@ impl Network {
 
     fn wake_all(&self) {
         for connection in self.connections.borrow().values() {
-            connection.wake();
-        }
-    }
-
-    fn wake_main(&self) {
-        if let Some(main) = &*self.main.borrow() {
-            main.wake_by_ref();
+            connection.waker.wake();
         }
     }
 
@@ -338,8 +257,7 @@ impl Network {
         let shared = Arc::new(ConnectionShared {
             peer: origin.peer,
             certificate: OnceLock::new(),
-            queued: AtomicUsize::new(0),
-            paused: AtomicBool::new(false),
+            flow: Flow::default(),
             account: Account::default(),
             http_calls: AtomicUsize::new(0),
         });
@@ -349,7 +267,7 @@ impl Network {
             tls: origin.tls,
             shared: shared.clone(),
             commands: RefCell::default(),
-            waker: RefCell::default(),
+            waker: TaskWaker::default(),
             expelled: Cell::new(false),
             descriptor,
         });
@@ -357,7 +275,7 @@ impl Network {
         open.set(open.get() + 1);
         count(&self.shared.counters.connections_accepted, 1);
         count(&self.shared.counters.connections_open, 1);
-        self.shared.descriptors.lock().insert(descriptor);
+        self.shared.descriptors.insert(descriptor);
         self.shared.inbox.lock().open(number, shared);
         self.connections.borrow_mut().insert(number, connection.clone());
         spawn(connection::serve(self.clone(), connection, transport));
@@ -376,10 +294,9 @@ impl Network {
     pub fn forget(&self, connection: &Connection) {
         self.detach(connection, std::iter::empty());
         self.shared.inbox.lock().close(connection.number);
-        let left = connection.shared.queued.load(Ordering::SeqCst);
-        self.shared.queued.fetch_sub(left, Ordering::SeqCst);
+        self.shared.queued.fetch_sub(connection.shared.flow.queued(), Ordering::SeqCst);
         self.shared.room.close(&self.shared, &connection.shared.account);
-        self.shared.descriptors.lock().remove(&connection.descriptor);
+        self.shared.descriptors.remove(connection.descriptor);
         uncount(&self.shared.counters.connections_open, 1);
         let open = &self.connections_open[connection.listener.kind];
         open.set(open.get() - 1);
@@ -396,7 +313,7 @@ impl Network {
 
     /// Counts bytes that wait for the loop.
     pub fn put_on(&self, connection: &Connection, bytes: usize) {
-        connection.shared.queued.fetch_add(bytes, Ordering::SeqCst);
+        connection.shared.flow.add(bytes);
         self.shared.queued.fetch_add(bytes, Ordering::SeqCst);
     }
 

@@ -12,8 +12,12 @@ use crate::server::network;
 use crate::server::room::Room;
 use crate::server::shared::{
     Call, Command, ConnectionShared, Counters, Event, EventDetail, LISTENER_KINDS, Limits,
-    Metadata, Method, Methods, Outbox, Pairs, Pending, Shared, Unary, connection_of, count,
+    Metadata, Method, Methods, Pairs, Shared, Unary, connection_of,
 };
+use crate::threads::counters::count;
+use crate::threads::descriptors::Descriptors;
+use crate::threads::flow::Pending;
+use crate::threads::outbox::Outbox;
 use crate::threads::wakeup::Wakeup;
 use crate::tls::server::{Tls, TlsSettings};
 use bytes::Bytes;
@@ -90,7 +94,7 @@ impl NativeEdge {
             incidents: Incidents::default(),
             queued: AtomicUsize::new(0),
             partial: AtomicUsize::new(0),
-            descriptors: Mutex::default(),
+            descriptors: Descriptors::default(),
             drained: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             callers: AtomicUsize::new(0),
@@ -247,7 +251,7 @@ impl NativeEdge {
             if let Some(direct) = stream.and_then(|stream| stream.direct.as_ref()) {
                 let wrote = direct.write(message.as_bytes(), mark);
                 if let Wrote::All(bytes) | Wrote::Part(bytes) = wrote {
-                    count(&self.shared.counters.bytes_written, bytes);
+                    count(&self.shared.counters.bytes.written, bytes);
                     if matches!(wrote, Wrote::Part(_)) {
                         commands.push(Command::Resume { connection: connection_of(call) });
                     }
@@ -364,8 +368,8 @@ impl NativeEdge {
             ("calls_open", &counters.calls_open),
             ("messages_received", &counters.messages_received),
             ("messages_sent", &counters.messages_sent),
-            ("bytes_read", &counters.bytes_read),
-            ("bytes_written", &counters.bytes_written),
+            ("bytes_read", &counters.bytes.read),
+            ("bytes_written", &counters.bytes.written),
             ("deadlines_exceeded", &counters.deadlines_exceeded),
             ("requests_refused", &counters.requests_refused),
             ("tls_handshakes", &counters.tls_handshakes),
@@ -412,26 +416,19 @@ impl NativeEdge {
         }
     }
 
-    /// Holds the lock on the list of sockets while the process forks.
     fn before_fork(&self) {
-        std::mem::forget(self.shared.descriptors.lock());
+        self.shared.descriptors.before_fork();
     }
 
     fn after_fork_in_parent(&self) {
-        // `before_fork` took the lock on this thread and forgot its guard.
-        unsafe { self.shared.descriptors.force_unlock() };
+        self.shared.descriptors.after_fork_in_parent();
     }
 
     /// Closes the child's copies of the sockets; no thread of the edge runs in the child.
     fn after_fork_in_child(&self) {
         self.closed.store(true, Ordering::SeqCst);
         std::mem::forget(self.network.lock().take());
-        unsafe {
-            self.shared.descriptors.force_unlock();
-            for descriptor in self.shared.descriptors.lock().drain() {
-                libc::close(descriptor);
-            }
-        }
+        self.shared.descriptors.after_fork_in_child();
         self.shared.wakeup.close();
     }
 }
@@ -518,13 +515,9 @@ impl NativeEdge {
             if taken.http_calls > 0 {
                 connection.http_calls.fetch_add(taken.http_calls, Ordering::Relaxed);
             }
-            let cost = taken.cost;
-            let queued = connection.queued.fetch_sub(cost, Ordering::SeqCst) - cost;
-            shared.queued.fetch_sub(cost, Ordering::SeqCst);
-            if connection.paused.load(Ordering::SeqCst)
-                && queued <= shared.queued_bytes_max()
-                && connection.paused.swap(false, Ordering::SeqCst)
-            {
+            // The connection's limit depends on the sum, which therefore falls first.
+            shared.queued.fetch_sub(taken.cost, Ordering::SeqCst);
+            if connection.flow.take(taken.cost, || shared.queued_bytes_max()) {
                 commands.push(Command::Resume { connection: number });
             }
         };

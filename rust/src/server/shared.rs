@@ -8,6 +8,10 @@ use crate::server::direct::Direct;
 use crate::server::inbox::Inbox;
 use crate::server::incidents::Incidents;
 use crate::server::room::{Account, Room};
+use crate::threads::counters::SocketBytes;
+use crate::threads::descriptors::Descriptors;
+use crate::threads::flow::{Flow, Pending};
+use crate::threads::outbox::Outbox;
 use crate::threads::wakeup::Wakeup;
 use bytes::Bytes;
 use http::header::HOST;
@@ -16,10 +20,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::HashSet;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::Waker;
 use std::time::Duration;
 
 /// Identifies one RPC or HTTP request by the numbers of its connection and its stream.
@@ -165,36 +167,6 @@ pub struct Event {
     pub detail: EventDetail,
 }
 
-/// Bytes of one call that the loop has sent and the network thread has not passed on.
-#[derive(Default)]
-pub struct Pending {
-    pub bytes: AtomicUsize,
-    /// The bytes reached the threshold; the loop gets WRITABLE when they fall below it.
-    pub reached_mark: AtomicBool,
-}
-
-impl Pending {
-    /// Counts bytes that the loop sends.
-    pub fn add(&self, bytes: usize, mark: usize) {
-        if self.bytes.fetch_add(bytes, Ordering::SeqCst) + bytes >= mark {
-            self.reached_mark.store(true, Ordering::SeqCst);
-        }
-    }
-
-    /// Counts bytes that left. Those of a unary call's response were never added.
-    pub fn sent(&self, bytes: usize) {
-        let less = |pending: usize| Some(pending.saturating_sub(bytes));
-        let _ = self.bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-    }
-
-    /// Whether to report WRITABLE: the bytes had reached the threshold and are below it again.
-    pub fn is_writable_again(&self, mark: usize) -> bool {
-        self.bytes.load(Ordering::SeqCst) < mark
-            && self.reached_mark.load(Ordering::SeqCst)
-            && self.reached_mark.swap(false, Ordering::SeqCst)
-    }
-}
-
 /// A command of the loop to a connection, or to all of them.
 pub enum Command {
     Reply {
@@ -286,65 +258,10 @@ pub struct ConnectionShared {
     pub peer: String,
     /// The certificate that the client has shown, if one was asked for.
     pub certificate: OnceLock<Bytes>,
-    /// Bytes received and not polled.
-    pub queued: AtomicUsize,
-    /// Reading stopped because of a limit; the loop's `poll` has to resume it.
-    pub paused: AtomicBool,
+    pub flow: Flow,
     pub account: Account,
     /// HTTP requests that the loop has not answered; counted by the loop's thread alone.
     pub http_calls: AtomicUsize,
-}
-
-/// Commands of the loop that the network thread has not taken.
-pub struct Outbox<C> {
-    commands: Mutex<Vec<C>>,
-    filled: AtomicBool,
-    /// The network thread is about to wait for its sockets.
-    network_asleep: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
-
-impl<C> Default for Outbox<C> {
-    fn default() -> Self {
-        Outbox {
-            commands: Mutex::default(),
-            filled: AtomicBool::new(false),
-            network_asleep: AtomicBool::new(false),
-            waker: Mutex::default(),
-        }
-    }
-}
-
-impl<C> Outbox<C> {
-    /// Hands over a batch; wakes the network thread only if it sleeps.
-    pub fn push(&self, batch: impl IntoIterator<Item = C>) {
-        self.commands.lock().extend(batch);
-        self.filled.store(true, Ordering::SeqCst);
-        if self.network_asleep.swap(false, Ordering::SeqCst)
-            && let Some(waker) = &*self.waker.lock()
-        {
-            waker.wake_by_ref();
-        }
-    }
-
-    pub fn take(&self) -> Vec<C> {
-        if !self.filled.load(Ordering::Relaxed) || !self.filled.swap(false, Ordering::SeqCst) {
-            return Vec::new();
-        }
-        std::mem::take(&mut self.commands.lock())
-    }
-
-    pub fn is_filled(&self) -> bool {
-        self.filled.load(Ordering::SeqCst)
-    }
-
-    pub fn set_network_asleep(&self, asleep: bool) {
-        self.network_asleep.store(asleep, Ordering::SeqCst);
-    }
-
-    pub fn set_waker(&self, waker: Option<Waker>) {
-        *self.waker.lock() = waker;
-    }
 }
 
 /// The counters of `kvorum.network.edge.interface.COUNTERS`.
@@ -356,19 +273,10 @@ pub struct Counters {
     pub calls_open: AtomicU64,
     pub messages_received: AtomicU64,
     pub messages_sent: AtomicU64,
-    pub bytes_read: AtomicU64,
-    pub bytes_written: AtomicU64,
+    pub bytes: Arc<SocketBytes>,
     pub deadlines_exceeded: AtomicU64,
     pub requests_refused: AtomicU64,
     pub tls_handshakes: AtomicU64,
-}
-
-pub fn count(counter: &AtomicU64, number: usize) {
-    counter.fetch_add(number as u64, Ordering::Relaxed);
-}
-
-pub fn uncount(counter: &AtomicU64, number: usize) {
-    counter.fetch_sub(number as u64, Ordering::Relaxed);
 }
 
 pub struct Shared {
@@ -382,12 +290,11 @@ pub struct Shared {
     pub wakeup: Wakeup,
     pub counters: Counters,
     pub incidents: Incidents,
-    /// Sum of `ConnectionShared::queued`.
+    /// Sum of the connections' `Flow::queued`.
     pub queued: AtomicUsize,
     /// Bytes of incomplete messages on all connections.
     pub partial: AtomicUsize,
-    /// Every socket, so that a forked child can close its copies.
-    pub descriptors: Mutex<HashSet<RawFd>>,
+    pub descriptors: Descriptors,
     pub draining: AtomicBool,
     /// HTTP/2 connections whose clients may still open calls.
     pub callers: AtomicUsize,

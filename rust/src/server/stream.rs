@@ -3,7 +3,8 @@
 use crate::grpc::{self, MessageReader, Next, Refusal};
 use crate::ready::{Ready, stream_waker};
 use crate::server::arrivals::Arrivals;
-use crate::server::shared::{Call, EventDetail, Metadata, Pairs, Pending, Unary};
+use crate::server::shared::{Call, EventDetail, Metadata, Pairs, Unary};
+use crate::threads::flow::Pending;
 use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};

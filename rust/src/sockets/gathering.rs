@@ -1,7 +1,7 @@
 //! A socket with or without TLS that gathers small writes until they are drained.
 
-use crate::server::shared::count;
 use crate::sockets::transport::Transport;
+use crate::threads::counters::count;
 use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
 use std::pin::Pin;

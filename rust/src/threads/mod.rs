@@ -1,5 +1,10 @@
-//! The seam between the loop's thread and a network thread: queues, flow control and wakeups.
+//! The loop's thread and a network thread: how they exchange work, wake each other, and hold back.
 //!
 //! Both sides, `server` and `upstream`, use these modules, which know no connection.
 
+pub mod counters;
+pub mod descriptors;
+pub mod flow;
+pub mod outbox;
+pub mod runtime;
 pub mod wakeup;

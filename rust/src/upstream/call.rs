@@ -1,7 +1,7 @@
 //! One call to another server, from its headers to its status.
 
 use crate::grpc::{MessageReader, Next};
-use crate::server::shared::Pending;
+use crate::threads::flow::Pending;
 use crate::upstream::shared::{CallKind, Detail, Event};
 use crate::upstream::status::{End, of_error, of_headers, of_http};
 use bytes::Bytes;

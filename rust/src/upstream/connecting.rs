@@ -1,12 +1,13 @@
 //! Connects to an endpoint: tries its addresses in turn, then TLS, then HTTP/2's settings.
 
 use crate::frames::ServerFrames;
-use crate::server::shared::count;
 use crate::sockets::gathering::{Gathering, Socket};
 use crate::sockets::transport::Transport;
+use crate::threads::counters::count;
+use crate::threads::flow::Flow;
 use crate::tls;
 use crate::upstream::network::Endpoint;
-use crate::upstream::shared::{Flow, Shared, Target};
+use crate::upstream::shared::{Shared, Target};
 use crate::upstream::status::of_connection;
 use bytes::Bytes;
 use h2::client::{self, SendRequest};
@@ -56,14 +57,14 @@ pub struct Registered {
 
 impl Registered {
     fn new(shared: &Arc<Shared>, descriptor: RawFd) -> Registered {
-        shared.descriptors.lock().insert(descriptor);
+        shared.descriptors.insert(descriptor);
         Registered { shared: shared.clone(), descriptor }
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.shared.descriptors.lock().remove(&self.descriptor);
+        self.shared.descriptors.remove(self.descriptor);
     }
 }
 
@@ -190,15 +191,15 @@ impl Link {
 
     /// Writes the gathered bytes.
     pub fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.poll_drain(cx, &self.shared.counters.bytes_written)
+        self.socket.poll_drain(cx, &self.shared.counters.bytes.written)
     }
 
     pub fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.poll_farewell(cx, &self.shared.counters.bytes_written)
+        self.socket.poll_farewell(cx, &self.shared.counters.bytes.written)
     }
 
     pub fn is_paused(&self) -> bool {
-        self.flow.is_paused(self.shared.settings.connection_queued_bytes_max)
+        self.flow.is_paused(|| self.shared.settings.connection_queued_bytes_max)
     }
 }
 
@@ -221,7 +222,7 @@ impl AsyncRead for Io {
         let data = &buffer.filled()[before..];
         link.frames.read(data);
         link.read += data.len();
-        count(&link.shared.counters.bytes_read, data.len());
+        count(&link.shared.counters.bytes.read, data.len());
         result
     }
 }
@@ -241,7 +242,7 @@ impl AsyncWrite for Io {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let link = &mut *self.0.borrow_mut();
-        link.socket.poll_take(cx, slices, &link.shared.counters.bytes_written)
+        link.socket.poll_take(cx, slices, &link.shared.counters.bytes.written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -250,12 +251,12 @@ impl AsyncWrite for Io {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let link = &mut *self.0.borrow_mut();
-        link.socket.poll_flush(cx, &link.shared.counters.bytes_written)
+        link.socket.poll_flush(cx, &link.shared.counters.bytes.written)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let link = &mut *self.0.borrow_mut();
         ready!(link.poll_drain(cx))?;
-        link.socket.poll_shutdown(cx, &link.shared.counters.bytes_written)
+        link.socket.poll_shutdown(cx, &link.shared.counters.bytes.written)
     }
 }

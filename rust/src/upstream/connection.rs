@@ -3,9 +3,10 @@
 use crate::grpc::{APPLICATION_GRPC, INTERNAL, UNAVAILABLE};
 use crate::policy::Keepalive;
 use crate::ready::{Ready, stream_waker};
-use crate::server::shared::count;
 use crate::sockets::gathering::GATHERED_BYTES_MAX;
 use crate::sockets::transport::FAREWELL_MAX;
+use crate::threads::counters::count;
+use crate::threads::runtime::spawn;
 use crate::upstream::call::{Call, Sent};
 use crate::upstream::connecting::{CLOSED, Connection, Link};
 use crate::upstream::network::{Endpoint, Network, given_up};
@@ -40,7 +41,7 @@ pub async fn run(network: &Rc<Network>, endpoint: &Rc<Endpoint>, connection: Con
     let mut driver = Driver::new(network, endpoint, connection);
     let reason = poll_fn(|cx| driver.poll(cx)).await;
     let registered = driver.close();
-    crate::server::network::spawn(async move {
+    spawn(async move {
         // Report the endpoint's end without waiting for the graceful close.
         let closed = poll_fn(|cx| link.borrow_mut().poll_farewell(cx));
         let _ = timeout(FAREWELL_MAX, closed).await;
@@ -118,7 +119,7 @@ impl Driver {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<String> {
-        self.endpoint.set_waker(cx.waker());
+        self.endpoint.waker.set(cx.waker());
         self.endpoint.running.set(true);
         self.ready.begin_pass(cx.waker());
         self.network.dispatch();

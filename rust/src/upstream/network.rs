@@ -1,9 +1,12 @@
 //! The upstream thread: a single-threaded runtime, its endpoints, and the commands for them.
 
 use crate::grpc::{CANCELLED, UNAVAILABLE};
-use crate::server::network::{self, spawn};
-use crate::server::shared::count;
-use crate::upstream::shared::{Command, Detail, Event, Flow, Shared, Target, ToEndpoint};
+use crate::server::network;
+use crate::threads::counters::count;
+use crate::threads::flow::Flow;
+use crate::threads::outbox::Dispatcher;
+use crate::threads::runtime::{self, TaskWaker, spawn};
+use crate::upstream::shared::{Command, Detail, Event, Shared, Target, ToEndpoint};
 use crate::upstream::status::End;
 use crate::upstream::{connecting, connection};
 use rustc_hash::FxHashMap;
@@ -14,9 +17,8 @@ use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
-use std::task::{Poll, Waker};
-use std::thread::{self, JoinHandle};
-use tokio::runtime::Runtime;
+use std::task::Poll;
+use std::thread::JoinHandle;
 use tokio::task::AbortHandle;
 
 const GIVEN_UP: &str = "the connection was given up";
@@ -29,8 +31,7 @@ thread_local! {
 pub struct Network {
     pub shared: Arc<Shared>,
     endpoints: RefCell<FxHashMap<u64, Rc<Endpoint>>>,
-    main: RefCell<Option<Waker>>,
-    stopping: Cell<bool>,
+    dispatcher: Dispatcher,
     /// Dropped with this state, which ends the wait of `Host::join`.
     _ended: Option<mpsc::Sender<()>>,
 }
@@ -47,7 +48,7 @@ pub struct Endpoint {
     pub number: u64,
     pub flow: Arc<Flow>,
     pub commands: RefCell<VecDeque<ToEndpoint>>,
-    waker: RefCell<Option<Waker>>,
+    pub waker: TaskWaker,
     /// The endpoint's task runs, and will take its commands before it returns.
     pub running: Cell<bool>,
     is_connected: Cell<bool>,
@@ -57,47 +58,18 @@ pub struct Endpoint {
 
 impl Endpoint {
     fn wake(&self) {
-        if !self.running.get()
-            && let Some(waker) = &*self.waker.borrow()
-        {
-            waker.wake_by_ref();
-        }
-    }
-
-    pub fn set_waker(&self, waker: &Waker) {
-        let mut current = self.waker.borrow_mut();
-        if current.as_ref().is_none_or(|current| !current.will_wake(waker)) {
-            *current = Some(waker.clone());
+        if !self.running.get() {
+            self.waker.wake();
         }
     }
 }
 
 /// Starts an upstream thread; it runs until `Command::Stop`.
 pub fn start(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
-    let (tell, told) = mpsc::channel();
-    let thread = thread::Builder::new().name("kvorum-upstream".to_owned()).spawn(move || {
-        let built = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .on_thread_park(before_sleep)
-            .on_thread_unpark(after_sleep)
-            .build();
-        match built {
-            Ok(runtime) => {
-                let _ = tell.send(Ok(()));
-                run(shared, runtime);
-            }
-            Err(error) => {
-                let _ = tell.send(Err(error));
-            }
-        }
-    })?;
-    told.recv().map_err(io::Error::other)??;
-    Ok(thread)
-}
-
-fn run(shared: Arc<Shared>, runtime: Runtime) {
-    runtime.block_on(Network::enter(shared, None).take_commands());
-    leave();
+    runtime::start("kvorum-upstream", before_sleep, after_sleep, |runtime| {
+        runtime.block_on(Network::enter(shared, None).take_commands());
+        leave();
+    })
 }
 
 /// Runs an upstream on the thread of an edge, until `Command::Stop` or the end of that thread.
@@ -112,11 +84,9 @@ pub fn host(guest: Guest) {
 /// Ends the upstream of this thread, and every connection of it.
 pub fn leave() {
     let Some(network) = NETWORK.take() else { return };
-    // A waker keeps the runtime's descriptors open.
-    network.shared.outbox.set_waker(None);
-    network.main.take();
+    network.dispatcher.clear(&network.shared.outbox);
     for (_, endpoint) in network.endpoints.borrow_mut().drain() {
-        endpoint.waker.take();
+        endpoint.waker.clear();
         endpoint.task.get().inspect(|task| task.abort());
     }
 }
@@ -134,7 +104,7 @@ pub fn command(endpoint: u64, command: ToEndpoint) -> bool {
 pub fn after_sleep() {
     NETWORK.with_borrow(|network| {
         if let Some(network) = network {
-            network.shared.outbox.set_network_asleep(false);
+            network.shared.outbox.awake();
         }
     });
 }
@@ -143,16 +113,7 @@ pub fn after_sleep() {
 pub fn before_sleep() {
     NETWORK.with_borrow(|network| {
         let Some(network) = network else { return };
-        let outbox = &network.shared.outbox;
-        loop {
-            network.dispatch();
-            outbox.set_network_asleep(true);
-            // Commands that came before the loop could see this thread sleep must not wait.
-            if !outbox.is_filled() {
-                break;
-            }
-            outbox.set_network_asleep(false);
-        }
+        network.shared.outbox.announce_sleep(|| network.dispatch());
         network.shared.wakeup.ring();
     });
 }
@@ -163,8 +124,7 @@ impl Network {
         let network = Rc::new(Network {
             shared,
             endpoints: RefCell::default(),
-            main: RefCell::default(),
-            stopping: Cell::new(false),
+            dispatcher: Dispatcher::default(),
             _ended: ended,
         });
         NETWORK.set(Some(network.clone()));
@@ -173,18 +133,7 @@ impl Network {
 
     /// Applies the loop's commands until `Command::Stop`.
     async fn take_commands(self: Rc<Self>) {
-        poll_fn(|cx| {
-            let mut main = self.main.borrow_mut();
-            // Set only a new waker: a thread that wakes this one may still hold the old one's lock.
-            if main.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
-                self.shared.outbox.set_waker(Some(cx.waker().clone()));
-                *main = Some(cx.waker().clone());
-            }
-            drop(main);
-            self.dispatch();
-            if self.stopping.get() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        self.dispatcher.run(&self.shared.outbox, || self.dispatch()).await;
     }
 
     /// Hands the loop's commands to their endpoints.
@@ -200,12 +149,7 @@ impl Network {
                     }
                     self.to_endpoint(number, last.as_deref(), command);
                 }
-                Command::Stop => {
-                    self.stopping.set(true);
-                    if let Some(main) = &*self.main.borrow() {
-                        main.wake_by_ref();
-                    }
-                }
+                Command::Stop => self.dispatcher.stop(),
             }
         }
     }
@@ -252,7 +196,7 @@ impl Network {
             number,
             flow: Arc::default(),
             commands: RefCell::default(),
-            waker: RefCell::default(),
+            waker: TaskWaker::default(),
             running: Cell::new(false),
             is_connected: Cell::new(false),
             given_up: Cell::new(false),
@@ -271,7 +215,7 @@ impl Network {
         };
         let mut connecting = pin!(connecting::connect(&self.shared, &endpoint, &target));
         let connected = poll_fn(|cx| {
-            endpoint.set_waker(cx.waker());
+            endpoint.waker.set(cx.waker());
             match endpoint.given_up.get() {
                 true => Poll::Ready(Err(GIVEN_UP.to_owned())),
                 false => connecting.as_mut().poll(cx),

@@ -8,7 +8,9 @@
 use crate::grpc::{self, INTERNAL};
 use crate::server::python::NativeEdge;
 use crate::server::relay::{self, Rule, Tally};
-use crate::server::shared::{self, Pending};
+use crate::server::shared;
+use crate::threads::descriptors::Descriptors;
+use crate::threads::flow::Pending;
 use crate::threads::wakeup::Wakeup;
 use crate::tls::client::TlsSettings;
 use crate::upstream::network::{self, Guest};
@@ -114,7 +116,7 @@ impl Upstream {
             outbox: Default::default(),
             wakeup: Wakeup::new()?,
             counters: Counters::default(),
-            descriptors: Mutex::default(),
+            descriptors: Descriptors::default(),
         });
         let network = match &edge {
             None => Host::Own(network::start(shared.clone())?),
@@ -203,10 +205,7 @@ impl Upstream {
                 continue;
             };
             let data = grpc::frame(message.as_bytes());
-            let before = stream.pending.bytes.fetch_add(data.len(), Ordering::SeqCst);
-            if before + data.len() >= mark {
-                stream.pending.reached_mark.store(true, Ordering::SeqCst);
-            }
+            stream.pending.add(data.len(), mark);
             commands.push(Command::At(*endpoint, ToEndpoint::Send { call, data }));
         }
         drop(state);
@@ -323,8 +322,8 @@ impl Upstream {
         let named = [
             ("messages_sent", &counters.messages_sent),
             ("messages_received", &counters.messages_received),
-            ("bytes_read", &counters.bytes_read),
-            ("bytes_written", &counters.bytes_written),
+            ("bytes_read", &counters.bytes.read),
+            ("bytes_written", &counters.bytes.written),
             ("connections_made", &counters.connections_made),
             ("connections_failed", &counters.connections_failed),
         ];
@@ -340,26 +339,19 @@ impl Upstream {
         }
     }
 
-    /// Holds the lock on the list of sockets while the process forks.
     fn before_fork(&self) {
-        std::mem::forget(self.shared.descriptors.lock());
+        self.shared.descriptors.before_fork();
     }
 
     fn after_fork_in_parent(&self) {
-        // `before_fork` took the lock on this thread and forgot its guard.
-        unsafe { self.shared.descriptors.force_unlock() };
+        self.shared.descriptors.after_fork_in_parent();
     }
 
     /// Closes the child's copies of the sockets; no thread of the upstream runs in the child.
     fn after_fork_in_child(&self) {
         self.closed.store(true, Ordering::SeqCst);
         std::mem::forget(self.network.lock().take());
-        unsafe {
-            self.shared.descriptors.force_unlock();
-            for descriptor in self.shared.descriptors.lock().drain() {
-                libc::close(descriptor);
-            }
-        }
+        self.shared.descriptors.after_fork_in_child();
         self.shared.wakeup.close();
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! Each queue is locked once per batch, never per call.
 
-use crate::server::shared::{Outbox, Pending, count};
+use crate::threads::counters::{SocketBytes, count};
+use crate::threads::descriptors::Descriptors;
+use crate::threads::flow::{Flow, Pending};
+use crate::threads::outbox::Outbox;
 use crate::threads::wakeup::Wakeup;
 use crate::tls::client::TlsSettings;
 use crate::upstream::status::End;
@@ -10,10 +13,9 @@ use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderName, HeaderValue};
 use parking_lot::Mutex;
-use std::collections::{HashSet, VecDeque};
-use std::os::fd::RawFd;
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// Memory that a waiting event costs besides its bytes.
@@ -119,32 +121,6 @@ impl Event {
 
 /// The bytes of one connection that wait to be polled.
 #[derive(Default)]
-pub struct Flow {
-    queued: AtomicUsize,
-    /// Reading stopped because of the limit; the loop's `poll` has to resume it.
-    paused: AtomicBool,
-}
-
-impl Flow {
-    /// Whether the limit forbids reading; if so, the loop's `poll` resumes it.
-    pub fn is_paused(&self, bytes_max: usize) -> bool {
-        if self.queued.load(Ordering::SeqCst) <= bytes_max {
-            return false;
-        }
-        self.paused.store(true, Ordering::SeqCst);
-        // The loop may have taken bytes off the queue before it could see the flag.
-        self.queued.load(Ordering::SeqCst) > bytes_max
-    }
-
-    /// Takes bytes off; true if reading has to be resumed.
-    fn take(&self, bytes: usize, bytes_max: usize) -> bool {
-        let left = self.queued.fetch_sub(bytes, Ordering::SeqCst) - bytes;
-        self.paused.load(Ordering::SeqCst)
-            && left <= bytes_max
-            && self.paused.swap(false, Ordering::SeqCst)
-    }
-}
-
 /// The events of one pass over a connection.
 struct Batch {
     endpoint: u64,
@@ -186,7 +162,7 @@ impl Inbox {
                 *bytes_left = bytes_left.saturating_sub(event.bytes());
                 taken.push(event);
             }
-            if batch.flow.take(cost, queued_bytes_max) {
+            if batch.flow.take(cost, || queued_bytes_max) {
                 resumed.push(batch.endpoint);
             }
             if batch.events.is_empty() {
@@ -202,8 +178,7 @@ impl Inbox {
 pub struct Counters {
     pub messages_sent: AtomicU64,
     pub messages_received: AtomicU64,
-    pub bytes_read: AtomicU64,
-    pub bytes_written: AtomicU64,
+    pub bytes: Arc<SocketBytes>,
     pub connections_made: AtomicU64,
     pub connections_failed: AtomicU64,
 }
@@ -214,8 +189,7 @@ pub struct Shared {
     pub outbox: Outbox<Command>,
     pub wakeup: Wakeup,
     pub counters: Counters,
-    /// Every socket, so that a forked child can close its copies.
-    pub descriptors: Mutex<HashSet<RawFd>>,
+    pub descriptors: Descriptors,
 }
 
 impl Shared {
@@ -227,7 +201,7 @@ impl Shared {
         let is_message = |event: &&Event| matches!(event.detail, Detail::Message(..));
         let is_answer = |event: &&Event| matches!(event.detail, Detail::Answered(_));
         let messages = events.iter().filter(|event| is_message(event) || is_answer(event)).count();
-        flow.queued.fetch_add(events.iter().map(Event::cost).sum(), Ordering::SeqCst);
+        flow.add(events.iter().map(Event::cost).sum());
         self.inbox.batches.lock().push_back(Batch { endpoint, flow: flow.clone(), events });
         count(&self.counters.messages_received, messages);
         self.wakeup.note();
