@@ -3,10 +3,11 @@
 use crate::server::http1;
 use crate::server::http2;
 use crate::server::incidents::Incident;
-use crate::server::link::{Io, farewell};
+use crate::server::link::{Io, Link};
 use crate::server::listener::Serves;
 use crate::server::network::{Connection, Network};
 use crate::sockets::gathering::Socket;
+use crate::sockets::link::farewell;
 use crate::sockets::transport::Transport;
 use crate::threads::counters::count;
 use crate::tls::words;
@@ -31,19 +32,19 @@ pub async fn serve(network: Rc<Network>, connection: Rc<Connection>, transport: 
     let Registered { network, connection } = &registered;
     // Each stage has its own box, so that an idle connection holds the state of one stage only.
     let Some(socket) = Box::pin(secure(network, connection, transport)).await else { return };
-    let mut io = Io::new(socket, connection.clone(), network.shared.clone());
+    let mut io = Io::new(Link::new(socket, connection.clone(), network.shared.clone()));
     let limits = &network.shared.limits;
     let wait =
         if connection.listener.http1_only { limits.http1_idle_max } else { limits.header_read_max };
     match timeout(wait, Box::pin(read_protocol(&mut io))).await {
         Ok(Some(true)) if connection.listener.http1_only => {
             count(&network.shared.counters.requests_refused, 1);
-            io.link().borrow_mut().say(NO_HTTP2);
+            io.link().borrow_mut().socket.say(NO_HTTP2);
             farewell(&io.link()).await;
         }
         // A listener for gRPC only treats HTTP/1.1 as HTTP/2 with a wrong preface, as grpc-go does.
         Ok(Some(is_http2)) if is_http2 || connection.listener.serves == Serves::Grpc => {
-            io.expect_http2();
+            io.link().borrow_mut().expect_http2();
             Box::pin(http2::serve(network, connection, io)).await;
         }
         Ok(Some(_)) => Box::pin(http1::serve(network, connection, io)).await,
@@ -126,7 +127,7 @@ async fn read_protocol(io: &mut Io) -> Option<bool> {
         return None;
     }
     let is_http2 = start[..] == *HTTP2_PREFACE;
-    io.unread(start.freeze());
+    io.link().borrow_mut().unread(start.freeze());
     Some(is_http2)
 }
 

@@ -2,8 +2,9 @@
 
 use crate::server::exchange::{Exchanges, Server};
 use crate::server::incidents::Incident;
-use crate::server::link::{Io, Link, farewell};
+use crate::server::link::{Io, Link};
 use crate::server::network::{Connection, Network};
+use crate::sockets::link::farewell;
 use bytes::{Buf, Bytes};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -78,7 +79,7 @@ impl Driver {
         self.connection.waker.set(cx.waker());
         // The loop does not write to the socket during a pass.
         let rest = self.exchanges.borrow_mut().take_back();
-        self.link.borrow_mut().say(&rest);
+        self.link.borrow_mut().socket.say(&rest);
         self.network.dispatch();
         self.exchanges.borrow_mut().apply_commands();
         if self.network.draining.get() && !self.closing {
@@ -105,13 +106,13 @@ impl Driver {
             self.network.note(Incident::UnreadExcessive, &self.connection, text);
             polled = Poll::Ready(());
         }
-        if let Poll::Ready(Err(_)) = self.link.borrow_mut().poll_drain(cx) {
+        if let Poll::Ready(Err(_)) = self.link.borrow_mut().socket.poll_drain(cx) {
             polled = Poll::Ready(());
         }
         let mut exchanges = self.exchanges.borrow_mut();
         if polled.is_ready() {
             exchanges.end();
-        } else if let Some(descriptor) = self.link.borrow().idle() {
+        } else if let Some(descriptor) = self.link.borrow().socket.idle() {
             exchanges.lend(descriptor);
         }
         exchanges.publish();

@@ -6,7 +6,7 @@ use crate::ready::Ready;
 use crate::server::arrivals::Arrivals;
 use crate::server::backlog::Backlog;
 use crate::server::incidents::Incident;
-use crate::server::link::{Io, Link, farewell};
+use crate::server::link::{Io, Link};
 use crate::server::listener::Serves;
 use crate::server::network::{Connection, Network};
 use crate::server::room::Ledger;
@@ -15,6 +15,7 @@ use crate::server::shared::{
 };
 use crate::server::stream::{self, Kind, Load, Progress, Received, Stream};
 use crate::sockets::gathering::GATHERED_BYTES_MAX;
+use crate::sockets::link::farewell;
 use crate::threads::counters::{count, uncount};
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -260,7 +261,7 @@ impl Driver {
 
     /// Writes what the pass gathered; true if the connection is broken.
     fn drain(&mut self, cx: &mut Context<'_>) -> bool {
-        let drained = self.link.borrow_mut().poll_drain(cx);
+        let drained = self.link.borrow_mut().socket.poll_drain(cx);
         matches!(drained, Poll::Ready(Err(_)))
     }
 
@@ -389,7 +390,7 @@ impl Driver {
     }
 
     fn socket_is_free(&self) -> bool {
-        self.link.borrow().waiting() < GATHERED_BYTES_MAX
+        self.link.borrow().socket.waiting() < GATHERED_BYTES_MAX
     }
 
     fn event(&mut self, stream: u32, detail: EventDetail) {

@@ -3,7 +3,7 @@
 
 use crate::server::incidents::Incident;
 use crate::server::network::{Network, Origin};
-use crate::sockets::transport::Transport;
+use crate::sockets::transport::{Stream, Transport};
 use crate::tls::server::Tls;
 use socket2::{Domain, Protocol, SockAddr, TcpKeepalive, Type};
 use std::io;
@@ -131,7 +131,7 @@ enum Listener {
 }
 
 impl Listener {
-    async fn accept(&self) -> io::Result<(Transport, String)> {
+    async fn accept(&self) -> io::Result<(Stream, String)> {
         match self {
             Listener::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
@@ -158,7 +158,8 @@ pub async fn accept(network: Rc<Network>, bound: BoundSocket, _listening: Listen
     loop {
         wait_for_room(&network, facts).await;
         match listener.accept().await {
-            Ok((transport, peer)) => {
+            Ok((stream, peer)) => {
+                let transport = Transport::new(stream, &network.shared.descriptors);
                 network.serve(transport, Origin { listener: facts, tls: tls.clone(), peer });
             }
             Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,

@@ -22,7 +22,6 @@ use rustc_hash::FxHashMap;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -70,7 +69,6 @@ pub struct Connection {
     pub waker: TaskWaker,
     /// The client leaves too much unread, so the connection has to end.
     pub expelled: Cell<bool>,
-    descriptor: RawFd,
 }
 
 /// Starts the network thread; it runs until `Command::Stop`.
@@ -251,7 +249,6 @@ impl Network {
 
     /// Registers a new client, and starts the task that serves it.
     pub fn serve(self: &Rc<Self>, transport: Transport, origin: Origin) {
-        let descriptor = transport.descriptor();
         self.connections_made.set(self.connections_made.get().wrapping_add(1));
         let number = self.connections_made.get();
         let shared = Arc::new(ConnectionShared {
@@ -269,13 +266,11 @@ impl Network {
             commands: RefCell::default(),
             waker: TaskWaker::default(),
             expelled: Cell::new(false),
-            descriptor,
         });
         let open = &self.connections_open[connection.listener.kind];
         open.set(open.get() + 1);
         count(&self.shared.counters.connections_accepted, 1);
         count(&self.shared.counters.connections_open, 1);
-        self.shared.descriptors.insert(descriptor);
         self.shared.inbox.lock().open(number, shared);
         self.connections.borrow_mut().insert(number, connection.clone());
         spawn(connection::serve(self.clone(), connection, transport));
@@ -296,7 +291,6 @@ impl Network {
         self.shared.inbox.lock().close(connection.number);
         self.shared.queued.fetch_sub(connection.shared.flow.queued(), Ordering::SeqCst);
         self.shared.room.close(&self.shared, &connection.shared.account);
-        self.shared.descriptors.remove(connection.descriptor);
         uncount(&self.shared.counters.connections_open, 1);
         let open = &self.connections_open[connection.listener.kind];
         open.set(open.get() - 1);

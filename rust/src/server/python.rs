@@ -15,7 +15,6 @@ use crate::server::shared::{
     Metadata, Method, Methods, Pairs, Shared, Unary, connection_of,
 };
 use crate::threads::counters::count;
-use crate::threads::descriptors::Descriptors;
 use crate::threads::flow::Pending;
 use crate::threads::outbox::Outbox;
 use crate::threads::wakeup::Wakeup;
@@ -94,7 +93,7 @@ impl NativeEdge {
             incidents: Incidents::default(),
             queued: AtomicUsize::new(0),
             partial: AtomicUsize::new(0),
-            descriptors: Descriptors::default(),
+            descriptors: Arc::default(),
             drained: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             callers: AtomicUsize::new(0),

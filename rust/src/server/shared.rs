@@ -294,7 +294,7 @@ pub struct Shared {
     pub queued: AtomicUsize,
     /// Bytes of incomplete messages on all connections.
     pub partial: AtomicUsize,
-    pub descriptors: Descriptors,
+    pub descriptors: Arc<Descriptors>,
     pub draining: AtomicBool,
     /// HTTP/2 connections whose clients may still open calls.
     pub callers: AtomicUsize,

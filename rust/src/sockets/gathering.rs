@@ -1,11 +1,11 @@
 //! A socket with or without TLS that gathers small writes until they are drained.
 
 use crate::sockets::transport::Transport;
-use crate::threads::counters::count;
+use crate::threads::counters::{SocketBytes, count};
 use std::io::{self, IoSlice};
 use std::os::fd::RawFd;
 use std::pin::Pin;
-use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsStream;
@@ -65,16 +65,17 @@ impl Socket {
     }
 }
 
-/// A socket and the bytes gathered for it. Methods add the bytes that they write to a counter.
+/// A socket and the bytes gathered for it; counts all bytes that pass.
 pub struct Gathering {
     socket: Socket,
     gathered: Vec<u8>,
     written: usize,
+    bytes: Arc<SocketBytes>,
 }
 
 impl Gathering {
-    pub fn new(socket: Socket) -> Gathering {
-        Gathering { socket, gathered: Vec::new(), written: 0 }
+    pub fn new(socket: Socket, bytes: &Arc<SocketBytes>) -> Gathering {
+        Gathering { socket, gathered: Vec::new(), written: 0, bytes: bytes.clone() }
     }
 
     /// Bytes the socket has not accepted yet.
@@ -97,10 +98,13 @@ impl Gathering {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.socket {
+        let before = buffer.filled().len();
+        let result = match &mut self.socket {
             Socket::Plain(transport) => Pin::new(transport).poll_read(cx, buffer),
             Socket::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
-        }
+        };
+        count(&self.bytes.read, buffer.filled().len() - before);
+        result
     }
 
     /// Takes what fits of a write; a large one may go to the socket directly.
@@ -108,10 +112,9 @@ impl Gathering {
         &mut self,
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
-        counter: &AtomicU64,
     ) -> Poll<io::Result<usize>> {
         if self.waiting() >= GATHERED_BYTES_MAX {
-            ready!(self.poll_drain(cx, counter))?;
+            ready!(self.poll_drain(cx))?;
         }
         let offered: usize = slices.iter().map(|slice| slice.len()).sum();
         if self.gathered.is_empty()
@@ -119,7 +122,7 @@ impl Gathering {
             && let Poll::Ready(result) = self.socket.poll_write_vectored(cx, slices)
         {
             if let Ok(length) = &result {
-                count(counter, *length);
+                count(&self.bytes.written, *length);
             }
             return Poll::Ready(result);
         }
@@ -139,11 +142,7 @@ impl Gathering {
     }
 
     /// Writes the gathered bytes.
-    pub fn poll_drain(
-        &mut self,
-        cx: &mut Context<'_>,
-        counter: &AtomicU64,
-    ) -> Poll<io::Result<()>> {
+    pub fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.waiting() > 0 {
             let slice = [IoSlice::new(&self.gathered[self.written..])];
             let length = ready!(self.socket.poll_write_vectored(cx, &slice))?;
@@ -151,7 +150,7 @@ impl Gathering {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.written += length;
-            count(counter, length);
+            count(&self.bytes.written, length);
         }
         ready!(self.socket.poll_flush(cx))?;
         // Freed, not kept: an idle connection should cost little.
@@ -162,36 +161,20 @@ impl Gathering {
 
     /// Writes only if too much is gathered, since h2 flushes after every frame. The connection's
     /// driver drains the bytes once, at the end of its pass.
-    pub fn poll_flush(
-        &mut self,
-        cx: &mut Context<'_>,
-        counter: &AtomicU64,
-    ) -> Poll<io::Result<()>> {
-        if self.waiting() >= GATHERED_BYTES_MAX {
-            self.poll_drain(cx, counter)
-        } else {
-            Poll::Ready(Ok(()))
-        }
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.waiting() >= GATHERED_BYTES_MAX { self.poll_drain(cx) } else { Poll::Ready(Ok(())) }
     }
 
-    pub fn poll_shutdown(
-        &mut self,
-        cx: &mut Context<'_>,
-        counter: &AtomicU64,
-    ) -> Poll<io::Result<()>> {
-        ready!(self.poll_drain(cx, counter))?;
+    pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(cx))?;
         self.socket.poll_shutdown(cx)
     }
 
     /// Closes gracefully: writes the last bytes, then reads until the other side has closed, too.
     ///
     /// A socket closed with unread bytes is reset, and the other side may lose bytes sent to it.
-    pub fn poll_farewell(
-        &mut self,
-        cx: &mut Context<'_>,
-        counter: &AtomicU64,
-    ) -> Poll<io::Result<()>> {
-        ready!(self.poll_shutdown(cx, counter))?;
+    pub fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_shutdown(cx))?;
         self.socket.transport().poll_end(cx)
     }
 }

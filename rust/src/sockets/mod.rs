@@ -3,4 +3,5 @@
 //! These modules know neither the loop nor a protocol.
 
 pub mod gathering;
+pub mod link;
 pub mod transport;

@@ -1,9 +1,11 @@
 //! A TCP or unix socket below TLS, or below HTTP where there is no TLS.
 
+use crate::threads::descriptors::{Descriptors, Registered};
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -13,7 +15,7 @@ use tokio::time::timeout;
 /// Time for the other side to receive its last bytes and close.
 pub const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
-enum Stream {
+pub enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
@@ -22,26 +24,33 @@ pub struct Transport {
     stream: Stream,
     /// A byte that was peeked and has still to be read.
     first: Option<u8>,
+    /// Dropped after the socket.
+    registered: Registered,
 }
 
-impl From<TcpStream> for Transport {
-    fn from(stream: TcpStream) -> Transport {
-        Transport { stream: Stream::Tcp(stream), first: None }
+impl From<TcpStream> for Stream {
+    fn from(stream: TcpStream) -> Stream {
+        Stream::Tcp(stream)
     }
 }
 
-impl From<UnixStream> for Transport {
-    fn from(stream: UnixStream) -> Transport {
-        Transport { stream: Stream::Unix(stream), first: None }
+impl From<UnixStream> for Stream {
+    fn from(stream: UnixStream) -> Stream {
+        Stream::Unix(stream)
     }
 }
 
 impl Transport {
-    pub fn descriptor(&self) -> RawFd {
-        match &self.stream {
+    pub fn new(stream: Stream, descriptors: &Arc<Descriptors>) -> Transport {
+        let descriptor = match &stream {
             Stream::Tcp(stream) => stream.as_raw_fd(),
             Stream::Unix(stream) => stream.as_raw_fd(),
-        }
+        };
+        Transport { stream, first: None, registered: Registered::new(descriptors, descriptor) }
+    }
+
+    pub fn descriptor(&self) -> RawFd {
+        self.registered.descriptor
     }
 
     /// Waits for the client's first byte, without consuming it; None if the client closes first.

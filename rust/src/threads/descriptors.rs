@@ -6,6 +6,7 @@
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Descriptors(Mutex<HashSet<RawFd>>);
@@ -36,5 +37,24 @@ impl Descriptors {
             // SAFETY: no thread that uses the socket runs in the child.
             unsafe { libc::close(descriptor) };
         }
+    }
+}
+
+/// Keeps a socket in the list; its owner drops it after the socket.
+pub struct Registered {
+    descriptors: Arc<Descriptors>,
+    pub descriptor: RawFd,
+}
+
+impl Registered {
+    pub fn new(descriptors: &Arc<Descriptors>, descriptor: RawFd) -> Registered {
+        descriptors.insert(descriptor);
+        Registered { descriptors: descriptors.clone(), descriptor }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.descriptors.remove(self.descriptor);
     }
 }

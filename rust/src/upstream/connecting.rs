@@ -2,8 +2,8 @@
 
 use crate::frames::ServerFrames;
 use crate::sockets::gathering::{Gathering, Socket};
+use crate::sockets::link::{Io, LinkedSocket};
 use crate::sockets::transport::Transport;
-use crate::threads::counters::count;
 use crate::threads::flow::Flow;
 use crate::tls;
 use crate::upstream::network::Endpoint;
@@ -14,14 +14,13 @@ use h2::client::{self, SendRequest};
 use http::uri::{Authority, Scheme};
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use std::task::{Context, Poll};
+use tokio::io::ReadBuf;
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -41,31 +40,11 @@ const CANCELLED_CALLS_MAX: usize = 1024;
 
 /// A connection that can carry calls.
 pub struct Connection {
-    pub h2: client::Connection<Io, Bytes>,
+    pub h2: client::Connection<Io<Link>, Bytes>,
     pub requests: SendRequest<Bytes>,
     pub link: Rc<RefCell<Link>>,
     pub scheme: Scheme,
     pub authority: Authority,
-    pub registered: Registered,
-}
-
-/// Keeps a socket in the list of descriptors as long as it is open.
-pub struct Registered {
-    shared: Arc<Shared>,
-    descriptor: RawFd,
-}
-
-impl Registered {
-    fn new(shared: &Arc<Shared>, descriptor: RawFd) -> Registered {
-        shared.descriptors.insert(descriptor);
-        Registered { shared: shared.clone(), descriptor }
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        self.shared.descriptors.remove(self.descriptor);
-    }
 }
 
 /// Connects to an endpoint; the error says why that is not possible.
@@ -78,8 +57,7 @@ pub async fn connect(
     let late = |what: &str| format!("{}: {what} took too long", target.address);
     let tls = target.tls.as_ref().map(tls::client::load).transpose()?;
     let scheme = if tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
-    let transport = reach(&target.address, deadline).await?;
-    let registered = Registered::new(shared, transport.descriptor());
+    let transport = reach(shared, &target.address, deadline).await?;
     let socket = match tls {
         None => Socket::Plain(transport),
         Some((config, name)) => {
@@ -91,21 +69,23 @@ pub async fn connect(
             Socket::Tls(Box::new(stream.into()))
         }
     };
-    let link = Rc::new(RefCell::new(Link {
-        socket: Gathering::new(socket),
+    let io = Io::new(Link {
+        socket: Gathering::new(socket, &shared.counters.bytes),
         read: 0,
         frames: ServerFrames::default(),
         flow: endpoint.flow.clone(),
         shared: shared.clone(),
-    }));
-    let greeted = timeout_at(deadline, greet(shared, &link)).await;
+    });
+    let link = io.link();
+    let greeted = timeout_at(deadline, greet(shared, io)).await;
     let (requests, h2) = greeted
         .map_err(|_| late("HTTP/2's settings"))?
         .map_err(|reason| format!("{}: {reason}", target.address))?;
-    Ok(Connection { h2, requests, link, scheme, authority: target.authority.clone(), registered })
+    Ok(Connection { h2, requests, link, scheme, authority: target.authority.clone() })
 }
 
-async fn reach(address: &str, deadline: Instant) -> Result<Transport, String> {
+async fn reach(shared: &Shared, address: &str, deadline: Instant) -> Result<Transport, String> {
+    let registered = |stream| Transport::new(stream, &shared.descriptors);
     let said = |error: io::Error| {
         // Leave out the errno, which adds nothing.
         let text = error.to_string();
@@ -115,7 +95,7 @@ async fn reach(address: &str, deadline: Instant) -> Result<Transport, String> {
     if let Some(path) = address.strip_prefix("unix:") {
         let path = path.strip_prefix("//").unwrap_or(path);
         let stream = timeout_at(deadline, UnixStream::connect(path)).await.map_err(late)?;
-        return Ok(stream.map_err(said)?.into());
+        return Ok(registered(stream.map_err(said)?.into()));
     }
     let addresses: Vec<SocketAddr> = match address.parse() {
         Ok(address) => vec![address],
@@ -132,7 +112,7 @@ async fn reach(address: &str, deadline: Instant) -> Result<Transport, String> {
         match timeout_at(until, TcpStream::connect(one)).await {
             Ok(Ok(stream)) => {
                 let _ = stream.set_nodelay(true);
-                return Ok(stream.into());
+                return Ok(registered(stream.into()));
             }
             Ok(Err(error)) => failure = said(error),
             Err(elapsed) => failure = late(elapsed),
@@ -144,8 +124,9 @@ async fn reach(address: &str, deadline: Instant) -> Result<Transport, String> {
 /// Starts HTTP/2, and waits for the server's settings.
 async fn greet(
     shared: &Shared,
-    link: &Rc<RefCell<Link>>,
-) -> Result<(SendRequest<Bytes>, client::Connection<Io, Bytes>), String> {
+    io: Io<Link>,
+) -> Result<(SendRequest<Bytes>, client::Connection<Io<Link>, Bytes>), String> {
+    let link = io.link();
     let handshake = client::Builder::new()
         .initial_window_size(shared.settings.stream_queued_bytes_max)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -154,7 +135,7 @@ async fn greet(
         .max_concurrent_reset_streams(CANCELLED_CALLS_MAX)
         .max_local_error_reset_streams(None)
         .enable_push(false)
-        .handshake::<_, Bytes>(Io(link.clone()));
+        .handshake::<_, Bytes>(io);
     let (requests, mut h2) = handshake.await.map_err(|error| of_connection(&error))?;
     poll_fn(|cx| {
         if let Poll::Ready(ended) = Pin::new(&mut h2).poll(cx) {
@@ -162,7 +143,7 @@ async fn greet(
             return Poll::Ready(Err(reason.unwrap_or_else(|| CLOSED.to_owned())));
         }
         let link = &mut *link.borrow_mut();
-        if let Poll::Ready(Err(error)) = link.poll_drain(cx) {
+        if let Poll::Ready(Err(error)) = link.socket.poll_drain(cx) {
             return Poll::Ready(Err(error.to_string()));
         }
         if link.frames.has_greeted() { Poll::Ready(Ok(())) } else { Poll::Pending }
@@ -175,7 +156,7 @@ pub const CLOSED: &str = "the server closed the connection";
 
 /// The socket, shared by h2 and the connection's driver.
 pub struct Link {
-    socket: Gathering,
+    pub socket: Gathering,
     /// Bytes read since the driver last reset this count.
     pub read: usize,
     pub frames: ServerFrames,
@@ -184,79 +165,30 @@ pub struct Link {
 }
 
 impl Link {
-    /// Bytes the socket has not accepted yet.
-    pub fn waiting(&self) -> usize {
-        self.socket.waiting()
-    }
-
-    /// Writes the gathered bytes.
-    pub fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.poll_drain(cx, &self.shared.counters.bytes.written)
-    }
-
-    pub fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.poll_farewell(cx, &self.shared.counters.bytes.written)
-    }
-
     pub fn is_paused(&self) -> bool {
         self.flow.is_paused(|| self.shared.settings.connection_queued_bytes_max)
     }
 }
 
-/// The link as h2 reads and writes it; the connection's driver drains it, once per pass.
-pub struct Io(Rc<RefCell<Link>>);
+impl LinkedSocket for Link {
+    fn socket(&mut self) -> &mut Gathering {
+        &mut self.socket
+    }
 
-impl AsyncRead for Io {
     fn poll_read(
-        self: Pin<&mut Self>,
+        &mut self,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let link = &mut *self.0.borrow_mut();
-        if link.is_paused() {
+        if self.is_paused() {
             // The loop's `poll` wakes the driver when it has taken enough.
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        let result = link.socket.poll_read(cx, buffer);
+        let result = self.socket.poll_read(cx, buffer);
         let data = &buffer.filled()[before..];
-        link.frames.read(data);
-        link.read += data.len();
-        count(&link.shared.counters.bytes.read, data.len());
+        self.frames.read(data);
+        self.read += data.len();
         result
-    }
-}
-
-impl AsyncWrite for Io {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        data: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_write_vectored(cx, &[IoSlice::new(data)])
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let link = &mut *self.0.borrow_mut();
-        link.socket.poll_take(cx, slices, &link.shared.counters.bytes.written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let link = &mut *self.0.borrow_mut();
-        link.socket.poll_flush(cx, &link.shared.counters.bytes.written)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let link = &mut *self.0.borrow_mut();
-        ready!(link.poll_drain(cx))?;
-        link.socket.poll_shutdown(cx, &link.shared.counters.bytes.written)
     }
 }

@@ -4,7 +4,7 @@ use crate::grpc::{APPLICATION_GRPC, INTERNAL, UNAVAILABLE};
 use crate::policy::Keepalive;
 use crate::ready::{Ready, stream_waker};
 use crate::sockets::gathering::GATHERED_BYTES_MAX;
-use crate::sockets::transport::FAREWELL_MAX;
+use crate::sockets::link::farewell;
 use crate::threads::counters::count;
 use crate::threads::runtime::spawn;
 use crate::upstream::call::{Call, Sent};
@@ -25,7 +25,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
-use tokio::time::timeout;
 
 /// The number that h2's own waker notes, besides the numbers of the calls' places.
 const CONNECTION: u32 = u32::MAX;
@@ -40,13 +39,10 @@ pub async fn run(network: &Rc<Network>, endpoint: &Rc<Endpoint>, connection: Con
     let link = connection.link.clone();
     let mut driver = Driver::new(network, endpoint, connection);
     let reason = poll_fn(|cx| driver.poll(cx)).await;
-    let registered = driver.close();
+    driver.close();
     spawn(async move {
         // Report the endpoint's end without waiting for the graceful close.
-        let closed = poll_fn(|cx| link.borrow_mut().poll_farewell(cx));
-        let _ = timeout(FAREWELL_MAX, closed).await;
-        drop(link);
-        drop(registered);
+        farewell(&link).await;
     });
     reason
 }
@@ -189,7 +185,7 @@ impl Driver {
     fn poll_h2(&mut self, cx: &mut Context<'_>) -> Option<String> {
         let polled = Pin::new(&mut self.connection.h2).poll(&mut Context::from_waker(&self.waker));
         let mut link = self.link.borrow_mut();
-        let drained = link.poll_drain(cx);
+        let drained = link.socket.poll_drain(cx);
         if std::mem::take(&mut link.read) > 0 {
             self.last_read = Instant::now();
         }
@@ -219,7 +215,7 @@ impl Driver {
     }
 
     fn socket_is_free(&self) -> bool {
-        self.link.borrow().waiting() < GATHERED_BYTES_MAX
+        self.link.borrow().socket.waiting() < GATHERED_BYTES_MAX
     }
 
     /// Whether the server has failed to answer a ping in time.
@@ -412,9 +408,8 @@ impl Driver {
         places.into_iter().for_each(|place| self.finish(place, End::new(code, text)));
     }
 
-    /// Lets h2 send the resets of cancelled calls; returns what keeps the socket registered.
-    fn close(mut self) -> crate::upstream::connecting::Registered {
+    /// Lets h2 send the resets of cancelled calls.
+    fn close(mut self) {
         let _ = Pin::new(&mut self.connection.h2).poll(&mut Context::from_waker(Waker::noop()));
-        self.connection.registered
     }
 }

@@ -9,7 +9,6 @@ use crate::grpc::{self, INTERNAL};
 use crate::server::python::NativeEdge;
 use crate::server::relay::{self, Rule, Tally};
 use crate::server::shared;
-use crate::threads::descriptors::Descriptors;
 use crate::threads::flow::Pending;
 use crate::threads::wakeup::Wakeup;
 use crate::tls::client::TlsSettings;
@@ -116,7 +115,7 @@ impl Upstream {
             outbox: Default::default(),
             wakeup: Wakeup::new()?,
             counters: Counters::default(),
-            descriptors: Descriptors::default(),
+            descriptors: Arc::default(),
         });
         let network = match &edge {
             None => Host::Own(network::start(shared.clone())?),

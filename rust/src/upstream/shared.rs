@@ -189,7 +189,7 @@ pub struct Shared {
     pub outbox: Outbox<Command>,
     pub wakeup: Wakeup,
     pub counters: Counters,
-    pub descriptors: Descriptors,
+    pub descriptors: Arc<Descriptors>,
 }
 
 impl Shared {
