@@ -7,6 +7,8 @@
 
 #![cfg_attr(not(feature = "python"), allow(dead_code))]
 
+#[cfg(feature = "python")]
+mod attributes;
 mod frames;
 mod grpc;
 mod headers;
@@ -19,6 +21,7 @@ mod sockets;
 mod threads;
 mod tls;
 mod upstream;
+mod windows;
 
 /// An RPC makes some twenty allocations, most of them in h2; mimalloc halves their cost.
 #[global_allocator]

@@ -17,6 +17,7 @@ use crate::server::stream::{self, Kind, Load, Progress, Received, Stream};
 use crate::sockets::gathering::GATHERED_BYTES_MAX;
 use crate::sockets::link::farewell;
 use crate::threads::counters::{count, uncount};
+use crate::windows::STREAM_BUFFER_BYTES_MAX;
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, server};
@@ -34,9 +35,6 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::time::{Sleep, sleep, sleep_until, timeout};
-
-/// Bytes of a stream's response that h2 may hold; the rest waits here, where it is counted.
-const STREAM_BUFFER_BYTES_MAX: usize = 256 * 1024;
 
 /// Bytes that one pass unpacks from compressed messages; the last message may exceed it.
 const UNPACKED_BYTES_MAX: usize = 1024 * 1024;

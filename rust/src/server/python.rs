@@ -2,6 +2,7 @@
 //!
 //! `kvorum.network.edge.interface` documents what each method promises.
 
+use crate::attributes::{file, seconds, window_bytes};
 use crate::grpc;
 use crate::headers::{self, Wanted};
 use crate::server::direct::{Direct, Wrote};
@@ -31,11 +32,9 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use rustc_hash::FxHashMap;
 use std::collections::HashSet;
 use std::os::fd::RawFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Values of `kvorum.network.edge.interface.EventKind`.
 const OPENED: u8 = 1;
@@ -48,9 +47,6 @@ const WRITABLE: u8 = 6;
 /// Responses from this size on are sent from Python's own buffer: copying them would cost the loop
 /// time, and as much memory again.
 const LENT_BYTES_MIN: usize = 256 * 1024;
-
-/// The largest window that HTTP/2 allows.
-const HTTP2_WINDOW_MAX: u32 = (1 << 31) - 1;
 
 /// A stream or HTTP request that the loop has polled and not finished.
 struct OpenStream {
@@ -592,10 +588,6 @@ impl Drop for NativeEdge {
 }
 
 fn read_limits(limits: &Bound<'_, PyAny>) -> PyResult<Limits> {
-    let window: u32 = limits.getattr("stream_queued_bytes_max")?.extract()?;
-    let seconds = |name: &str| -> PyResult<Duration> {
-        Ok(Duration::from_secs_f64(limits.getattr(name)?.extract()?))
-    };
     Ok(Limits {
         request_bytes_max: limits.getattr("request_bytes_max")?.extract()?,
         streams_per_connection_max: limits.getattr("streams_per_connection_max")?.extract()?,
@@ -605,19 +597,22 @@ fn read_limits(limits: &Bound<'_, PyAny>) -> PyResult<Limits> {
         header_list_bytes_max: limits.getattr("header_list_bytes_max")?.extract()?,
         http_header_bytes_max: limits.getattr("http_header_bytes_max")?.extract()?,
         http_calls_max: limits.getattr("http_calls_per_connection_max")?.extract()?,
-        handshake_max: seconds("handshake_seconds_max")?,
-        header_read_max: seconds("header_read_seconds_max")?,
-        http1_idle_max: seconds("http1_idle_seconds_max")?,
-        http1_read_max: seconds("http1_read_seconds_max")?,
-        ping_min: seconds("ping_seconds_min")?,
-        keepalive: Some((seconds("keepalive_seconds")?, seconds("keepalive_timeout_seconds")?))
-            .filter(|(interval, timeout)| !interval.is_zero() && !timeout.is_zero()),
+        handshake_max: seconds(limits, "handshake_seconds_max")?,
+        header_read_max: seconds(limits, "header_read_seconds_max")?,
+        http1_idle_max: seconds(limits, "http1_idle_seconds_max")?,
+        http1_read_max: seconds(limits, "http1_read_seconds_max")?,
+        ping_min: seconds(limits, "ping_seconds_min")?,
+        keepalive: Some((
+            seconds(limits, "keepalive_seconds")?,
+            seconds(limits, "keepalive_timeout_seconds")?,
+        ))
+        .filter(|(interval, timeout)| !interval.is_zero() && !timeout.is_zero()),
         resets_per_second_max: limits.getattr("resets_per_second_max")?.extract()?,
         connection_partial_bytes_max: limits.getattr("connection_partial_bytes_max")?.extract()?,
         connection_unread_bytes_max: limits.getattr("connection_unread_bytes_max")?.extract()?,
         unread_bytes_max: limits.getattr("unread_bytes_max")?.extract()?,
-        unread_max: seconds("unread_seconds_max")?,
-        stream_queued_bytes_max: window.min(HTTP2_WINDOW_MAX),
+        unread_max: seconds(limits, "unread_seconds_max")?,
+        stream_queued_bytes_max: window_bytes(limits, "stream_queued_bytes_max")?,
         connection_queued_bytes_max: limits.getattr("connection_queued_bytes_max")?.extract()?,
         queued_bytes_max: limits.getattr("queued_bytes_max")?.extract()?,
         stream_writable_bytes: limits.getattr("stream_writable_bytes")?.extract()?,
@@ -638,15 +633,11 @@ fn interned(py: Python<'_>, names: &[String]) -> Vec<Py<PyString>> {
 }
 
 fn read_tls(settings: &Bound<'_, PyAny>, http1_only: bool) -> PyResult<TlsSettings> {
-    let file = |name: &str| -> PyResult<Option<PathBuf>> {
-        let path: PathBuf = settings.getattr(name)?.extract()?;
-        Ok(Some(path).filter(|path| !path.as_os_str().is_empty()))
-    };
     Ok(TlsSettings {
         cert_file: settings.getattr("cert_file")?.extract()?,
         key_file: settings.getattr("key_file")?.extract()?,
-        client_ca_file: file("client_ca_file")?,
-        client_crl_file: file("client_crl_file")?,
+        client_ca_file: file(settings, "client_ca_file")?,
+        client_crl_file: file(settings, "client_crl_file")?,
         allowed_names: settings.getattr("allowed_names")?.extract()?,
         allowed_hostnames: settings.getattr("allowed_hostnames")?.extract()?,
         version_min: settings.getattr("version_min")?.extract()?,

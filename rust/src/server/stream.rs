@@ -5,6 +5,7 @@ use crate::ready::{Ready, stream_waker};
 use crate::server::arrivals::Arrivals;
 use crate::server::shared::{Call, EventDetail, Metadata, Pairs, Unary};
 use crate::threads::flow::Pending;
+use crate::windows::{GRANTED_BYTES_MAX, PIECE_BYTES_MAX};
 use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
@@ -15,14 +16,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-/// Bytes of a response that are handed to h2 at a time.
-const PIECE_BYTES_MAX: usize = 64 * 1024;
-
 /// Small messages leave together up to this size, which fits into a frame.
 const JOINED_BYTES_MAX: usize = 16 * 1024;
-
-/// Bytes of all responses that are handed to h2 before it has to write.
-const GRANTED_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

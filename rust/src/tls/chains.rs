@@ -7,7 +7,7 @@
 //! included. It leaves only name constraints to webpki, which checks the chain that was found.
 
 use crate::tls::certificate::Certificate;
-use crate::tls::server::certificates;
+use crate::tls::files::certificates;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{
@@ -44,6 +44,37 @@ impl Purpose {
         }
     }
 }
+
+/// Implements the methods of rustls's verifiers that check a handshake's signature.
+///
+/// rustls asks for the same methods where it verifies clients and where it verifies servers. Both leave
+/// the work to the field of the verifier that has the `Authorities`.
+macro_rules! verify_signatures {
+    ($authorities:tt) => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.$authorities.verify_tls12(message, certificate, signed)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.$authorities.verify_tls13(message, certificate, signed)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.$authorities.schemes()
+        }
+    };
+}
+pub(super) use verify_signatures;
 
 /// The trusted CAs.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! TLS towards a server: verifies its certificate and name, and presents ours if the server asks.
 
-use crate::tls::chains::{Authorities, Purpose};
-use crate::tls::server::identity;
+use crate::tls::chains::{Authorities, Purpose, verify_signatures};
+use crate::tls::files::identity;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_name;
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -93,27 +93,7 @@ impl ServerCertVerifier for Verified {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12(message, cert, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13(message, cert, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.schemes()
-    }
+    verify_signatures!(0);
 }
 
 /// Accepts any certificate whose key the server has.

@@ -4,5 +4,6 @@ mod certificate;
 mod chains;
 pub mod client;
 mod der;
+mod files;
 pub mod server;
 pub mod words;

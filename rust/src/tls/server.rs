@@ -3,32 +3,26 @@
 //! Files are checked before every handshake. While changed files cannot be used, for example
 //! because only the certificate or only the key has been replaced, the old ones stay in use.
 
-use crate::tls::certificate::Certificate;
-use crate::tls::chains::{Authorities, Purpose};
+use crate::tls::chains::{Authorities, Purpose, verify_signatures};
 use crate::tls::der;
+use crate::tls::files::{identity, read};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::client::verify_server_name;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{
-    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime,
-};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, InconsistentKeys,
-    ProtocolVersion, ServerConfig, SignatureScheme, SupportedProtocolVersion,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, ProtocolVersion,
+    ServerConfig, SignatureScheme, SupportedProtocolVersion,
 };
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Kinds of keys that a server may have.
-pub const KEYS: &str = "RSA with 2048 bits or more, ECDSA P-256 or P-384, Ed25519";
 
 /// The settings of `kvorum.network.edge.interface.TlsSettings`, where each is documented.
 pub struct TlsSettings {
@@ -108,42 +102,6 @@ impl Tls {
         }
         (loaded.config.clone(), failure)
     }
-}
-
-pub fn read(path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
-    match found {
-        Ok(found) if found.is_empty() => Err(format!("{}: no certificate in it", path.display())),
-        Ok(found) => Ok(found),
-        Err(error) => Err(format!("{}: {error}", path.display())),
-    }
-}
-
-/// Reads the certificate to present, and its key.
-pub fn identity(
-    cert_file: &Path,
-    key_file: &Path,
-    provider: &CryptoProvider,
-) -> Result<Arc<SingleCertAndKey>, String> {
-    let chain = certificates(cert_file)?;
-    let (cert, key) = (cert_file.display(), key_file.display());
-    let secret = PrivateKeyDer::from_pem_slice(&read(key_file)?)
-        .map_err(|error| format!("{key}: {error}"))?;
-    let own = Certificate::parse(&chain[0])
-        .ok_or_else(|| format!("{cert} with {key}: the certificate cannot be read"))?;
-    let secret = provider
-        .key_provider
-        .load_private_key(secret)
-        .map_err(|_| format!("{cert} with {key}: the key is none of {KEYS}"))?;
-    if secret.public_key().is_some_and(|public| *public != *own.key_info) {
-        let error = Error::from(InconsistentKeys::KeyMismatch);
-        return Err(format!("{cert} with {key}: {error}"));
-    }
-    Ok(Arc::new(CertifiedKey::new(chain, secret).into()))
 }
 
 fn load(settings: &TlsSettings) -> Result<Arc<ServerConfig>, String> {
@@ -260,25 +218,5 @@ impl ClientCertVerifier for Clients {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.authorities.verify_tls12(message, cert, signed)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.authorities.verify_tls13(message, cert, signed)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.authorities.schemes()
-    }
+    verify_signatures!(authorities);
 }

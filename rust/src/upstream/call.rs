@@ -4,6 +4,7 @@ use crate::grpc::{MessageReader, Next};
 use crate::threads::flow::Pending;
 use crate::upstream::shared::{CallKind, Detail, Event};
 use crate::upstream::status::{End, of_error, of_headers, of_http};
+use crate::windows::{GRANTED_BYTES_MAX, PIECE_BYTES_MAX};
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{RecvStream, SendStream};
@@ -12,13 +13,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-
-/// Bytes that are handed to h2 at a time. A unary message that is not longer goes to h2 at once,
-/// whatever the server's window: checking the window would cost more.
-const PIECE_BYTES_MAX: usize = 64 * 1024;
-
-/// Bytes of all calls that are handed to h2 before it has to write.
-const GRANTED_BYTES_MAX: usize = 1024 * 1024;
 
 /// The state of a call after it has sent as much as possible.
 #[derive(PartialEq, Eq)]

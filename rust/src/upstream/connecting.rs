@@ -9,6 +9,7 @@ use crate::tls;
 use crate::upstream::network::Endpoint;
 use crate::upstream::shared::{Shared, Target};
 use crate::upstream::status::of_connection;
+use crate::windows::{STREAM_BUFFER_BYTES_MAX, WINDOW_BYTES_MAX};
 use bytes::Bytes;
 use h2::client::{self, SendRequest};
 use http::uri::{Authority, Scheme};
@@ -25,15 +26,8 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-/// Bytes of a call's messages that h2 may hold; the rest waits where it is counted.
-const STREAM_BUFFER_BYTES_MAX: usize = 256 * 1024;
-
 /// The longest headers that a server may answer with.
 const HEADER_LIST_BYTES_MAX: u32 = 64 * 1024;
-
-/// The largest window of HTTP/2. The connection's window must never hold a server back: a paused
-/// call would then block all other calls.
-const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 
 /// Cancelled calls that h2 remembers, because their last bytes may still arrive.
 const CANCELLED_CALLS_MAX: usize = 1024;
@@ -127,9 +121,11 @@ async fn greet(
     io: Io<Link>,
 ) -> Result<(SendRequest<Bytes>, client::Connection<Io<Link>, Bytes>), String> {
     let link = io.link();
+    // The connection's window must never hold a server back: a paused call would then block all
+    // other calls.
     let handshake = client::Builder::new()
         .initial_window_size(shared.settings.stream_queued_bytes_max)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES_MAX)
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
         .max_send_buffer_size(STREAM_BUFFER_BYTES_MAX)
         .max_concurrent_reset_streams(CANCELLED_CALLS_MAX)

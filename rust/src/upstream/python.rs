@@ -5,6 +5,7 @@
 //! queued. A paused stream's messages keep their bytes of the window, so that the server has to
 //! wait.
 
+use crate::attributes::{file, seconds, window_bytes};
 use crate::grpc::{self, INTERNAL};
 use crate::server::python::NativeEdge;
 use crate::server::relay::{self, Rule, Tally};
@@ -28,11 +29,9 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Values of `kvorum.network.edge.upstream.UpstreamEventKind`.
 const CONNECTED: u8 = 1;
@@ -42,9 +41,6 @@ const MESSAGE: u8 = 4;
 const ENDED: u8 = 5;
 const WRITABLE: u8 = 6;
 const LEAVING: u8 = 7;
-
-/// The largest window that HTTP/2 allows.
-const HTTP2_WINDOW_MAX: u32 = (1 << 31) - 1;
 
 /// Parsed paths that are kept; there are no more RPCs than that.
 const PATHS_MAX: usize = 1024;
@@ -495,17 +491,13 @@ fn event_tuple<'py>(py: Python<'py>, event: Event) -> PyResult<Bound<'py, PyTupl
 }
 
 fn read_settings(settings: &Bound<'_, PyAny>) -> PyResult<Settings> {
-    let seconds = |name: &str| -> PyResult<Duration> {
-        Ok(Duration::from_secs_f64(settings.getattr(name)?.extract()?))
-    };
-    let window: u32 = settings.getattr("stream_queued_bytes_max")?.extract()?;
     Ok(Settings {
         message_bytes_max: settings.getattr("message_bytes_max")?.extract()?,
-        connect_max: seconds("connect_seconds_max")?,
-        pings: Some((seconds("ping_seconds")?, seconds("pong_seconds_max")?))
+        connect_max: seconds(settings, "connect_seconds_max")?,
+        pings: Some((seconds(settings, "ping_seconds")?, seconds(settings, "pong_seconds_max")?))
             .filter(|(interval, _)| !interval.is_zero()),
         pings_without_calls: settings.getattr("pings_without_calls")?.extract()?,
-        stream_queued_bytes_max: window.min(HTTP2_WINDOW_MAX),
+        stream_queued_bytes_max: window_bytes(settings, "stream_queued_bytes_max")?,
         connection_queued_bytes_max: settings.getattr("connection_queued_bytes_max")?.extract()?,
         writable_bytes: settings.getattr("writable_bytes")?.extract()?,
     })
@@ -567,15 +559,11 @@ fn read_rules(rules: &Bound<'_, PyAny>) -> PyResult<relay::Shared> {
 }
 
 fn read_tls(settings: &Bound<'_, PyAny>) -> PyResult<TlsSettings> {
-    let file = |name: &str| -> PyResult<Option<PathBuf>> {
-        let path: PathBuf = settings.getattr(name)?.extract()?;
-        Ok(Some(path).filter(|path| !path.as_os_str().is_empty()))
-    };
     Ok(TlsSettings {
         server_name: settings.getattr("server_name")?.extract()?,
-        ca_file: file("ca_file")?,
-        cert_file: file("cert_file")?,
-        key_file: file("key_file")?,
+        ca_file: file(settings, "ca_file")?,
+        cert_file: file(settings, "cert_file")?,
+        key_file: file(settings, "key_file")?,
         verify: settings.getattr("verify")?.extract()?,
     })
 }
