@@ -2,8 +2,8 @@
 //!
 //! The network thread serves every socket, a second thread writes the log, and a third calls other
 //! servers unless the network thread does that as well. None of them ever takes the GIL. Only the
-//! loop's own calls (`edge`, `upstream`) and the functions over many rows, records, pages or keys
-//! (`rows`, `row_pages`, `newest`, `pages`, `log_records`, `key_values`) touch Python.
+//! loop's own calls (`server::python`, `upstream::python`), `key_values`, and the functions over many
+//! rows, records or pages in the crate `kvorum-storage` touch Python.
 
 #![cfg_attr(not(feature = "python"), allow(dead_code))]
 
@@ -12,9 +12,9 @@ mod attributes;
 mod frames;
 mod grpc;
 mod headers;
+mod keepalive;
 #[cfg(feature = "python")]
 mod key_values;
-mod policy;
 mod ready;
 mod server;
 mod sockets;

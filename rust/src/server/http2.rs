@@ -1,7 +1,7 @@
 //! Serves an HTTP/2 connection: one task accepts calls, applies the loop's commands, and flushes.
 
 use crate::grpc::{self, MessageReader, Refusal};
-use crate::policy::{Keepalive, Pings, Resets};
+use crate::keepalive::Keepalive;
 use crate::ready::Ready;
 use crate::server::arrivals::Arrivals;
 use crate::server::backlog::Backlog;
@@ -9,6 +9,7 @@ use crate::server::incidents::Incident;
 use crate::server::link::{Io, Link};
 use crate::server::listener::Serves;
 use crate::server::network::{Connection, Network};
+use crate::server::policy::{Pings, Resets};
 use crate::server::room::Ledger;
 use crate::server::shared::{
     Command, EventDetail, HttpRequest, Shared, call_of, header_list_bytes, stream_of,

@@ -1,8 +1,8 @@
 //! The server's side: accepts connections, speaks TLS, HTTP/1.1, HTTP/2 and gRPC, and exchanges batches
 //! with the loop.
 //!
-//! One task per connection does all of its work on the network thread. Only `python` touches Python,
-//! and only it runs on the loop's thread.
+//! One task per connection does all of its work on the network thread. Only `python`, which has the
+//! loop's calls, touches Python.
 
 mod arrivals;
 mod authority;
@@ -17,6 +17,7 @@ mod incidents;
 mod link;
 mod listener;
 pub mod network;
+mod policy;
 #[cfg(feature = "python")]
 pub mod python;
 pub mod relay;

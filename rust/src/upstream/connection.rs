@@ -1,7 +1,7 @@
 //! Drives a connection to a server: one task starts calls, applies commands, and flushes.
 
 use crate::grpc::{APPLICATION_GRPC, INTERNAL, UNAVAILABLE};
-use crate::policy::Keepalive;
+use crate::keepalive::Keepalive;
 use crate::ready::{Ready, stream_waker};
 use crate::sockets::gathering::GATHERED_BYTES_MAX;
 use crate::sockets::link::farewell;

@@ -1,7 +1,7 @@
 //! The calling side: connects to other servers, carries calls to them, and reports events to the loop.
 //!
 //! One task per endpoint does all of its work, on a thread of the upstream's own or on that of an edge.
-//! Only `python` touches Python, and only it runs on the loop's thread.
+//! Only `python`, which has the loop's calls, touches Python.
 
 mod call;
 mod connecting;
