@@ -136,11 +136,11 @@ impl Listener {
             Listener::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((stream.into(), peer.to_string()))
+                Ok((Stream::Tcp(stream), peer.to_string()))
             }
             Listener::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                Ok((stream.into(), "@".to_owned()))
+                Ok((Stream::Unix(stream), "@".to_owned()))
             }
         }
     }

@@ -28,18 +28,6 @@ pub struct Transport {
     registered: Registered,
 }
 
-impl From<TcpStream> for Stream {
-    fn from(stream: TcpStream) -> Stream {
-        Stream::Tcp(stream)
-    }
-}
-
-impl From<UnixStream> for Stream {
-    fn from(stream: UnixStream) -> Stream {
-        Stream::Unix(stream)
-    }
-}
-
 impl Transport {
     pub fn new(stream: Stream, descriptors: &Arc<Descriptors>) -> Transport {
         let descriptor = match &stream {

@@ -3,7 +3,7 @@
 use crate::frames::ServerFrames;
 use crate::sockets::gathering::{Gathering, Socket};
 use crate::sockets::link::{Io, LinkedSocket};
-use crate::sockets::transport::Transport;
+use crate::sockets::transport::{Stream, Transport};
 use crate::threads::flow::Flow;
 use crate::tls;
 use crate::upstream::network::Endpoint;
@@ -79,7 +79,6 @@ pub async fn connect(
 }
 
 async fn reach(shared: &Shared, address: &str, deadline: Instant) -> Result<Transport, String> {
-    let registered = |stream| Transport::new(stream, &shared.descriptors);
     let said = |error: io::Error| {
         // Leave out the errno, which adds nothing.
         let text = error.to_string();
@@ -89,7 +88,7 @@ async fn reach(shared: &Shared, address: &str, deadline: Instant) -> Result<Tran
     if let Some(path) = address.strip_prefix("unix:") {
         let path = path.strip_prefix("//").unwrap_or(path);
         let stream = timeout_at(deadline, UnixStream::connect(path)).await.map_err(late)?;
-        return Ok(registered(stream.map_err(said)?.into()));
+        return Ok(Transport::new(Stream::Unix(stream.map_err(said)?), &shared.descriptors));
     }
     let addresses: Vec<SocketAddr> = match address.parse() {
         Ok(address) => vec![address],
@@ -106,7 +105,7 @@ async fn reach(shared: &Shared, address: &str, deadline: Instant) -> Result<Tran
         match timeout_at(until, TcpStream::connect(one)).await {
             Ok(Ok(stream)) => {
                 let _ = stream.set_nodelay(true);
-                return Ok(registered(stream.into()));
+                return Ok(Transport::new(Stream::Tcp(stream), &shared.descriptors));
             }
             Ok(Err(error)) => failure = said(error),
             Err(elapsed) => failure = late(elapsed),

@@ -1,4 +1,4 @@
-//! Reads numbers as protobuf and little-endian files encode them.
+//! Reads numbers in records: varints of protobuf, and the bytes of fixed ones.
 
 /// Read a varint in its shortest form.
 #[inline]
