@@ -1,7 +1,9 @@
 """Track the calls in flight, from their arrival to their end.
 
-This object stands between the services and the edge, and counts calls for the metrics. A graceful
-shutdown waits until no call is in flight. This module also finds slow calls.
+This object stands between the services and their fronts, and counts calls for the metrics. Each
+call is entered with the front that received it, which gets the answer: gRPC's answers go straight
+to the edge, and those of JSON calls to the gateway, which translates them. A graceful shutdown
+waits until no call is in flight. This module also finds slow calls.
 
 Slow-call detection keeps no record per call: calls of one method that came in the same turn share
 one `Arrivals` with the time, and `look` finds the calls that are about to become slow.
@@ -11,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any, Final
 
-from kvorum.api.errors import Code, Status
+from kvorum.api.errors import INTERNAL, Code, Status
 from kvorum.network.edge.interface import EdgeEventKind, Headers, Request
-from kvorum.server.rpc.interface import RpcOutput
+from kvorum.server.rpc.interface import RpcOutput, TranslatingFront
 from kvorum.server.telemetry.access import AccessLog
 from kvorum.server.telemetry.counting import Arrivals, CallCounts
 from kvorum.server.telemetry.interface import Tracing
@@ -80,18 +82,27 @@ class CallsInFlight:
         for arrivals in (*self.unary.values(), *self.streams.values()):
             yield arrivals.method
 
-    # Calls and events from the edge.
+    # Calls and events from the fronts.
 
-    def receive(self, requests: Sequence[Request], now: float, started: object) -> None:
-        """Record the arrival of unary calls: the turn's time, and its start by the stopwatch."""
+    def receive(
+        self,
+        requests: Sequence[Request],
+        now: float,
+        started: object,
+        front: TranslatingFront | None = None,
+    ) -> None:
+        """Record the arrival of unary calls: the turn's time, and its start by the stopwatch.
+
+        `front` translates their answers; without it, the edge gets the answers as they are.
+        """
         unary = self.unary
         together: dict[int, Arrivals] = {}
-        last = Arrivals(-1, now, started)
+        last = Arrivals(-1, now, started, front)
         for call, method, _, metadata in requests:
             if method != last.method:
                 found = together.get(method)
                 if found is None:
-                    found = together[method] = Arrivals(method, now, started)
+                    found = together[method] = Arrivals(method, now, started, front)
                 last = found
             unary[call] = last
             if metadata is not None:
@@ -103,8 +114,19 @@ class CallsInFlight:
         if self.tracing is not None:
             self.tracing.begin(requests, now)
 
-    def note(self, kind: int, call: int, detail: Any, now: float, started: object) -> None:
-        """Record an event of a stream, or the end of a unary call; times are as in `receive`."""
+    def note(
+        self,
+        kind: int,
+        call: int,
+        detail: Any,
+        now: float,
+        started: object,
+        front: TranslatingFront | None = None,
+    ) -> None:
+        """Record an event of a stream, or the end of a unary call.
+
+        The times and `front` are as in `receive`.
+        """
         streams, counts = self.streams, self.counts
         if kind == _MESSAGE:
             if call in streams:
@@ -113,7 +135,7 @@ class CallsInFlight:
                     self.tracing.received(call, detail)
         elif kind == _OPENED:
             method, metadata = detail
-            streams[call] = Arrivals(method, now, started)
+            streams[call] = Arrivals(method, now, started, front)
             if metadata is not None:
                 counts.count_version("stream", metadata)
             if self.tracing is not None:
@@ -123,7 +145,8 @@ class CallsInFlight:
         if self.access is not None:
             self.access.note(kind, call, detail)
 
-    def _end(self, call: int, code: Code, text: str = "") -> None:
+    def _end(self, call: int, code: Code, text: str = "") -> Arrivals | None:
+        """Forget a call; return its entry, None if it has none."""
         if self.tracing is not None:
             self.tracing.ended(call, code, text)
         arrivals = self.streams.pop(call, None)
@@ -140,14 +163,16 @@ class CallsInFlight:
                 self.access.end(call, code)
             if self.stats is not None:
                 self.stats.forget(call)
+        return arrivals
 
-    # Answers to the edge.
+    # Answers to the fronts.
 
     def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
         """End unary calls."""
         pop, counts = self.unary.pop, self.counts
         ok, seconds = counts.ok, counts.seconds
         ending: list[Arrivals] = []
+        translated: list[tuple[TranslatingFront, int, bytes | Status]] = []
         if self.slow:
             for call, result in batch:
                 if call in self.slow and call in self.unary:
@@ -161,6 +186,8 @@ class CallsInFlight:
                     ok[arrivals.method] += 1
                 else:
                     counts.count_failure(arrivals.method, result)  # type: ignore[arg-type]
+                if arrivals.front is not None:
+                    translated.append((arrivals.front, call, result))
                 if seconds is not None:
                     if not arrivals.ended:
                         ending.append(arrivals)
@@ -171,23 +198,53 @@ class CallsInFlight:
             self.access.reply(batch)
         if self.stats is not None:
             self.stats.reply(batch)
-        self._edge.reply(batch)
+        if translated:
+            elsewhere = {call for _, call, _ in translated}
+            batch = [each for each in batch if each[0] not in elsewhere]
+            for front, call, result in translated:
+                front.reply(call, result)
+        if batch:
+            self._edge.reply(batch)
 
     def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
         """Send messages on streams."""
         streams, sent = self.streams, self.counts.messages_sent
+        is_translated = False
         for call, _ in batch:
             stream = streams.get(call)
             if stream is not None:
                 sent[stream.method] += 1
+                if stream.front is not None:
+                    is_translated = True
         if self.tracing is not None:
             self.tracing.sent(batch)
-        self._edge.send(batch)
+        self._edge.send(self._translate(batch) if is_translated else batch)
+
+    def _translate(self, batch: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Let fronts encode the messages of their streams, without changing their order."""
+        encoded: list[tuple[int, bytes]] = []
+        for call, message in batch:
+            stream = self.streams.get(call)
+            if stream is None or stream.front is None:
+                encoded.append((call, message))
+                continue
+            found = stream.front.encode_message(call, message)
+            if found is not None:
+                encoded.append((call, found))
+                continue
+            # The stream's earlier messages come before its end.
+            self._edge.send(encoded)
+            encoded = []
+            stream.front.finish(call, INTERNAL)
+        return encoded
 
     def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
         """End a stream."""
-        self._end(call, status.code, status.text)
-        self._edge.finish(call, status, trailers)
+        arrivals = self._end(call, status.code, status.text)
+        if arrivals is None or arrivals.front is None:
+            self._edge.finish(call, status, trailers)
+        else:
+            arrivals.front.finish(call, status)
 
     def pending_bytes(self, call: int) -> int:
         """As `Edge.pending_bytes`."""
@@ -195,7 +252,11 @@ class CallsInFlight:
 
     def mark_waiting(self, call: int) -> None:
         """As `Edge.mark_waiting`."""
-        self._edge.mark_waiting(call)
+        arrivals = self.unary.get(call)
+        if arrivals is None or arrivals.front is None:
+            self._edge.mark_waiting(call)
+        else:
+            arrivals.front.mark_waiting(call)
 
     # Slow calls.
 

@@ -79,18 +79,8 @@ class Server:
         self.peers = peers
         clients = Clients(edge)
         self.front = HttpFront(edge, settings.cors, settings.host_whitelist, member.boundary)
-        self.gateway = Gateway(
-            member,
-            edge,
-            self.front,
-            clients,
-            message_bytes_max=settings.message_bytes_max,
-            client_cert_identifies_user=settings.client_cert_identifies_user,
-        )
-        if settings.serves_json:
-            self.gateway.serve()
         slow_seconds = settings.slow_request_seconds
-        self.calls = CallsInFlight(self.gateway, CallCounts(len(METHODS)), slow_seconds)
+        self.calls = CallsInFlight(edge, CallCounts(len(METHODS)), slow_seconds)
         self.milestones = Milestones()
         self.slow_requests = SlowRequests(member, self.milestones, edge.peer, logger, slow_seconds)
         self.calls.on_slow = self.slow_requests.ended
@@ -102,7 +92,17 @@ class Server:
             client_cert_identifies_user=settings.client_cert_identifies_user,
             stops_for_defragmentation=settings.stops_for_defragmentation,
         )
-        self.gateway.is_undecided = self.services.is_undecided
+        self.gateway = Gateway(
+            member,
+            edge,
+            self.front,
+            clients,
+            self.services.is_undecided,
+            message_bytes_max=settings.message_bytes_max,
+            client_cert_identifies_user=settings.client_cert_identifies_user,
+        )
+        if settings.serves_json:
+            self.gateway.serve()
         self.counters = ServerCounters()
         self.phase = ServerPhase.SERVING
         """The phase of this server's life; `ending` advances it."""
@@ -371,14 +371,15 @@ class Server:
     def _serve_gateway(self, deadline: float) -> None:
         """Serve the calls and events that the JSON gateway made of HTTP requests."""
         gateway, services = self.gateway, self.services
+        now, started = self.member.now, self.member.replica.started
         requests, gateway.requests = gateway.requests, []
         events, gateway.events = gateway.events, []
         if requests:
-            self.calls.receive(requests, self.member.now, self.member.replica.started)
+            self.calls.receive(requests, now, started, gateway)
             # One event makes one request at most, so that `serve` leaves none over.
             services.serve(requests, deadline)
         for kind, call, detail in events:
-            self.calls.note(kind, call, detail, self.member.now, self.member.replica.started)
+            self.calls.note(kind, call, detail, now, started, gateway)
             services.take_event(kind, call, detail)
         services.end_batch()
 

@@ -79,8 +79,7 @@ class Client:
         return call
 
     def assert_nothing_is_left(self) -> None:
-        assert not self.gateway.open and not self.gateway._left
-        assert self.gateway._held_bytes == 0
+        assert not self.gateway.open and self.gateway._held_bytes == 0
         assert not self.harness.server.calls.unary and not self.harness.server.calls.streams
         assert not self.harness.services._open
         assert self.harness.member.boundary.counts == {}

@@ -1,9 +1,9 @@
 """The JSON gateway: HTTP requests that are RPCs, and their answers.
 
-The gateway sits on both sides of the services. It translates HTTP requests into the same `requests`
-and `events` as gRPC clients cause, and the server passes these to the services. The services answer
-through the gateway, which converts answers to its own calls to JSON and passes all others to the
-edge. So no route needs a handler, and calls over JSON and gRPC have the same life cycle.
+The gateway is a front of the services beside the edge, which is the front for gRPC. It translates
+HTTP requests into the same `requests` and `events` as gRPC clients cause, and the server passes
+these to the services as calls of the gateway, so that the gateway gets their answers and converts
+them to JSON. So no route needs a handler, and calls over JSON and gRPC have the same life cycle.
 
 A unary call, or one with a stream of answers, starts when the request's body has ended; over a
 WebSocket, whose body ends only with the connection, it starts with the first complete JSON value. A
@@ -16,7 +16,7 @@ services have received that message, because they may refuse the caller.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
@@ -146,7 +146,7 @@ class GatewayCall:
 
 
 class Gateway:
-    """The JSON calls of one server; the services send all their answers through it."""
+    """The JSON calls of one server: a `TranslatingFront`."""
 
     __slots__ = (
         "_body_bytes_max",
@@ -161,7 +161,6 @@ class Gateway:
         "_last_line",
         "_last_message",
         "_last_route",
-        "_left",
         "_member",
         "_message_bytes_max",
         "_undecided",
@@ -177,11 +176,15 @@ class Gateway:
         edge: GatewayOutput,
         front: HttpFront,
         clients: Clients,
+        is_undecided: Callable[[int], bool],
         *,
         message_bytes_max: int,
         client_cert_identifies_user: bool,
     ) -> None:
-        """Serve the requests of `front`; refuse messages of more than `message_bytes_max`."""
+        """Serve the requests of `front`; refuse messages of more than `message_bytes_max`.
+
+        `is_undecided` returns whether the services have not identified a call's caller yet.
+        """
         self._member = member
         self._edge = edge
         self._front = front
@@ -194,13 +197,10 @@ class Gateway:
         self.requests: list[Request] = []
         self.events: list[Event] = []
         """Requests and events for the services, requests first; the server takes both."""
-        self.is_undecided: Callable[[int], bool] = _never
-        """Returns whether a call's caller is not identified yet."""
+        self.is_undecided = is_undecided
         # Calls with more to read, in round-robin order; calls whose caller is not identified yet.
         self._busy: deque[int] = deque()
         self._undecided: list[int] = []
-        # Unary calls that continue without their clients; the gateway drops their answers.
-        self._left: set[int] = set()
         self._held_bytes = 0
         self._deadlines: list[tuple[float, int]] = []
         # The number of deadlines of ended calls, which may be hours away.
@@ -463,12 +463,8 @@ class Gateway:
         self._fail(call, found, status)
 
     def _tell_of_end(self, call: int, found: GatewayCall) -> None:
-        if not found.has_begun:
-            return
-        if found.is_told_of_end:
+        if found.has_begun and found.is_told_of_end:
             self.events.append((EdgeEventKind.ENDED, call, None))
-        else:
-            self._left.add(call)
 
     def _forget(self, call: int, found: GatewayCall) -> None:
         del self.open[call]
@@ -486,97 +482,73 @@ class Gateway:
 
     # Answers.
 
-    def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
-        """End unary calls, over JSON or gRPC."""
-        if self.open or self._left:
-            batch = [each for each in batch if not self._replied(*each)]
-        if batch:
-            self._edge.reply(batch)
-
-    def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
-        """Send messages on streams, over JSON or gRPC."""
-        if self.open:
-            batch = self._lines(batch)
-        self._edge.send(batch)
-
-    def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:
-        """End a stream, over JSON or gRPC."""
+    def reply(self, call: int, result: bytes | Status) -> None:
+        """End a unary call."""
         found = self.open.get(call)
         if found is None:
-            self._edge.finish(call, status, trailers)
-        elif status.code is not Code.OK:
-            self._fail(call, found, status)
-        else:
-            self._forget(call, found)
-            if found.socket is not None:
-                self._edge.send([(call, found.socket.close())])
-                self._edge.finish(call, OK)
-            else:
-                if not found.has_response:
-                    self._front.respond(call, 200, (), None)
-                self._edge.finish(call, OK)
-
-    def pending_bytes(self, call: int) -> int:
-        """As `Edge.pending_bytes`."""
-        return self._edge.pending_bytes(call)
-
-    def mark_waiting(self, call: int) -> None:
-        """As `Edge.mark_waiting`."""
-        found = self.open.get(call)
-        if found is None:
-            self._edge.mark_waiting(call)
-        else:
-            found.is_told_of_end = True
-
-    def _replied(self, call: int, result: bytes | Status) -> bool:
-        """Answer a call if it belongs to the gateway; return whether it does."""
-        found = self.open.get(call)
-        if found is None:
-            is_left = call in self._left
-            self._left.discard(call)
-            return is_left
+            return
         if isinstance(result, Status):
             self._fail(call, found, result)
-            return True
+            return
         try:
             body = found.route.encoder.encode(result)
         except Exception as error:
             self._member.boundary.take(error, "http", f"the answer to gateway call {call}")
             self._fail(call, found, errors.INTERNAL)
-            return True
+            return
         self._forget(call, found)
         if found.socket is None:
             self._front.respond(call, 200, METADATA_OF_ANSWERS, body)
         else:
             self._end_socket(call, found.socket, body)
-        return True
 
-    def _lines(self, batch: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Convert messages on the gateway's streams to lines or frames; return the whole batch."""
-        out: list[tuple[int, bytes]] = []
-        for call, message in batch:
-            found = self.open.get(call)
-            if found is None:
-                out.append((call, message))
-                continue
-            if message != self._last_message or found.route is not self._last_route:
-                try:
-                    self._last_line = found.route.encoder.encode_line(message)
-                except Exception as error:
-                    self._member.boundary.take(error, "http", f"a line of gateway call {call}")
-                    self._edge.send(out)
-                    out = []
-                    self._refuse(call, found, errors.INTERNAL)
-                    continue
-                self._last_route, self._last_message = found.route, message
-            line = self._last_line
-            if found.socket is not None:
-                line = found.socket.text(line[:-1])
-            elif not found.has_response:
-                found.has_response = True
-                self._front.respond(call, 200, METADATA_OF_ANSWERS, None)
-            out.append((call, line))
-        return out
+    def encode_message(self, call: int, message: bytes) -> bytes | None:
+        """Return a stream's message as a line or frame, after sending the head of the response.
+
+        None if the message cannot be written as JSON, which ends the call, or if it has ended.
+        """
+        found = self.open.get(call)
+        if found is None:
+            return None
+        if message != self._last_message or found.route is not self._last_route:
+            try:
+                self._last_line = found.route.encoder.encode_line(message)
+            except Exception as error:
+                self._member.boundary.take(error, "http", f"a line of gateway call {call}")
+                self._tell_of_end(call, found)
+                return None
+            self._last_route, self._last_message = found.route, message
+        line = self._last_line
+        if found.socket is not None:
+            return found.socket.text(line[:-1])
+        if not found.has_response:
+            found.has_response = True
+            self._front.respond(call, 200, METADATA_OF_ANSWERS, None)
+        return line
+
+    def finish(self, call: int, status: Status) -> None:
+        """End a stream."""
+        found = self.open.get(call)
+        if found is None:
+            return
+        if status.code is not Code.OK:
+            self._fail(call, found, status)
+            return
+        self._forget(call, found)
+        if found.socket is not None:
+            self._edge.send([(call, found.socket.close())])
+        elif not found.has_response:
+            self._front.respond(call, 200, (), None)
+        self._edge.finish(call, OK)
+
+    def mark_waiting(self, call: int) -> None:
+        """Tell the service if a unary call ends before its reply, or has ended already."""
+        found = self.open.get(call)
+        if found is None:
+            # The edge reports the end of a call that it does not know.
+            self._edge.mark_waiting(call)
+        else:
+            found.is_told_of_end = True
 
     def _fail(self, call: int, found: GatewayCall, status: Status) -> None:
         """End a call with an error: as a line if its stream has started, else as an answer."""
@@ -607,10 +579,6 @@ class Gateway:
         """Send a last message on a WebSocket and close it."""
         self._edge.send([(call, socket.text(last) + socket.close())])
         self._edge.finish(call, OK)
-
-
-def _never(_call: int) -> bool:
-    return False
 
 
 def _route(request: HttpRequest, *, is_socket: bool) -> Route:

@@ -19,6 +19,7 @@ from kvorum.api.errors import (
 )
 from kvorum.api.histograms import Histogram
 from kvorum.network.edge.interface import Metadata
+from kvorum.server.rpc.interface import TranslatingFront
 
 PROPOSAL_FAILURES = frozenset(
     {
@@ -124,15 +125,23 @@ class CallSeconds:
 
 
 class Arrivals:
-    """The calls of one method that arrived in one turn; one object holds their common start."""
+    """The calls of one method that a front received in one turn, with their common start."""
 
-    __slots__ = ("arrived", "ended", "method", "started")
+    __slots__ = ("arrived", "ended", "front", "method", "started")
 
-    def __init__(self, method: int, arrived: float, started: object) -> None:
+    def __init__(
+        self,
+        method: int,
+        arrived: float,
+        started: object,
+        front: TranslatingFront | None = None,
+    ) -> None:
         self.method = method
         self.arrived = arrived
         """The turn's time by the server's clock."""
         self.started = started
         """The turn's start by the stopwatch: a float."""
+        self.front = front
+        """The front that translates the answers; None if they go to the edge as they are."""
         self.ended = 0
         """How many of the calls have ended that `CallSeconds` has not observed yet."""

@@ -1,6 +1,6 @@
 """Planted bugs of the JSON gateway."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -23,15 +23,12 @@ def go_on_with_calls_in_json_whose_client_left() -> Iterator[None]:
 @contextmanager
 def send_the_line_of_another_message() -> Iterator[None]:
     """Reuse the JSON line of the previous message for a message of the same length."""
-    original = Gateway._lines
+    original = Gateway.encode_message
 
-    def lines(gateway: Gateway, batch: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        out = []
-        for call, message in batch:
-            if len(message) == len(gateway._last_message):
-                gateway._last_message = message
-            out += original(gateway, [(call, message)])
-        return out
+    def encode_message(gateway: Gateway, call: int, message: bytes) -> bytes | None:
+        if len(message) == len(gateway._last_message):
+            gateway._last_message = message
+        return original(gateway, call, message)
 
-    with patch.object(Gateway, "_lines", lines):
+    with patch.object(Gateway, "encode_message", encode_message):
         yield
