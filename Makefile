@@ -56,7 +56,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster setup-dev test test-long test-rust collected check flakes lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-etcd bench-member bench-peer bench-proxy bench-raft bench-restarts bench-snapshot bench-storage bench-tail bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page modules client clean h2load clients oracle try-oracle lock audit notices
+.PHONY: help setup run cluster setup-dev test test-long test-rust collected check flakes lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-etcd bench-member bench-peer bench-proxy bench-raft bench-restarts bench-snapshot bench-storage bench-tail bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page modules diagrams client clean h2load clients oracle try-oracle lock audit notices
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -275,6 +275,9 @@ openapi: setup-dev ## Write docs/openapi.json anew
 
 modules: setup-dev ## Write docs/modules.md from the docstrings of all modules
 	$(BIN)/python -m tools.layers
+
+diagrams: setup-dev ## Draw the transition tables as state diagrams in the docs
+	$(BIN)/python -m tools.diagrams
 
 client: setup-dev ## Write the client for threads anew, from the one for asyncio
 	$(BIN)/python tools/unasync.py

@@ -17,7 +17,10 @@ from kvorum.server.ending import (
     CLOSE_LOOK_SECONDS,
     CLOSE_SECONDS_MAX,
     DRAIN_SECONDS_MAX,
+    TRANSITIONS,
+    PhaseEnd,
     ServerPhase,
+    next_phase,
 )
 from kvorum.server.rpc.table import NUMBERS
 from kvorum.server.server import REMOVED_SECONDS, STRANGERS_SECONDS, Server
@@ -55,6 +58,25 @@ def drain(machine: Machine) -> None:
 
 def warned(machine: Machine, message: str) -> list[dict[str, object]]:
     return [fields for line, fields in machine.logger.lines if line == message]
+
+
+# Phases.
+
+
+@pytest.mark.parametrize("end", PhaseEnd)
+@pytest.mark.parametrize("before", ServerPhase)
+def test_only_the_transitions_of_the_table_happen(before: ServerPhase, end: PhaseEnd) -> None:
+    if end in TRANSITIONS[before]:
+        assert next_phase(before, end) is TRANSITIONS[before][end]
+    else:
+        with pytest.raises(AssertionError, match=f"the phase {before.name} does not end"):
+            next_phase(before, end)
+
+
+def test_no_phase_comes_twice() -> None:
+    phases = list(ServerPhase)
+    for before, following in TRANSITIONS.items():
+        assert all(phases.index(after) > phases.index(before) for after in following.values())
 
 
 # Calls in flight.

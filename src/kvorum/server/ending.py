@@ -4,10 +4,15 @@ The edge asks clients to open no more calls. The server answers calls that still
 client has confirmed, and the last call has its answer. It waits for clients that do not confirm for
 one election timeout, and at least a second. Then it transfers the leadership, ends the streams,
 flushes all applied entries to the disk, and closes the files.
+
+The phases follow two rules. A phase is never entered twice: the server only moves on. And only the
+transitions of the table happen; anything else is a bug, and stops the server. `make diagrams` draws
+the table in docs/architecture.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +37,32 @@ class ServerPhase(Enum):
     FLUSHING = "brings to the disk what is applied; clients get no more answers"
     CLOSING = "closes the files; the member takes no turn any more"
     ENDED = "everything is closed"
+
+
+class PhaseEnd(Enum):
+    """What ends a phase of a server's life."""
+
+    SHUTDOWN_REQUESTED = "a signal, or the cluster removed this member a second ago"
+    CALLS_FINISHED = "every client has confirmed and every call has its answer, or time is up"
+    STATE_FLUSHED = "the flush is durable and clients have read their answers, or time is up"
+    FILES_CLOSED = "the last job has ended, or time is up"
+
+
+TRANSITIONS: Final[Mapping[ServerPhase, Mapping[PhaseEnd, ServerPhase]]] = {
+    ServerPhase.SERVING: {PhaseEnd.SHUTDOWN_REQUESTED: ServerPhase.DRAINING},
+    ServerPhase.DRAINING: {PhaseEnd.CALLS_FINISHED: ServerPhase.FLUSHING},
+    ServerPhase.FLUSHING: {PhaseEnd.STATE_FLUSHED: ServerPhase.CLOSING},
+    ServerPhase.CLOSING: {PhaseEnd.FILES_CLOSED: ServerPhase.ENDED},
+    ServerPhase.ENDED: {},
+}
+"""The next phase, by the current one and what ends it."""
+
+
+def next_phase(phase: ServerPhase, end: PhaseEnd) -> ServerPhase:
+    """Return the phase that follows; only transitions of the table may happen."""
+    following = TRANSITIONS[phase].get(end)
+    assert following is not None, f"the phase {phase.name} does not end with {end.name}"
+    return following
 
 
 class Shutdown:
@@ -63,7 +94,7 @@ class Shutdown:
         if self._server.phase is ServerPhase.SERVING:
             config = self._server.member.config
             self._quiet_by = now + max(DRAIN_SECONDS_MAX, config.election_seconds)
-            self._enter(ServerPhase.DRAINING, now + config.request_seconds_max)
+            self._leave(PhaseEnd.SHUTDOWN_REQUESTED, now + config.request_seconds_max)
             self._edge.drain()
 
     def advance(self, now: float) -> None:
@@ -90,7 +121,7 @@ class Shutdown:
         server.services.stop()
         server.gateway.stop()
         server.peers.stop()
-        self._enter(ServerPhase.FLUSHING, now + CLOSE_SECONDS_MAX)
+        self._leave(PhaseEnd.CALLS_FINISHED, now + CLOSE_SECONDS_MAX)
         self._drained_by = now + DRAIN_SECONDS_MAX
         if not server.keeps_nothing:
             server.member.replica.flush_soon()
@@ -121,7 +152,7 @@ class Shutdown:
         is_draining = not self._edge.is_drained() and now < self._drained_by
         if (is_flushing or is_draining) and now < self._until:
             return
-        self._enter(ServerPhase.CLOSING, now + CLOSE_SECONDS_MAX)
+        self._leave(PhaseEnd.STATE_FLUSHED, now + CLOSE_SECONDS_MAX)
         self.look_at = now
         member.close()
 
@@ -133,7 +164,9 @@ class Shutdown:
         else:
             if server.calls.access is not None:
                 server.calls.access.flush()
-            server.phase = ServerPhase.ENDED
+            self._leave(PhaseEnd.FILES_CLOSED, now)
 
-    def _enter(self, phase: ServerPhase, until: float) -> None:
-        self._server.phase, self._until = phase, until
+    def _leave(self, end: PhaseEnd, until: float) -> None:
+        """Enter the next phase, which lasts until some moment at most."""
+        self._server.phase = next_phase(self._server.phase, end)
+        self._until = until
