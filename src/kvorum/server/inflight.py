@@ -97,13 +97,12 @@ class CallsInFlight:
         """
         unary = self.unary
         together: dict[int, Arrivals] = {}
-        last = Arrivals(-1, now, started, front)
+        last: Arrivals | None = None
         for call, method, _, metadata in requests:
-            if method != last.method:
-                found = together.get(method)
-                if found is None:
-                    found = together[method] = Arrivals(method, now, started, front)
-                last = found
+            if last is None or method != last.method:
+                last = together.get(method)
+                if last is None:
+                    last = together[method] = Arrivals(method, now, started, front)
             unary[call] = last
             if metadata is not None:
                 self.counts.count_version("unary", metadata)

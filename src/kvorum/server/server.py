@@ -97,7 +97,7 @@ class Server:
             edge,
             self.front,
             clients,
-            self.services.is_undecided,
+            self.services.undecided,
             message_bytes_max=settings.message_bytes_max,
             client_cert_identifies_user=settings.client_cert_identifies_user,
         )

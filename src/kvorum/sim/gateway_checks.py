@@ -61,7 +61,7 @@ def _check_kept(name: str, server: Server, gateway: Gateway) -> None:
                 f"{name} counts {found.held_bytes} bytes of call {call}, and keeps {kept}",
             )
         held += kept
-        if found.body.has_more and not (server.is_busy or gateway.is_undecided(call)):
+        if found.body.has_more and not (server.is_busy or call in gateway.undecided):
             raise Violation(GUARANTEE, f"{name} sleeps with more of call {call} to read")
     if gateway._held_bytes != held:
         raise Violation(GUARANTEE, f"{name} counts {gateway._held_bytes} bytes, and keeps {held}")

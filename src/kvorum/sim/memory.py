@@ -51,7 +51,7 @@ def kept(machine: Machine, counted: Counted = len) -> dict[str, int]:
         "procedures": counted(procedures._calls.values())
         + counted([procedure for procedure, _ in procedures._asked.values()])
         + counted(procedures._held.values()),
-        "calls with a token to come": len(machine.server.services._undecided._calls),
+        "calls with a token to come": len(machine.server.services.undecided._calls),
         "procedures that wait for a signal": sum(map(counted, procedures._signalled.values())),
         "watches of procedures": len(procedures._watches),
         "reads that wait": len(reads.waiting) + len(reads.confirmed),

@@ -244,7 +244,7 @@ def create(key: bytes) -> pb.WatchRequest:
 
 
 def waits(harness: Harness) -> bool:
-    return bool(harness.services._undecided)
+    return bool(harness.services.undecided)
 
 
 def arrive_at(guarded: Guarded, token: str) -> None:
@@ -453,7 +453,7 @@ def test_a_stream_cannot_let_any_number_of_messages_wait(
     stream.send(create(b"a"))
     for _ in range(300):
         stream.send(message)
-        assert guarded.services._undecided._bytes <= 101 * undecided.ITEM_BYTES + size
+        assert guarded.services.undecided._bytes <= 101 * undecided.ITEM_BYTES + size
     # What there was no room for, and all before it, was judged by what was known.
     assert stream.received()[0].cancel_reason == INVALID.wrapped()
 

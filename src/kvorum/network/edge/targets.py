@@ -29,8 +29,16 @@ def split_target(target: str) -> tuple[str, str]:
     return path, query
 
 
-def decoded_path(path: str) -> str:
-    """Return a path with its percent escapes decoded; raises TargetError."""
+def parse_target(target: str) -> tuple[str, dict[str, list[str]]]:
+    """Return the decoded path of a target, and its query's fields with their values.
+
+    Raises TargetError.
+    """
+    path, query = split_target(target)
+    return _decoded_path(path), _query_fields(query) if query else {}
+
+
+def _decoded_path(path: str) -> str:
     if "%" not in path:
         return path
     if _BAD_ESCAPE.search(path):
@@ -38,8 +46,7 @@ def decoded_path(path: str) -> str:
     return unquote_to_bytes(path).decode("utf-8", "replace")
 
 
-def query_fields(query: str) -> dict[str, list[str]]:
-    """Return the fields of a query with their values; raises TargetError if they are too many."""
+def _query_fields(query: str) -> dict[str, list[str]]:
     try:
         return parse_qs(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
     except ValueError as error:

@@ -16,7 +16,7 @@ services have received that message, because they may refuse the caller.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Container
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
@@ -37,7 +37,7 @@ from kvorum.server.http.handshake import (
 )
 from kvorum.server.http.http import JSON, HttpEndpoint, HttpFront, HttpRequest
 from kvorum.server.http.metadata import READ_HEADERS as CALL_HEADERS
-from kvorum.server.http.metadata import Refused, metadata_of, seconds_allowed
+from kvorum.server.http.metadata import Refused, parse_headers
 from kvorum.server.http.openapi import document_bytes
 from kvorum.server.http.routes import ROUTES, Route
 from kvorum.server.rpc.interface import OK, STREAM_PENDING_BYTES_MAX, Clients, RpcOutput
@@ -163,11 +163,11 @@ class Gateway:
         "_last_route",
         "_member",
         "_message_bytes_max",
-        "_undecided",
+        "_unidentified",
         "events",
-        "is_undecided",
         "open",
         "requests",
+        "undecided",
     )
 
     def __init__(
@@ -176,14 +176,14 @@ class Gateway:
         edge: GatewayOutput,
         front: HttpFront,
         clients: Clients,
-        is_undecided: Callable[[int], bool],
+        undecided: Container[int],
         *,
         message_bytes_max: int,
         client_cert_identifies_user: bool,
     ) -> None:
         """Serve the requests of `front`; refuse messages of more than `message_bytes_max`.
 
-        `is_undecided` returns whether the services have not identified a call's caller yet.
+        `undecided` contains the calls whose caller the services have not identified yet.
         """
         self._member = member
         self._edge = edge
@@ -197,10 +197,12 @@ class Gateway:
         self.requests: list[Request] = []
         self.events: list[Event] = []
         """Requests and events for the services, requests first; the server takes both."""
-        self.is_undecided = is_undecided
-        # Calls with more to read, in round-robin order; calls whose caller is not identified yet.
+        self.undecided: Final = undecided
+        """The calls whose caller is not identified yet."""
+        # Calls with more to read, in round-robin order; calls whose caller was not identified when
+        # their turn came.
         self._busy: deque[int] = deque()
-        self._undecided: list[int] = []
+        self._unidentified: list[int] = []
         self._held_bytes = 0
         self._deadlines: list[tuple[float, int]] = []
         # The number of deadlines of ended calls, which may be hours away.
@@ -211,7 +213,8 @@ class Gateway:
 
     def serve(self) -> None:
         """Start serving requests below `/v3/`, and the OpenAPI document."""
-        self._front.add_tree(self)
+        # Without the option no client's certificate means anything to a server.
+        self._front.add_tree(self, self._refusal if self._client_cert_identifies_user else None)
         self._front.add(OPENAPI_PATH, HttpEndpoint(self._describe))
 
     def _describe(self, request: HttpRequest) -> None:
@@ -219,13 +222,13 @@ class Gateway:
 
     # Requests.
 
-    def refusal(self, call: int) -> str | None:
+    def _refusal(self, call: int) -> str | None:
         """Return why to refuse a call whatever its path, or None.
 
         The gateway ignores the user name in a client's certificate; the refusal keeps the client
         from assuming otherwise.
         """
-        if self._client_cert_identifies_user and self._member.state.auth.is_enabled:
+        if self._member.state.auth.is_enabled:
             return BANNED_NAME if self._clients.certificate_name(call) else None
         return None
 
@@ -245,7 +248,7 @@ class Gateway:
             headers = metadata_headers(headers)
         try:
             route = _route(request, is_socket=socket is not None)
-            metadata, seconds = metadata_of(headers), seconds_allowed(headers)
+            metadata, seconds = parse_headers(headers)
             if seconds is not None and seconds < SECONDS_MIN:
                 raise Refused(errors.CONTEXT_DEADLINE_EXCEEDED)
         except Refused as refused:
@@ -282,12 +285,14 @@ class Gateway:
     @property
     def waiting(self) -> int:
         """The number of calls whose bodies wait for `work`."""
-        return len(self._busy) + len(self._undecided)
+        return len(self._busy) + len(self._unidentified)
 
     @property
     def has_work(self) -> bool:
         """Whether `work` has something to do."""
-        return bool(self._busy) or any(not self.is_undecided(call) for call in self._undecided)
+        if self._busy or not self._unidentified:
+            return bool(self._busy)
+        return any(call not in self.undecided for call in self._unidentified)
 
     def work(self) -> None:
         """Read one slice of the next body in turn.
@@ -295,16 +300,16 @@ class Gateway:
         A body keeps its turn until its current message is complete, so that only one partly decoded
         message takes memory at a time.
         """
-        if self._undecided:
-            calls, self._undecided = self._undecided, []
+        if self._unidentified:
+            calls, self._unidentified = self._unidentified, []
             self._busy.extend(calls)
         while self._busy:
             call = self._busy.popleft()
             found = self.open.get(call)
             if found is None:
                 continue
-            if self.is_undecided(call):
-                self._undecided.append(call)
+            if call in self.undecided:
+                self._unidentified.append(call)
                 continue
             found.is_busy = False
             try:
@@ -330,7 +335,7 @@ class Gateway:
         self._deadlines.clear()
         self._deadlines_passed_over = 0
         self._busy.clear()
-        self._undecided.clear()
+        self._unidentified.clear()
 
     @property
     def wake_at(self) -> float:
@@ -347,11 +352,13 @@ class Gateway:
 
     def _arrived(self, call: int, found: GatewayCall) -> None:
         """Read a slice of newly arrived bytes, unless the call must wait for its turn."""
-        if found.is_busy:
+        body = found.body
+        has_more = body.has_more
+        if found.is_busy or not (has_more or body.has_ended):
             self._hold(found)
-        elif found.body.has_more and self.is_undecided(call):
+        elif has_more and call in self.undecided:
             self._hold(found)
-            self._schedule(call, found)
+            self._schedule(call, found, has_more)
         else:
             self._read_slice(call, found)
 
@@ -379,7 +386,8 @@ class Gateway:
                 break
             elif not self._read_frames(call, found):
                 break
-        if not body.has_more:
+        has_more = body.has_more
+        if not has_more:
             if found.socket is not None and not found.socket.is_open:
                 self._cancel(call, found)
                 self._edge.finish(call, OK)
@@ -387,12 +395,12 @@ class Gateway:
             if body.has_ended and not body.is_closed:
                 self._take_no_more(call, found)
         self._hold(found)
-        self._schedule(call, found)
+        self._schedule(call, found, has_more)
 
-    def _schedule(self, call: int, found: GatewayCall) -> None:
+    def _schedule(self, call: int, found: GatewayCall, has_more: bool) -> None:
         """Queue a call that has more to read, and pause it at the edge meanwhile."""
         body = found.body
-        if body.has_more:
+        if has_more:
             found.is_busy = True
             if body.is_within_value:
                 self._busy.appendleft(call)
@@ -445,7 +453,7 @@ class Gateway:
         held_bytes = found.body.kept_bytes
         self._held_bytes += held_bytes - found.held_bytes
         found.held_bytes = held_bytes
-        if found.body.incomplete_bytes > self._body_bytes_max:
+        if held_bytes > self._body_bytes_max < found.body.incomplete_bytes:
             sizes = f"more than {self._body_bytes_max} bytes of JSON"
             raise Refused(Status(Code.RESOURCE_EXHAUSTED, f"the request is too large: {sizes}"))
         if held_bytes and self._held_bytes > BODIES_BYTES_MAX:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from kvorum.api.boundary import Boundary
 from kvorum.member.waits import Steps
 from kvorum.network.edge import EdgeEventKind, Headers
-from kvorum.network.edge.targets import TargetError, decoded_path, query_fields, split_target
+from kvorum.network.edge.targets import TargetError, parse_target
 
 TEXT = ("content-type", "text/plain; charset=utf-8")
 NO_SNIFFING = ("x-content-type-options", "nosniff")
@@ -68,9 +68,6 @@ class HttpEndpoint(NamedTuple):
 class Tree(Protocol):
     """Serves all paths below `/v3/`: the JSON gateway."""
 
-    def refusal(self, call: int) -> str | None:
-        """Return why to refuse a call before any other check of its request, or None."""
-
     def opened(self, request: HttpRequest) -> None:
         """Serve a request: answer it now or later."""
 
@@ -89,6 +86,7 @@ class HttpFront:
         "_hosts",
         "_metrics_listeners",
         "_tree",
+        "_tree_refusal",
         "open",
     )
 
@@ -103,6 +101,7 @@ class HttpFront:
         self._any_host = not self._hosts.isdisjoint(ANY)
         self._endpoints: dict[str, HttpEndpoint] = {}
         self._tree: Tree | None = None
+        self._tree_refusal: Callable[[int], str | None] | None = None
         self._metrics_listeners: set[int] = set()
         self._extra: dict[int, Headers] = {}
         self.open: dict[int, Callable[[], None] | None] = {}
@@ -112,9 +111,12 @@ class HttpFront:
         """Serve a path with an endpoint."""
         self._endpoints[path] = endpoint
 
-    def add_tree(self, tree: Tree) -> None:
-        """Serve paths below `/v3/` that have no endpoint."""
-        self._tree = tree
+    def add_tree(self, tree: Tree, refusal: Callable[[int], str | None] | None = None) -> None:
+        """Serve paths below `/v3/` that have no endpoint.
+
+        `refusal` returns why to refuse a call before any other check of its request, or None.
+        """
+        self._tree, self._tree_refusal = tree, refusal
 
     def add_metrics_listener(self, number: int) -> None:
         """Serve only endpoints with `on_metrics` at this listener."""
@@ -175,12 +177,10 @@ class HttpFront:
         self.refuse(call, 500, "Internal Server Error")
 
     def _serve(self, call: int, listener: int, method: str, target: str, headers: Headers) -> None:
-        written, query = split_target(target)
         try:
-            path = decoded_path(written)
+            path, fields = parse_target(target)
             if path.startswith(OLD_TREE):
                 path = TREE + path.removeprefix(OLD_TREE)
-            fields = query_fields(query) if query else {}
             # `reversed` makes the first of several headers with one name win.
             request = HttpRequest(call, method, path, fields, dict(reversed(headers)))
         except TargetError as error:
@@ -212,10 +212,11 @@ class HttpFront:
                 text = f"host {host!r} is not among the names that --host-whitelist allows"
                 self.refuse(request.call, 421, text)
                 return False
-        refusal = None if tree is None else tree.refusal(request.call)
-        if refusal is not None:
-            self.refuse(request.call, 400, refusal)
-            return False
+        if tree is not None and self._tree_refusal is not None:
+            refusal = self._tree_refusal(request.call)
+            if refusal is not None:
+                self.refuse(request.call, 400, refusal)
+                return False
         origin = request.headers.get("origin", "")
         if self._any_origin:
             self._extra[request.call] = ANY_ORIGIN

@@ -42,8 +42,12 @@ def _invalid(text: str) -> Refused:
     return Refused(Status(Code.INVALID_ARGUMENT, text))
 
 
-def metadata_of(headers: Mapping[str, str]) -> Metadata:
-    """Return the metadata of a call; raise Refused."""
+def parse_headers(headers: Mapping[str, str]) -> tuple[Metadata, float | None]:
+    """Return the metadata of a call and its time limit, None without one; raise Refused."""
+    return _metadata_of(headers), _seconds_allowed(headers)
+
+
+def _metadata_of(headers: Mapping[str, str]) -> Metadata:
     metadata = {GATEWAY_KEY: headers.get("accept", "").encode("latin-1")}
     authorization = headers.get("authorization")
     if authorization is not None:
@@ -82,8 +86,7 @@ def _canonical(name: str) -> str:
     return "-".join(word.capitalize() for word in name.split("-"))
 
 
-def seconds_allowed(headers: Mapping[str, str]) -> float | None:
-    """Return a call's time limit, or None; raise Refused."""
+def _seconds_allowed(headers: Mapping[str, str]) -> float | None:
     text = headers.get(TIMEOUT)
     if not text:
         return None

@@ -94,16 +94,17 @@ class Services:
             elif rpc.streams is not None:
                 self._streams[number] = rpc.streams(handlers, member)
         self._answers = [each for each in self._streams.values() if isinstance(each, ServerStreams)]
-        self._undecided: AwaitingToken[Request | Event] = AwaitingToken()
+        self.undecided: AwaitingToken[Request | Event] = AwaitingToken()
+        """The calls that wait because this member cannot verify their token yet."""
         self._admission = Admission(
             member,
             Front.GRPC,
             origin,
-            self._undecided,
+            self.undecided,
             client_cert_identifies_user=client_cert_identifies_user,
         )
         self._gateway = Admission(
-            member, Front.GATEWAY, origin, self._undecided, client_cert_identifies_user=False
+            member, Front.GATEWAY, origin, self.undecided, client_cert_identifies_user=False
         )
         self._is_deciding = False
         self.caller = self._admission.nobody
@@ -136,10 +137,10 @@ class Services:
 
     def take_event(self, kind: int, call: int, detail: Any) -> None:
         """Take an event of a stream, or of a waiting call; `end_batch` must follow."""
-        if call in self._undecided:
+        if call in self.undecided:
             if kind == _ENDED:
-                self._undecided.drop(call)
-            elif self._undecided.add(call, (kind, call, detail), len(detail) if detail else 0):
+                self.undecided.drop(call)
+            elif self.undecided.add(call, (kind, call, detail), len(detail) if detail else 0):
                 return
             else:
                 self._decide(call)
@@ -161,26 +162,22 @@ class Services:
             for call, status in ends:
                 self._edge.finish(call, status)
 
-    def is_undecided(self, call: int) -> bool:
-        """Return whether a call waits because this member cannot verify its token yet."""
-        return call in self._undecided
-
     @property
     def has_decided(self) -> bool:
         """Whether `serve_decided` has calls to serve."""
         member = self._member
-        return bool(self._undecided) and bool(self._undecided.due(member.state.applied, member.now))
+        return bool(self.undecided) and bool(self.undecided.due(member.state.applied, member.now))
 
     def serve_decided(self) -> None:
         """Serve the waiting calls whose token can be verified now, or that have waited too long."""
-        for call in self._undecided.due(self._member.state.applied, self._member.now):
+        for call in self.undecided.due(self._member.state.applied, self._member.now):
             self._decide(call)
         self.end_batch()
 
     def _decide(self, call: int) -> None:
         """Serve the queued items of a call, verifying its token now."""
         self._is_deciding = True
-        for item in self._undecided.drop(call):
+        for item in self.undecided.drop(call):
             if len(item) == 3:
                 self.take_event(*item)
             else:
@@ -228,7 +225,7 @@ class Services:
                     if admitted is None:
                         self._edge.mark_waiting(call)
                         waiting = (call, method, payload, metadata)
-                        self._undecided.add(call, waiting, len(payload))
+                        self.undecided.add(call, waiting, len(payload))
                         continue
                     if isinstance(admitted, Status):
                         replies.append((call, admitted))
@@ -320,7 +317,7 @@ class Services:
             if self._member.state.auth.is_enabled:
                 admitted = admission.admitted(call, method, metadata, is_last=self._is_deciding)
                 if admitted is None:
-                    self._undecided.add(call, (kind, call, detail), len(detail))
+                    self.undecided.add(call, (kind, call, detail), len(detail))
                     return
                 if isinstance(admitted, Status):
                     status = admitted
@@ -363,8 +360,8 @@ class Services:
     def _forget(self, call: int) -> None:
         self._requiring.pop(call, None)
         self._opened_with.pop(call, None)
-        if call in self._undecided:
-            self._undecided.drop(call)
+        if call in self.undecided:
+            self.undecided.drop(call)
         self._open.pop(call).ended(call)
 
     # Answers to the edge.
@@ -425,7 +422,7 @@ class Services:
         for call in list(self._open):
             self._finish(call, errors.STOPPED)
         self.end_batch()
-        self._undecided.clear()
+        self.undecided.clear()
 
 
 def _is_for_learners(method: int, payload: bytes) -> bool:

@@ -34,7 +34,7 @@ class AwaitingToken(Generic[Item]):
         self._calls: dict[int, _Waiting[Item]] = {}
         self._bytes = 0
 
-    def __contains__(self, call: int) -> bool:
+    def __contains__(self, call: object) -> bool:
         """Return whether a call waits."""
         return call in self._calls
 
