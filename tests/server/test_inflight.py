@@ -1,5 +1,6 @@
 """Every answer goes to the front that received its call."""
 
+import json
 from typing import Any, cast
 
 import pytest
@@ -7,7 +8,6 @@ import pytest
 from kvorum.api.errors import Code
 from kvorum.api.pb.etcdserverpb import PutRequest, RangeRequest, WatchCreateRequest, WatchRequest
 from kvorum.network.edge.interface import EdgeEventKind
-from kvorum.server.http.encoding import Encoder
 from kvorum.server.http.routes import ROUTES
 from kvorum.server.rpc.table import NUMBERS
 from tests.server.http.clients import RANGE, WATCH, Client, base64
@@ -47,14 +47,16 @@ def test_messages_to_streams_of_both_fronts_keep_their_order(client: Client) -> 
 def test_messages_before_one_that_cannot_be_sent_leave_first(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing = cast(Any, FailsAfterFirst(ROUTES[WATCH].encoder))
-    monkeypatch.setitem(ROUTES, WATCH, ROUTES[WATCH]._replace(encoder=failing))
+    route = ROUTES[WATCH]._replace(encoder=cast(Any, "no encoder"))
+    monkeypatch.setitem(ROUTES, WATCH, route)
     harness = client.harness
-    stream = harness.open("Watch/Watch")
-    stream.send(WATCH_A)
-    watch = client.watch("a")
-    harness.edge.sends.clear()
-    harness.ask("KV/Put", PutRequest(key=b"a"))
+    stream, watch = harness.open("Watch/Watch"), client.open(WATCH)
+    create_json = json.dumps({"create_request": {"key": base64("a")}}).encode()
+    events = [
+        (EdgeEventKind.MESSAGE, stream.call, WATCH_A.SerializeToString()),
+        (EdgeEventKind.MESSAGE, watch, create_json),
+    ]
+    harness.arrive((), events)
     assert [call for call, _ in harness.edge.sends] == [stream.call, watch]
     assert client.lines(watch)[-1]["error"]["code"] == Code.INTERNAL
     assert stream.status is None and watch not in harness.server.calls.streams
@@ -76,17 +78,3 @@ def test_the_edge_gets_no_answer_to_a_call_that_its_client_gave_up(client: Clien
     harness.settle()
     assert not client.edge.replies
     client.assert_nothing_is_left()
-
-
-class FailsAfterFirst:
-    """An encoder that writes one message and no other."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self._encoder = encoder
-        self._is_first = True
-
-    def encode_line(self, message: bytes) -> bytes:
-        if not self._is_first:
-            raise KeyError("unforeseen")
-        self._is_first = False
-        return self._encoder.encode_line(message)

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from kvorum.api.errors import INTERNAL, Code, Status
 from kvorum.network.edge.interface import EdgeEventKind, Headers, Request
-from kvorum.server.rpc.interface import RpcOutput, TranslatingFront
+from kvorum.server.http.calls import Gateway
+from kvorum.server.rpc.interface import RpcOutput
 from kvorum.server.telemetry.access import AccessLog
 from kvorum.server.telemetry.counting import Arrivals, CallCounts
 from kvorum.server.telemetry.interface import Tracing
@@ -89,11 +90,11 @@ class CallsInFlight:
         requests: Sequence[Request],
         now: float,
         started: object,
-        front: TranslatingFront | None = None,
+        front: Gateway | None = None,
     ) -> None:
         """Record the arrival of unary calls: the turn's time, and its start by the stopwatch.
 
-        `front` translates their answers; without it, the edge gets the answers as they are.
+        `front` is the gateway for JSON calls, and None for calls over gRPC.
         """
         unary = self.unary
         together: dict[int, Arrivals] = {}
@@ -120,7 +121,7 @@ class CallsInFlight:
         detail: Any,
         now: float,
         started: object,
-        front: TranslatingFront | None = None,
+        front: Gateway | None = None,
     ) -> None:
         """Record an event of a stream, or the end of a unary call.
 
@@ -171,7 +172,7 @@ class CallsInFlight:
         pop, counts = self.unary.pop, self.counts
         ok, seconds = counts.ok, counts.seconds
         ending: list[Arrivals] = []
-        translated: list[tuple[TranslatingFront, int, bytes | Status]] = []
+        translated: list[tuple[Gateway, int, bytes | Status]] = []
         if self.slow:
             for call, result in batch:
                 if call in self.slow and call in self.unary:
@@ -220,7 +221,7 @@ class CallsInFlight:
         self._edge.send(self._translate(batch) if is_translated else batch)
 
     def _translate(self, batch: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        """Let fronts encode the messages of their streams, without changing their order."""
+        """Let the gateway encode the messages of its streams, without changing the order of all."""
         encoded: list[tuple[int, bytes]] = []
         for call, message in batch:
             stream = self.streams.get(call)

@@ -146,7 +146,7 @@ class GatewayCall:
 
 
 class Gateway:
-    """The JSON calls of one server: a `TranslatingFront`."""
+    """The JSON calls of one server, with their answers."""
 
     __slots__ = (
         "_body_bytes_max",
@@ -491,7 +491,7 @@ class Gateway:
     # Answers.
 
     def reply(self, call: int, result: bytes | Status) -> None:
-        """End a unary call."""
+        """End a unary call, unless its client has given it up."""
         found = self.open.get(call)
         if found is None:
             return
@@ -513,7 +513,8 @@ class Gateway:
     def encode_message(self, call: int, message: bytes) -> bytes | None:
         """Return a stream's message as a line or frame, after sending the head of the response.
 
-        None if the message cannot be written as JSON, which ends the call, or if it has ended.
+        None if the message cannot be written as JSON, or if the call has ended: then `finish` must
+        follow, once the call's earlier messages are sent.
         """
         found = self.open.get(call)
         if found is None:

@@ -45,28 +45,6 @@ class RpcOutput(Protocol):
         """Ask the edge to report ENDED if a unary call ends before its reply."""
 
 
-class TranslatingFront(Protocol):
-    """A front whose clients read no protobuf: it translates the answers to its calls.
-
-    It hears of calls that its clients have given up, and ignores them.
-    """
-
-    def reply(self, call: int, result: bytes | Status) -> None:
-        """End a unary call."""
-
-    def encode_message(self, call: int, message: bytes) -> bytes | None:
-        """Return what to send for a message on a stream; None if it cannot be sent.
-
-        `finish` must follow None, once the stream's earlier messages are sent.
-        """
-
-    def finish(self, call: int, status: Status) -> None:
-        """End a stream."""
-
-    def mark_waiting(self, call: int) -> None:
-        """Report ENDED if a unary call ends before its reply, or has ended already."""
-
-
 class Connections(Protocol):
     """The part of the edge that describes client connections."""
 

@@ -19,7 +19,7 @@ from kvorum.api.errors import (
 )
 from kvorum.api.histograms import Histogram
 from kvorum.network.edge.interface import Metadata
-from kvorum.server.rpc.interface import TranslatingFront
+from kvorum.server.http.calls import Gateway
 
 PROPOSAL_FAILURES = frozenset(
     {
@@ -134,7 +134,7 @@ class Arrivals:
         method: int,
         arrived: float,
         started: object,
-        front: TranslatingFront | None = None,
+        front: Gateway | None = None,
     ) -> None:
         self.method = method
         self.arrived = arrived
@@ -142,6 +142,7 @@ class Arrivals:
         self.started = started
         """The turn's start by the stopwatch: a float."""
         self.front = front
-        """The front that translates the answers; None if they go to the edge as they are."""
+        """The front that received the calls and translates their answers; None for calls over gRPC,
+        whose answers go to the edge as they are."""
         self.ended = 0
         """How many of the calls have ended that `CallSeconds` has not observed yet."""
