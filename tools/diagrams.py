@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kvorum.member import lifecycle
 from kvorum.server import ending
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -28,6 +29,7 @@ class Diagram(NamedTuple):
 
 DIAGRAMS = (
     Diagram("architecture.md", "server-phases", "The phases of a server", ending.TRANSITIONS),
+    Diagram("member.md", "member-phases", "The phases of a member", lifecycle.TRANSITIONS),
 )
 
 

@@ -41,7 +41,7 @@ TRANSITIONS: Final[Mapping[MemberPhase, Mapping[MemberEvent, MemberPhase]]] = {
     },
     MemberPhase.PUBLISHED: {MemberEvent.CLOSE_REQUESTED: MemberPhase.CLOSING, **_FAILS},
     MemberPhase.CLOSING: {MemberEvent.FILES_CLOSED: MemberPhase.CLOSED, **_FAILS},
-    MemberPhase.CLOSED: {},
+    MemberPhase.CLOSED: _FAILS,
     MemberPhase.STOPPED: {},
 }
 """The next phase, by the current one and what ends it."""
