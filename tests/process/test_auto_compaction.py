@@ -24,7 +24,7 @@ class Member:
     def __init__(self) -> None:
         self.now = 100.0
         self.is_leader = True
-        self.store = self
+        self.state = self.store = self
         self.logger = self
 
     @property

@@ -1,6 +1,6 @@
 """The table of appliers: how each kind of request changes the state.
 
-An applier gets the member, the caller that the entry names, the decoded request, and whether a
+An applier gets the state, the caller that the entry names, the decoded request, and whether a
 waiter wants the answer. It returns the encoded response, a Status, or slices that return one of
 them; it may raise StatusError before it changes anything. It first lets alarms refuse the request,
 then checks the caller's permissions if authentication is enabled. An exceeded quota refuses nothing
