@@ -123,30 +123,29 @@ def calls(machine: Machine, path: str, bodies: list[bytes], batch: int) -> None:
 
 def puts(machine: Machine, bodies: list[bytes], batch: int) -> None:
     """Put in batches, as a front does: parse, propose, one turn for all."""
-    member = machine.member
+    replica = machine.member.replica
     for start in range(0, len(bodies), batch):
         for call, body in enumerate(bodies[start : start + batch], start):
-            member.replica.propose(call, MEMBER, requests.PUT, body, parse_put(body))
+            replica.propose(call, MEMBER, requests.PUT, body, parse_put(body))
         machine.turn()
 
 
 def txns(machine: Machine, bodies: list[bytes], batch: int) -> None:
     """Run transactions in batches."""
-    member = machine.member
+    replica = machine.member.replica
     for start in range(0, len(bodies), batch):
         for call, body in enumerate(bodies[start : start + batch], start):
-            member.replica.propose(call, MEMBER, requests.TXN, body, parse_txn(body))
+            replica.propose(call, MEMBER, requests.TXN, body, parse_txn(body))
         machine.turn()
 
 
 def reads(machine: Machine, bodies: list[bytes], batch: int, *, linearizable: bool) -> None:
     """Read single keys in batches."""
-    member = machine.member
+    replica = machine.member.replica
     for start in range(0, len(bodies), batch):
         for call, body in enumerate(bodies[start : start + batch], start):
-            member.replica.read(
-                call, MEMBER, range_response, parse_range(body), linearizable=linearizable
-            )
+            request = parse_range(body)
+            replica.read(call, MEMBER, range_response, request, linearizable=linearizable)
         machine.turn()
 
 

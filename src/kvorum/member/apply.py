@@ -215,6 +215,7 @@ def _judge_puts(replica: Replica, queue: ApplyQueue) -> None:
     queue.accepts_nobodys_puts = state.accepts_plain_puts()
     # Users' puts take it after a check of their permissions.
     queue.accepts_users_puts = state.auth.is_enabled and state.accepts_puts()
+    queue.caller = NOBODY
 
 
 # Classify.
@@ -223,7 +224,6 @@ def _judge_puts(replica: Replica, queue: ApplyQueue) -> None:
 def _classify(replica: Replica, queue: ApplyQueue, entry: Entry) -> Put | None:
     """Find an entry's caller and proposal; return the request of a put for the fast path."""
     queue.pending = None
-    queue.caller = NOBODY
     data = entry.data
     if entry.type != EntryType.NORMAL or not data:
         return None

@@ -180,12 +180,16 @@ class MemberCounters:
         if not count:
             return
         now = self.stopwatch()
-        self.applied(self.run_kind, True, (now - self.looked) / count, count)
-        self._groups.append((self._started, self._answered))
-        for started, number in self._groups:
-            if number:
-                self.requested(self.run_kind, True, now - cast("float", started), number)
-        self._groups, self._answered, self._succeeded = [], 0, 0
+        kind = self.run_kind
+        self.applied(kind, True, (now - self.looked) / count, count)
+        if self._groups:
+            for started, number in self._groups:
+                if number:
+                    self.requested(kind, True, now - cast("float", started), number)
+            self._groups = []
+        if self._answered:
+            self.requested(kind, True, now - cast("float", self._started), self._answered)
+        self._answered = self._succeeded = 0
         self.looked = now
 
     def skip_time(self) -> None:

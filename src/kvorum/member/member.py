@@ -293,9 +293,10 @@ class Member:
         replica.begin_turn()
         while True:
             replica.replicate(now)
-            has_more = replica.install(deadline)
-            if replica.is_installing:
-                return has_more or replica.node.has_ready()
+            if replica.writer.received is not None:
+                has_more = replica.install(deadline)
+                if replica.is_installing:
+                    return has_more or replica.node.has_ready()
             replica.apply_and_read(now, deadline)
             run_procedures(replica, deadline)
             has_work = replica.has_work

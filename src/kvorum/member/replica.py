@@ -306,10 +306,9 @@ class Replica:
 
     def install(self, deadline: float) -> bool:
         """Continue the installation of a received snapshot; return whether work is left."""
-        received = self.writer.received
-        if received is None:
-            return False
         if self.installation is None:
+            received = self.writer.received
+            assert received is not None, "no snapshot was received"
             self.installation = Installation(self, received)
         return self.installation.advance(deadline)
 
