@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvorum.tools.ctl.commands import GLOBAL_FLAGS, ROOT
@@ -137,6 +137,8 @@ PIECES = st.one_of(
 )
 
 
+@example(["-h="])
+@example(["-w="])
 @given(st.lists(PIECES, max_size=5))
 @settings(max_examples=60, deadline=None)
 def test_any_words_are_understood_alike(words: list[str]) -> None:

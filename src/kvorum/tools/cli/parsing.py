@@ -117,7 +117,8 @@ def _take_shorts(given: Given, shorts: dict[str, Flag], word: str, left: Iterato
         flag = shorts.get(letter)
         if flag is None:
             raise ValueError(f"unknown shorthand flag: '{letter}' in -{letters}")
-        if rest.startswith("="):
+        # As in etcdctl, an equals sign at the end does not separate a value.
+        if rest.startswith("=") and len(rest) > 1:
             _set(given, flag, rest[1:])
             return
         if flag.kind == "bool":
