@@ -128,31 +128,31 @@ class Member:
 
     # Reports of the transport.
 
-    def unreachable(self, peer: int) -> None:
+    def report_unreachable(self, peer: int) -> None:
         """Accept the loss of a message, which may happen only before the streams are open."""
 
-    def connected(self, peer: int, now: float) -> None:
+    def note_connected(self, peer: int, now: float) -> None:
         """Note that the other node has connected."""
         del peer, now
         self.is_connected = True
 
-    def disconnected(self, peer: int) -> None:
+    def note_disconnected(self, peer: int) -> None:
         """Ignore that the other node has disconnected."""
 
-    def absent(self, peer: int) -> None:
+    def note_absent(self, peer: int) -> None:
         """Ignore that the other node's process has ended."""
 
-    def present(self, peer: int) -> None:
+    def note_present(self, peer: int) -> None:
         """Ignore that the other node's host answers."""
 
     def is_removed(self, peer: int) -> bool:
         """Return True for any node but these two."""
         return peer not in (LEADER, FOLLOWER)
 
-    def removed(self) -> None:
+    def note_removed(self) -> None:
         """Do nothing: neither node is ever removed."""
 
-    def snapshot_sent(self, transfer: Any, *, failed: bool) -> None:
+    def report_snapshot(self, transfer: Any, *, failed: bool) -> None:
         """Do nothing: the nodes send no snapshots."""
 
     def submit(self, work: Any, done: Any, failed: Any) -> None:

@@ -201,7 +201,7 @@ class Pair:
             message = transfer.message
             image = read_file(sender.seams.files, transfer.path)
             store_image(by_id[message.to].member, message, image)
-            sender.snapshot_sent(transfer, failed=False)
+            sender.report_snapshot(transfer, failed=False)
             messages.append(message)
         for message in messages:
             by_id[message.to].events.append((EdgeEventKind.MESSAGE, LINK, message))

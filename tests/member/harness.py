@@ -292,7 +292,7 @@ class Cluster:
         """Put a snapshot and its file on their way."""
         image = read_file(sender.seams.files, transfer.path)
         is_sent = self.send(sender, transfer.message, image)
-        sender.snapshot_sent(transfer, failed=not is_sent)
+        sender.report_snapshot(transfer, failed=not is_sent)
 
     def deliver(self) -> None:
         """Let what is on its way arrive: members take it in their next turns."""

@@ -29,7 +29,7 @@ from kvorum.member import apply
 from kvorum.state.apply import requests
 from kvorum.state.apply.alarms import AlarmType
 from kvorum.state.apply.callers import NOBODY, Caller, Front
-from kvorum.state.apply.requests import RequestIds, decode, parts_of_users, user_of
+from kvorum.state.apply.requests import RequestIds, caller_of_identity, decode, split_user_request
 from tests.member.harness import Cluster, Machine, keys_of
 
 UINT64_MAX = (1 << 64) - 1
@@ -317,7 +317,7 @@ def test_an_entry_of_a_users_is_read_in_parts(
     member: int, start: int, kind: int, body: bytes, caller: Caller
 ) -> None:
     data, encoded_id = RequestIds(member, start).encode(kind, body, caller)
-    parts = parts_of_users(data)
+    parts = split_user_request(data)
     if caller.is_nobody:
         assert parts is None
         return
@@ -325,7 +325,7 @@ def test_an_entry_of_a_users_is_read_in_parts(
     found_kind, first, end, found_id, identity = parts
     assert (found_kind, data[first:end], found_id) == (kind, body, encoded_id)
     assert identity == caller.identity
-    found = user_of(identity)
+    found = caller_of_identity(identity)
     assert found is not None
     assert (found.user, found.revision, found.front) == (caller.user, caller.revision, Front.LOG)
 
@@ -372,8 +372,8 @@ shaped = st.builds(
 @example(b"\x22\x00\xa2\x06\x04\x08\x01\x12\x05")
 @example(b"\x22\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")
 def test_what_is_read_in_parts_is_what_every_entry_is_read_as(data: bytes) -> None:
-    parts = parts_of_users(data)
-    caller = None if parts is None else user_of(parts[4])
+    parts = split_user_request(data)
+    caller = None if parts is None else caller_of_identity(parts[4])
     if parts is None or caller is None or not parts[0]:
         return
     kind, first, end, encoded_id, identity = parts
@@ -386,7 +386,7 @@ def test_what_is_read_in_parts_is_what_every_entry_is_read_as(data: bytes) -> No
 
 @given(st.binary(max_size=30) | headers)
 def test_a_user_is_read_only_as_it_is_written(identity: bytes) -> None:
-    caller = user_of(identity)
+    caller = caller_of_identity(identity)
     if caller is None or caller is NOBODY:
         assert caller is None or not identity
         return

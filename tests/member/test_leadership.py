@@ -408,7 +408,7 @@ def test_an_heir_that_does_not_answer_is_passed_over() -> None:
     dead = next((each for each in others if each.running.id == best), others[0])
     dead.is_paused = True
     for machine in others:
-        leader.running.connected(machine.running.id, cluster.now)
+        leader.running.note_connected(machine.running.id, cluster.now)
     hand_over(leader.running)
     cluster.wait(lambda: not leader.running.procedures.is_running(Exclusive.HAND_OVER), 5.0)
     assert not leader.running.is_leader
@@ -494,7 +494,7 @@ def removed_by_the_log(cluster: Cluster, machine: Machine) -> None:
 
 
 def told_by_a_peer(_cluster: Cluster, machine: Machine) -> None:
-    machine.running.removed()
+    machine.running.note_removed()
 
 
 @pytest.mark.parametrize("remove", [removed_by_the_log, told_by_a_peer])

@@ -163,14 +163,14 @@ def test_a_proposal_that_was_taken_and_lost_has_an_unknown_outcome() -> None:
     cluster.pass_time(10.0)
     for machine in cluster:
         for other in cluster:
-            machine.running.connected(other.running.id, 0.0)
+            machine.running.note_connected(other.running.id, 0.0)
     cluster.isolate(leader)
     call = leader.put(b"key")
     answer = cluster.answer(leader, call)
     # The leader steps down and finds no other; as far as it knows, it was always connected.
     assert answer == errors.TIMEOUT
     follower = next(machine for machine in cluster if machine is not leader)
-    follower.running.disconnected(leader.running.id)
+    follower.running.note_disconnected(leader.running.id)
     call = leader.put(b"key")
     cluster.heal()
     assert cluster.answer(leader, call) != errors.TIMEOUT

@@ -151,7 +151,7 @@ class Network(Protocol):
         """Put a message on its way; it arrives as (`EventKind.MESSAGE`, `LINK`, message)."""
 
     def send_snapshot(self, sender: Member, transfer: SnapshotTransfer) -> None:
-        """Carry a snapshot, and report the outcome to `Member.snapshot_sent`."""
+        """Carry a snapshot, and report the outcome to `Member.report_snapshot`."""
 
     def ask(self, asking: Member, question: Question) -> None:
         """Carry a question, and its answer to `Member.take_answer`."""

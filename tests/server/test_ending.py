@@ -388,7 +388,7 @@ def test_the_files_are_closed_by_jobs_that_end_where_they_are_taken() -> None:
 def removed(cluster: Fronts, leader: Machine) -> Machine:
     follower = cluster.follower()
     for machine in cluster:
-        leader.running.connected(machine.running.id, cluster.now - 10.0)
+        leader.running.note_connected(machine.running.id, cluster.now - 10.0)
     gone = pb.MemberRemoveRequest(ID=follower.running.id)
     assert len(cluster.call(leader, "Cluster/MemberRemove", gone).members) == 2
     return follower

@@ -287,7 +287,7 @@ def test_most_of_the_first_election_timeout_passes_when_others_are_reached(
     machine.settings = server_settings(make_config({"initial-election-tick-advance": advances}))
     member = machine.start()
     for other in list(cluster)[1 : 1 + connected]:
-        member.connected(other.running.id, cluster.now)
+        member.note_connected(other.running.id, cluster.now)
     machine.turn()
     assert member.replica.node.raft.election_elapsed == elapsed
     cluster.now += HEARTBEAT_SECONDS

@@ -120,7 +120,7 @@ def test_some_runs_have_the_limits_of_production() -> None:
 @pytest.mark.parametrize(
     ("mark", "limits"),
     [
-        ("apply lags behind commit", {"member.apply.ENTRIES_PER_LOOK": 1}),
+        ("apply lags behind commit", {"member.apply.ENTRIES_PER_CLOCK_CHECK": 1}),
         (
             "read served over several turns",
             {"state.mvcc.slices.KEYS_PER_SLICE": 1, "state.mvcc.ranges.FIRST_READ_ROWS": 1},
@@ -157,7 +157,7 @@ def test_small_limits_divide_the_work(mark: str, limits: dict[str, float]) -> No
 
 
 def test_limits_are_in_the_trace_and_are_shrunk_one_by_one() -> None:
-    limits = {"member.apply.ENTRIES_PER_LOOK": 2, "state.mvcc.slices.KEYS_PER_SLICE": 3}
+    limits = {"member.apply.ENTRIES_PER_CLOCK_CHECK": 2, "state.mvcc.slices.KEYS_PER_SLICE": 3}
     plan = replace(draw_plan(1, 1), limits=limits)
     assert f"limits {limits}" in plan.lines()
     trace = Trace()
@@ -165,5 +165,5 @@ def test_limits_are_in_the_trace_and_are_shrunk_one_by_one() -> None:
     assert f"limits {limits}" in trace.text()
     left = [cut(plan).limits for cut in _cuts(plan)]
     assert {} in left
-    assert {"member.apply.ENTRIES_PER_LOOK": 2} in left
+    assert {"member.apply.ENTRIES_PER_CLOCK_CHECK": 2} in left
     assert {"state.mvcc.slices.KEYS_PER_SLICE": 3} in left

@@ -33,7 +33,11 @@ from kvorum.state.apply.callers import NOBODY
 from kvorum.state.apply.execution import APPLIERS, DECODERS, long_txn
 from kvorum.state.apply.incompatible_entries import describe_foreign
 from kvorum.state.apply.permissions import plain_put_refusal
-from kvorum.state.apply.requests import parts_of_users, put_of_nobody, user_of
+from kvorum.state.apply.requests import (
+    caller_of_identity,
+    extract_anonymous_put,
+    split_user_request,
+)
 
 if TYPE_CHECKING:
     from kvorum.member.procedures import Waiter
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
     from kvorum.state.apply.callers import Caller
     from kvorum.state.apply.results import Sliced, Slices
 
-ENTRIES_PER_LOOK = 64
+ENTRIES_PER_CLOCK_CHECK = 64
 """How many entries are applied between two checks of the clock."""
 
 _PUT: Final = requests.PUT
@@ -55,8 +59,8 @@ class ApplyQueue:
     """Committed entries that are not applied yet, and the one that is being applied."""
 
     __slots__ = (
-        "accepts_nobodys_puts",
-        "accepts_users_puts",
+        "accepts_anonymous_puts",
+        "accepts_user_puts",
         "began",
         "caller",
         "callers",
@@ -76,8 +80,8 @@ class ApplyQueue:
         self.messages: deque[Message] = deque()
         self.position = 0  # in the entries of the first message
         # Whose puts without options may take the fast path; other entries may change it.
-        self.accepts_nobodys_puts = False
-        self.accepts_users_puts = False
+        self.accepts_anonymous_puts = False
+        self.accepts_user_puts = False
         # Of the entry that was classified last: its caller, and its proposal if made here.
         self.caller: Caller = NOBODY
         self.pending: Pending | None = None
@@ -107,7 +111,7 @@ def apply_entries(replica: Replica, deadline: float) -> None:
         else:
             entries = queue.messages[0].entries
             start = queue.position
-            stop = min(start + ENTRIES_PER_LOOK, len(entries))
+            stop = min(start + ENTRIES_PER_CLOCK_CHECK, len(entries))
             if start < stop:
                 queue.position = _apply_run(replica, queue, entries, start, stop)
             if queue.slices is None:
@@ -150,7 +154,7 @@ def _apply_run(
     hub = replica.hub
     counters = replica.counters
     counters.begin_run(_PUT, replica.started)
-    _judge_puts(replica, queue)
+    _check_fast_path(replica, queue)
     position = start
     while position < stop:
         entry = entries[position]
@@ -161,7 +165,7 @@ def _apply_run(
             revision = put(request.key, request.value, 0)
             pending = queue.pending
             if pending is None:
-                counters.succeeded(_PUT, None)
+                counters.count_success(_PUT, None)
             else:
                 field = header_field(revision)
                 waiter = pending[0]
@@ -169,7 +173,7 @@ def _apply_run(
                     reply((waiter, field))
                 else:
                     replica.answer(waiter, field)
-                counters.succeeded(_PUT, pending[5])
+                counters.count_success(_PUT, pending[5])
             applied += 1
             if hub.is_watched and hub.is_publishing:
                 break
@@ -196,11 +200,11 @@ def _apply_run(
             if queue.slices is not None:
                 queue.entry = entry
                 counters.end_run()
-                queue.began = counters.looked
+                queue.began = counters.last_reading
                 return position
             if succeeded:
-                counters.succeeded(queue.kind, queue.started)
-            _judge_puts(replica, queue)
+                counters.count_success(queue.kind, queue.started)
+            _check_fast_path(replica, queue)
         applied += 1
         if hub.is_publishing:
             break
@@ -209,12 +213,12 @@ def _apply_run(
     return position
 
 
-def _judge_puts(replica: Replica, queue: ApplyQueue) -> None:
+def _check_fast_path(replica: Replica, queue: ApplyQueue) -> None:
     """Note whose puts without options may take the fast path now."""
     state = replica.state
-    queue.accepts_nobodys_puts = state.accepts_plain_puts()
+    queue.accepts_anonymous_puts = state.accepts_plain_puts()
     # Users' puts take it after a check of their permissions.
-    queue.accepts_users_puts = state.auth.is_enabled and state.accepts_puts()
+    queue.accepts_user_puts = state.auth.is_enabled and state.accepts_puts()
     queue.caller = NOBODY
 
 
@@ -227,7 +231,7 @@ def _classify(replica: Replica, queue: ApplyQueue, entry: Entry) -> Put | None:
     data = entry.data
     if entry.type != EntryType.NORMAL or not data:
         return None
-    if queue.accepts_users_puts:
+    if queue.accepts_user_puts:
         return _classify_users(replica, queue, data)
     if data[0] >= 0x80:
         return None
@@ -236,7 +240,7 @@ def _classify(replica: Replica, queue: ApplyQueue, entry: Entry) -> Put | None:
     pending = proposals.pop(encoded_id, None)
     if pending is None:
         # Another member proposed it, or this one before its restart, or for a user.
-        body = put_of_nobody(data) if queue.accepts_nobodys_puts else None
+        body = extract_anonymous_put(data) if queue.accepts_anonymous_puts else None
         request = None if body is None else parse_put(body)
         return request if request is not None and _is_plain(request) else None
     if pending[4] != data or not pending[1].is_nobody:
@@ -244,7 +248,7 @@ def _classify(replica: Replica, queue: ApplyQueue, entry: Entry) -> Put | None:
         proposals[encoded_id] = pending
         return None
     queue.pending = pending
-    if pending[2] != _PUT or not queue.accepts_nobodys_puts:
+    if pending[2] != _PUT or not queue.accepts_anonymous_puts:
         return None
     request = cast("Put", pending[3])
     return request if _is_plain(request) else None
@@ -255,13 +259,13 @@ def _classify_users(replica: Replica, queue: ApplyQueue, data: bytes) -> Put | N
 
     Parses without a loop over fields, and reuses cached callers.
     """
-    parts = parts_of_users(data)
+    parts = split_user_request(data)
     if parts is None:
         return None
     kind, start, end, encoded_id, identity = parts
     caller = queue.callers.get(identity)
     if caller is None:
-        caller = user_of(identity)
+        caller = caller_of_identity(identity)
         if caller is None:
             return None
         if len(queue.callers) >= CALLERS_MAX:
@@ -298,7 +302,7 @@ def _execute(replica: Replica, queue: ApplyQueue, entry: Entry) -> bool:
     If it takes slices, `queue.slices` has them and `queue.waiter` awaits their result.
     """
     counters, state = replica.counters, replica.state
-    queue.began = counters.looked
+    queue.began = counters.last_reading
     pending, caller = queue.pending, queue.caller
     if pending is None:
         try:
@@ -311,7 +315,7 @@ def _execute(replica: Replica, queue: ApplyQueue, entry: Entry) -> bool:
                     return False
                 request = DECODERS[kind](body)
         except (ValueError, KeyError, DecodeError) as error:
-            raise _not_understood(entry, error) from error
+            raise _make_undecodable_error(entry, error) from error
     queue.waiter = queue.started = None
     if pending is not None:
         queue.waiter, _, kind, request, _, queue.started = pending
@@ -325,17 +329,17 @@ def _execute(replica: Replica, queue: ApplyQueue, entry: Entry) -> bool:
     if not isinstance(result, (bytes, tuple)):
         queue.slices = result
         return False
-    _take_wishes(replica)
+    _take_state_requests(replica)
     waiter, queue.waiter = queue.waiter, None
     if waiter is not None:
         replica.answer(waiter, result)
     if result.__class__ is bytes:
         return True
-    counters.entry_applied(kind, result, queue.began, queue.started)
+    counters.count_entry(kind, result, queue.began, queue.started)
     return False
 
 
-def _take_wishes(replica: Replica) -> None:
+def _take_state_requests(replica: Replica) -> None:
     """Do what the state asked for while it applied an entry."""
     state = replica.state
     if state.exceeds_quota:
@@ -346,7 +350,7 @@ def _take_wishes(replica: Replica) -> None:
         replica.snapshots.is_wanted = True
 
 
-def _not_understood(entry: Entry, error: Exception) -> MemberStopped:
+def _make_undecodable_error(entry: Entry, error: Exception) -> MemberStopped:
     return MemberStopped(
         f"entry {entry.index} of term {entry.term} {describe_foreign(entry.data, error)}"
     )
@@ -369,14 +373,14 @@ def _continue(replica: Replica, queue: ApplyQueue, deadline: float) -> bool:
         result = error.status
     except DecodeError as error:
         # A long transaction is not decoded on arrival, so the error shows only here.
-        raise _not_understood(entry, error) from error
+        raise _make_undecodable_error(entry, error) from error
     queue.slices = queue.entry = None
-    _take_wishes(replica)
+    _take_state_requests(replica)
     waiter, queue.waiter = queue.waiter, None
     if waiter is not None:
         replica.answer(waiter, result)
     if queue.kind:
-        replica.counters.entry_applied(queue.kind, result, queue.began, queue.started)
+        replica.counters.count_entry(queue.kind, result, queue.began, queue.started)
     replica.state.note_applied(entry.index, entry.term)
     return True
 

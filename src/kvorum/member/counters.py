@@ -67,8 +67,8 @@ class MemberCounters:
         "image_seconds",
         "index_compaction_milliseconds",
         "kinds",
+        "last_reading",
         "leases_expired",
-        "looked",
         "promotions",
         "promotions_refused",
         "ranges",
@@ -79,7 +79,7 @@ class MemberCounters:
 
     def __init__(self, stopwatch: Callable[[], float]) -> None:
         self.stopwatch = stopwatch
-        self.looked = 0.0
+        self.last_reading = 0.0
         """The last reading of the stopwatch while applying entries."""
         # The current run: successful entries of one kind, applied since the stopwatch was last
         # read, which gives all of them their mean duration. `_groups` counts those proposed here
@@ -107,23 +107,23 @@ class MemberCounters:
         self.promotions_refused: dict[str, int] = {}
         """Promotions that this member as the leader refused or failed, by reason."""
 
-    def applied(self, kind: int, is_success: bool, seconds: float, count: int = 1) -> None:
+    def count_applied(self, kind: int, is_success: bool, seconds: float, count: int = 1) -> None:
         """Count applied entries and the duration of each."""
         found = self.applied_by_kind.get(kind)
         if found is None:
             found = self.applied_by_kind[kind] = Outcomes(_SHORT)
         found.observe(is_success, seconds, count)
 
-    def requested(self, kind: int, is_success: bool, seconds: float, count: int = 1) -> None:
+    def count_request(self, kind: int, is_success: bool, seconds: float, count: int = 1) -> None:
         """Count completed requests and the duration of each since its arrival."""
         found = self.requested_by_kind.get(kind)
         if found is None:
             found = self.requested_by_kind[kind] = Outcomes(_LONG)
         found.observe(is_success, seconds, count)
 
-    def failed(self, kind: int, started: object) -> None:
+    def count_failed_proposal(self, kind: int, started: object) -> None:
         """Count a proposal that raft dropped or that timed out."""
-        self.requested(kind, False, self.stopwatch() - cast("float", started))
+        self.count_request(kind, False, self.stopwatch() - cast("float", started))
 
     def count_promotion(self, refusal: Status | None) -> None:
         """Count a promotion, or the reason for its refusal."""
@@ -135,18 +135,18 @@ class MemberCounters:
 
     # Compactions.
 
-    def compaction_stepped(self, began: float, *, is_index: bool) -> None:
+    def count_compaction_step(self, began: float, *, is_index: bool) -> None:
         """Count a step of a compaction, on its index or on its rows."""
         if self._compaction_began is None:
             self._compaction_began = began
         if is_index:
             self._index_seconds += self.stopwatch() - began
 
-    def compaction_paused(self, began: float) -> None:
+    def count_compaction_pause(self, began: float) -> None:
         """Record the end of consecutive steps."""
         self.compaction_batch_milliseconds.observe((self.stopwatch() - began) * 1000)
 
-    def compaction_ended(self, unix_seconds: float) -> None:
+    def count_compaction_end(self, unix_seconds: float) -> None:
         """Record the end of a compaction."""
         now = self.stopwatch()
         began = now if self._compaction_began is None else self._compaction_began
@@ -160,9 +160,9 @@ class MemberCounters:
     def begin_run(self, kind: int, started: object) -> None:
         """Begin a run with an expected kind and start."""
         self.run_kind, self._started = kind, started
-        self.looked = self.stopwatch()
+        self.last_reading = self.stopwatch()
 
-    def succeeded(self, kind: int, started: object) -> None:
+    def count_success(self, kind: int, started: object) -> None:
         """Count a successful entry; `started` is None for one that was not proposed here."""
         if kind != self.run_kind:
             self.end_run()
@@ -181,33 +181,33 @@ class MemberCounters:
             return
         now = self.stopwatch()
         kind = self.run_kind
-        self.applied(kind, True, (now - self.looked) / count, count)
+        self.count_applied(kind, True, (now - self.last_reading) / count, count)
         if self._groups:
             for started, number in self._groups:
                 if number:
-                    self.requested(kind, True, now - cast("float", started), number)
+                    self.count_request(kind, True, now - cast("float", started), number)
             self._groups = []
         if self._answered:
-            self.requested(kind, True, now - cast("float", self._started), self._answered)
+            self.count_request(kind, True, now - cast("float", self._started), self._answered)
         self._answered = self._succeeded = 0
-        self.looked = now
+        self.last_reading = now
 
     def skip_time(self) -> None:
         """Read the stopwatch, so that the time until now counts for no entry."""
-        self.looked = self.stopwatch()
+        self.last_reading = self.stopwatch()
 
-    def entry_applied(self, kind: int, result: object, began: float, started: object) -> None:
+    def count_entry(self, kind: int, result: object, began: float, started: object) -> None:
         """Count an applied entry, and its request if this member received it."""
         now = self.stopwatch()
         is_success = not isinstance(result, Status) or result == COMPACTED
-        self.applied(kind, is_success, now - began)
+        self.count_applied(kind, is_success, now - began)
         if started is not None:
-            self.requested(kind, True, now - cast("float", started))
-        self.looked = now
+            self.count_request(kind, True, now - cast("float", started))
+        self.last_reading = now
 
     # Reads.
 
-    def reads_served(
+    def count_reads(
         self, groups: list[tuple[object, int]], others: list[tuple[Read, object]], began: float
     ) -> float:
         """Count the reads answered since `began`; return the stopwatch's current reading.
@@ -222,12 +222,12 @@ class MemberCounters:
             mean = (now - began) / count
             for started, number in groups:
                 self.ranges.observe(True, mean, number)
-                self.requested(RANGE, True, now - cast("float", started), number)
+                self.count_request(RANGE, True, now - cast("float", started), number)
             for read, result in others:
-                self.read(read, result, mean)
+                self.count_read(read, result, mean)
         return now
 
-    def read(self, read: Read, result: object, seconds: float) -> None:
+    def count_read(self, read: Read, result: object, seconds: float) -> None:
         """Count an answered read; `seconds` is its duration since it could start."""
         kind = self.kinds.get(read[2])
         if kind is None:
@@ -236,10 +236,10 @@ class MemberCounters:
         if kind != READ_TXN and (is_success or result in _NOT_FOUND):
             self.ranges.observe(is_success, seconds)
         if kind != PIECE:
-            self.requested(kind, is_success, self.stopwatch() - cast("float", read[4]))
+            self.count_request(kind, is_success, self.stopwatch() - cast("float", read[4]))
 
-    def read_failed(self, read: Read) -> None:
+    def count_failed_read(self, read: Read) -> None:
         """Count a read that timed out before it could start."""
         kind = self.kinds.get(read[2])
         if kind is not None:
-            self.failed(kind, read[4])
+            self.count_failed_proposal(kind, read[4])

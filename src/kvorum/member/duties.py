@@ -64,7 +64,7 @@ def _compact(member: Member, now: float) -> None:
     began = counters.stopwatch()
     member.compaction_resumes = now + member.config.compaction_pause_seconds
     if _compact_some(member):
-        counters.compaction_paused(began)
+        counters.count_compaction_pause(began)
 
 
 def _compact_some(member: Member) -> bool:
@@ -88,9 +88,9 @@ def _compact_some(member: Member) -> bool:
         finished, is_index = compaction.finished_revision, compaction.is_at_index
         began = counters.stopwatch()
         work = compaction.step()
-        counters.compaction_stepped(began, is_index=is_index)
+        counters.count_compaction_step(began, is_index=is_index)
         if compaction.finished_revision != finished:
-            counters.compaction_ended(member.unix_seconds())
+            counters.count_compaction_end(member.unix_seconds())
             removed = compaction.removed - compaction.removed_before
             log_lines.finished_compaction(member.replica, compaction.began_at, removed)
             member.procedures.signal(Signal.COMPACTED)

@@ -1,7 +1,7 @@
 """Jobs: blocking work as data, which the loop creates and an executor runs.
 
 Jobs of one place run one after the other, in the order of their creation. The runner calls
-`Member.completed` with the result or `Member.failed` with the error, on the loop and in the
+`Member.complete_job` with the result or `Member.fail_job` with the error, on the loop and in the
 same order. A job owns its inputs and touches only the files passed to it.
 """
 
@@ -97,7 +97,7 @@ class Job:
         self.is_short = is_short
 
     def run(self, files: Files, environments: Environments) -> object:
-        """Do the work in the calling thread; return the result for `Member.completed`."""
+        """Do the work in the calling thread; return the result for `Member.complete_job`."""
         if self.place in _WITH_ENVIRONMENTS:
             return self.work.run(files, environments)
         return self.work.run(files)

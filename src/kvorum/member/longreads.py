@@ -70,10 +70,10 @@ class LongReads:
             try:
                 next(work)
             except StopIteration as end:
-                counters.read(read, end.value, seconds + stopwatch() - began)
+                counters.count_read(read, end.value, seconds + stopwatch() - began)
                 replica.answer(waiter, end.value)
             except StatusError as error:
-                counters.read(read, error.status, seconds + stopwatch() - began)
+                counters.count_read(read, error.status, seconds + stopwatch() - began)
                 replica.answer(waiter, error.status)
             else:
                 running.append((read, work, seconds + stopwatch() - began))

@@ -182,7 +182,7 @@ class Member:
         except Exception as error:
             self._stop(error)
 
-    def completed(self, job: Job, result: object) -> None:
+    def complete_job(self, job: Job, result: object) -> None:
         """Pass a job's result to its `done` callback."""
         self._check()
         try:
@@ -190,34 +190,34 @@ class Member:
         except Exception as error:
             self._stop(error)
 
-    def failed(self, job: Job, error: Exception) -> None:
+    def fail_job(self, job: Job, error: Exception) -> None:
         """Pass a job's error to its `on_failure` callback; without one the member stops."""
         self._check()
         if job.on_failure is None:
             self._stop(error)
         job.on_failure(error)
 
-    def connected(self, peer: int, now: float) -> None:
+    def note_connected(self, peer: int, now: float) -> None:
         """Note that a peer can be reached from now on."""
         self.replica.connections.setdefault(peer, now)
 
-    def disconnected(self, peer: int) -> None:
+    def note_disconnected(self, peer: int) -> None:
         """Note that a peer cannot be reached."""
         self.replica.connections.pop(peer, None)
 
-    def absent(self, peer: int) -> None:
+    def note_absent(self, peer: int) -> None:
         """Note that no process listens at a peer's address any more: the peer has ended."""
         self.replica.note_absence(peer)
 
-    def present(self, peer: int) -> None:
+    def note_present(self, peer: int) -> None:
         """Note that a peer's host reacted to a probe."""
         self.replica.succession.answered(self.replica, peer)
 
-    def unreachable(self, peer: int) -> None:
+    def report_unreachable(self, peer: int) -> None:
         """Note that a message to a peer was probably lost."""
         self.replica.node.report_unreachable(peer)
 
-    def snapshot_sent(self, transfer: SnapshotTransfer, *, failed: bool) -> None:
+    def report_snapshot(self, transfer: SnapshotTransfer, *, failed: bool) -> None:
         """Take the outcome of sending a snapshot to a peer."""
         snapshots.sent(self.replica, transfer, failed=failed)
 
@@ -229,7 +229,7 @@ class Member:
         """Return whether a peer was removed from the cluster."""
         return self.replica.state.cluster.is_removed(peer)
 
-    def removed(self) -> None:
+    def note_removed(self) -> None:
         """Note this member's removal from the cluster; its runtime then ends it."""
         self.replica.note_removal()
 

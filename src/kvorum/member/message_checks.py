@@ -84,7 +84,7 @@ def check_entry(entry: Entry) -> None:
 
 
 def _check_request(data: bytes) -> None:
-    put = requests.put_of_nobody(data)
+    put = requests.extract_anonymous_put(data)
     # Nearly all entries are such puts.
     if put is not None and parse_put(put) is not None:
         return

@@ -20,7 +20,7 @@ class SnapshotTransfer(NamedTuple):
 
     The transport sends the file, and the peer makes it durable as `database_path(directory, index)`
     before its `Member.receive` gets the message. On success and on failure the transport calls
-    `Member.snapshot_sent`, which also releases the file.
+    `Member.report_snapshot`, which also releases the file.
     """
 
     message: Message

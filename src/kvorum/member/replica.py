@@ -218,7 +218,7 @@ class Replica:
                 return
         payload, encoded_id = self.ids.encode(kind, body, caller)
         if len(payload) > self._request_bytes_max:
-            self.counters.requested(kind, True, 0.0)  # etcd counts it as a success
+            self.counters.count_request(kind, True, 0.0)  # etcd counts it as a success
             self.answer(waiter, REQUEST_TOO_LARGE)
             return
         if decoded is None:
@@ -359,7 +359,7 @@ class Replica:
         """Hand raft the membership changes, and the proposals if this turn may propose."""
         if self._may_propose and self.proposals.is_waiting:
             for pending in self.proposals.submit(self.node, now):
-                self.counters.failed(pending[2], pending[5])
+                self.counters.count_failed_proposal(pending[2], pending[5])
                 self.answer(pending[0], PROPOSAL_DROPPED)
         while self._changes_waiting and self.node.raft.lead != NONE:
             change = self._changes_waiting.popleft()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kvorum.member.reads import Read
     from kvorum.member.replica import Replica
 
-BYTES_PER_LOOK = 64 * 1024
+BYTES_PER_CLOCK_CHECK = 64 * 1024
 READ_BYTES: Final = 1024
 """Bytes read between two checks of the clock; and the bytes that each read counts at least."""
 
@@ -22,7 +22,7 @@ def begin_reads(replica: Replica, deadline: float) -> None:
     """Run ready reads until the deadline; `LongReads` continues the long ones."""
     ready, clock, counters = replica.ready_reads, replica.clock, replica.counters
     reply = replica.out.replies.append
-    bytes_per_look = BYTES_PER_LOOK
+    bytes_per_check = BYTES_PER_CLOCK_CHECK
     spent = 0
     began = counters.stopwatch()
     # The ranges answered since `began`, counted by their start, and all other reads.
@@ -50,13 +50,13 @@ def begin_reads(replica: Replica, deadline: float) -> None:
             spent += READ_BYTES
         else:
             replica.long_reads.add(read, result)
-            spent += bytes_per_look
-        if spent >= bytes_per_look:
+            spent += bytes_per_check
+        if spent >= bytes_per_check:
             spent = 0
             groups.append((started, count))
-            began = counters.reads_served(groups, others, began)
+            began = counters.count_reads(groups, others, began)
             groups, others, count = [], [], 0
             if clock() >= deadline:
                 return
     groups.append((started, count))
-    counters.reads_served(groups, others, began)
+    counters.count_reads(groups, others, began)

@@ -28,16 +28,16 @@ def expire(replica: Replica, now: float) -> None:
             else CONTEXT_DEADLINE_EXCEEDED
         )
         for pending in waiting:
-            replica.counters.failed(pending[2], pending[5])
+            replica.counters.count_failed_proposal(pending[2], pending[5])
             replica.answer(pending[0], status)
     reads, confirming = replica.reads.expire(oldest)
     for read in reads:
-        replica.counters.read_failed(read)
+        replica.counters.count_failed_read(read)
         replica.answer(read[0], TIMEOUT)
     for procedure in confirming:
         replica.answer(procedure, TIMEOUT)
     for read in replica.reads.expire_confirmed(oldest):
-        replica.counters.read_failed(read)
+        replica.counters.count_failed_read(read)
         replica.answer(read[0], TIMEOUT_WAIT_APPLIED_INDEX)
     if replica.changes:
         replica.forget_changes()

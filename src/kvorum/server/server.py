@@ -143,7 +143,7 @@ class Server:
         self._is_idle = True
         member.replica.long_reads.has_room = edge.has_room
         if member.state.cluster.is_removed(member.id):
-            member.removed()
+            member.note_removed()
 
     # The loop's questions and commands.
 
@@ -312,9 +312,9 @@ class Server:
         self.jobs_under_way -= len(ended)
         for job, result, error in ended:
             if error is None:
-                member.completed(job, result)
+                member.complete_job(job, result)
             else:
-                member.failed(job, error)
+                member.fail_job(job, error)
 
     def _serve_peers(self, now: float, deadline: float, seen: int) -> None:
         """Serve events of other members, until the deadline; the rest keeps its order.

@@ -330,7 +330,7 @@ class Director:
         """
         leader = self._leader()
         if leader is not None and leader.member is not None and machine.member is not None:
-            leader.member.unreachable(machine.member.id)
+            leader.member.report_unreachable(machine.member.id)
 
     # A disk that is full where a file grows.
 

@@ -1,4 +1,4 @@
-"""Limits of production that a run makes small: entries per look, keys per slice, rows per piece.
+"""Limits of production that a run makes small, as entries per clock check and keys per slice.
 
 A run is short and its store small, so with production's limits no work would be done in pieces:
 apply would never lag behind commit, no read would take several slices, and no run would try what
@@ -45,8 +45,8 @@ _NONE_OR_FEW = (0, 1, 3, 10)
 
 LIMITS = (
     # The member.
-    Limit("member.apply", "ENTRIES_PER_LOOK", _FEW),
-    Limit("member.serving", "BYTES_PER_LOOK", _BYTES),
+    Limit("member.apply", "ENTRIES_PER_CLOCK_CHECK", _FEW),
+    Limit("member.serving", "BYTES_PER_CLOCK_CHECK", _BYTES),
     Limit("member.longreads", "RUNNING_MAX", (1, 2)),
     Limit("member.logwriter", "BATCHES_ON_THEIR_WAY_MAX", (1, 3)),
     Limit("member.logwriter", "BATCH_BYTES_MAX", _BYTES),
@@ -133,7 +133,7 @@ LIMITS = (
         _BYTES,
         ("member.apply", "member.message_checks", "server.rpc.kv"),
     ),
-    Limit("server.rpc.services", "REQUESTS_PER_LOOK", _FEW),
+    Limit("server.rpc.services", "REQUESTS_PER_CLOCK_CHECK", _FEW),
     Limit("server.rpc.election", "ROWS_PER_SLICE", _FEW),
     Limit("server.rpc.lease", "LEASES_PER_SLICE", _FEW),
     Limit("server.server", "INLINE_CALLS_MAX", (0, 1, 100)),

@@ -78,7 +78,7 @@ class PlainPeers(WithoutPort):
         self._generation = member.state.cluster.generation
         member.replica.snapshots.takes_copies = self._takes_copies
         for each in member.state.cluster.members:
-            member.connected(each.id, -inf)
+            member.note_connected(each.id, -inf)
 
     def _takes_copies(self, peer: int) -> bool:
         to = self._find(peer)
@@ -163,7 +163,9 @@ class PlainPeers(WithoutPort):
                 and receive_snapshot(to, machine.number, frame, image, is_copy=transfer.is_copy)
             )
             if incarnation == machine.incarnation:
-                self.hand_in(lambda member: member.snapshot_sent(transfer, failed=not has_arrived))
+                self.hand_in(
+                    lambda member: member.report_snapshot(transfer, failed=not has_arrived)
+                )
 
         self._world.after(seconds, arrive, machine.incarnation)
 

@@ -135,7 +135,7 @@ def test_a_learner_serves_little(cluster: Fronts) -> None:
     leader = cluster.leader()
     for machine in cluster:
         for other in cluster:
-            machine.running.connected(other.running.id, 0.0)
+            machine.running.note_connected(other.running.id, 0.0)
     request = pb.MemberAddRequest(peerURLs=["http://m9:2380"], isLearner=True)
     added = cluster.call(leader, "Cluster/MemberAdd", request)
     assert added.member.isLearner
@@ -187,7 +187,7 @@ def test_members_come_and_go(cluster: Fronts) -> None:
     # No member knows of a connection yet.
     assert cluster.call(leader, "Cluster/MemberAdd", request) == errors.UNHEALTHY
     for machine in cluster:
-        leader.running.connected(machine.running.id, cluster.now)
+        leader.running.note_connected(machine.running.id, cluster.now)
     assert cluster.call(leader, "Cluster/MemberAdd", request) == errors.UNHEALTHY
     cluster.pass_time(5.0)
     added = cluster.call(leader, "Cluster/MemberAdd", request)
@@ -235,7 +235,7 @@ def test_how_many_peer_urls_a_request_may_give(cluster: Fronts) -> None:
 def connect(cluster: Fronts) -> None:
     for machine in cluster:
         for other in cluster:
-            machine.running.connected(other.running.id, cluster.now - 10.0)
+            machine.running.note_connected(other.running.id, cluster.now - 10.0)
 
 
 def test_a_learner_is_promoted_through_a_follower(cluster: Fronts) -> None:
@@ -268,7 +268,7 @@ def test_a_change_that_endangers_the_quorum_is_refused(cluster: Fronts) -> None:
     others = [machine for machine in cluster if machine is not leader]
     connect(cluster)
     down, up = others
-    leader.running.disconnected(down.running.id)
+    leader.running.note_disconnected(down.running.id)
     remove = pb.MemberRemoveRequest(ID=up.running.id)
     assert cluster.call(leader, "Cluster/MemberRemove", remove) == errors.UNHEALTHY
     add = pb.MemberAddRequest(peerURLs=["http://m9:2380"])

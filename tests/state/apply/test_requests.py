@@ -15,7 +15,7 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.api.pb.membershippb import ClusterVersionSetRequest
 from kvorum.state.apply import requests
 from kvorum.state.apply.callers import MEMBER, NOBODY, Caller, Front
-from kvorum.state.apply.requests import RequestIds, decode, put_of_nobody
+from kvorum.state.apply.requests import RequestIds, decode, extract_anonymous_put
 
 UINT64_MAX = (1 << 64) - 1
 
@@ -41,7 +41,7 @@ def test_an_entry_is_what_protobuf_writes(member: int, start: int, put: PutReque
     expected = InternalRaftRequest(header=RequestHeader(ID=number), put=put)
     assert data == expected.SerializeToString()
     assert decode(data) == (requests.PUT, number, body, NOBODY)
-    assert put_of_nobody(data) == body
+    assert extract_anonymous_put(data) == body
     assert encoded_id == varint(number) == data[-ids.id_bytes :]
 
 
@@ -71,7 +71,7 @@ def test_a_caller_goes_into_the_header_as_protobuf_writes_it(
         )
         assert encoded_id == varint(number)
         if kind == requests.PUT:
-            assert (put_of_nobody(data) is None) == bool(caller.user or caller.revision)
+            assert (extract_anonymous_put(data) is None) == bool(caller.user or caller.revision)
 
 
 # Fields of a header in any order, repeated ones and unknown ones among them.
@@ -188,7 +188,7 @@ def test_the_short_way_takes_only_what_the_long_one_reads_alike(
     data = length_delimited(b"\x22", body) + length_delimited(b"\xa2\x06", header)
     if not is_whole:
         data = data[:-1]
-    found = put_of_nobody(data)
+    found = extract_anonymous_put(data)
     if found is not None:
         kind, number, decoded, caller = decode(data)
         assert (kind, decoded, caller) == (requests.PUT, found, NOBODY)
@@ -199,7 +199,7 @@ def test_the_short_way_takes_only_what_the_long_one_reads_alike(
 @given(st.binary(max_size=40).map(b"\x22".__add__))
 @example(b"\x22\x01\x0a\xa2\x06\x00")
 def test_what_is_taken_for_a_put_is_one(data: bytes) -> None:
-    body = put_of_nobody(data)
+    body = extract_anonymous_put(data)
     if body is not None:
         assert decode(data)[::2] == (requests.PUT, body)
 

@@ -43,28 +43,28 @@ class Host(Protocol):
     def receive(self, message: Message) -> None:
         """Take a raft message. A snapshot's database file is durable before its message comes."""
 
-    def unreachable(self, peer: int) -> None:
+    def report_unreachable(self, peer: int) -> None:
         """Note that a message to a peer was probably lost."""
 
-    def snapshot_sent(self, transfer: Any, *, failed: bool) -> None:
+    def report_snapshot(self, transfer: Any, *, failed: bool) -> None:
         """Take the outcome of a snapshot transfer to a peer."""
 
-    def connected(self, peer: int, now: float) -> None:
+    def note_connected(self, peer: int, now: float) -> None:
         """Note that a peer is reachable from now on."""
 
-    def disconnected(self, peer: int) -> None:
+    def note_disconnected(self, peer: int) -> None:
         """Note that a peer is not reachable any more."""
 
-    def absent(self, peer: int) -> None:
+    def note_absent(self, peer: int) -> None:
         """Note that a peer's addresses refuse connections, because its process has ended."""
 
-    def present(self, peer: int) -> None:
+    def note_present(self, peer: int) -> None:
         """Note that a peer's host answered or refused a probe (`Transport.probe_host`)."""
 
     def is_removed(self, peer: int) -> bool:
         """Return whether a node once belonged to the group and no longer does."""
 
-    def removed(self) -> None:
+    def note_removed(self) -> None:
         """Note that a peer reports that the group has removed this node."""
 
     def submit(

@@ -36,7 +36,7 @@ from kvorum.state.apply.callers import Front, Origin
 from kvorum.state.apply.ranges import range_response
 from kvorum.storage.backend.quota import PUT_BYTES
 
-REQUESTS_PER_LOOK = 64
+REQUESTS_PER_CLOCK_CHECK = 64
 """How many plain requests are served between two reads of the clock."""
 
 READS_WAITING_MAX: Final = 10_000
@@ -129,7 +129,7 @@ class Services:
         """
         served = 0
         while served < len(requests):
-            some = requests[served : served + REQUESTS_PER_LOOK]
+            some = requests[served : served + REQUESTS_PER_CLOCK_CHECK]
             served += self._serve_requests(some, deadline)
             if self._clock() >= deadline:
                 break

@@ -167,7 +167,7 @@ def encoded_id(number: int) -> bytes:
     return varint(number)
 
 
-def put_of_nobody(data: bytes) -> bytes | None:
+def extract_anonymous_put(data: bytes) -> bytes | None:
     """Return the request of an entry that is a put and then a header with nothing but an id.
 
     A follower applies mostly such entries, so this parses them without a loop over fields. Returns
@@ -195,11 +195,11 @@ def put_of_nobody(data: bytes) -> bytes | None:
     return None
 
 
-def parts_of_users(data: bytes) -> tuple[int, int, int, bytes, bytes] | None:
+def split_user_request(data: bytes) -> tuple[int, int, int, bytes, bytes] | None:
     """Return kind, start and end of the request, encoded id and identity of a user's entry.
 
-    Works like `put_of_nobody`, for entries that any member proposed for a user. Returns None for
-    any other shape; the identity is the header after the id.
+    Works like `extract_anonymous_put`, for entries that any member proposed for a user. Returns
+    None for any other shape; the identity is the header after the id.
     """
     tag, size = data[0], len(data)
     try:
@@ -224,7 +224,7 @@ def parts_of_users(data: bytes) -> tuple[int, int, int, bytes, bytes] | None:
         return None
 
 
-def user_of(identity: bytes) -> Caller | None:
+def caller_of_identity(identity: bytes) -> Caller | None:
     """Return the caller that the rest of a header names; None for an unusual encoding."""
     try:
         caller = _read_header(identity, NOBODY)[1]

@@ -68,29 +68,29 @@ class RecordingNode:
     def receive(self, message: Message) -> None:
         self.received.append(message)
 
-    def unreachable(self, peer: int) -> None:
+    def report_unreachable(self, peer: int) -> None:
         self.lost.append(peer)
 
-    def snapshot_sent(self, transfer: Any, *, failed: bool) -> None:
+    def report_snapshot(self, transfer: Any, *, failed: bool) -> None:
         self.transfers.append((transfer, failed))
 
-    def connected(self, peer: int, now: float) -> None:
+    def note_connected(self, peer: int, now: float) -> None:
         assert peer not in self.connections
         self.connections[peer] = now
 
-    def disconnected(self, peer: int) -> None:
+    def note_disconnected(self, peer: int) -> None:
         del self.connections[peer]
 
-    def absent(self, peer: int) -> None:
+    def note_absent(self, peer: int) -> None:
         self.gone.append(peer)
 
-    def present(self, peer: int) -> None:
+    def note_present(self, peer: int) -> None:
         self.answering.append(peer)
 
     def is_removed(self, peer: int) -> bool:
         return peer in self.removed_nodes
 
-    def removed(self) -> None:
+    def note_removed(self) -> None:
         self.is_told_removed = True
 
     def submit(

@@ -186,22 +186,22 @@ class Learner:
         except RaftError as error:
             LOGGER.debug(str(error))
 
-    def unreachable(self, peer: int) -> None:
+    def report_unreachable(self, peer: int) -> None:
         self.raft.report_unreachable(peer)
 
-    def snapshot_sent(self, transfer: Any, *, failed: bool) -> None:
+    def report_snapshot(self, transfer: Any, *, failed: bool) -> None:
         self.raft.report_snapshot(transfer.message.to, failed=failed)
 
-    def connected(self, peer: int, now: float) -> None: ...
+    def note_connected(self, peer: int, now: float) -> None: ...
 
-    def disconnected(self, peer: int) -> None: ...
-    def absent(self, peer: int) -> None: ...
-    def present(self, peer: int) -> None: ...
+    def note_disconnected(self, peer: int) -> None: ...
+    def note_absent(self, peer: int) -> None: ...
+    def note_present(self, peer: int) -> None: ...
 
     def is_removed(self, peer: int) -> bool:
         return peer == self.id
 
-    def removed(self) -> None:
+    def note_removed(self) -> None:
         raise AssertionError("the leader says that this node was removed")
 
     def submit(

@@ -110,9 +110,9 @@ class Peer:
             self._shared.logger.warning(
                 f"drops messages to {self.id:x}: it takes them slower than they are made"
             )
-        self._shared.node.unreachable(self.id)
+        self._shared.node.report_unreachable(self.id)
         if message.type == MessageType.SNAP:
-            self._shared.node.snapshot_sent(Transfer(message), failed=True)
+            self._shared.node.report_snapshot(Transfer(message), failed=True)
 
     def send_snapshot(self, transfer: SnapshotTransfer, now: float) -> None:
         """Send a snapshot and its database; fail if another is in transit."""
@@ -120,7 +120,7 @@ class Peer:
             self._shared.logger.warning(
                 f"a snapshot for {self.id:x} is on its way; dropped another"
             )
-            self._shared.node.snapshot_sent(transfer, failed=True)
+            self._shared.node.report_snapshot(transfer, failed=True)
             return
         shared = self._shared
         self._snapshot = SnapshotSending(
@@ -160,10 +160,10 @@ class Peer:
             return
         self._is_connected = is_connected
         if is_connected:
-            self._shared.node.connected(self.id, now)
+            self._shared.node.note_connected(self.id, now)
         else:
             self.counters.disconnections += 1
-            self._shared.node.disconnected(self.id)
+            self._shared.node.note_disconnected(self.id)
 
     def stop(self) -> None:
         """End every channel."""
@@ -177,7 +177,7 @@ class Peer:
             self._snapshot.stop("the transport to this peer ends")
         if self._is_connected:
             self._is_connected = False
-            self._shared.node.disconnected(self.id)
+            self._shared.node.note_disconnected(self.id)
 
 
 class Remote:

@@ -31,7 +31,7 @@ _NEVER: Final = float("inf")
 
 
 class Transfer:
-    """A snapshot without a database, as the argument of `Host.snapshot_sent`."""
+    """A snapshot without a database, as the argument of `Host.report_snapshot`."""
 
     __slots__ = ("message", "path")
 
@@ -125,7 +125,7 @@ class Pipeline:
         if line not in self._problems and len(self._problems) < PROBLEMS_MAX:
             self._problems.add(line)
             self._shared.logger.warning(line)
-        self._shared.node.unreachable(self._peer)
+        self._shared.node.report_unreachable(self._peer)
         self._report(post.message, failed=True)
         self._next(now)
 
@@ -138,7 +138,7 @@ class Pipeline:
 
     def _report(self, message: Message, *, failed: bool) -> None:
         if message.type == MessageType.SNAP:
-            self._shared.node.snapshot_sent(Transfer(message), failed=failed)
+            self._shared.node.report_snapshot(Transfer(message), failed=failed)
 
     def _next(self, now: float) -> None:
         if self._queue and len(self._posts) < self._shared.settings.pipeline_requests_max:

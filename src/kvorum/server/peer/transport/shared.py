@@ -139,7 +139,7 @@ class TransportState:
         """Report to the host, once, that a peer refused this node as removed."""
         if not self._is_told_removed:
             self._is_told_removed = True
-            self.node.removed()
+            self.node.note_removed()
 
     def receive(self, message: Message) -> bool:
         """Give the host a message of a peer; return False if it is not for this node.

@@ -39,7 +39,7 @@ class SnapshotTransfer(Protocol):
 
     @property
     def path(self) -> str:
-        """The path of the file, which must not change before `Host.snapshot_sent`."""
+        """The path of the file, which must not change before `Host.report_snapshot`."""
 
     @property
     def size(self) -> int:
@@ -212,13 +212,13 @@ class SnapshotSending:
             logger.warning(
                 f"could not send {self._describe()}: {problem}; sent {self._offset} bytes"
             )
-            self._shared.node.unreachable(peer)
+            self._shared.node.report_unreachable(peer)
         else:
             self._counters.snapshots_sent += 1
             seconds = self._shared.settings.unix_seconds() - self._began
             self._counters.snapshot_send_seconds.observe(seconds)
             self._tell("sent database snapshot")
-        self._shared.node.snapshot_sent(self._transfer, failed=bool(problem))
+        self._shared.node.report_snapshot(self._transfer, failed=bool(problem))
 
     def pass_time(self, now: float) -> float:
         """Log the progress; cancel a stalled transfer; return when to call this next."""

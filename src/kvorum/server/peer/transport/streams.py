@@ -137,7 +137,7 @@ class StreamWriter:
         self._shared.logger.warning(f"lost the {self._name} to {self._peer:x}: {reason}")
         self._forget()
         self._counters.send_failures += 1
-        self._shared.node.unreachable(self._peer)
+        self._shared.node.report_unreachable(self._peer)
 
     def _forget(self) -> None:
         assert self.call is not None, "no stream is attached"
@@ -215,7 +215,7 @@ class HostProbe:
     def handle_answer(self, _kind: int, _detail: Any, _now: float) -> None:
         """Report the outcome to the host."""
         del self._shared.requests[self._number]
-        self._shared.node.present(self._peer)
+        self._shared.node.note_present(self._peer)
 
 
 class StreamReader:
@@ -339,7 +339,7 @@ class StreamReader:
             if kind == DialEventKind.REFUSED and self._refusals_left:
                 self._refusals_left -= 1
                 if not self._refusals_left:
-                    self._shared.node.absent(self._peer)
+                    self._shared.node.note_absent(self._peer)
 
     def _responded(self, detail: Any, now: float) -> None:
         self._status, headers = detail

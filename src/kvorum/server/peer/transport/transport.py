@@ -306,13 +306,13 @@ class Transport:
         if remote is not None:
             self._wake_at = min(self._wake_at, now + self._shared.settings.answer_seconds_max)
             if not remote.pipeline.send(message, now):
-                self._shared.node.unreachable(message.to)
+                self._shared.node.report_unreachable(message.to)
 
     def send_snapshot(self, transfer: SnapshotTransfer, now: float) -> None:
-        """Send a snapshot with its database; `Host.snapshot_sent` reports the outcome."""
+        """Send a snapshot with its database; `Host.report_snapshot` reports the outcome."""
         peer = self._peers.get(transfer.message.to)
         if peer is None:
-            self._shared.node.snapshot_sent(transfer, failed=True)
+            self._shared.node.report_snapshot(transfer, failed=True)
         else:
             peer.send_snapshot(transfer, now)
             self._wake_at = now
