@@ -58,7 +58,7 @@ def written_per_second(files: RealFiles, log: Log, first: int, batch: int) -> tu
             cut.run(files)
         prepare = log.prepare()
         if prepare is not None:
-            log.prepared(prepare.run(files))
+            log.take_spare(prepare.run(files))
         total += batch
     return total / elapsed, total
 

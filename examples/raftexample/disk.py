@@ -50,7 +50,7 @@ class Disk:
         """Prepare the log's next segment."""
         job = self._log.prepare()
         if job is not None:
-            self._log.prepared(job.run(self._files))
+            self._log.take_spare(job.run(self._files))
 
     def write(self, state: HardState | None, entries: Sequence[Entry]) -> None:
         """Make entries and state durable."""

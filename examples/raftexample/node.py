@@ -172,7 +172,7 @@ class Node:
         if change.type == ChangeType.REMOVE_NODE:
             self.store.remove_node(change.node_id)
             if change.node_id == self.id:
-                self.removed()
+                self.note_removed()
             else:
                 self.transport.remove_peer(change.node_id)
         else:
@@ -214,31 +214,31 @@ class Node:
         except RaftError as error:
             self._logger.debug(f"{error}")
 
-    def unreachable(self, peer: int) -> None:
+    def report_unreachable(self, peer: int) -> None:
         """Make raft probe the node."""
         self._raft.report_unreachable(peer)
 
-    def snapshot_sent(self, transfer: Any, *, failed: bool) -> None:
+    def report_snapshot(self, transfer: Any, *, failed: bool) -> None:
         """Let raft continue with a node that received a snapshot, or retry."""
         self._raft.report_snapshot(transfer.message.to, failed=failed)
 
-    def connected(self, peer: int, now: float) -> None:
+    def note_connected(self, peer: int, now: float) -> None:
         """Do nothing: raft needs no such report."""
 
-    def disconnected(self, peer: int) -> None:
+    def note_disconnected(self, peer: int) -> None:
         """Do nothing: raft needs no such report."""
 
-    def absent(self, peer: int) -> None:
+    def note_absent(self, peer: int) -> None:
         """Do nothing: raft's election timer handles absent nodes."""
 
-    def present(self, peer: int) -> None:
+    def note_present(self, peer: int) -> None:
         """Do nothing: raft needs no such report."""
 
     def is_removed(self, peer: int) -> bool:
         """Return whether a node once belonged to the group and no longer does."""
         return peer in self.store.removed
 
-    def removed(self) -> None:
+    def note_removed(self) -> None:
         """Stop running; the other nodes go on."""
         self._logger.warning("this node was removed from the group, and ends")
         self.is_running = False

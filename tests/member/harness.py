@@ -25,7 +25,7 @@ from kvorum.member.config import MemberConfig, Seams
 from kvorum.member.jobs import ExecutorKind, Job
 from kvorum.member.member import Member
 from kvorum.member.outbox import Question, SnapshotTransfer
-from kvorum.member.peer_requests import allowed_method, answer, meaning
+from kvorum.member.peer_requests import allowed_method, answer_request, interpret_answer
 from kvorum.member.recovery import open_member
 from kvorum.member.waits import Steps
 from kvorum.network.edge.interface import EdgeEventKind, Event, Request
@@ -154,7 +154,7 @@ class Machine:
         with self.cluster.turning():
             server.turn(self.now, requests, events, (), ended)
         for job in server.take_jobs():
-            self.jobs[job.place].append(job)
+            self.jobs[job.executor].append(job)
         self.run_jobs()
         if server.phase is ServerPhase.ENDED:
             self.member = None
@@ -318,12 +318,12 @@ class Cluster:
         assert allowed_method(question.path) == question.method
 
         def serve() -> Steps:
-            answered = yield from answer(
+            answered = yield from answer_request(
                 peer.running, question.path, question.body, dict(question.headers)
             )
             if machine.member is asking:
                 is_lost = self.is_cut(machine, peer)
-                told = meaning(question.path, answered.status, answered.body)
+                told = interpret_answer(question.path, answered.status, answered.body)
                 asking.take_answer(question.number, None if is_lost else told)
             return None
 

@@ -37,7 +37,7 @@ class Recorder:
 
         config = member_config(make_config({}), "d")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(duties, "_duties", table)
+            patch.setattr(duties, "_make_duties", table)
             return Schedule(0.0, replace(config, heartbeat_seconds=tick))
 
 

@@ -9,7 +9,7 @@ from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import ExecutorKind, Job
-from kvorum.member.leadership_transfer import hand_over
+from kvorum.member.leadership_transfer import transfer_leadership
 from kvorum.member.leases import applied_in_time
 from kvorum.member.member import Member
 from kvorum.member.procedures import Exclusive
@@ -119,7 +119,7 @@ def test_who_waits_for_a_defragmentation_does_not_wait_for_the_next() -> None:
     machine = cluster.leader()
 
     def hold_the_next(job: Job) -> None:
-        if job.place is ExecutorKind.HELPER:
+        if job.executor is ExecutorKind.HELPER:
             machine.held.add(ExecutorKind.HELPER)
 
     machine.on_job = hold_the_next
@@ -193,9 +193,9 @@ def test_a_change_of_the_leader_is_heard_at_once() -> None:
     moved = leader.start_steps(_move_leader(leader.running, target.running.id))
     cluster.settle()
     assert leader.replies[moved] == b""
-    hand_over(target.running)
+    transfer_leadership(target.running)
     cluster.settle()
-    assert not target.running.procedures.is_running(Exclusive.HAND_OVER)
+    assert not target.running.procedures.is_running(Exclusive.TRANSFER)
     assert not target.running.is_leader
 
 

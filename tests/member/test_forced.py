@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvorum.api.pb.etcdserverpb import RangeResponse
 from kvorum.member.errors import StartRefused
-from kvorum.member.forced import forcing_entries
+from kvorum.member.forced import entries_forcing_membership
 from kvorum.member.waits import ProposeChange, Steps
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.entries import Entry, EntryType
@@ -236,7 +236,7 @@ def test_changes_that_are_refused_leave_nobody_else(
     for made in changes:
         cluster.apply(made)
     try:
-        forced = forcing_entries(chosen, before, unapplied, len(unapplied), 1)
+        forced = entries_forcing_membership(chosen, before, unapplied, len(unapplied), 1)
     except StartRefused:
         assert cluster.member(chosen) is None
         return

@@ -129,7 +129,7 @@ def test_who_waits_for_a_compaction_does_not_wait_for_later_ones(
 
     def hold(job: Job) -> None:
         """Let the helper hash for the first compaction, and no more."""
-        if job.place is ExecutorKind.HELPER:
+        if job.executor is ExecutorKind.HELPER:
             machine.held.add(ExecutorKind.HELPER)
 
     machine.held.add(ExecutorKind.HELPER)

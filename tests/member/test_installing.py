@@ -65,7 +65,7 @@ def test_the_helper_starts_when_a_peer_will_need_an_image() -> None:
 
     def noted(machine: Machine, run: Callable[[Job], None]) -> Callable[[Job], None]:
         def run_job(job: Job) -> None:
-            if job.place is ExecutorKind.HELPER and isinstance(job.work, Nothing):
+            if job.executor is ExecutorKind.HELPER and isinstance(job.work, Nothing):
                 started.append(machine)
             run(job)
 
@@ -326,9 +326,9 @@ def test_a_hash_is_computed_anew(revision: int) -> None:
     cluster, leader, late = lagging()
     steps = hash_kv(late.running, revision)
     asked = next(steps)
-    assert isinstance(asked, RunJob) and asked.ended is not None
+    assert isinstance(asked, RunJob) and asked.on_end is not None
     install(cluster, late)
-    asked.ended()
+    asked.on_end()
     again = steps.send(12345)
     assert isinstance(again, RunJob)
     value = again.work.run(late.files, late.environments)
@@ -375,7 +375,7 @@ def test_a_copy_is_installed_after_the_file_of_a_defragmentation_was_written(
 def test_a_defragmentation_ends(fails: bool) -> None:
     cluster, _, late = lagging()
     member = late.running
-    backend, before = member.state.backend, log_lines.defragmenting(member.replica)
+    backend, before = member.state.backend, log_lines.log_defragmentation_start(member.replica)
     steps = _defragmented(member, backend, backend.defragment(), before)
     assert isinstance(next(steps), RunJob)
     install(cluster, late)

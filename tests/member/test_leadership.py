@@ -8,7 +8,7 @@ from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest, LeaseRevokeRequest, RangeResponse
 from kvorum.member.jobs import ExecutorKind
-from kvorum.member.leadership_transfer import hand_over
+from kvorum.member.leadership_transfer import transfer_leadership
 from kvorum.member.leases import UNCONFIRMED, is_confirmed, renew, time_to_live_here, try_renew
 from kvorum.member.procedures import Exclusive
 from kvorum.member.waits import ProposeChange, Steps
@@ -392,9 +392,9 @@ def test_the_most_up_to_date_voter_takes_over() -> None:
     cluster.cut = {(leader.name, behind.name)}
     for number in range(10):
         cluster.success(leader, leader.put(b"%d" % number))
-    hand_over(leader.running)
-    assert leader.running.procedures.is_running(Exclusive.HAND_OVER)
-    cluster.wait(lambda: not leader.running.procedures.is_running(Exclusive.HAND_OVER), 1.0)
+    transfer_leadership(leader.running)
+    assert leader.running.procedures.is_running(Exclusive.TRANSFER)
+    cluster.wait(lambda: not leader.running.procedures.is_running(Exclusive.TRANSFER), 1.0)
     assert heir.running.is_leader
     assert leader.running.leader == heir.running.id
 
@@ -409,8 +409,8 @@ def test_an_heir_that_does_not_answer_is_passed_over() -> None:
     dead.is_paused = True
     for machine in others:
         leader.running.note_connected(machine.running.id, cluster.now)
-    hand_over(leader.running)
-    cluster.wait(lambda: not leader.running.procedures.is_running(Exclusive.HAND_OVER), 5.0)
+    transfer_leadership(leader.running)
+    cluster.wait(lambda: not leader.running.procedures.is_running(Exclusive.TRANSFER), 5.0)
     assert not leader.running.is_leader
     cluster.wake(dead)
     cluster.success(dead, dead.put(b"key"))
@@ -423,16 +423,16 @@ def test_handing_over_ends_where_nobody_can_take_over(size: int) -> None:
     for machine in cluster:
         machine.is_paused = machine is not leader
     cluster.pass_time(1.0 if size > 1 else 0.0)
-    hand_over(leader.running)
-    cluster.wait(lambda: not leader.running.procedures.is_running(Exclusive.HAND_OVER), 8.0)
+    transfer_leadership(leader.running)
+    cluster.wait(lambda: not leader.running.procedures.is_running(Exclusive.TRANSFER), 8.0)
     # A follower has nothing to hand over.
     if size > 1:
         for machine in cluster:
             cluster.wake(machine)
         follower = cluster.follower()
-        hand_over(follower.running)
+        transfer_leadership(follower.running)
         cluster.settle()
-        assert not follower.running.procedures.is_running(Exclusive.HAND_OVER)
+        assert not follower.running.procedures.is_running(Exclusive.TRANSFER)
 
 
 # Changes of the membership.

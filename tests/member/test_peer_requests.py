@@ -25,9 +25,9 @@ from kvorum.member.peer_requests import (
     PROMOTE_PREFIX,
     Answered,
     allowed_method,
-    answer,
-    credentials,
-    meaning,
+    answer_request,
+    credential_headers,
+    interpret_answer,
     parse_hash,
 )
 from kvorum.member.waits import Steps
@@ -60,7 +60,7 @@ def asked(
     answers: list[Answered] = []
 
     def steps() -> Steps:
-        answers.append((yield from answer(machine.running, path, body, dict(headers))))
+        answers.append((yield from answer_request(machine.running, path, body, dict(headers))))
         return None
 
     machine.running.start(None, MEMBER, steps())
@@ -109,15 +109,15 @@ def test_an_id_that_is_none_is_not_promoted(cluster: Cluster, text: str) -> None
 def test_promotions(cluster: Cluster) -> None:
     leader, follower = cluster.leader(), cluster.follower()
     unknown = asked(cluster, leader, PROMOTE_PREFIX + "5")
-    assert meaning(PROMOTE_PREFIX + "5", *unknown[::2]) == errors.MEMBER_NOT_FOUND
+    assert interpret_answer(PROMOTE_PREFIX + "5", *unknown[::2]) == errors.MEMBER_NOT_FOUND
     voter = f"{PROMOTE_PREFIX}{follower.running.id}"
     told = asked(cluster, leader, voter)
     assert told.status == 412
-    assert meaning(voter, *told[::2]) == errors.MEMBER_NOT_LEARNER
+    assert interpret_answer(voter, *told[::2]) == errors.MEMBER_NOT_LEARNER
     # Only the leader decides; after another's answer, the leader is asked again.
     elsewhere = asked(cluster, follower, voter)
     assert elsewhere[::2] == (500, b'{"message":"Internal Server Error"}')
-    assert meaning(voter, *elsewhere[::2]) is None
+    assert interpret_answer(voter, *elsewhere[::2]) is None
 
 
 def test_hashes(cluster: Cluster) -> None:
@@ -131,7 +131,7 @@ def test_hashes(cluster: Cluster) -> None:
         assert asked(cluster, cluster.leader(), HASH_KV_PATH, body).status == 400
     future = asked(cluster, cluster.leader(), HASH_KV_PATH, b'{"revision":3}')
     assert future[::2] == (400, b"mvcc: required revision is a future revision\n")
-    assert meaning(HASH_KV_PATH, *future[::2]) == errors.FUTURE_REV
+    assert interpret_answer(HASH_KV_PATH, *future[::2]) == errors.FUTURE_REV
 
 
 def test_downgrades(cluster: Cluster) -> None:
@@ -170,14 +170,14 @@ def test_downgrades(cluster: Cluster) -> None:
     ],
 )
 def test_what_an_answer_means(path: str, status: int, body: bytes, expected: Status | None) -> None:
-    assert meaning(path, status, body) == expected
+    assert interpret_answer(path, status, body) == expected
 
 
 def test_an_answer_that_is_nested_too_deeply_is_none() -> None:
     for path in PATHS[2:]:
-        assert meaning(path, 200, b"[" * 60_000) in (None, b"[" * 60_000)
-    assert meaning(HASH_KV_PATH, 200, b"[" * 60_000) is None
-    assert meaning(PROMOTE_PREFIX, 200, b"[" * 60_000) is None
+        assert interpret_answer(path, 200, b"[" * 60_000) in (None, b"[" * 60_000)
+    assert interpret_answer(HASH_KV_PATH, 200, b"[" * 60_000) is None
+    assert interpret_answer(PROMOTE_PREFIX, 200, b"[" * 60_000) is None
 
 
 JSON: Any = st.recursive(
@@ -201,7 +201,7 @@ JSON: Any = st.recursive(
 def test_an_answer_of_any_content_is_understood_or_none(
     path: str, body: bytes, status: int
 ) -> None:
-    told = meaning(path, status, body)
+    told = interpret_answer(path, status, body)
     if isinstance(told, bytes):
         assert status == 200
         # The member that asked reads it without further checks.
@@ -239,7 +239,7 @@ def promoted_for(cluster: Cluster, headers: Headers) -> int:
 
 @pytest.mark.parametrize("name", ["root", "u", "stranger", *ODD_NAMES])
 def test_a_caller_with_any_name_is_told_to_the_leader(guarded: Cluster, name: str) -> None:
-    headers = credentials(Caller(Front.GRPC, name, 7))
+    headers = credential_headers(Caller(Front.GRPC, name, 7))
     # Whatever the name is, it can be sent.
     h11.Request(method="POST", target="/", headers=[("host", "x"), *headers])
     has_role = name not in ("u", "stranger", "")
@@ -248,7 +248,7 @@ def test_a_caller_with_any_name_is_told_to_the_leader(guarded: Cluster, name: st
 
 @given(st.binary(max_size=20).map(lambda name: name.decode(errors="surrogateescape")))
 def test_any_name_becomes_a_header(name: str) -> None:
-    headers = credentials(Caller(Front.GRPC, name, 7))
+    headers = credential_headers(Caller(Front.GRPC, name, 7))
     h11.Request(method="POST", target="/", headers=[("host", "x"), *headers])
     assert bool(headers) == bool(name)
 
@@ -258,7 +258,7 @@ def test_a_token_is_judged_by_the_leader(guarded: Cluster) -> None:
     for user, expected in (("root", 404), ("u", 500)):
         token = member.state.tokens.assign(user, "prefix", member.state.applied, member.now)
         caller = Caller(Front.GRPC, user, 7, token=token)
-        assert promoted_for(guarded, credentials(caller)) == expected
+        assert promoted_for(guarded, credential_headers(caller)) == expected
     for token in ("", "nonsense", "prefix.1"):
         # What the caller's name is does not count then.
         headers = (("authorization", token), ("x-kvorum-user", "root"))
@@ -273,7 +273,7 @@ def test_a_token_that_the_leader_does_not_know_yet_is_awaited(guarded: Cluster) 
 
     def steps() -> Steps:
         headers = {"authorization": token}
-        found = yield from answer(member, PROMOTE_PREFIX + "5", b"", headers)
+        found = yield from answer_request(member, PROMOTE_PREFIX + "5", b"", headers)
         statuses.append(found.status)
         return None
 

@@ -236,9 +236,7 @@ def test_a_leader_leads_until_its_calls_are_answered() -> None:
     drain(leader)
     cluster.pass_time(0.5)
     assert put not in leader.replies
-    assert leader.running.is_leader and not leader.running.procedures.is_running(
-        Exclusive.HAND_OVER
-    )
+    assert leader.running.is_leader and not leader.running.procedures.is_running(Exclusive.TRANSFER)
     cluster.heal()
     assert isinstance(cluster.success(leader, put), bytes)
     cluster.wait(lambda: leader.member is None)

@@ -66,13 +66,13 @@ class DrawnHands:
         self._writer.append(job)
 
     def begin(self, job: Job) -> None:
-        if job.place is ExecutorKind.LOG:
+        if job.executor is ExecutorKind.LOG:
             assert not self.is_writing, "the thread works beside the writer"
-        if job.place is ExecutorKind.HELPER:
+        if job.executor is ExecutorKind.HELPER:
             assert not self._busy[ExecutorKind.HELPER], "the helper is busy"
             assert not isinstance(job.work, Barrier), "a barrier would start the helper"
         self.begun.append(job)
-        self._busy[job.place].append(job)
+        self._busy[job.executor].append(job)
 
     def wait_for(self, job: Job) -> Outcome:
         assert self._busy[ExecutorKind.FLUSHER].popleft() is job
@@ -95,7 +95,7 @@ class DrawnHands:
             return
         jobs = busy[choose(len(busy))]
         # Of the pool, any may end first.
-        at = choose(min(2, len(jobs))) if jobs[0].place is ExecutorKind.POOL else 0
+        at = choose(min(2, len(jobs))) if jobs[0].executor is ExecutorKind.POOL else 0
         job = jobs[at]
         del jobs[at]
         self.ended(job, *self.outcome(job))
@@ -165,11 +165,11 @@ def test_jobs_run_and_end_in_order(plan: list[Planned], data: st.DataObject) -> 
         executor.go_on(lambda below: below - 1)
         ended += order.take_ended()
 
-    given_to = [job for job in jobs if job.place is ExecutorKind.LOG]
+    given_to = [job for job in jobs if job.executor is ExecutorKind.LOG]
     first_failed = next(
         (at for at, job in enumerate(given_to) if job in fails and job.on_failure is None), None
     )
-    log_begun = [job for job in executor.begun if job.place is ExecutorKind.LOG]
+    log_begun = [job for job in executor.begun if job.executor is ExecutorKind.LOG]
     assert log_begun == given_to[: len(log_begun)]
     if first_failed is None:
         assert log_begun == given_to
@@ -177,19 +177,19 @@ def test_jobs_run_and_end_in_order(plan: list[Planned], data: st.DataObject) -> 
         # Appends may follow a failing one before that is known; they fail with it.
         assert len(log_begun) > first_failed
         assert all(isinstance(job.work, AppendLog) for job in log_begun[first_failed + 1 :])
-        outcomes = [error for job, _, error in ended if job.place is ExecutorKind.LOG]
+        outcomes = [error for job, _, error in ended if job.executor is ExecutorKind.LOG]
         assert all(error is FAILED for error in outcomes[first_failed:])
     for place in (ExecutorKind.LOG, ExecutorKind.FLUSHER, ExecutorKind.HELPER):
-        of_place = [job for job in jobs if job.place is place]
-        found = [job for job, _, _ in ended if job.place is place]
+        of_place = [job for job in jobs if job.executor is place]
+        found = [job for job, _, _ in ended if job.executor is place]
         assert found == (log_begun if place is ExecutorKind.LOG else of_place)
-    assert {job for job, _, _ in ended if job.place is ExecutorKind.POOL} == {
-        job for job in jobs if job.place is ExecutorKind.POOL
+    assert {job for job, _, _ in ended if job.executor is ExecutorKind.POOL} == {
+        job for job in jobs if job.executor is ExecutorKind.POOL
     }
     assert all(
         (error is FAILED) == (job in fails)
         for job, _, error in ended
-        if job.place is not ExecutorKind.LOG
+        if job.executor is not ExecutorKind.LOG
     )
 
 

@@ -29,7 +29,7 @@ LOGGED = ("debug", "info", "warning", "error", "critical")
 
 
 def with_callers(source: str, name: str) -> str:
-    """Return a module's source with `placed` in every log call; line numbers stay the same."""
+    """Return a module's source with `with_caller` in every log call; line numbers stay the same."""
     lines = source.encode().splitlines(keepends=True)
     tree = ast.parse(source)
     insertions: list[tuple[int, int, bytes]] = []
@@ -41,14 +41,14 @@ def with_callers(source: str, name: str) -> str:
         if node.func.attr in LOGGED and owner in LOGGERS:
             assert logger.end_lineno is not None and logger.end_col_offset is not None
             place = f', "{name}:{node.lineno}")'.encode()
-            insertions.append((logger.lineno, logger.col_offset, b"placed("))
+            insertions.append((logger.lineno, logger.col_offset, b"with_caller("))
             insertions.append((logger.end_lineno, logger.end_col_offset, place))
     if not insertions:
         return source
     # Insert after the docstring, and after imports that must come before any other.
     *_, last = (node for node in tree.body[:2] if _opens_module(node))
     assert last.end_lineno is not None and last.end_col_offset is not None
-    import_ = b"; from kvorum.raft.logger import placed"
+    import_ = b"; from kvorum.raft.logger import with_caller"
     insertions.append((last.end_lineno, last.end_col_offset, import_))
     for number, column, text in sorted(insertions, reverse=True):
         line = lines[number - 1]

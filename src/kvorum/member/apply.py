@@ -387,7 +387,7 @@ def _continue(replica: Replica, queue: ApplyQueue, deadline: float) -> bool:
 
 def _begin_term(replica: Replica, entry: Entry) -> Slices | None:
     """Apply the first entry of a term: retry ReadIndex and, as the leader, start timing leases."""
-    replica.reads.ask_again()
+    replica.reads.retry_soon()
     raft = replica.node.raft
     if raft.role == Role.LEADER and entry.term == raft.term and not replica.was_removed:
         return leases.promote(replica)

@@ -18,7 +18,7 @@ from kvorum.api.coverage import reach
 from kvorum.api.durations import seconds_text
 from kvorum.api.errors import COMPACTED, Status
 from kvorum.member.waits import Propose, Until
-from kvorum.raft.logger import tell
+from kvorum.raft.logger import log_fields
 from kvorum.state.apply.callers import MEMBER
 from kvorum.state.apply.requests import COMPACTION
 
@@ -83,13 +83,15 @@ def by_revision(member: Member, retention: int, check_seconds: float) -> Steps:
 def _compact(member: Member, revision: int, mode: str, kept: Mapping[str, object]) -> Part[bool]:
     """Propose a compaction; return whether the history before that revision is gone."""
     began_at, logger = member.now, member.logger
-    tell(logger, "info", f"starting auto {mode} compaction", revision=revision, **kept)
+    log_fields(logger, "info", f"starting auto {mode} compaction", revision=revision, **kept)
     answer = yield Propose(COMPACTION, compaction_request(revision))
     if isinstance(answer, Status) and answer != COMPACTED:
         message = f"failed auto {mode} compaction"
-        tell(logger, "warn", message, revision=revision, **kept, error=answer.text)
+        log_fields(logger, "warn", message, revision=revision, **kept, error=answer.text)
         return False
     reach("auto compaction")
     took = seconds_text(member.now - began_at)
-    tell(logger, "info", f"completed auto {mode} compaction", revision=revision, **kept, took=took)
+    log_fields(
+        logger, "info", f"completed auto {mode} compaction", revision=revision, **kept, took=took
+    )
     return True

@@ -40,7 +40,7 @@ def apply_change(replica: Replica, entry: Entry) -> None:
         if refusal is not None:
             replica.logger.warning(f"refused change {change.type} of {change.node_id:x}: {refusal}")
         else:
-            log_lines.change_applied(replica, change, before)
+            log_lines.log_applied_change(replica, change, before)
             if change.type == ChangeType.REMOVE_NODE and change.node_id == replica.id:
-                replica.note_removal()
+                replica.note_removed()
         replica.answer(replica.changes.pop(change.id, None), refusal)

@@ -119,7 +119,7 @@ def initial_check(member: Member) -> Part[None]:
             is_other = _differs(answer.found, own)
             if is_other and not (yield from _has_compacted(peer, own.revision)):
                 different.append(peer)
-        member.logger.warning(f"own hash is {own}, member {peer:x} says {answer}")
+        member.logger.warning(f"own hash is {own}, member {peer:x} reports {answer}")
     if different:
         raise MemberStopped(
             f"{member.id:x} found data inconsistency with peers: at revision {own.revision} its "
@@ -146,7 +146,7 @@ def _compare_now(member: Member) -> Part[None]:
             continue
         reason = _difference(own, later, second.store_revision, answer)
         if reason is not None:
-            member.logger.error(f"member {peer:x} {reason}: it says {answer}, own hash is {own}")
+            member.logger.error(f"member {peer:x} {reason}: it reports {answer}, own hash is {own}")
             accused.append(peer)
     # Accuse one member at a time: the first may explain the others.
     for each in accused[:1]:
@@ -187,7 +187,7 @@ def _compare_compactions(member: Member) -> Part[None]:
         if len(owners[own.hash]) == len(peers) + 1:
             checks.checked_revision = own.revision
             break
-    log_lines.finished_hash_check(member.replica, count)
+    log_lines.log_hash_check_end(member.replica, count)
 
 
 def _owners(member: Member, own: HashKV, peers: list[int]) -> Part[dict[int, list[int]]]:
@@ -198,17 +198,17 @@ def _owners(member: Member, own: HashKV, peers: list[int]) -> Part[dict[int, lis
     for peer in peers:
         if peer in compared.agreed or compared.attempts[peer] >= ATTEMPTS_MAX:
             continue
-        told = yield from _kept_hash(peer, own)
-        if told == COMPACTED:
+        reported = yield from _kept_hash(peer, own)
+        if reported == COMPACTED:
             compared.attempts[peer] += 1
             if compared.attempts[peer] == ATTEMPTS_MAX and peer not in checks.incomparable:
                 checks.incomparable.add(peer)
                 member.logger.info(
                     f"member {peer:x} has no hash of the compaction at {own.revision} to compare"
                 )
-        elif not isinstance(told, Status):
-            owners.setdefault(told, []).append(peer)
-            if told == own.hash:
+        elif not isinstance(reported, Status):
+            owners.setdefault(reported, []).append(peer)
+            if reported == own.hash:
                 compared.agreed.add(peer)
                 checks.incomparable.discard(peer)
     return owners

@@ -54,7 +54,7 @@ def _time_out(member: Member, now: float) -> None:
     timeouts.expire(member.replica, now)
 
 
-def _compaction_due(member: Member) -> float:
+def _next_compaction_at(member: Member) -> float:
     return member.compaction_resumes if member.state.store.compaction.is_runnable else inf
 
 
@@ -63,11 +63,11 @@ def _compact(member: Member, now: float) -> None:
     counters = member.counters
     began = counters.stopwatch()
     member.compaction_resumes = now + member.config.compaction_pause_seconds
-    if _compact_some(member):
+    if _take_compaction_steps(member):
         counters.count_compaction_pause(began)
 
 
-def _compact_some(member: Member) -> bool:
+def _take_compaction_steps(member: Member) -> bool:
     """Take steps of a compaction; return whether it took any."""
     compaction, counters = member.state.store.compaction, member.counters
     has_worked = False
@@ -92,15 +92,15 @@ def _compact_some(member: Member) -> bool:
         if compaction.finished_revision != finished:
             counters.count_compaction_end(member.unix_seconds())
             removed = compaction.removed - compaction.removed_before
-            log_lines.finished_compaction(member.replica, compaction.began_at, removed)
+            log_lines.log_compaction_end(member.replica, compaction.began_at, removed)
             member.procedures.signal(Signal.COMPACTED)
         if work is not None:
             is_short = member.state.backend.size_in_use_bytes <= HASHED_BYTES_SHORT
-            member.out.jobs.append(_hash_job(compaction, work, is_short=is_short))
+            member.out.jobs.append(_make_hash_job(compaction, work, is_short=is_short))
     return has_worked
 
 
-def _hash_job(compaction: Compactor, work: HashRows, *, is_short: bool) -> Job:
+def _make_hash_job(compaction: Compactor, work: HashRows, *, is_short: bool) -> Job:
     return Job(
         ExecutorKind.HELPER,
         work,
@@ -122,10 +122,10 @@ def _purge(member: Member, _now: float) -> None:
         # A `.snap` file without its record is worthless: it must not displace the one before.
         works.append(Purge(member.replica.snap_directory, ".snap", config.snapshots_kept))
     for work in works:
-        member.out.jobs.append(Job(ExecutorKind.LOG, work, partial(_purged, member)))
+        member.out.jobs.append(Job(ExecutorKind.LOG, work, partial(_log_purged, member)))
 
 
-def _purged(member: Member, names: object) -> None:
+def _log_purged(member: Member, names: object) -> None:
     if names:
         member.logger.info(f"purged {names}")
 
@@ -169,22 +169,22 @@ def _end_downgrade(member: Member, _now: float) -> None:
         member.replica.propose_as_leader(member.term, [(requests.DOWNGRADE_INFO_SET, body)])
 
 
-def _progress_due(member: Member) -> float:
+def _next_progress_at(member: Member) -> float:
     return member.hub.next_deadline
 
 
-def _tell_progress(member: Member, now: float) -> None:
+def _send_progress(member: Member, now: float) -> None:
     """Send watchers the periodic progress that is due."""
     member.hub.tick(now)
 
 
-def _election_due(member: Member) -> float:
-    return member.replica.succession.stands_at
+def _next_election_at(member: Member) -> float:
+    return member.replica.succession.election_at
 
 
-def _stand(member: Member, now: float) -> None:
+def _stand_for_election(member: Member, now: float) -> None:
     """Stand for election if the leader's process has ended."""
-    member.replica.succession.stand(member.replica, now)
+    member.replica.succession.stand_for_election(member.replica, now)
 
 
 def _compare_hashes(member: Member, now: float) -> None:
@@ -192,16 +192,16 @@ def _compare_hashes(member: Member, now: float) -> None:
     member.corruption.run(member, now)
 
 
-def _duties(config: MemberConfig) -> tuple[Duty, ...]:
+def _make_duties(config: MemberConfig) -> tuple[Duty, ...]:
     heartbeat, downgrade_check_seconds = config.heartbeat_seconds, config.downgrade_check_seconds
     if downgrade_check_seconds <= 0:
         downgrade_check_seconds = inf
     return (
-        Duty("fail what waited too long", heartbeat, _time_out),
-        Duty("succeed a leader that is gone", _election_due, _stand),
-        Duty("revoke leases that ran out", leases.EXPIRY_SECONDS, leases.expire),
-        Duty("compact", _compaction_due, _compact),
-        Duty("tell watchers of progress", _progress_due, _tell_progress),
+        Duty("fail requests that timed out", heartbeat, _time_out),
+        Duty("stand for election", _next_election_at, _stand_for_election),
+        Duty("revoke expired leases", leases.EXPIRY_SECONDS, leases.expire),
+        Duty("compact", _next_compaction_at, _compact),
+        Duty("send watchers their progress", _next_progress_at, _send_progress),
         Duty("compare hashes with peers", heartbeat, _compare_hashes),
         Duty("agree on a cluster version", VERSION_SECONDS, agree_on_version),
         Duty("end a downgrade", downgrade_check_seconds, _end_downgrade),
@@ -215,30 +215,30 @@ class Schedule:
     """The next moment of each duty."""
 
     __slots__ = (
-        "_asked",
+        "_at_intervals",
+        "_at_moments",
         "_due",
         "_early_seconds",
         "_first",
         "_frequent",
-        "_regular",
         "has_ticked",
     )
 
     def __init__(self, now: float, config: MemberConfig) -> None:
-        duties = _duties(config)
-        self._asked = [(duty.when, duty.step) for duty in duties if callable(duty.when)]
-        self._regular = [(duty.when, duty.step) for duty in duties if not callable(duty.when)]
-        self._due = [now + seconds for seconds, _ in self._regular]
+        duties = _make_duties(config)
+        self._at_moments = [(duty.when, duty.step) for duty in duties if callable(duty.when)]
+        self._at_intervals = [(duty.when, duty.step) for duty in duties if not callable(duty.when)]
+        self._due = [now + seconds for seconds, _ in self._at_intervals]
         tick = config.heartbeat_seconds
         # Ticks come a little early or late: a duty runs at the tick nearest to its moment.
         self._early_seconds = tick / 2
-        self._frequent = [n for n, (seconds, _) in enumerate(self._regular) if seconds < tick]
+        self._frequent = [n for n, (seconds, _) in enumerate(self._at_intervals) if seconds < tick]
         self._first = self._next_frequent()
         self.has_ticked = False
 
     def run(self, member: Member, now: float) -> None:
         """Run the duties that are due."""
-        for when, step in self._asked:
+        for when, step in self._at_moments:
             if when(member) <= now:
                 step(member, now)
         if self.has_ticked:
@@ -248,7 +248,7 @@ class Schedule:
         else:
             return
         self.has_ticked = False
-        for number, (seconds, step) in enumerate(self._regular):
+        for number, (seconds, step) in enumerate(self._at_intervals):
             if self._due[number] <= moment:
                 self._due[number] = now + seconds
                 step(member, now)
@@ -256,7 +256,7 @@ class Schedule:
 
     def next_moment(self, member: Member) -> float:
         """Return when the next duty is due that does not wait for a tick."""
-        return min(self._first, *(when(member) for when, _ in self._asked))
+        return min(self._first, *(when(member) for when, _ in self._at_moments))
 
     def _next_frequent(self) -> float:
         return min((self._due[number] for number in self._frequent), default=inf)

@@ -39,7 +39,7 @@ def flush(replica: Replica, now: float) -> None:
         or applied - backend.durable_index > UNNOTED_ENTRIES_MAX
         # Entries without an effect fill the memory as well; only a flush allows releasing it.
         or replica.storage.memory_bytes > replica.config.log_bytes_max
-        or replica.procedures.awaits_flush(applied)
+        or replica.procedures.is_flush_awaited(applied)
     ):
         return
     replica.is_flush_wanted = False
@@ -48,15 +48,15 @@ def flush(replica: Replica, now: float) -> None:
     if work is None:
         snapshots.write_taken(replica)
         return
-    replica.snapshots.sealed = snapshots.sealed_at(replica)
-    done = lambda staged: _staged(replica, staged)  # noqa: E731 (one line, one use)
+    replica.snapshots.sealed = snapshots.current_position(replica)
+    done = lambda staged: _submit_commit(replica, staged)  # noqa: E731 (one line, one use)
     # Stage a large batch, as one long entry makes, beside the loop: that is slower, but peers take
     # a member that pauses for half a second for dead. Removing a large file takes as long.
     is_awaited = work.batch.writes <= AWAITED_WRITES_MAX and not backend.is_removing
     replica.out.jobs.append(Job(ExecutorKind.FLUSHER, work, done, is_awaited=is_awaited))
 
 
-def due_at(replica: Replica) -> float | None:
+def flush_due_at(replica: Replica) -> float | None:
     """Return when `flush` is next due without other input.
 
     None while sealing is impossible: an entry that a received snapshot interrupts stays half
@@ -77,26 +77,30 @@ def _may_seal(replica: Replica) -> bool:
     )
 
 
-def _staged(replica: Replica, staged: Staged) -> None:
+def _submit_commit(replica: Replica, staged: Staged) -> None:
     work = replica.state.backend.staged(staged)
-    replica.out.jobs.append(Job(ExecutorKind.FLUSHER, work, lambda done: _committed(replica, done)))
+    replica.out.jobs.append(
+        Job(ExecutorKind.FLUSHER, work, lambda done: _finish_flush(replica, done))
+    )
 
 
-def _committed(replica: Replica, environment: Environment) -> None:
+def _finish_flush(replica: Replica, environment: Environment) -> None:
     backend = replica.state.backend
     removal = backend.committed(environment)
     if removal is not None:
         backend.is_removing = True
-        replica.out.jobs.append(Job(ExecutorKind.FLUSHER, removal, lambda _: _removed(backend)))
+        replica.out.jobs.append(
+            Job(ExecutorKind.FLUSHER, removal, lambda _: _finish_removal(backend))
+        )
         replica.procedures.signal(Signal.DEFRAGMENTED)
     replica.state.measure_room()
-    replica.procedures.flushed(replica.state.backend.durable_index)
-    snapshots.after_flush(replica)
+    replica.procedures.wake_flushed(replica.state.backend.durable_index)
+    snapshots.continue_after_flush(replica)
     if replica.is_closing:
         close_when_flushed(replica)
 
 
-def _removed(backend: Backend) -> None:
+def _finish_removal(backend: Backend) -> None:
     backend.is_removing = False
 
 
@@ -108,9 +112,9 @@ def close_when_flushed(replica: Replica) -> None:
     flush(replica, replica.now)
     if not replica.state.backend.is_flushing:
         # Nothing is left to flush but perhaps a half-applied entry, which the next start applies.
-        replica.writer.close(lambda _: _closed(replica))
+        replica.writer.close(lambda _: _close_backend(replica))
 
 
-def _closed(replica: Replica) -> None:
+def _close_backend(replica: Replica) -> None:
     replica.state.backend.close()
     replica.lifecycle.take(MemberEvent.FILES_CLOSED)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvorum.raft.messages import ConfState
 
 
-def forcing_entries(
+def entries_forcing_membership(
     member_id: int, members: ConfState, unapplied: Sequence[Entry], last: int, term: int
 ) -> list[Entry]:
     """Return the entries that make a member the only one, to be appended after entry `last`.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from google_crc32c import value as crc32c
 
 from kvorum.member.jobs import ExecutorKind
-from kvorum.member.parts import done
+from kvorum.member.parts import run_job
 from kvorum.member.procedures import Exclusive
 from kvorum.member.waits import FlushedTo, Signal, Signalled
 from kvorum.state.mvcc.hashes import HashKV
@@ -62,8 +62,8 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
         asked = store.hash_kv(revision)
         if isinstance(asked, HashKV):
             return Hashed(asked, current)
-        member.procedures.begin(Exclusive.HASH)
-        value: int = yield from done(
+        member.procedures.begin_exclusive(Exclusive.HASH)
+        value: int = yield from run_job(
             ExecutorKind.HELPER, asked, partial(_ended, member, store, asked)
         )
         # After a snapshot's installation it is unknown which database the helper has read.
@@ -73,6 +73,6 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
 
 def _ended(member: Member, store: Store, asked: HashRows) -> None:
     """Let other hashes and compactions proceed, now that the helper no longer reads the rows."""
-    member.procedures.finish(Exclusive.HASH)
+    member.procedures.finish_exclusive(Exclusive.HASH)
     store.hash_ended(asked)
     member.procedures.signal(Signal.HASHED)

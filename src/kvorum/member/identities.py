@@ -33,7 +33,7 @@ class Identities:
         self._kept: dict[tuple[str, str | None], Caller] = {}
         self._kept_revision = 0
 
-    def of_token(self, token: str) -> Caller:
+    def identify_token(self, token: str) -> Caller:
         """Return the caller of a token; for an invalid token a caller with a refusal."""
         member = self._member
         own = member.seams.member_token
@@ -44,15 +44,15 @@ class Identities:
             return self.nobody.with_identity("", 0, token, INVALID_AUTH_TOKEN)
         return self._caller(shown.user, shown.revision, token)
 
-    def of_certificate(self, name: str) -> Caller:
+    def identify_certificate(self, name: str) -> Caller:
         """Return the caller of a certificate's common name; `nobody` for an empty name."""
         return self._caller(name, None, None) if name else self.nobody
 
-    def renewed(self, caller: Caller) -> Caller:
+    def identify_again(self, caller: Caller) -> Caller:
         """Return the caller that the same token or certificate identifies now."""
         if caller.token is not None:
-            return self.of_token(caller.token)
-        return self.of_certificate(caller.user)
+            return self.identify_token(caller.token)
+        return self.identify_certificate(caller.user)
 
     def _caller(self, user: str, revision: int | None, token: str | None) -> Caller:
         current = self._member.state.auth.revision

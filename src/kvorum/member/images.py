@@ -42,7 +42,7 @@ class ImageFacts:
     length: int
 
 
-def image_facts(view: View, length: int) -> ImageFacts:
+def read_image_facts(view: View, length: int) -> ImageFacts:
     """Return the facts about an image of this view with this length."""
     index, term = view.applied()
     conf_state = view.get(META, CONF_STATE) or b""
@@ -60,7 +60,7 @@ class CopyImage:
     def run(self, files: Files) -> ImageFacts:
         """Return the copy's facts. The copy need not be durable here."""
         length = self.copying.write(files, self.path)
-        return image_facts(self.copying.view, length)
+        return read_image_facts(self.copying.view, length)
 
 
 @dataclass(slots=True, frozen=True)
@@ -78,7 +78,7 @@ class BuildImage:
         try:
             with open_view(files, environments, self.directory, checks=False) as view:
                 length = write_image(files, descriptor, dump_image(view))
-                return image_facts(view, length)
+                return read_image_facts(view, length)
         finally:
             files.close(descriptor)
 

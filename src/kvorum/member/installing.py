@@ -22,7 +22,7 @@ from kvorum.member import flushing, log_lines, snapshots
 from kvorum.member.images import InstallImage, RemoveImage, note_image
 from kvorum.member.jobs import Barrier, ExecutorKind, Job, Nothing, Work, ignore
 from kvorum.member.publishing import UNSEEN
-from kvorum.member.restoring import open_database, read_again
+from kvorum.member.restoring import open_database, reread_state
 from kvorum.state.apply import requests
 from kvorum.state.apply.callers import MEMBER
 from kvorum.storage.backend.copies import is_copy
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 class Completion:
     """The completion of a job, which an installation may await."""
 
-    __slots__ = ("has_come",)
+    __slots__ = ("is_complete",)
 
     def __init__(self) -> None:
-        self.has_come = False
+        self.is_complete = False
 
-    def come(self, _result: object) -> None:
+    def complete(self, _result: object) -> None:
         """Take the result of the job."""
-        self.has_come = True
+        self.is_complete = True
 
 
 InstallSteps = Generator[Completion | None, None, None]
@@ -73,7 +73,7 @@ class Installation:
         At the end the member drops the installation.
         """
         clock, awaited = self._replica.clock, self._awaited
-        while awaited is None or awaited.has_come:
+        while awaited is None or awaited.is_complete:
             try:
                 awaited = self._awaited = next(self._steps)
             except StopIteration:
@@ -93,29 +93,29 @@ def _install(replica: Replica, received: Message) -> InstallSteps:
     # Each write is durable before the next starts: a record is worthless without its file, and
     # counts only with the commit index written after it.
     written, recorded, committed = Completion(), Completion(), Completion()
-    writer.submit(WriteSnap(replica.snap_directory, snapshot), written.come)
+    writer.submit(WriteSnap(replica.snap_directory, snapshot), written.complete)
     yield written
-    writer.record_snapshot(index, snapshot.term, snapshot.conf_state, recorded.come)
+    writer.record_snapshot(index, snapshot.term, snapshot.conf_state, recorded.complete)
     yield recorded
-    writer.save_received(committed.come)
+    writer.save_received(committed.complete)
     yield committed
 
     replica.logger.info(f"installing the snapshot at index {index}")
-    _give_up_state(replica)
+    _abandon_state(replica)
 
     while replica.state.backend.is_flushing:
-        yield _begun(replica, ExecutorKind.FLUSHER, Nothing())
+        yield _submit(replica, ExecutorKind.FLUSHER, Nothing())
     replica.state.backend.close()
     # Let the flusher finish its remaining jobs on the old files first.
-    yield _begun(replica, ExecutorKind.FLUSHER, Nothing())
+    yield _submit(replica, ExecutorKind.FLUSHER, Nothing())
     work = InstallImage(image, replica.backend_directory, config.quota_bytes, is_checked=True)
     noted: RowIndex | None = None
     if is_copy(replica.seams.files, image):
         # Drain the helper first: a running defragmentation uses the same file number.
-        yield _begun(replica, ExecutorKind.HELPER, Barrier())
-        yield _begun(replica, ExecutorKind.FLUSHER, work)
+        yield _submit(replica, ExecutorKind.HELPER, Barrier())
+        yield _submit(replica, ExecutorKind.FLUSHER, work)
     else:
-        loaded = _begun(replica, ExecutorKind.HELPER, work)
+        loaded = _submit(replica, ExecutorKind.HELPER, work)
         noted = yield from note_image(replica.seams.files, replica.seams.environments, image)
         yield loaded
     loaded_backend = open_database(config, replica.seams)
@@ -124,7 +124,7 @@ def _install(replica: Replica, received: Message) -> InstallSteps:
         f"{loaded_backend.applied_index}"
     )
     cluster_id, member_id = replica.state.cluster.cluster_id, replica.state.cluster.local_id
-    state = yield from read_again(
+    state = yield from reread_state(
         config,
         replica.seams,
         loaded_backend,
@@ -135,11 +135,11 @@ def _install(replica: Replica, received: Message) -> InstallSteps:
         noted,
     )
 
-    replica.procedures.start(None, MEMBER, _forget(replica.state.store, replica.state.lessor))
+    replica.procedures.start(None, MEMBER, _free_state(replica.state.store, replica.state.lessor))
     _use_state(replica, state, snapshot.conf_state)
-    log_lines.recovered_members(replica)
+    log_lines.log_recovered_members(replica)
     reach("snapshot installed")
-    snapshots.installed(replica, index)
+    snapshots.note_installed(replica, index)
     writer.finish_received()
     writer.release_to(index)
     # The next start removes a leftover file.
@@ -149,17 +149,17 @@ def _install(replica: Replica, received: Message) -> InstallSteps:
         flushing.close_when_flushed(replica)
 
 
-def _begun(replica: Replica, place: ExecutorKind, work: Work) -> Completion:
+def _submit(replica: Replica, executor: ExecutorKind, work: Work) -> Completion:
     """Submit a job; return its completion."""
     completion = Completion()
-    replica.out.jobs.append(Job(place, work, completion.come))
+    replica.out.jobs.append(Job(executor, work, completion.complete))
     return completion
 
 
-def _give_up_state(replica: Replica) -> None:
+def _abandon_state(replica: Replica) -> None:
     """Stop using the old state; work on it restarts later or ends."""
     replica.is_installing = True
-    replica.begin_reads_anew()
+    replica.restart_reads()
     replica.state.lessor.demote()
     queue = replica.apply_queue
     if queue.slices is not None:
@@ -184,11 +184,11 @@ def _use_state(replica: Replica, state: State, conf_state: ConfState) -> None:
     _end_tokens(state.tokens, replica.state.auth, state.auth)
     replica.state = state
     replica.hub.resync()
-    replica.procedures.flushed(state.backend.durable_index)
+    replica.procedures.wake_flushed(state.backend.durable_index)
     replica.procedures.signal_all()
     # The snapshot may contain the entry that publishes this member, which then is not applied here.
     # Clients wait for that entry, so the member proposes it again.
-    for waiter in replica.proposals.give_up(requests.CLUSTER_MEMBER_ATTR_SET):
+    for waiter in replica.proposals.abandon(requests.CLUSTER_MEMBER_ATTR_SET):
         replica.answer(waiter, UNSEEN)
 
 
@@ -203,10 +203,10 @@ def _end_tokens(tokens: Tokens, before: AuthStore, now: AuthStore) -> None:
         tokens.forget_all()
 
 
-def _forget(store: Store, lessor: Lessor) -> Steps:
+def _free_state(store: Store, lessor: Lessor) -> Steps:
     """Free the replaced state in slices, because freeing it at once would block the loop."""
-    for _ in lessor.emptied():
+    for _ in lessor.free_all():
         yield None
-    for _ in store.emptied():
+    for _ in store.free_all():
         yield None
     return None

@@ -1,6 +1,6 @@
 """Jobs: blocking work as data, which the loop creates and an executor runs.
 
-Jobs of one place run one after the other, in the order of their creation. The runner calls
+Jobs of one executor run one after the other, in the order of their creation. The runner calls
 `Member.complete_job` with the result or `Member.fail_job` with the error, on the loop and in the
 same order. A job owns its inputs and touches only the files passed to it.
 """
@@ -56,31 +56,31 @@ def ignore(_outcome: object) -> None:
 
 @dataclass(slots=True, frozen=True)
 class Nothing:
-    """Work that does nothing: its completion means that all earlier jobs of its place ended."""
+    """Work that does nothing: its completion means that all earlier jobs of its executor ended."""
 
     def run(self, files: Files, environments: Environments | None = None) -> None:
         """Do nothing."""
 
 
 class Barrier(Nothing):
-    """Work that ends after all earlier jobs of its place, without starting a helper for it."""
+    """Work that ends after all earlier jobs of its executor, without starting a helper for it."""
 
     __slots__ = ()
 
 
 class Job:
-    """A piece of work, the place where it runs, and the callbacks for its result.
+    """A piece of work, the executor where it runs, and the callbacks for its result.
 
     With `is_awaited` the loop blocks until the job is done: for a short job, which would be slower
     beside a busy interpreter. A job that `is_short` does not wait for a helper process to start:
     until then the flusher runs it.
     """
 
-    __slots__ = ("done", "is_awaited", "is_short", "on_failure", "place", "work")
+    __slots__ = ("done", "executor", "is_awaited", "is_short", "on_failure", "work")
 
     def __init__(
         self,
-        place: ExecutorKind,
+        executor: ExecutorKind,
         work: Work,
         done: Done = ignore,
         on_failure: Failed | None = None,
@@ -88,7 +88,7 @@ class Job:
         is_awaited: bool = False,
         is_short: bool = False,
     ) -> None:
-        self.place = place
+        self.executor = executor
         self.work = work
         self.done = done
         # None: a failure stops the member.
@@ -98,6 +98,6 @@ class Job:
 
     def run(self, files: Files, environments: Environments) -> object:
         """Do the work in the calling thread; return the result for `Member.complete_job`."""
-        if self.place in _WITH_ENVIRONMENTS:
+        if self.executor in _WITH_ENVIRONMENTS:
             return self.work.run(files, environments)
         return self.work.run(files)

@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from kvorum.member.waits import Steps
 
 
-def hand_over(member: Member) -> None:
-    """Start transferring leadership to another voter; `Exclusive.HAND_OVER` runs until the end.
+def transfer_leadership(member: Member) -> None:
+    """Start transferring leadership to another voter; `Exclusive.TRANSFER` runs until the end.
 
     The member tries the most up-to-date voter first. Raft abandons a transfer after an election
     timeout; then the member tries the next voter, for as long as a request may take. Raft refuses
     proposals meanwhile.
     """
-    member.procedures.begin(Exclusive.HAND_OVER)
-    member.start(None, MEMBER, _hand_over(member))
+    member.procedures.begin_exclusive(Exclusive.TRANSFER)
+    member.start(None, MEMBER, _transfer_leadership(member))
 
 
-def _hand_over(member: Member) -> Steps:
+def _transfer_leadership(member: Member) -> Steps:
     try:
         yield from _try_voters(member)
     finally:
-        member.procedures.finish(Exclusive.HAND_OVER)
+        member.procedures.finish_exclusive(Exclusive.TRANSFER)
     if member.leader not in (member.id, NONE):
         member.logger.info(f"member {member.leader:x} leads now")
     return None

@@ -93,7 +93,7 @@ def expire(member: Member, now: float) -> None:
         or member.procedures.is_running(Exclusive.REVOKE_LEASES)
     ):
         return
-    member.procedures.begin(Exclusive.REVOKE_LEASES)
+    member.procedures.begin_exclusive(Exclusive.REVOKE_LEASES)
     member.procedures.start(None, MEMBER, _revoke_expired(member))
 
 
@@ -119,7 +119,7 @@ def _revoke_expired(member: Member) -> Steps:
             member.state.lessor.checkpoints_proposed(due)
         return None
     finally:
-        member.procedures.finish(Exclusive.REVOKE_LEASES)
+        member.procedures.finish_exclusive(Exclusive.REVOKE_LEASES)
 
 
 def is_confirmed(member: Member) -> bool:
@@ -128,7 +128,7 @@ def is_confirmed(member: Member) -> bool:
     Requests the next confirmation ahead of time, so that steady renewals never wait.
     """
     limit = member.config.election_seconds
-    age = member.replica.reads.confirmed_since()
+    age = member.replica.reads.confirmation_age()
     if age > limit / 2:
         member.replica.reads.confirm_soon()
     return age < limit

@@ -1,6 +1,6 @@
 """Log lines that operators and tools look for: in etcd's words, with etcd's fields.
 
-Compiled modules call the named functions here instead of `tell`: a logger finds its caller by
+Compiled modules call the named functions here instead of `log_fields`: a logger finds its caller by
 frames, which compiled code lacks. `kvorum.state.apply.log_lines` has the lines about entries.
 """
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kvorum.api.durations import seconds_text
 from kvorum.api.errors import NO_SPACE
 from kvorum.raft.changes import ChangeType
-from kvorum.raft.logger import tell
+from kvorum.raft.logger import log_fields
 
 if TYPE_CHECKING:
     from kvorum.member.replica import Replica
@@ -45,11 +45,11 @@ def _sizes(replica: Replica) -> dict[str, object]:
 # Compaction and defragmentation.
 
 
-def finished_compaction(replica: Replica, began_at: float, removed: int) -> None:
+def log_compaction_end(replica: Replica, began_at: float, removed: int) -> None:
     """Log the end of a compaction."""
     compaction = replica.state.store.compaction
     found = compaction.hash_of(compaction.finished_revision)
-    tell(
+    log_fields(
         replica.logger,
         "info",
         "finished scheduled compaction",
@@ -61,9 +61,9 @@ def finished_compaction(replica: Replica, began_at: float, removed: int) -> None
     )
 
 
-def defragmenting(replica: Replica) -> tuple[float, int, int]:
-    """Log the start of a defragmentation; return the data `finished_defragmentation` needs."""
-    tell(
+def log_defragmentation_start(replica: Replica) -> tuple[float, int, int]:
+    """Log the start of a defragmentation; return the data `log_defragmentation_end` needs."""
+    log_fields(
         replica.logger,
         "info",
         "defragmenting",
@@ -73,10 +73,10 @@ def defragmenting(replica: Replica) -> tuple[float, int, int]:
     return replica.now, replica.state.backend.size_bytes, replica.state.backend.size_in_use_bytes
 
 
-def finished_defragmentation(replica: Replica, before: tuple[float, int, int]) -> None:
+def log_defragmentation_end(replica: Replica, before: tuple[float, int, int]) -> None:
     """Log the end of a defragmentation and the space that it freed."""
     began_at, size, in_use = before
-    tell(
+    log_fields(
         replica.logger,
         "info",
         "finished defragmenting directory",
@@ -91,9 +91,9 @@ def finished_defragmentation(replica: Replica, before: tuple[float, int, int]) -
 # Raft's snapshots.
 
 
-def triggering_snapshot(replica: Replica, index: int, newest: int) -> None:
+def log_snapshot_start(replica: Replica, index: int, newest: int) -> None:
     """Log that the member takes a raft snapshot, and the index of the newest before it."""
-    tell(
+    log_fields(
         replica.logger,
         "info",
         "triggering snapshot",
@@ -105,23 +105,23 @@ def triggering_snapshot(replica: Replica, index: int, newest: int) -> None:
     )
 
 
-def saved_snapshot(replica: Replica, index: int) -> None:
+def log_saved_snapshot(replica: Replica, index: int) -> None:
     """Log that a raft snapshot is durable."""
-    tell(replica.logger, "info", "saved snapshot to disk", snapshot_index=index)
+    log_fields(replica.logger, "info", "saved snapshot to disk", snapshot_index=index)
 
 
-def compacted_log(replica: Replica, index: int) -> None:
+def log_dropped_entries(replica: Replica, index: int) -> None:
     """Log up to which index the member dropped entries from memory."""
-    tell(replica.logger, "debug", "compacted Raft logs", compact_index=index)
+    log_fields(replica.logger, "debug", "compacted Raft logs", compact_index=index)
 
 
 # Membership and hashes from the database.
 
 
-def recovered_members(replica: Replica) -> None:
+def log_recovered_members(replica: Replica) -> None:
     """Log the cluster's members according to an opened or received database."""
     for found in replica.state.cluster.members:
-        tell(
+        log_fields(
             replica.logger,
             "info",
             "recovered/added member from store",
@@ -133,17 +133,19 @@ def recovered_members(replica: Replica) -> None:
         )
 
 
-def finished_hash_check(replica: Replica, count: int) -> None:
+def log_hash_check_end(replica: Replica, count: int) -> None:
     """Log how many compaction hashes the leader compared with its peers."""
-    tell(replica.logger, "info", "finished compaction hash check", number_of_hashes_checked=count)
+    log_fields(
+        replica.logger, "info", "finished compaction hash check", number_of_hashes_checked=count
+    )
 
 
 # Quota and membership changes.
 
 
-def quota_exceeded(replica: Replica, quota_bytes: int) -> None:
+def log_exceeded_quota(replica: Replica, quota_bytes: int) -> None:
     """Log that a request exceeds the database's quota."""
-    tell(
+    log_fields(
         replica.logger,
         "warn",
         "message exceeded backend quota; raising alarm",
@@ -153,7 +155,7 @@ def quota_exceeded(replica: Replica, quota_bytes: int) -> None:
     )
 
 
-def change_applied(replica: Replica, change: ConfChange, before: Peer | None) -> None:
+def log_applied_change(replica: Replica, change: ConfChange, before: Peer | None) -> None:
     """Log a membership change; `before` is the member before it."""
     found = replica.state.cluster.member(change.node_id) or before
     if found is None:
@@ -164,7 +166,7 @@ def change_applied(replica: Replica, change: ConfChange, before: Peer | None) ->
         "local_member_id": f"{replica.id:x}",
     }
     if change.type == ChangeType.REMOVE_NODE:
-        tell(
+        log_fields(
             replica.logger,
             "info",
             "removed member",
@@ -174,7 +176,7 @@ def change_applied(replica: Replica, change: ConfChange, before: Peer | None) ->
             removed_remote_peer_is_learner=found.is_learner,
         )
     elif change.type == ChangeType.UPDATE_NODE:
-        tell(
+        log_fields(
             replica.logger,
             "info",
             "updated member",
@@ -184,9 +186,9 @@ def change_applied(replica: Replica, change: ConfChange, before: Peer | None) ->
             updated_remote_peer_is_learner=found.is_learner,
         )
     elif before is not None:
-        tell(replica.logger, "info", "promote member", **common, promoted_member_id=number)
+        log_fields(replica.logger, "info", "promote member", **common, promoted_member_id=number)
     else:
-        tell(
+        log_fields(
             replica.logger,
             "info",
             "added member",

@@ -21,7 +21,7 @@ from kvorum.raft.rawnode import RawNode
 from kvorum.raft.storage import MemoryStorage
 from kvorum.storage.wal import Log
 
-BATCHES_ON_THEIR_WAY_MAX = 2
+BATCHES_IN_FLIGHT_MAX = 2
 BATCH_BYTES_MAX = 4 << 20
 
 
@@ -60,16 +60,16 @@ class LogWriter:
         # The write that holds a snapshot, until the installation calls `finish_received`.
         self.received: Message | None = None
 
-    def add(self, message: Message) -> None:
+    def add_write(self, message: Message) -> None:
         """Take a storage write from raft."""
         self._waiting.append(message)
 
     def submit(self, work: Work, done: Done = ignore, on_failure: Failed | None = None) -> None:
-        """Submit work for the log's place; after `close`, which ends its files, drop the work."""
+        """Submit work to the log's executor; after `close`, which ends its files, drop the work."""
         if not self._is_closed:
             self._out.jobs.append(Job(ExecutorKind.LOG, work, done, on_failure))
 
-    def write(self) -> None:
+    def submit_writes(self) -> None:
         """Turn waiting writes into jobs, as far as batches and snapshots allow."""
         waiting = self._waiting
         while waiting and self.received is None:
@@ -77,7 +77,7 @@ class LogWriter:
                 if not self._writing:
                     self.received = waiting.popleft()
                 return
-            if len(self._writing) >= BATCHES_ON_THEIR_WAY_MAX:
+            if len(self._writing) >= BATCHES_IN_FLIGHT_MAX:
                 return
             self._write_batch()
 
@@ -101,7 +101,7 @@ class LogWriter:
         job = self._log.save(state, entries)
         if job is not None:
             self._writing.append(messages)
-            self.submit(job, self._appended)
+            self.submit(job, self._finish_append)
             self._cut_if_full()
         elif self._writing:
             self._writing[-1] += messages
@@ -119,19 +119,19 @@ class LogWriter:
         job = None if self._is_preparing else self._log.prepare()
         if job is not None:
             self._is_preparing = True
-            self.submit(job, self._prepared, self._not_prepared)
+            self.submit(job, self._take_segment, self._report_unprepared)
 
-    def _prepared(self, result: object) -> None:
+    def _take_segment(self, result: object) -> None:
         assert isinstance(result, int)
         self._is_preparing = False
-        self._log.prepared(result)
+        self._log.take_spare(result)
 
-    def _not_prepared(self, error: Exception) -> None:
+    def _report_unprepared(self, error: Exception) -> None:
         self._is_preparing = False
         # The segment in use just grows; a duty retries.
         self._node.raft.logger.warning(f"cannot prepare the next segment of the log: {error}")
 
-    def _appended(self, _result: object) -> None:
+    def _finish_append(self, _result: object) -> None:
         self.durable_appends += 1
         self._deliver(self._writing.popleft())
 
@@ -198,10 +198,10 @@ class LogWriter:
         self.is_keeping_commit = True
         # Without a job, a batch that is being written holds the hard state.
         work = Nothing() if job is None else job
-        self.submit(work, lambda _: self._commit_kept(index))
+        self.submit(work, lambda _: self._note_durable_commit(index))
         return False
 
-    def _commit_kept(self, index: int) -> None:
+    def _note_durable_commit(self, index: int) -> None:
         self.durable_commit = index
         self.is_keeping_commit = False
 

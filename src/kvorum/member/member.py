@@ -170,7 +170,7 @@ class Member:
         self._schedule.has_ticked = True
         try:
             replica.node.tick()
-            self.out.probe_target = replica.succession.doubt(replica)
+            self.out.probe_target = replica.succession.choose_probe_target(replica)
         except Exception as error:
             self._stop(error)
 
@@ -207,11 +207,11 @@ class Member:
 
     def note_absent(self, peer: int) -> None:
         """Note that no process listens at a peer's address any more: the peer has ended."""
-        self.replica.note_absence(peer)
+        self.replica.note_absent(peer)
 
     def note_present(self, peer: int) -> None:
         """Note that a peer's host reacted to a probe."""
-        self.replica.succession.answered(self.replica, peer)
+        self.replica.succession.note_host_answer(self.replica, peer)
 
     def report_unreachable(self, peer: int) -> None:
         """Note that a message to a peer was probably lost."""
@@ -219,7 +219,7 @@ class Member:
 
     def report_snapshot(self, transfer: SnapshotTransfer, *, failed: bool) -> None:
         """Take the outcome of sending a snapshot to a peer."""
-        snapshots.sent(self.replica, transfer, failed=failed)
+        snapshots.finish_transfer(self.replica, transfer, failed=failed)
 
     def take_answer(self, number: int, answer: Answer) -> None:
         """Pass a peer's answer, None without one, to the procedure that asked."""
@@ -231,7 +231,7 @@ class Member:
 
     def note_removed(self) -> None:
         """Note this member's removal from the cluster; its runtime then ends it."""
-        self.replica.note_removal()
+        self.replica.note_removed()
 
     def submit(self, work: Work, done: Done, failed: Failed) -> None:
         """Submit the transport's work to the pool."""
@@ -287,7 +287,7 @@ class Member:
 
     def _turn(self, now: float, deadline: float) -> bool:
         replica, procedures, clock = self.replica, self.procedures, self.clock
-        procedures.passed(now)
+        procedures.wake_due(now)
         if not replica.is_installing:
             self._schedule.run(self, now)
         replica.begin_turn()
@@ -318,7 +318,7 @@ class Member:
         moments = (
             self._schedule.next_moment(self),
             self.procedures.next_moment,
-            flushing.due_at(replica),
+            flushing.flush_due_at(replica),
             replica.reads.wake_at,
         )
         return max(now, min(moment for moment in moments if moment is not None))
@@ -332,7 +332,7 @@ class Member:
         if hub.inner:
             inner, hub.inner = hub.inner, []
             for call in inner:
-                self.procedures.watched(call)
+                self.procedures.take_watch_response(call)
 
     # The end.
 

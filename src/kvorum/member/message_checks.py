@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from google.protobuf.message import DecodeError
 
 from kvorum.api.requests import LONG_BYTES, DeleteRange, Put, Range, Txn, parse_put
-from kvorum.member.terms import is_believed
+from kvorum.member.terms import has_credible_term
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import APPEND_THREAD, APPLY_THREAD, NONE, Message, MessageType
@@ -38,7 +38,7 @@ _NOT_NODES: Final = (NONE, APPEND_THREAD, APPLY_THREAD)
 
 def is_acceptable(replica: Replica, message: Message) -> bool:
     """Return whether raft may process a message; if not, log the reason at a limited rate."""
-    if message.term > replica.node.raft.term and not is_believed(replica, message):
+    if message.term > replica.node.raft.term and not has_credible_term(replica, message):
         return False
     kind = message.type
     if not message.term and kind in _OF_LEADERS:

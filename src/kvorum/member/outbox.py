@@ -86,6 +86,6 @@ class Outbox:
         return taken
 
     def take_jobs(self) -> list[Job]:
-        """Return the jobs to run, in order for each place."""
+        """Return the jobs to run, in order for each executor."""
         taken, self.jobs = self.jobs, []
         return taken

@@ -14,13 +14,15 @@ Value = TypeVar("Value")
 Part = Generator[Wait | None, Any, Value]
 
 
-def done(place: ExecutorKind, work: Work, ended: Callable[[], None] | None = None) -> Part[Any]:
+def run_job(
+    executor: ExecutorKind, work: Work, on_end: Callable[[], None] | None = None
+) -> Part[Any]:
     """Run a job for a call; raises StatusError if it fails.
 
     A failure ends only the call, except that corruption found by the job stops the member.
     """
     try:
-        return (yield RunJob(place, work, ended))
+        return (yield RunJob(executor, work, on_end))
     except CorruptionError:
         raise
     except (OSError, BackendError, JobLostError) as error:

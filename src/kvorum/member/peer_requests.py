@@ -65,7 +65,7 @@ class Answered(NamedTuple):
     body: bytes
 
 
-def refused(status: int, text: str) -> Answered:
+def make_refusal(status: int, text: str) -> Answered:
     """Return a refusal with its reason as plain text."""
     return Answered(status, _TEXT, text.encode(errors="backslashreplace") + b"\n")
 
@@ -77,14 +77,16 @@ def allowed_method(path: str) -> str | None:
     return _METHODS.get(path)
 
 
-def answer(member: Member, path: str, body: bytes, headers: Mapping[str, str]) -> Part[Answered]:
+def answer_request(
+    member: Member, path: str, body: bytes, headers: Mapping[str, str]
+) -> Part[Answered]:
     """Return the steps that answer a request at a path that `allowed_method` knows."""
     if path.startswith(PROMOTE_PREFIX):
-        return _promoted(member, path.removeprefix(PROMOTE_PREFIX), headers)
+        return _answer_promotion(member, path.removeprefix(PROMOTE_PREFIX), headers)
     return _ANSWERS[path](member, body)
 
 
-def meaning(path: str, status: int, body: bytes) -> Result | None:
+def interpret_answer(path: str, status: int, body: bytes) -> Result | None:
     """Return the answer for `Member.take_answer`: the body, a refusal, or None to ask again.
 
     A body that does not parse as the path's response counts as no answer.
@@ -97,9 +99,9 @@ def meaning(path: str, status: int, body: bytes) -> Result | None:
         if status == 404:
             return errors.MEMBER_NOT_FOUND
         if status == 412:
-            return _named(body, errors.LEARNER_NOT_READY, errors.MEMBER_NOT_LEARNER)
+            return _find_refusal(body, errors.LEARNER_NOT_READY, errors.MEMBER_NOT_LEARNER)
     if path == HASH_KV_PATH and status in (400, 412):
-        return _named(body, errors.COMPACTED, errors.FUTURE_REV, errors.CLUSTER_ID_MISMATCH)
+        return _find_refusal(body, errors.COMPACTED, errors.FUTURE_REV, errors.CLUSTER_ID_MISMATCH)
     return None
 
 
@@ -114,7 +116,7 @@ def _is_sound(path: str, body: bytes) -> bool:
     return True
 
 
-def _named(body: bytes, *candidates: Status) -> Status | None:
+def _find_refusal(body: bytes, *candidates: Status) -> Status | None:
     """Return the first refusal whose text is in a body, whichever part of etcd wrote it."""
     text = body.decode(errors="replace")
     return next((each for each in candidates if each.text.split(": ")[-1] in text), None)
@@ -123,34 +125,34 @@ def _named(body: bytes, *candidates: Status) -> Status | None:
 # Answers.
 
 
-def _renewed(member: Member, body: bytes) -> Part[Answered]:
+def _answer_renewal(member: Member, body: bytes) -> Part[Answered]:
     try:
         lease_id = LeaseKeepAliveRequest.FromString(body).ID
     except DecodeError:
-        return refused(400, "error unmarshalling request")
+        return make_refusal(400, "error unmarshalling request")
     renewed = None
     if member.is_leader:
         renewed = yield from leases.renew_here(member, lease_id)
     if renewed is None or isinstance(renewed, Status):
-        return _lease_refused(renewed or errors.NOT_PRIMARY_LESSOR)
+        return _refuse_lease(renewed or errors.NOT_PRIMARY_LESSOR)
     if not renewed:
-        return refused(404, "lease not found")
+        return make_refusal(404, "lease not found")
     response = LeaseKeepAliveResponse(ID=lease_id, TTL=renewed)
     return Answered(200, _PROTOBUF, response.SerializeToString())
 
 
-def _time_to_live(member: Member, body: bytes) -> Part[Answered]:
+def _answer_time_to_live(member: Member, body: bytes) -> Part[Answered]:
     try:
         request = LeaseInternalRequest.FromString(body).LeaseTimeToLiveRequest
     except DecodeError:
-        return refused(400, "error unmarshalling request")
+        return make_refusal(400, "error unmarshalling request")
     found = None
     if member.is_leader:
         found = yield from leases.time_to_live_here(member, request.ID)
     if found is None:
-        return refused(500, errors.NOT_PRIMARY_LESSOR.text)
+        return make_refusal(500, errors.NOT_PRIMARY_LESSOR.text)
     if isinstance(found, Status):
-        return _lease_refused(found)
+        return _refuse_lease(found)
     remaining, granted = found
     response = LeaseTimeToLiveResponse(ID=request.ID, TTL=remaining, grantedTTL=granted)
     response.header.SetInParent()
@@ -160,15 +162,15 @@ def _time_to_live(member: Member, body: bytes) -> Part[Answered]:
     return Answered(200, _PROTOBUF, internal.SerializeToString())
 
 
-def _lease_refused(status: Status) -> Answered:
+def _refuse_lease(status: Status) -> Answered:
     if status == errors.LEASE_NOT_FOUND:
-        return refused(404, "lease not found")
+        return make_refusal(404, "lease not found")
     if status == errors.TIMEOUT_WAIT_APPLIED_INDEX:
-        return refused(408, "waiting for node to catch up its applied index has timed out")
-    return refused(400, status.text)
+        return make_refusal(408, "waiting for node to catch up its applied index has timed out")
+    return make_refusal(400, status.text)
 
 
-def credentials(caller: Caller) -> Headers:
+def credential_headers(caller: Caller) -> Headers:
     """Return the headers that tell the leader for which user a member asks.
 
     etcd's members verify a token. Members of this project also trust a name from each other: any
@@ -199,10 +201,10 @@ def _admin_refusal(member: Member, headers: Mapping[str, str]) -> Part[Status | 
     return member.state.auth.admin_refusal(shown.user)
 
 
-def _promoted(member: Member, text: str, headers: Mapping[str, str]) -> Part[Answered]:
+def _answer_promotion(member: Member, text: str, headers: Mapping[str, str]) -> Part[Answered]:
     number = int(text) if _NUMBER.fullmatch(text) else _UINT64_MAX + 1
     if number > _UINT64_MAX:
-        return refused(404, f"member {text} not found in cluster")
+        return make_refusal(404, f"member {text} not found in cluster")
     status = yield from _admin_refusal(member, headers)
     if status is None:
         status = yield from promote_here(member, number)
@@ -210,27 +212,27 @@ def _promoted(member: Member, text: str, headers: Mapping[str, str]) -> Part[Ans
         return Answered(200, _JSON, encode_members(member.state.cluster.members) + b"\n")
     # For the first two, etcd sends members another text than clients.
     if status == errors.MEMBER_NOT_FOUND:
-        return refused(404, "membership: ID not found")
+        return make_refusal(404, "membership: ID not found")
     if status == errors.MEMBER_NOT_LEARNER:
-        return refused(412, "membership: can only promote a learner member")
+        return make_refusal(412, "membership: can only promote a learner member")
     if status == errors.LEARNER_NOT_READY:
-        return refused(412, status.text)
+        return make_refusal(412, status.text)
     member.logger.warning(f"cannot promote member {number:x}: {status.text}")
     return Answered(500, _JSON, b'{"message":"Internal Server Error"}')
 
 
-def _hashed(member: Member, body: bytes) -> Part[Answered]:
+def _answer_hash(member: Member, body: bytes) -> Part[Answered]:
     try:
         request = json.loads(body)
         revision = 0 if request is None else request.get("revision", 0)
         if type(revision) is not int or not -(1 << 63) <= revision < 1 << 63:
             raise ValueError(revision)
     except (ValueError, AttributeError, RecursionError):
-        return refused(400, "error unmarshalling request")
+        return make_refusal(400, "error unmarshalling request")
     try:
         hashed = yield from hash_kv(member, revision)
     except StatusError as error:
-        return refused(400, error.status.text.removeprefix("etcdserver: "))
+        return make_refusal(400, error.status.text.removeprefix("etcdserver: "))
     fields = {
         "header": {"revision": hashed.store_revision},
         "hash": hashed.found.hash,
@@ -241,10 +243,10 @@ def _hashed(member: Member, body: bytes) -> Part[Answered]:
     return Answered(200, _JSON, json.dumps(known, separators=(",", ":")).encode())
 
 
-def _downgrade_enabled(member: Member, _body: bytes) -> Part[Answered]:
+def _answer_downgrade(member: Member, _body: bytes) -> Part[Answered]:
     failure: Status | None = yield ReadIndex()
     if failure is not None:
-        return refused(500, f"failed linearized read: {failure.text}")
+        return make_refusal(500, f"failed linearized read: {failure.text}")
     is_enabled = member.state.cluster.downgrade_target is not None
     return Answered(200, "text/plain", b"true" if is_enabled else b"false")
 
@@ -274,10 +276,10 @@ _METHODS = {
     DOWNGRADE_PATH: "GET",
 }
 _ANSWERS: dict[str, Callable[[Member, bytes], Part[Answered]]] = {
-    LEASES_PATH: _renewed,
-    LEASES_INTERNAL_PATH: _time_to_live,
-    HASH_KV_PATH: _hashed,
-    DOWNGRADE_PATH: _downgrade_enabled,
+    LEASES_PATH: _answer_renewal,
+    LEASES_INTERNAL_PATH: _answer_time_to_live,
+    HASH_KV_PATH: _answer_hash,
+    DOWNGRADE_PATH: _answer_downgrade,
 }
 _PARSERS: dict[str, Callable[[bytes], object]] = {
     LEASES_PATH: LeaseKeepAliveResponse.FromString,

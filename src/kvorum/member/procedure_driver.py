@@ -94,7 +94,7 @@ def _read_index(replica: Replica, procedure: Procedure, _wait: ReadIndex) -> Non
     replica.reads.waiting.append((procedure, procedure.caller, None, None, replica.started))
 
 
-def _lead_confirmed(replica: Replica, procedure: Procedure, _wait: LeadConfirmed) -> None:
+def _confirm_lead(replica: Replica, procedure: Procedure, _wait: LeadConfirmed) -> None:
     replica.reads.confirming.append(procedure)
 
 
@@ -103,14 +103,14 @@ def _read(replica: Replica, procedure: Procedure, wait: Read) -> None:
     replica.read(procedure, caller, wait.execute, wait.request, linearizable=linearizable)
 
 
-def _applied_to(replica: Replica, procedure: Procedure, wait: AppliedTo) -> None:
+def _wait_applied(replica: Replica, procedure: Procedure, wait: AppliedTo) -> None:
     if wait.index <= replica.state.applied:
         replica.procedures.resume(procedure, None)
     else:
         replica.procedures.wait_applied(procedure, wait.index, wait.moment)
 
 
-def _flushed_to(replica: Replica, procedure: Procedure, wait: FlushedTo) -> None:
+def _wait_flushed(replica: Replica, procedure: Procedure, wait: FlushedTo) -> None:
     # The index alone is not enough: a compaction deletes rows without an entry of its own.
     if wait.index <= replica.state.backend.durable_index and replica.state.backend.is_flushed:
         replica.procedures.resume(procedure, None)
@@ -118,21 +118,21 @@ def _flushed_to(replica: Replica, procedure: Procedure, wait: FlushedTo) -> None
         replica.procedures.wait_flushed(procedure, wait.index)
 
 
-def _signalled(replica: Replica, procedure: Procedure, wait: Signalled) -> None:
+def _wait_signalled(replica: Replica, procedure: Procedure, wait: Signalled) -> None:
     replica.procedures.wait_signalled(procedure, wait.signal, wait.moment)
 
 
-def _until(replica: Replica, procedure: Procedure, wait: Until) -> None:
+def _wait_until(replica: Replica, procedure: Procedure, wait: Until) -> None:
     replica.procedures.wait_until(procedure, wait.moment)
 
 
-def _woken(replica: Replica, procedure: Procedure, wait: Woken) -> None:
+def _wait_woken(replica: Replica, procedure: Procedure, wait: Woken) -> None:
     procedures, ticket = replica.procedures, procedure.ticket
     wait.by(lambda: procedures.resume_at(procedure, ticket, None))
     procedures.wait_until(procedure, wait.moment)
 
 
-def _leader_known(replica: Replica, procedure: Procedure, wait: LeaderKnown) -> None:
+def _wait_for_leader(replica: Replica, procedure: Procedure, wait: LeaderKnown) -> None:
     if replica.leader != NONE:
         replica.procedures.resume(procedure, replica.leader)
     else:
@@ -150,11 +150,11 @@ def _send(replica: Replica, procedure: Procedure, wait: Send) -> None:
 
 def _run_job(replica: Replica, procedure: Procedure, wait: RunJob) -> None:
     def end(result: object) -> None:
-        if wait.ended is not None:
-            wait.ended()
+        if wait.on_end is not None:
+            wait.on_end()
         replica.procedures.resume(procedure, result)
 
-    replica.out.jobs.append(Job(wait.place, wait.work, end, end))
+    replica.out.jobs.append(Job(wait.executor, wait.work, end, end))
 
 
 def _ask(replica: Replica, procedure: Procedure, wait: Ask) -> None:
@@ -169,11 +169,11 @@ def _ask_leader(replica: Replica, procedure: Procedure, wait: AskLeader) -> None
     _ask(replica, procedure, Ask(replica.leader, "POST", *wait))
 
 
-def _key_deleted(replica: Replica, procedure: Procedure, wait: KeyDeleted) -> None:
+def _wait_key_deleted(replica: Replica, procedure: Procedure, wait: KeyDeleted) -> None:
     _watch(replica, procedure, wait.key, b"", wait.revision, _NO_PUT)
 
 
-def _keys_changed(replica: Replica, procedure: Procedure, wait: KeysChanged) -> None:
+def _wait_keys_changed(replica: Replica, procedure: Procedure, wait: KeysChanged) -> None:
     _watch(replica, procedure, wait.key, wait.range_end, wait.revision, ())
 
 
@@ -195,18 +195,18 @@ _WAITS: Final[dict[type, Callable[[Replica, Procedure, Any], None]]] = {
     Propose: _propose,
     ProposeChange: _propose_change,
     ReadIndex: _read_index,
-    LeadConfirmed: _lead_confirmed,
+    LeadConfirmed: _confirm_lead,
     Read: _read,
-    AppliedTo: _applied_to,
-    FlushedTo: _flushed_to,
-    Signalled: _signalled,
-    KeyDeleted: _key_deleted,
-    KeysChanged: _keys_changed,
+    AppliedTo: _wait_applied,
+    FlushedTo: _wait_flushed,
+    Signalled: _wait_signalled,
+    KeyDeleted: _wait_key_deleted,
+    KeysChanged: _wait_keys_changed,
     RunJob: _run_job,
-    Until: _until,
-    Woken: _woken,
+    Until: _wait_until,
+    Woken: _wait_woken,
     Send: _send,
-    LeaderKnown: _leader_known,
+    LeaderKnown: _wait_for_leader,
     Ask: _ask,
     AskLeader: _ask_leader,
 }

@@ -18,7 +18,7 @@ from typing import Protocol
 from kvorum.member.waits import Answer, Signal, Steps
 from kvorum.state.apply.callers import Caller
 
-Woken = tuple["Procedure", object]
+WakeUp = tuple["Procedure", object]
 
 
 class WatchedStream(Protocol):
@@ -46,7 +46,7 @@ class Exclusive(Enum):
 
     REVOKE_LEASES = "revoke expired leases"
     HASH = "hash the keys"
-    HAND_OVER = "hand the leadership over"
+    TRANSFER = "transfer leadership"
 
 
 class Procedure:
@@ -77,7 +77,6 @@ class Procedures:
 
     __slots__ = (
         "_applied",
-        "_asked",
         "_calls",
         "_count",
         "_exclusive",
@@ -85,6 +84,7 @@ class Procedures:
         "_for_leader",
         "_held",
         "_moments",
+        "_questions",
         "_signalled",
         "_watches",
         "_watches_opened",
@@ -93,7 +93,7 @@ class Procedures:
 
     def __init__(self) -> None:
         self._calls: dict[int, Procedure] = {}
-        self.runnable: deque[Woken] = deque()
+        self.runnable: deque[WakeUp] = deque()
         self._exclusive: set[Exclusive] = set()
         self._count = 0
         # Heaps of (moment or index, count, procedure, ticket).
@@ -103,7 +103,7 @@ class Procedures:
         # Tickets of the procedures that wait for each signal.
         self._signalled: dict[Signal, dict[Procedure, int]] = {each: {} for each in Signal}
         self._for_leader: list[tuple[Procedure, int]] = []
-        self._asked: dict[int, tuple[Procedure, int]] = {}
+        self._questions: dict[int, tuple[Procedure, int]] = {}
         self._held: dict[int, Procedure] = {}
         self._watches: dict[int, ProcedureWatch] = {}
         self._watches_opened = 0
@@ -120,12 +120,12 @@ class Procedures:
         """Return whether a procedure does some exclusive work."""
         return work in self._exclusive
 
-    def begin(self, work: Exclusive) -> None:
+    def begin_exclusive(self, work: Exclusive) -> None:
         """Note that a procedure begins exclusive work, which no other procedure does."""
         assert work not in self._exclusive, f"two procedures {work.value}"
         self._exclusive.add(work)
 
-    def finish(self, work: Exclusive) -> None:
+    def finish_exclusive(self, work: Exclusive) -> None:
         """Note that exclusive work has ended."""
         self._exclusive.remove(work)
 
@@ -208,7 +208,7 @@ class Procedures:
     def wait_answer(self, procedure: Procedure) -> int:
         """Return the number of a new question, whose answer wakes the procedure."""
         self._count += 1
-        self._asked[self._count] = (procedure, procedure.ticket)
+        self._questions[self._count] = (procedure, procedure.ticket)
         return self._count
 
     def wait_writable(self, procedure: Procedure) -> None:
@@ -234,7 +234,7 @@ class Procedures:
 
     # Wake-ups.
 
-    def watched(self, call: int) -> None:
+    def take_watch_response(self, call: int) -> None:
         """Take a response of a watch."""
         watch = self._watches.get(call)
         if watch is None:
@@ -245,28 +245,28 @@ class Procedures:
         self._end_watch(call)
         self.resume_at(watch.procedure, watch.ticket, None)
 
-    def passed(self, now: float) -> None:
+    def wake_due(self, now: float) -> None:
         """Wake the procedures whose moment has come."""
         moments = self._moments
         while moments and moments[0][0] <= now:
             _, _, procedure, ticket = heappop(moments)
             self.resume_at(procedure, ticket, None)
 
-    def applied(self, index: int) -> None:
+    def wake_applied(self, index: int) -> None:
         """Wake the procedures that waited for this index or an earlier one."""
         applied = self._applied
         while applied and applied[0][0] <= index:
             _, _, procedure, ticket = heappop(applied)
             self.resume_at(procedure, ticket, None)
 
-    def flushed(self, index: int) -> None:
+    def wake_flushed(self, index: int) -> None:
         """Wake the procedures that waited for this index, or an earlier one, to be durable."""
         flushed = self._flushed
         while flushed and flushed[0][0] <= index:
             _, _, procedure, ticket = heappop(flushed)
             self.resume_at(procedure, ticket, None)
 
-    def awaits_flush(self, index: int) -> bool:
+    def is_flush_awaited(self, index: int) -> bool:
         """Return whether a flush up to this index would wake a procedure."""
         return bool(self._flushed) and self._flushed[0][0] <= index
 
@@ -283,7 +283,7 @@ class Procedures:
         for signal in Signal:
             self.signal(signal)
 
-    def leader_known(self, leader: int) -> None:
+    def wake_for_leader(self, leader: int) -> None:
         """Wake the procedures that waited for a leader."""
         waiting, self._for_leader = self._for_leader, []
         for procedure, ticket in waiting:
@@ -291,11 +291,11 @@ class Procedures:
 
     def take_answer(self, number: int, answer: Answer) -> None:
         """Wake the procedure that asked the question."""
-        asked = self._asked.pop(number, None)
+        asked = self._questions.pop(number, None)
         if asked is not None:
             self.resume_at(*asked, answer)
 
     @property
     def next_moment(self) -> float | None:
-        """When `passed` next wakes a procedure; None if no moment is set."""
+        """When `wake_due` next wakes a procedure; None if no moment is set."""
         return self._moments[0][0] if self._moments else None

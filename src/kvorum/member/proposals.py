@@ -101,7 +101,7 @@ class Proposals:
                 expired.append((batch, waiting))
         return expired
 
-    def give_up(self, kind: int) -> "list[Waiter]":
+    def abandon(self, kind: int) -> "list[Waiter]":
         """Abandon all proposals of a kind; return their waiters."""
         pending = self.pending
         ids = [encoded for encoded, waiting in pending.items() if waiting[2] == kind]

@@ -35,14 +35,14 @@ and the turn's start by the stopwatch: a float."""
 
 
 class _Round:
-    __slots__ = ("asked_at", "confirming", "reads", "retry_at", "started")
+    __slots__ = ("confirming", "reads", "retry_at", "sent_at", "started")
 
     def __init__(self, reads: list[Read], confirming: "list[Procedure | None]", now: float) -> None:
         self.reads = reads
         self.confirming = confirming
         self.started = now
         # When each request was sent, by the boot clock; keyed by its context.
-        self.asked_at: dict[bytes, float] = {}
+        self.sent_at: dict[bytes, float] = {}
         self.retry_at = now
 
 
@@ -57,8 +57,8 @@ class Reads:
         "confirmed_at",
         "confirming",
         "failed_rounds",
-        "rounds_begun",
         "rounds_ended",
+        "rounds_started",
         "slow_rounds",
         "waiting",
     )
@@ -76,20 +76,20 @@ class Reads:
         # Late answers and abandoned rounds; for metrics.
         self.slow_rounds = 0
         # A read that arrives now belongs to the next round to start.
-        self.rounds_begun = 0
+        self.rounds_started = 0
         self.rounds_ended = 0
         self._round: _Round | None = None
         # (index to be applied, reads, start of their round), in the order of the rounds.
         self.confirmed: deque[tuple[int, list[Read], float]] = deque()
 
-    def ask(self, node: "RawNode", now: float) -> None:
+    def request_round(self, node: "RawNode", now: float) -> None:
         """Start a round if reads wait and none runs; retry the running one if it is due."""
         current = self._round
         if current is None:
             if not (self.waiting or self.confirming):
                 return
             current = self._round = _Round(self.waiting, self.confirming, now)
-            self.rounds_begun += 1
+            self.rounds_started += 1
             self.waiting, self.confirming = [], []
         elif now < current.retry_at:
             return
@@ -103,11 +103,11 @@ class Reads:
             return
         current.retry_at = now + RETRY_SECONDS
         context = self._next_id().to_bytes(8, "big")
-        current.asked_at[context] = self._boot_clock()
+        current.sent_at[context] = self._boot_clock()
         node.read_index(context)
 
-    def ask_again(self) -> None:
-        """Let the next `ask` retry the running round at once."""
+    def retry_soon(self) -> None:
+        """Let the next `request_round` retry the running round at once."""
         if self._round is not None:
             self._round.retry_at = 0.0
 
@@ -116,7 +116,7 @@ class Reads:
         if self._round is None and not self.confirming:
             self.confirming.append(None)
 
-    def confirmed_since(self) -> float:
+    def confirmation_age(self) -> float:
         """Return how many seconds ago raft got the newest request that it has answered."""
         return self._boot_clock() - self.confirmed_at
 
@@ -124,15 +124,15 @@ class Reads:
         """Discard the last confirmation, because another member may lead."""
         self.confirmed_at = -inf
 
-    def answered(self, states: Sequence[ReadState]) -> "list[Procedure | None]":
+    def take_answers(self, states: Sequence[ReadState]) -> "list[Procedure | None]":
         """Take raft's answers; return the procedures that only needed a confirmation."""
         confirmed: list[Procedure | None] = []
         for state in states:
             current = self._round
-            asked_at = None if current is None else current.asked_at.get(state.context)
-            if current is not None and asked_at is not None:
+            sent_at = None if current is None else current.sent_at.get(state.context)
+            if current is not None and sent_at is not None:
                 self.confirmed.append((state.index, current.reads, current.started))
-                self.confirmed_at = asked_at
+                self.confirmed_at = sent_at
                 confirmed += current.confirming
                 self._round = None
                 self.rounds_ended += 1

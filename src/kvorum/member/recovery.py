@@ -21,7 +21,7 @@ from kvorum.member import log_lines, snapshots
 from kvorum.member.autocompaction import start_auto_compaction
 from kvorum.member.corruption import initial_check
 from kvorum.member.errors import StartRefused
-from kvorum.member.forced import forcing_entries
+from kvorum.member.forced import entries_forcing_membership
 from kvorum.member.images import InstallImage
 from kvorum.member.member import Member
 from kvorum.member.publishing import publish
@@ -122,10 +122,10 @@ def _begin(config: MemberConfig, seams: Seams, wal_directory: str) -> Member:
         )
     metadata = Metadata(NodeID=member_id, ClusterID=cluster_id).SerializeToString()
     log = create_log(seams.files, wal_directory, metadata, config.segment_bytes)
-    return _bootstrapped(config, seams, member_id, log, state)
+    return _bootstrap(config, seams, member_id, log, state)
 
 
-def _bootstrapped(
+def _bootstrap(
     config: MemberConfig, seams: Seams, member_id: int, log: Log, state: State
 ) -> Member:
     """Make a member whose log holds nothing yet, or a torn part of the cluster's first entries.
@@ -168,7 +168,7 @@ def _restart(
     if not (start or applied or content.state.term):
         reach("first batch lost")
         # The power failed before the first batch was complete: the member has promised nothing.
-        return _bootstrapped(config, seams, member_id, log, state)
+        return _bootstrap(config, seams, member_id, log, state)
     _compare_members(seams, state)
     storage = _Storage(stored_conf_state(state.backend))
     if snapshot is not None:
@@ -190,8 +190,8 @@ def _restart(
         f"commit {hard_state.commit}, last entry {last}"
     )
     member = _member(config, seams, node, storage, log, state, start)
-    log_lines.recovered_members(member.replica)
-    snapshots.after_start(member.replica)
+    log_lines.log_recovered_members(member.replica)
+    snapshots.compact_after_start(member.replica)
     return member
 
 
@@ -231,7 +231,7 @@ def _force(
     if term > hard_state.term:
         # A torn write lost these entries' hard state; the member never voted in their term.
         hard_state = HardState(term)
-    entries = forcing_entries(member_id, members, unapplied, last, hard_state.term)
+    entries = entries_forcing_membership(member_id, members, unapplied, last, hard_state.term)
     hard_state = hard_state._replace(commit=last + len(entries))
     job = log.save(hard_state, entries)
     if job is None:
@@ -261,7 +261,7 @@ def _open_log(
             seams.logger.warning(f"{each.path}: {each.problem}")
         record = _record_of(snapshot)
         without_file = [each for each in valid if each.index > record.index]
-        return record, _never_installed(config, seams, without_file)
+        return record, _find_uninstalled(config, seams, without_file)
 
     log, content = open_newest(
         seams.files,
@@ -288,7 +288,7 @@ def _record_of(snapshot: Snapshot | None) -> SnapshotRecord:
     return SnapshotRecord(snapshot.index, snapshot.term, snapshot.conf_state)
 
 
-def _never_installed(
+def _find_uninstalled(
     config: MemberConfig, seams: Seams, without_file: list[SnapshotRecord]
 ) -> SnapshotRecord | None:
     """Return the first of these snapshots that is ahead of the backend, or None.
@@ -379,12 +379,12 @@ def _member(
     member = Member(config, seams, node, storage, log, state, snapshot_index)
     member.replica.writer.prepare_segment()
     is_new = not state.backend.applied_index
-    member.start(None, MEMBER, _begin_to_serve(member, is_checked=is_new))
+    member.start(None, MEMBER, _start_serving(member, is_checked=is_new))
     start_auto_compaction(member)
     return member
 
 
-def _begin_to_serve(member: Member, *, is_checked: bool) -> Steps:
+def _start_serving(member: Member, *, is_checked: bool) -> Steps:
     if member.config.initial_corrupt_check and not is_checked:
         yield from initial_check(member)
     return (yield from publish(member))

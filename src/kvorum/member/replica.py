@@ -184,12 +184,12 @@ class Replica:
         except RaftError as error:
             self.logger.debug(f"{self.id:x} {error}")
 
-    def note_absence(self, peer: int) -> None:
+    def note_absent(self, peer: int) -> None:
         """Note that no process listens at a peer's address any more: the peer has ended."""
         if peer == self.leader and self.config.pre_vote and not self.is_closing:
-            self.succession.begin(self, "finds nobody where it reached")
+            self.succession.schedule_election(self, "finds no process at the address of")
 
-    def note_removal(self) -> None:
+    def note_removed(self) -> None:
         """Note this member's removal from the cluster; its runtime then ends it."""
         if not self.was_removed:
             self.was_removed = True
@@ -283,7 +283,7 @@ class Replica:
         """Propose this member's NOSPACE alarm, at most once per request timeout."""
         if self.now - self._alarm_proposed_at >= self.config.request_seconds_max:
             self._alarm_proposed_at = self.now
-            log_lines.quota_exceeded(self, self.config.quota_bytes)
+            log_lines.log_exceeded_quota(self, self.config.quota_bytes)
             body = alarm_request(ALARM_ACTIVATE, self.id, AlarmType.NO_SPACE)
             self.propose(None, MEMBER, requests.ALARM, body)
 
@@ -300,9 +300,9 @@ class Replica:
     def replicate(self, now: float) -> None:
         """Exchange what waits with raft and the log: proposals, questions, messages, writes."""
         self._submit(now)
-        self.reads.ask(self.node, now)
+        self.reads.request_round(self.node, now)
         self._take_ready()
-        self.writer.write()
+        self.writer.submit_writes()
 
     def install(self, deadline: float) -> bool:
         """Continue the installation of a received snapshot; return whether work is left."""
@@ -317,7 +317,7 @@ class Replica:
         # Applying long entries leaves half of the turn to reads.
         has_reads = bool(self.ready_reads or self.long_reads.is_busy or self.reads.confirmed)
         apply_entries(self, (now + deadline) / 2 if has_reads else deadline)
-        self.procedures.applied(self.state.applied)
+        self.procedures.wake_applied(self.state.applied)
         if self.reads.confirmed:
             self.ready_reads.extend(self.reads.take_ready(self.state.applied))
         if self.ready_reads:
@@ -385,12 +385,12 @@ class Replica:
             if ready.soft_state is not None:
                 self._take_role(ready.soft_state)
             if ready.read_states:
-                for waiter in self.reads.answered(ready.read_states):
+                for waiter in self.reads.take_answers(ready.read_states):
                     self.answer(waiter, None)
             for message in ready.messages:
                 to = message.to
                 if to == APPEND_THREAD:
-                    self.writer.add(message)
+                    self.writer.add_write(message)
                 elif to == APPLY_THREAD:
                     self.apply_queue.messages.append(message)
                 elif message.type == MessageType.SNAP:
@@ -406,8 +406,8 @@ class Replica:
             self.reads.forget_confirmation()
         if lead != NONE and lead != self.leader:
             self.leader_since = self.now
-            self.reads.ask_again()
-            self.procedures.leader_known(lead)
+            self.reads.retry_soon()
+            self.procedures.wake_for_leader(lead)
         self.leader = lead
         self.procedures.signal(Signal.LEADER)
 
@@ -436,7 +436,7 @@ class Replica:
         if may_stand and self.leader == NONE and self.is_alone:
             self.node.campaign()
 
-    def begin_reads_anew(self) -> None:
+    def restart_reads(self) -> None:
         """Stop the long reads and queue them to restart when reads are served next."""
         self.ready_reads.extend(self.long_reads.stop())
 

@@ -80,7 +80,7 @@ def read_state(
     return _state(config, seams, header, hub, store, lessor, cluster_id, member_id)
 
 
-def read_again(
+def reread_state(
     config: MemberConfig,
     seams: Seams,
     backend: Backend,

@@ -100,7 +100,7 @@ class SnapshotState:
         return self._images
 
 
-def sealed_at(replica: Replica) -> SealedAt:
+def current_position(replica: Replica) -> SealedAt:
     """Return the log position of the batch that is being sealed."""
     backend = replica.state.backend
     return SealedAt(backend.applied_index, backend.applied_term, replica.conf_state)
@@ -117,7 +117,7 @@ def take_due(replica: Replica) -> None:
         or len(snapshots.taken) == TAKEN_MAX
     ):
         return
-    log_lines.triggering_snapshot(replica, index, newest)
+    log_lines.log_snapshot_start(replica, index, newest)
     snapshots.is_wanted = False
     snapshots.due_index = index + replica.config.snapshot_entries + 1
     # Encode the members now: they may change before the file is written.
@@ -129,7 +129,7 @@ def take_due(replica: Replica) -> None:
         replica.flush_soon()
 
 
-def after_flush(replica: Replica) -> None:
+def continue_after_flush(replica: Replica) -> None:
     """After a flush: drop entries from memory, write a `.snap` file, and build an image."""
     snapshots = replica.snapshots
     sealed, snapshots.sealed = snapshots.sealed, None
@@ -157,32 +157,32 @@ def write_taken(replica: Replica) -> None:
 def _record(replica: Replica, snapshot: Snapshot) -> None:
     index = snapshot.index
     replica.writer.record_snapshot(
-        index, snapshot.term, snapshot.conf_state, lambda _: _recorded(replica, index)
+        index, snapshot.term, snapshot.conf_state, lambda _: _finish_record(replica, index)
     )
 
 
-def _recorded(replica: Replica, index: int) -> None:
+def _finish_record(replica: Replica, index: int) -> None:
     snapshots = replica.snapshots
     snapshots.writing = False
     snapshots.index = index
     replica.writer.release_to(index)
     work = ReleaseDatabases(replica.snap_directory, index)
     replica.out.jobs.append(Job(ExecutorKind.LOG, work))
-    log_lines.saved_snapshot(replica, index)
+    log_lines.log_saved_snapshot(replica, index)
     # An installation may have cleared `taken` meanwhile.
     if snapshots.taken and snapshots.taken[0].index == index:
         snapshots.taken.popleft()
     write_taken(replica)
 
 
-def installed(replica: Replica, index: int) -> None:
+def note_installed(replica: Replica, index: int) -> None:
     """Note that the leader's snapshot has replaced this member's state."""
     snapshots = replica.snapshots
     snapshots.index = index
     snapshots.due_index = index + replica.config.snapshot_entries + 1
 
 
-def after_start(replica: Replica) -> None:
+def compact_after_start(replica: Replica) -> None:
     """Drop entries that a restart read into memory, as a running member would have.
 
     The log may hold more than `log_bytes_max` after the last `.snap`. If all of it is applied and
@@ -215,7 +215,7 @@ def _compact_memory(replica: Replica, sealed: SealedAt) -> None:
     if sealed.index > storage.snapshot().index:
         storage.create_snapshot(sealed.index, sealed.conf_state, b"")
     storage.compact(index)
-    log_lines.compacted_log(replica, index)
+    log_lines.log_dropped_entries(replica, index)
     if replica.is_leader and not snapshots.is_expected:
         _expect_image(replica, index)
 
@@ -268,7 +268,7 @@ def build_image(replica: Replica) -> None:
         try:
             copying = Copying(seams.files, seams.environments, replica.backend_directory)
         except BackendError as error:
-            _not_built(replica, messages, error, None)
+            _fail_image(replica, messages, error, None)
             return
     replica.out.jobs.append(
         Job(
@@ -276,13 +276,13 @@ def build_image(replica: Replica) -> None:
             BuildImage(replica.backend_directory, path)
             if copying is None
             else CopyImage(copying, path),
-            lambda facts: _built(replica, messages, path, facts, copying),
-            lambda error: _not_built(replica, messages, error, copying),
+            lambda facts: _send_image(replica, messages, path, facts, copying),
+            lambda error: _fail_image(replica, messages, error, copying),
         )
     )
 
 
-def _built(
+def _send_image(
     replica: Replica, messages: list[Message], path: str, facts: object, copying: Copying | None
 ) -> None:
     assert isinstance(facts, ImageFacts)
@@ -317,7 +317,7 @@ def _built(
     build_image(replica)
 
 
-def _not_built(
+def _fail_image(
     replica: Replica, messages: list[Message], error: Exception, copying: Copying | None
 ) -> None:
     if copying is not None:
@@ -329,7 +329,7 @@ def _not_built(
     build_image(replica)
 
 
-def sent(replica: Replica, transfer: SnapshotTransfer, *, failed: bool) -> None:
+def finish_transfer(replica: Replica, transfer: SnapshotTransfer, *, failed: bool) -> None:
     """Take the outcome of a transfer; the last transfer of an image removes the file."""
     snapshots = replica.snapshots
     path = transfer.path

@@ -13,7 +13,7 @@ TERM_LEAP_MAX: Final = 1 << 32
 """No cluster elects so often that a member could miss this many terms."""
 
 
-def is_believed(replica: Replica, message: Message) -> bool:
+def has_credible_term(replica: Replica, message: Message) -> bool:
     """Return whether a message's term may be one of this cluster's; if not, log it.
 
     A member without a term yet accepts any term up to TERM_MAX.
@@ -23,6 +23,6 @@ def is_believed(replica: Replica, message: Message) -> bool:
         return True
     replica.boundary.refused(
         f"a message of {message.sender:x} with term {term}: this member is at {own}, and no "
-        "cluster elects so often. Whoever sends it is no sound member; look at its data"
+        "cluster elects so often. Its sender is no sound member; check its data"
     )
     return False

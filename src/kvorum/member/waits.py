@@ -131,12 +131,12 @@ class KeysChanged(NamedTuple):
 class RunJob(NamedTuple):
     """Run a job; resumes with its result, or raises its error.
 
-    The member calls `ended` when the job ends, even if the procedure was cancelled meanwhile.
+    The member calls `on_end` when the job ends, even if the procedure was cancelled meanwhile.
     """
 
-    place: ExecutorKind
+    executor: ExecutorKind
     work: Work
-    ended: Callable[[], None] | None = None
+    on_end: Callable[[], None] | None = None
 
 
 class Until(NamedTuple):
@@ -161,7 +161,7 @@ class Ask(NamedTuple):
     """Ask a peer outside of raft, for example for its hash of the keys.
 
     Resumes with the body of the answer, with a Status if the peer refused for a known reason, or
-    with None without a valid answer (`kvorum.member.peer_requests.meaning`).
+    with None without a valid answer (`kvorum.member.peer_requests.interpret_answer`).
     """
 
     peer: int

@@ -147,25 +147,25 @@ class ProcessExecutor:
     # Everything else.
 
     def begin(self, job: Job) -> None:
-        """Start a job in the thread or the process of its place."""
+        """Start a job in the thread or the process of its executor."""
         if isinstance(job.work, TIMED):
             self._started[job] = time.monotonic()
-        place = job.place
-        helper = self._helpers.get(place)
+        executor = job.executor
+        helper = self._helpers.get(executor)
         if helper is not None:
             if helper.is_started or not job.is_short:
                 helper.run(job, job.work)
                 return
             helper.prepare()
-            place = ExecutorKind.FLUSHER
+            executor = ExecutorKind.FLUSHER
         if isinstance(job.work, BeginDatabase) and not job.work.is_copy:
             # A received database in etcd's format becomes the helper's job: start the process now.
             self._helpers[ExecutorKind.HELPER].prepare()
-        if self._in_memory and place is ExecutorKind.LOG:
+        if self._in_memory and executor is ExecutorKind.LOG:
             # Waking a thread would take longer than these files take.
             self._loop.call_soon(self._run_here, job)
             return
-        future = self._threads[place].submit(self._run, job)
+        future = self._threads[executor].submit(self._run, job)
         self._begun[job] = future
         future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._done, job))
 

@@ -30,7 +30,7 @@ class Logger(Protocol):
 AnyLogger = TypeVar("AnyLogger")
 
 
-def placed(logger: AnyLogger, caller: str) -> AnyLogger:
+def with_caller(logger: AnyLogger, caller: str) -> AnyLogger:
     """Return a logger for lines of this caller: `logger.at(caller)`, or `logger` without `at`.
 
     Compiled code has no frames from which a logger could learn its caller, so it logs each line
@@ -46,7 +46,7 @@ def named(logger: AnyLogger, name: str) -> AnyLogger:
     return logger if make is None else make(name)
 
 
-def tell(logger: Logger, level: str, message: str, **fields: object) -> None:
+def log_fields(logger: Logger, level: str, message: str, **fields: object) -> None:
     """Log a line with named fields; append them to the text if the logger takes none."""
     write = getattr(logger, "write", None)
     if write is not None:

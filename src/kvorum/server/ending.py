@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from kvorum.member.leadership_transfer import hand_over
+from kvorum.member.leadership_transfer import transfer_leadership
 from kvorum.member.procedures import Exclusive
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Shutdown:
         # shutdown may still call: so give clients and their calls a moment first.
         if (in_flight or not self._edge.is_quiet()) and now < self._quiet_by:
             return
-        if not self._hand_over() or (in_flight and now < self._until):
+        if not self._transfer_leadership() or (in_flight and now < self._until):
             return
         if in_flight:
             self._logger.warning("calls in flight are cut off", calls=in_flight)
@@ -127,20 +127,20 @@ class Shutdown:
             server.member.replica.flush_soon()
         server.is_busy = True
 
-    def _hand_over(self) -> bool:
+    def _transfer_leadership(self) -> bool:
         """Transfer the leadership before this member stops; return whether nothing is left to do.
 
         A leader takes no proposals during a transfer. This member may be elected again while calls
         finish, and then transfers the leadership once more.
         """
         member = self._server.member
-        if member.procedures.is_running(Exclusive.HAND_OVER):
+        if member.procedures.is_running(Exclusive.TRANSFER):
             return False
         leads = member.is_leader and not member.is_alone
         if not leads or member.term == self._handed_over_term:
             return True
         self._handed_over_term = member.term
-        hand_over(member)
+        transfer_leadership(member)
         self._server.is_busy = True
         return False
 

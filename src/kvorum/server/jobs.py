@@ -79,8 +79,12 @@ class JobOrder:
         # the first has started.
         self._flushing: deque[Job] = deque()
         self._helping: dict[ExecutorKind, deque[Job]] = {
-            place: deque()
-            for place in (ExecutorKind.HELPER, ExecutorKind.PASSWORDS, ExecutorKind.PASSWORDS_IDLE)
+            executor: deque()
+            for executor in (
+                ExecutorKind.HELPER,
+                ExecutorKind.PASSWORDS,
+                ExecutorKind.PASSWORDS_IDLE,
+            )
         }
 
     def submit(self, jobs: Sequence[Job], inline_bytes_max: int = 0) -> None:
@@ -89,15 +93,15 @@ class JobOrder:
         Wait for the flusher if a job is marked `is_awaited`.
         """
         for job in jobs:
-            if job.place is ExecutorKind.LOG:
+            if job.executor is ExecutorKind.LOG:
                 self._log_jobs.append(job)
-            elif job.place is ExecutorKind.FLUSHER:
+            elif job.executor is ExecutorKind.FLUSHER:
                 self._flushing.append(job)
                 self._executor.begin(job)
                 if job.is_awaited:
                     self._wait()
-            elif job.place in self._helping:
-                waiting = self._helping[job.place]
+            elif job.executor in self._helping:
+                waiting = self._helping[job.executor]
                 waiting.append(job)
                 if len(waiting) == 1:
                     self._begin_first(waiting)
@@ -107,7 +111,7 @@ class JobOrder:
             self._advance_log(inline_bytes_max)
 
     def take_ended(self) -> list[Ended]:
-        """Return the jobs that have ended since the last call, in order for each place."""
+        """Return the jobs that have ended since the last call, in order for each executor."""
         self._executor.collect()
         if self._log_jobs:
             self._advance_log(0)
@@ -151,7 +155,7 @@ class JobOrder:
             self._ended.append((job, result, error))
 
     def _take_end(self, job: Job, result: object, error: Exception | None) -> None:
-        if job.place is ExecutorKind.LOG:
+        if job.executor is ExecutorKind.LOG:
             if isinstance(job.work, AppendLog):
                 first = self._appending.popleft()
                 assert first is job, "an append ended before one that was given earlier"
@@ -160,11 +164,11 @@ class JobOrder:
             self._end_log_job(job, result, error)
             return
         self._ended.append((job, result, error))
-        if job.place is ExecutorKind.FLUSHER:
+        if job.executor is ExecutorKind.FLUSHER:
             first = self._flushing.popleft()
             assert first is job, "a job of the flusher ended before one that was given earlier"
-        elif job.place in self._helping:
-            waiting = self._helping[job.place]
+        elif job.executor in self._helping:
+            waiting = self._helping[job.executor]
             first = waiting.popleft()
             assert first is job, "a job of a helper ended that was not begun"
             self._begin_first(waiting)

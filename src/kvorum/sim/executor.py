@@ -212,7 +212,7 @@ class SimulatedExecutor:
 
     def begin(self, job: Job) -> None:
         """Queue a job for its executor."""
-        self._give(_HANDS[job.place], job)
+        self._give(_HANDS[job.executor], job)
 
     def wait_for(self, job: Job) -> Outcome:
         """Run this job, the flusher's next one, at once; return its outcome without a report."""
@@ -295,7 +295,7 @@ class SimulatedExecutor:
 
     def _check(self, job: Job) -> None:
         """Require that no executor touches the log after a failure."""
-        if job.place is ExecutorKind.LOG and self._failed_work:
+        if job.executor is ExecutorKind.LOG and self._failed_work:
             name = type(job.work).__name__
             raise Violation(
                 "the log ends at a failure",
@@ -311,7 +311,7 @@ class SimulatedExecutor:
             result = work()
         except Exception as error:
             machine.line(f"{name} failed: {error}")
-            if job.place is ExecutorKind.LOG and job.on_failure is None:
+            if job.executor is ExecutorKind.LOG and job.on_failure is None:
                 self._failed_work = name
             return None, error
         if isinstance(job.work, HashRows) and machine.disk.damage_count == damage:

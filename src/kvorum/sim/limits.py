@@ -48,7 +48,7 @@ LIMITS = (
     Limit("member.apply", "ENTRIES_PER_CLOCK_CHECK", _FEW),
     Limit("member.serving", "BYTES_PER_CLOCK_CHECK", _BYTES),
     Limit("member.longreads", "RUNNING_MAX", (1, 2)),
-    Limit("member.logwriter", "BATCHES_ON_THEIR_WAY_MAX", (1, 3)),
+    Limit("member.logwriter", "BATCHES_IN_FLIGHT_MAX", (1, 3)),
     Limit("member.logwriter", "BATCH_BYTES_MAX", _BYTES),
     Limit("member.flushing", "UNNOTED_ENTRIES_MAX", _NONE_OR_FEW),
     Limit("member.flushing", "AWAITED_WRITES_MAX", _NONE_OR_FEW),

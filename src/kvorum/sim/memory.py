@@ -49,7 +49,7 @@ def kept(machine: Machine, counted: Counted = len) -> dict[str, int]:
         "deadlines of calls in JSON": len(gateway._deadlines),
         "headers of HTTP answers": len(front._extra),
         "procedures": counted(procedures._calls.values())
-        + counted([procedure for procedure, _ in procedures._asked.values()])
+        + counted([procedure for procedure, _ in procedures._questions.values()])
         + counted(procedures._held.values()),
         "calls with a token to come": len(machine.server.services.undecided._calls),
         "procedures that wait for a signal": sum(map(counted, procedures._signalled.values())),

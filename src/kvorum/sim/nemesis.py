@@ -201,13 +201,13 @@ class Nemesis:
             world.after(random.uniform(0.0, 0.01), self._restart, leader)
             rivals = [machine for machine in self._machines.values() if machine is not leader]
             # The leader is back by then: it votes for one rival, and the late one asks it, too.
-            stands_at = random.uniform(0.01, 0.03)
+            election_at = random.uniform(0.01, 0.03)
             for rival in rivals:
-                delay = stands_at + random.uniform(0.0, 0.001)
+                delay = election_at + random.uniform(0.0, 0.001)
                 world.after(delay, rival.run_out_of_patience)
             late = random.choice(rivals).number
             longer = random.uniform(0.02, 0.1)
-            self._network.hold_back(late, world.now + stands_at + longer, longer)
+            self._network.hold_back(late, world.now + election_at + longer, longer)
         self._again(self._call_rivals)
 
     def leads(self, machine: Machine, term: int, committed: int, appended: int) -> None:

@@ -206,10 +206,10 @@ class PlainPeers(WithoutPort):
 
 
 def _answer(member: Member, question: Question, take: Callable[[Answer], None]) -> Steps:
-    answered = yield from peer_requests.answer(
+    answered = yield from peer_requests.answer_request(
         member, question.path, question.body, dict(question.headers)
     )
-    take(peer_requests.meaning(question.path, answered.status, answered.body))
+    take(peer_requests.interpret_answer(question.path, answered.status, answered.body))
     return None
 
 

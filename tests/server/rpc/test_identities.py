@@ -672,7 +672,7 @@ def test_listing_leases_is_checked_in_slices() -> None:
     leases = list(range(1, 4 * LEASES_PER_SLICE + 1))
     for lease in leases:
         guarded.member.state.lessor.grant(lease, 1000, guarded.now)
-    caller = identifying(guarded).of_token(user)
+    caller = identifying(guarded).identify_token(user)
     assert finish(_leases_refusal(guarded.member.state, caller, leases)) == (None, 4)
     listed = guarded.succeed("Lease/LeaseLeases", pb.LeaseLeasesRequest(), user)
     assert len(listed.leases) == len(leases)

@@ -35,7 +35,7 @@ class World:
                 (self.refused if turn.is_refused else self.came).append(turn)
 
             turn.wake_by(woken)
-            if turn.place is not None:
+            if turn.executor is not None:
                 woken()
         return turn
 
@@ -45,7 +45,7 @@ class World:
 
     def use_up(self) -> None:
         """Use the budget up, and leave both processes free."""
-        while (turn := self.join("0.0.0.0:1")) is not None and turn.place is PROMPT:
+        while (turn := self.join("0.0.0.0:1")) is not None and turn.executor is PROMPT:
             self.end(PROMPT)
         self.end(IDLE)
         self.came.clear()
@@ -55,7 +55,7 @@ def test_a_login_now_and_then_never_gives_way() -> None:
     world = World()
     for _ in range(50):
         turn = world.join("1.1.1.1:1")
-        assert turn is not None and turn.place is PROMPT
+        assert turn is not None and turn.executor is PROMPT
         world.end(PROMPT)
         world.now += USUAL / PROMPT_SHARE
 
@@ -68,8 +68,8 @@ def test_a_flood_takes_no_more_than_the_budget_at_the_servers_priority() -> None
     prompt = 0.0
     while world.now < begun + 60:
         for turn in world.came:
-            prompt += turn.seconds * (turn.place is PROMPT)
-        busy = {turn.place for turn in world.came}
+            prompt += turn.seconds * (turn.executor is PROMPT)
+        busy = {turn.executor for turn in world.came}
         world.came.clear()
         for number in range(len(busy)):
             world.join(f"1.1.1.1:{number}")
@@ -87,26 +87,26 @@ def test_a_prompt_process_that_is_busy_is_waited_for() -> None:
     first, second = world.join("1.1.1.1:1"), world.join("1.1.1.1:2")
     assert first is not None and second is not None
     # Only a flood has another process started.
-    assert (first.place, second.place) == (PROMPT, None)
+    assert (first.executor, second.executor) == (PROMPT, None)
     world.end(PROMPT)
-    assert second.place is PROMPT
+    assert second.executor is PROMPT
 
 
 def test_both_processes_work_after_the_budget_has_grown() -> None:
     world = World()
     world.use_up()
     idle, waiting = world.join("1.1.1.1:1"), world.join("1.1.1.1:1")
-    assert idle is not None and idle.place is IDLE
-    assert waiting is not None and waiting.place is None
+    assert idle is not None and idle.executor is IDLE
+    assert waiting is not None and waiting.executor is None
     world.now += USUAL / PROMPT_SHARE
     world.queue.advance(world.now)
-    assert waiting.place is PROMPT and world.came == [idle, waiting]
+    assert waiting.executor is PROMPT and world.came == [idle, waiting]
 
 
 def test_a_flood_on_one_connection_neither_delays_nor_displaces_others() -> None:
     world = World()
     flood = [world.join("1.1.1.1:1") for _ in range(PASSWORDS_WAITING_MAX + 1)]
-    assert flood[0] is not None and flood[0].place is PROMPT and all(flood)
+    assert flood[0] is not None and flood[0].executor is PROMPT and all(flood)
     assert world.join("1.1.1.1:1") is None
     other, neighbour = world.join("2.2.2.2:1"), world.join("1.1.1.1:2")
     # The newest of the flood make room.
@@ -124,16 +124,16 @@ def test_who_left_has_no_turn_and_gives_its_budget_back() -> None:
     first, second, third = (world.join(f"1.1.1.1:{number}") for number in range(3))
     assert first is not None and second is not None and third is not None
     world.queue.leave(second, world.now)
-    assert third.place is None
+    assert third.executor is None
     world.queue.leave(first, world.now)
-    assert second.place is None and third.place is IDLE
+    assert second.executor is None and third.executor is IDLE
     world.end(IDLE)
     world.now += USUAL / PROMPT_SHARE
     again = world.join("1.1.1.1:1")
-    assert again is not None and again.place is PROMPT
+    assert again is not None and again.executor is PROMPT
     world.queue.leave(again, world.now)
     again = world.join("1.1.1.1:1")
-    assert again is not None and again.place is PROMPT
+    assert again is not None and again.executor is PROMPT
 
 
 CLIENTS = [f"{host}.1.1.1:{port}" for host in "123" for port in "12"] + ["", "@"]
@@ -151,7 +151,7 @@ def test_nobody_is_lost_and_nobody_waits_for_nothing(steps: list[tuple[str, int]
     for action, choice in steps:
         world.now += choice / 100
         open_turns = [each for each in joined if each.number not in ended and not each.is_refused]
-        begun = [each for each in open_turns if each.place is not None]
+        begun = [each for each in open_turns if each.executor is not None]
         if action == "join":
             turn = world.join(CLIENTS[choice % len(CLIENTS)], choice / 1000)
             assert turn is not None
@@ -162,11 +162,11 @@ def test_nobody_is_lost_and_nobody_waits_for_nothing(steps: list[tuple[str, int]
             ended.add(turn.number)
         elif action == "end" and begun:
             turn = begun[choice % len(begun)]
-            assert turn.place is not None
-            world.end(turn.place)
+            assert turn.executor is not None
+            world.end(turn.executor)
             ended.add(turn.number)
         left = [each for each in joined if each.number not in ended]
-        under_way = Counter(each.place for each in left if each.place is not None)
+        under_way = Counter(each.executor for each in left if each.executor is not None)
         assert all(count == 1 for count in under_way.values())
         assert under_way or not left, "a password waits although nothing is hashed"
     # Each turn that came was told once.

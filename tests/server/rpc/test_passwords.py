@@ -65,7 +65,7 @@ class World:
 
     @property
     def jobs_run(self) -> int:
-        return sum(job.place is ExecutorKind.PASSWORDS for job in self.machine.jobs_run)
+        return sum(job.executor is ExecutorKind.PASSWORDS for job in self.machine.jobs_run)
 
     @property
     def tokens_kept(self) -> int:
@@ -362,7 +362,7 @@ def test_a_flood_is_hashed_by_the_process_that_gives_way(monkeypatch: pytest.Mon
     world = World()
     calls = [world.begin("Authenticate", LOGIN) for _ in range(10)]
     assert all(is_token(world.answer(call)) for call in calls)
-    places = [job.place for job in world.machine.jobs_run if isinstance(job.work, CheckPassword)]
+    places = [job.executor for job in world.machine.jobs_run if isinstance(job.work, CheckPassword)]
     assert places == 3 * [ExecutorKind.PASSWORDS] + 7 * [ExecutorKind.PASSWORDS_IDLE]
     # While the idle process is busy the budget grows: a call that waits notices that by itself.
     world.machine.held.add(ExecutorKind.PASSWORDS_IDLE)

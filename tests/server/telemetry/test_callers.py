@@ -8,7 +8,7 @@ import kvorum
 from kvorum.compiled import MODULES
 from kvorum.compiled.build import with_callers
 from kvorum.compiled.extension import PACKAGE
-from kvorum.raft.logger import named, placed
+from kvorum.raft.logger import named, with_caller
 from kvorum.server.telemetry.logs import open_logger
 from tests.kvorum import running_kvorum
 from tests.process.client import connected
@@ -57,11 +57,11 @@ def test_places_are_added_to_what_is_compiled() -> None:
     made = with_callers(source, "room/module.py")
     assert made.splitlines() == [
         '"""A module."""',
-        "from __future__ import annotations; from kvorum.raft.logger import placed",
+        "from __future__ import annotations; from kvorum.raft.logger import with_caller",
         "def f(self, logger):",
-        '    placed(self.shared.logger, "room/module.py:4").info(',
+        '    with_caller(self.shared.logger, "room/module.py:4").info(',
         '        "é"',
-        '    ); placed(logger, "room/module.py:6").warning("x")',
+        '    ); with_caller(logger, "room/module.py:6").warning("x")',
         "    math.log(self.logger)",
     ]
 
@@ -73,18 +73,18 @@ def test_every_compiled_module_stays_as_long_as_it_is() -> None:
         made = with_callers(source, name)
         assert len(made.splitlines()) == len(source.splitlines())
         ast.parse(made)
-        count += made.count("placed(")
+        count += made.count("with_caller(")
         # Its frame would not be found: see `kvorum.member.log_lines`.
-        assert "import tell" not in source and "lines.tell(" not in source, name
+        assert "import log_fields" not in source and "lines.tell(" not in source, name
     assert count > 50
 
 
 def test_other_loggers_are_left_alone(tmp_path: Path) -> None:
     other = object()
-    assert placed(other, "a.py:1") is other and named(other, "raft") is other
+    assert with_caller(other, "a.py:1") is other and named(other, "raft") is other
     path = tmp_path / "log"
     logger = open_logger("zap", [str(path)], "debug", "json")
-    line = placed(named(logger, "raft"), "room/module.py:7")
+    line = with_caller(named(logger, "raft"), "room/module.py:7")
     line.debug("a message")
     line.info("a message", urls=["a"])
     line.warning("a message")

@@ -64,7 +64,7 @@ def note(milestones: Milestones, row: Row) -> None:
     log = SimpleNamespace(last_index=lambda: proposed, unstable=unstable, committed=committed)
     replica: Any = SimpleNamespace(
         node=SimpleNamespace(raft=SimpleNamespace(log=log)),
-        reads=SimpleNamespace(rounds_begun=asked, rounds_ended=confirmed),
+        reads=SimpleNamespace(rounds_started=asked, rounds_ended=confirmed),
         state=SimpleNamespace(applied=applied),
     )
     milestones.note(replica, unserved, now)

@@ -172,7 +172,7 @@ class Storage:
             self.model.settle()
         prepare = self.log.prepare()
         if prepare is not None:
-            self.log.prepared(self.run(prepare.run))
+            self.log.take_spare(self.run(prepare.run))
 
     def append(self) -> None:
         first = self.last_index() + 1

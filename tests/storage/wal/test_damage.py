@@ -55,7 +55,7 @@ class Written:
     def append(self, batch: list[Entry]) -> None:
         prepare = self.log.prepare()
         if prepare is not None:
-            self.log.prepared(prepare.run(self.files))
+            self.log.take_spare(prepare.run(self.files))
         job = self.log.save(HardState(1, 1, batch[-1].index), batch)
         assert job is not None
         job.run(self.files)

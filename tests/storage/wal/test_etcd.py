@@ -111,7 +111,7 @@ def write_directory(source: Path, target: Path, segment_bytes: int) -> tuple[Log
     for entry in content.entries:
         prepare = log.prepare()
         if prepare is not None:
-            log.prepared(prepare.run(FILES))
+            log.take_spare(prepare.run(FILES))
         state = HardState(entry.term, content.state.vote, entry.index)
         jobs = [log.save(state, [entry])]
         if entry.index == snapshot.index:

@@ -48,7 +48,7 @@ class Written:
         """Write a batch and cut the segment behind it if it is full; the batch may fail."""
         prepare = self.log.prepare()
         if prepare is not None:
-            self.log.prepared(prepare.run(self.files))
+            self.log.take_spare(prepare.run(self.files))
         job = self.log.save(HardState(1, 1, len(self.entries)), batch)
         assert job is not None
         cut = self.log.cut()

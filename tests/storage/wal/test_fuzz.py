@@ -160,7 +160,7 @@ def test_mutants_of_a_log_of_several_segments(seed: int) -> None:
     for index in range(1, 41):
         prepare = log.prepare()
         if prepare is not None:
-            log.prepared(prepare.run(files))
+            log.take_spare(prepare.run(files))
         entry = Entry(0, 1, index, generator.randbytes(generator.choice([0, 10, 600, 1500])))
         for job in (log.save(HardState(1, 1, index), [entry]), log.cut()):
             if job is not None:

@@ -104,7 +104,7 @@ def test_cut(log: Log, files: MemoryFiles, calls: list[DiskCall]) -> None:
     assert log.cut() is None, "the next segment is not ready; this one grows"
     prepare = log.prepare()
     assert prepare is not None
-    log.prepared(prepare.run(files))
+    log.take_spare(prepare.run(files))
     assert log.prepare() is None
     assert files.list(WAL) == ["0.tmp", "0000000000000000-0000000000000000.wal"]
     calls.clear()
@@ -125,7 +125,7 @@ def fill(log: Log, files: MemoryFiles, segments: int) -> None:
     for number in range(segments):
         prepare = log.prepare()
         assert prepare is not None
-        log.prepared(prepare.run(files))
+        log.take_spare(prepare.run(files))
         run(files, log.save(HardState(1, 1, 0), entries(1 + 5 * number, 5, length=1000)))
         run(files, log.cut())
 
@@ -158,7 +158,7 @@ def test_a_prepared_segment_that_fails_leaves_nothing_and_may_be_tried_again(
         prepare.run(files)
     assert files.list(WAL) == ["0000000000000000-0000000000000000.wal"]
     files.bytes_max = None
-    log.prepared(prepare.run(files))
+    log.take_spare(prepare.run(files))
 
 
 def test_the_real_disk(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_the_real_disk(tmp_path: Path) -> None:
     log = create_log(files, str(wal), b"whose")
     prepare = log.prepare()
     assert prepare is not None
-    log.prepared(prepare.run(files))
+    log.take_spare(prepare.run(files))
     job = log.save(HardState(1, 1, 1), entries(1, 100))
     assert job is not None
     job.run(files)

@@ -43,7 +43,7 @@ class Written:
             self.run(cut)
         prepare = self.log.prepare()
         if prepare is not None:
-            self.log.prepared(prepare.run(self.files))
+            self.log.take_spare(prepare.run(self.files))
 
     def snapshot(self, index: int, term: int) -> SnapshotRecord:
         self.run(self.log.save_snapshot(index, term, MEMBERS))

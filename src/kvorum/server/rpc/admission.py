@@ -98,7 +98,7 @@ class Admission:
             return self._judged_now(token)
         if not self._client_cert_identifies_user:
             return self.nobody
-        return self._identities.of_certificate(self.nobody.certificate_name(call))
+        return self._identities.identify_certificate(self.nobody.certificate_name(call))
 
     def _judged_now(self, token: bytes) -> Caller:
         """Return the caller that a token identifies.
@@ -115,7 +115,7 @@ class Admission:
         caller = self._judged.get(token)
         if caller is None:
             text = token.removeprefix(BEARER).decode("utf-8", "replace")
-            caller = self._identities.of_token(text)
+            caller = self._identities.identify_token(text)
             if caller.refusal is None:
                 self._judged[token] = caller
         return caller

@@ -43,7 +43,7 @@ from kvorum.api.pb.etcdserverpb import (
 from kvorum.api.wire import parse_message
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.member import Member
-from kvorum.member.parts import Part, done
+from kvorum.member.parts import Part, run_job
 from kvorum.member.waits import Propose, ReadIndex, Steps, Woken
 from kvorum.server.rpc.interface import RpcOutput, canonical
 from kvorum.server.rpc.password_queue import PasswordQueue
@@ -248,7 +248,7 @@ class Auth:
         if not response.token:
             seams = self._member.seams
             making = self._member.state.tokens.making(name, revision, seams.wall_clock())
-            response.token = yield from done(ExecutorKind.POOL, making)
+            response.token = yield from run_job(ExecutorKind.POOL, making)
         return response.SerializeToString()
 
     def _worked(self, client: str, work: HashPassword | CheckPassword) -> Part[Any]:
@@ -263,7 +263,7 @@ class Auth:
             raise StatusError(errors.REQUEST_TOO_MANY_REQUESTS)
         is_begun = False
         try:
-            while turn.place is None:
+            while turn.executor is None:
                 if member.now >= deadline:
                     raise StatusError(errors.TIMEOUT)
                 yield Woken(turn.wake_by, min(deadline, member.now + LOOK_SECONDS))
@@ -275,10 +275,10 @@ class Auth:
         finally:
             if not is_begun:
                 queue.leave(turn, member.now)
-        return (yield from done(turn.place, work, partial(self._release, turn.place)))
+        return (yield from run_job(turn.executor, work, partial(self._release, turn.executor)))
 
-    def _release(self, place: ExecutorKind) -> None:
-        self._passwords.release(place, self._member.now)
+    def _release(self, executor: ExecutorKind) -> None:
+        self._passwords.release(executor, self._member.now)
 
 
 def _status(state: State, caller: Caller, _request: object) -> Result:

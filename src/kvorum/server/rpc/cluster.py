@@ -21,7 +21,7 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.wire import parse_message
 from kvorum.member.member import Member
-from kvorum.member.peer_requests import PROMOTE_PREFIX, credentials
+from kvorum.member.peer_requests import PROMOTE_PREFIX, credential_headers
 from kvorum.member.promotion import promote_here
 from kvorum.member.waits import AskLeader, LeaderKnown, ProposeChange, Steps, Until
 from kvorum.raft.changes import ChangeType, ConfChange
@@ -137,7 +137,7 @@ def _promoted(member: Member, caller: Caller, learner: int) -> Steps:
             return errors.NO_LEADER
         if not member.is_leader:
             answer: Result | None = yield AskLeader(
-                f"{PROMOTE_PREFIX}{learner}", b"", credentials(caller)
+                f"{PROMOTE_PREFIX}{learner}", b"", credential_headers(caller)
             )
             if isinstance(answer, Status):
                 return answer

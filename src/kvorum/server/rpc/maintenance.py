@@ -25,7 +25,7 @@ from kvorum.member import log_lines
 from kvorum.member.hashing import hash_kv
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.member import Member
-from kvorum.member.parts import Part, done
+from kvorum.member.parts import Part, run_job
 from kvorum.member.waits import (
     FlushedTo,
     Propose,
@@ -220,7 +220,7 @@ def _defragment(member: Member) -> Steps:
     while member.state.backend.is_defragmenting:
         yield Signalled(Signal.DEFRAGMENTED)
     backend = member.state.backend
-    before = log_lines.defragmenting(member.replica)
+    before = log_lines.log_defragmentation_start(member.replica)
     defragmented = _defragmented(member, backend, backend.defragment(), before)
     # The member runs the rest itself, whether or not the client stays: a half-finished
     # defragmentation would block the next one.
@@ -249,7 +249,7 @@ def _defragmented(
         if member.is_installing or member.state.backend is not backend:
             return b""
         try:
-            yield from done(ExecutorKind.HELPER, job)
+            yield from run_job(ExecutorKind.HELPER, job)
         except StatusError as error:
             if member.is_installing or member.state.backend is not backend:
                 return b""
@@ -263,12 +263,12 @@ def _defragmented(
     # defragmentation may have started before this procedure wakes up.
     while member.state.backend is backend and backend.defragmented_path == first.target:
         yield Signalled(Signal.DEFRAGMENTED)
-    log_lines.finished_defragmentation(member.replica, before)
+    log_lines.log_defragmentation_end(member.replica, before)
     return b""
 
 
 def _hash(member: Member) -> Steps:
     header = member.state.header.field(member.state.store.revision)
     yield FlushedTo(member.state.applied)
-    value = yield from done(ExecutorKind.HELPER, HashDatabase(member.state.backend.directory))
+    value = yield from run_job(ExecutorKind.HELPER, HashDatabase(member.state.backend.directory))
     return header + HashResponse(hash=value).SerializeToString()

@@ -29,7 +29,7 @@ PROMPT_SHARE = 0.05
 class QueuedPassword:
     """A password in the queue."""
 
-    __slots__ = ("_wake", "address", "connection", "is_refused", "number", "place", "seconds")
+    __slots__ = ("_wake", "address", "connection", "executor", "is_refused", "number", "seconds")
 
     def __init__(self, connection: str, seconds: float, number: int) -> None:
         self.connection = connection
@@ -37,7 +37,7 @@ class QueuedPassword:
         self.seconds = seconds
         """The approximate processor time of the hash."""
         self.number = number
-        self.place: ExecutorKind | None = None
+        self.executor: ExecutorKind | None = None
         """The process that hashes the password; None while it waits."""
         self.is_refused = False
         """Whether another client took its place in the queue."""
@@ -90,16 +90,16 @@ class PasswordQueue:
 
     def leave(self, turn: QueuedPassword, now: float) -> None:
         """End a turn whose job was not started, whether it had come or not."""
-        if turn.place is not None:
-            self._budget += turn.seconds if turn.place is ExecutorKind.PASSWORDS else 0.0
-            self.release(turn.place, now)
+        if turn.executor is not None:
+            self._budget += turn.seconds if turn.executor is ExecutorKind.PASSWORDS else 0.0
+            self.release(turn.executor, now)
         elif not turn.is_refused:
             self._remove(turn)
             self.advance(now)
 
-    def release(self, place: ExecutorKind, now: float) -> None:
+    def release(self, executor: ExecutorKind, now: float) -> None:
         """Mark a process as free again."""
-        self._busy.remove(place)
+        self._busy.remove(executor)
         self.advance(now)
 
     def advance(self, now: float) -> None:
@@ -108,17 +108,17 @@ class PasswordQueue:
         self._budget, self._budget_at = min(self._budget, PROMPT_SECONDS_MAX), now
         while self._waiting:
             # Without a flood the idle process is not even started.
-            place = ExecutorKind.PASSWORDS if self._budget > 0 else ExecutorKind.PASSWORDS_IDLE
-            if place in self._busy:
+            executor = ExecutorKind.PASSWORDS if self._budget > 0 else ExecutorKind.PASSWORDS_IDLE
+            if executor in self._busy:
                 return
             turn = min(self._waiting, key=self._order)
             self._turns[turn.address] += 1
             self._turns[turn.connection] += 1
             self._remove(turn)
-            if place is ExecutorKind.PASSWORDS:
+            if executor is ExecutorKind.PASSWORDS:
                 self._budget -= turn.seconds
-            self._busy.add(place)
-            turn.place = place
+            self._busy.add(executor)
+            turn.executor = executor
             turn.ended_waiting()
 
     def _order(self, turn: QueuedPassword) -> tuple[int, int, int]:

@@ -18,9 +18,9 @@ from kvorum.member.images import BuildImage, ImageFacts, ReadImage, RemoveImage
 from kvorum.member.jobs import ExecutorKind, Job, ignore
 from kvorum.member.log_lines import size_text
 from kvorum.member.member import Member
-from kvorum.member.parts import Part, done
+from kvorum.member.parts import Part, run_job
 from kvorum.member.waits import FlushedTo, Send, Signal, Signalled, Steps
-from kvorum.raft.logger import tell
+from kvorum.raft.logger import log_fields
 from kvorum.server.rpc.interface import OK
 from kvorum.state.apply.callers import Caller
 
@@ -112,11 +112,11 @@ def _snapshot(member: Member, path: str) -> Steps:
     version = "" if storage is None else str(storage)
     try:
         work = BuildImage(member.state.backend.directory, path)
-        facts: ImageFacts = yield from done(ExecutorKind.HELPER, work)
+        facts: ImageFacts = yield from run_job(ExecutorKind.HELPER, work)
         total = facts.length
         described = {"total_bytes": total, "size": size_text(total), "storage_version": version}
         began_at, logger = member.now, member.logger
-        tell(logger, "info", "sending database snapshot to client", **described)
+        log_fields(logger, "info", "sending database snapshot to client", **described)
         digest = sha256()
         sent = 0
         tell_at = member.now + PROGRESS_SECONDS
@@ -133,10 +133,10 @@ def _snapshot(member: Member, path: str) -> Steps:
             if member.now >= tell_at:
                 tell_at = member.now + PROGRESS_SECONDS
                 message = "sending database snapshot to client"
-                tell(logger, "info", message, sent_bytes=sent, total_bytes=total)
+                log_fields(logger, "info", message, sent_bytes=sent, total_bytes=total)
         yield Send(snapshot_response(0, digest.digest(), version))
         message, took = "successfully sent database snapshot to client", member.now - began_at
-        tell(logger, "info", message, **described, took=seconds_text(took))
+        log_fields(logger, "info", message, **described, took=seconds_text(took))
         return OK
     except StatusError as error:
         member.logger.error(f"cannot send a database snapshot: {error.status.text}")

@@ -191,7 +191,7 @@ class Logger:
         self.write("fatal", message, fields)
 
     def at(self, caller: str) -> "PlacedLogger":
-        """Return a logger with a fixed caller; see `kvorum.raft.logger.placed`."""
+        """Return a logger with a fixed caller; see `kvorum.raft.logger.with_caller`."""
         return PlacedLogger(self, caller)
 
     def write(

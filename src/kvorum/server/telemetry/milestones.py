@@ -83,7 +83,7 @@ class Milestones:
         log, reads = replica.node.raft.log, replica.reads
         proposed, durable = log.last_index(), log.unstable.offset - 1
         committed, applied = log.committed, replica.state.applied
-        asked, confirmed = reads.rounds_begun, reads.rounds_ended
+        asked, confirmed = reads.rounds_started, reads.rounds_ended
         if (
             applied == self._applied
             and proposed == self._proposed

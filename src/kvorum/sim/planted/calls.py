@@ -10,7 +10,7 @@ from kvorum.api.requests import Range
 from kvorum.member import corruption, hashing, leases, peer_requests
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.member import Member
-from kvorum.member.parts import Part, done
+from kvorum.member.parts import Part, run_job
 from kvorum.member.procedures import Exclusive
 from kvorum.member.waits import FlushedTo, Signal, Signalled, Steps
 from kvorum.server.rpc import kv, maintenance
@@ -72,9 +72,9 @@ def hash_a_state_that_was_replaced() -> Iterator[None]:
         except GeneratorExit:
             store.hash_ended(asked)
             raise
-        member.procedures.begin(Exclusive.HASH)
+        member.procedures.begin_exclusive(Exclusive.HASH)
         ended = partial(hashing._ended, member, store, asked)
-        value: int = yield from done(ExecutorKind.HELPER, asked, ended)
+        value: int = yield from run_job(ExecutorKind.HELPER, asked, ended)
         found = HashKV(value, asked.revision, asked.compact_revision)
         return hashing.Hashed(found, current)
 

@@ -110,18 +110,18 @@ def apply_a_change_on_top_of_a_snapshot() -> Iterator[None]:
 def match_a_late_read_index_answer() -> Iterator[None]:
     """Accept any ReadIndex answer for the current round."""
 
-    def answered(reads: Reads, states: Sequence[ReadState]) -> "list[Procedure | None]":
+    def take_answers(reads: Reads, states: Sequence[ReadState]) -> "list[Procedure | None]":
         confirmed: list[Procedure | None] = []
         for state in states:
             current = reads._round
             if current is not None:
                 reads.confirmed.append((state.index, current.reads, current.started))
-                reads.confirmed_at = min(current.asked_at.values(), default=-inf)
+                reads.confirmed_at = min(current.sent_at.values(), default=-inf)
                 confirmed += current.confirming
                 reads._round = None
         return confirmed
 
-    with patch.object(Reads, "answered", answered):
+    with patch.object(Reads, "take_answers", take_answers):
         yield
 
 

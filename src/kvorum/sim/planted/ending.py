@@ -32,10 +32,10 @@ def answer_after_the_drain() -> Iterator[None]:
 def end_without_handing_over() -> Iterator[None]:
     """Let a leader end without transferring its leadership, as a follower does."""
 
-    def hand_over(_ending: Shutdown) -> bool:
+    def transfer_leadership(_ending: Shutdown) -> bool:
         return True
 
-    with patch.object(Shutdown, "_hand_over", hand_over):
+    with patch.object(Shutdown, "_transfer_leadership", transfer_leadership):
         yield
 
 

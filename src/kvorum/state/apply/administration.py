@@ -28,7 +28,7 @@ from kvorum.api.pb.etcdserverpb import (
     AuthUserRevokeRoleRequest,
     InternalAuthenticateRequest,
 )
-from kvorum.raft.logger import tell
+from kvorum.raft.logger import log_fields
 from kvorum.state.apply import requests
 from kvorum.state.auth.passwords import hash_now
 
@@ -63,19 +63,19 @@ def _add_user(state: State, request: AuthUserAddRequest) -> None:
     no_password = request.options.no_password
     hashed = b"" if no_password else _hashed(state, request)
     state.auth.add_user(request.name, hashed, no_password=no_password)
-    tell(state.logger, "info", "added a user", user_name=request.name)
+    log_fields(state.logger, "info", "added a user", user_name=request.name)
 
 
 def _delete_user(state: State, request: AuthUserDeleteRequest) -> None:
     state.auth.delete_user(request.name)
     state.tokens.forget(request.name)
-    tell(state.logger, "info", "deleted a user", user_name=request.name)
+    log_fields(state.logger, "info", "deleted a user", user_name=request.name)
 
 
 def _change_password(state: State, request: AuthUserChangePasswordRequest) -> None:
     state.auth.change_password(request.name, _hashed(state, request))
     state.tokens.forget(request.name)
-    tell(state.logger, "info", "changed a password of a user", user_name=request.name)
+    log_fields(state.logger, "info", "changed a password of a user", user_name=request.name)
 
 
 def _hashed(
@@ -95,35 +95,37 @@ def _hashed(
 def _grant_role(state: State, request: AuthUserGrantRoleRequest) -> None:
     if state.auth.grant_role(request.user, request.role):
         message, user, role = "granted a role to a user", request.user, request.role
-        tell(state.logger, "info", message, user_name=user, added_role_name=role)
+        log_fields(state.logger, "info", message, user_name=user, added_role_name=role)
 
 
 def _revoke_role(state: State, request: AuthUserRevokeRoleRequest) -> None:
     state.auth.revoke_role(request.name, request.role)
     message, user, role = "revoked a role from a user", request.name, request.role
-    tell(state.logger, "info", message, user_name=user, revoked_role_name=role)
+    log_fields(state.logger, "info", message, user_name=user, revoked_role_name=role)
 
 
 def _add_role(state: State, request: AuthRoleAddRequest) -> None:
     state.auth.add_role(request.name)
-    tell(state.logger, "info", "created a role", role_name=request.name)
+    log_fields(state.logger, "info", "created a role", role_name=request.name)
 
 
 def _delete_role(state: State, request: AuthRoleDeleteRequest) -> None:
     state.auth.delete_role(request.role)
-    tell(state.logger, "info", "deleted a role", role_name=request.role)
+    log_fields(state.logger, "info", "deleted a role", role_name=request.role)
 
 
 def _grant_permission(state: State, request: AuthRoleGrantPermissionRequest) -> None:
     granted = request.perm if request.HasField("perm") else None
     state.auth.grant_permission(request.name, granted)
     # etcd's log line puts the role into the field for the user.
-    tell(state.logger, "info", "granted/updated a permission to a user", user_name=request.name)
+    log_fields(
+        state.logger, "info", "granted/updated a permission to a user", user_name=request.name
+    )
 
 
 def _revoke_permission(state: State, request: AuthRoleRevokePermissionRequest) -> None:
     state.auth.revoke_permission(request.role, request.key, request.range_end)
-    tell(state.logger, "info", "revoked a permission on range", role_name=request.role)
+    log_fields(state.logger, "info", "revoked a permission on range", role_name=request.role)
 
 
 def _authenticate(

@@ -40,7 +40,7 @@ class Origin(Protocol):
 class Identifying(Protocol):
     """Re-identifies a caller, because tokens expire and revisions rise."""
 
-    def renewed(self, caller: "Caller") -> "Caller":
+    def identify_again(self, caller: "Caller") -> "Caller":
         """Return the caller that the same token or certificate identifies now."""
 
 
@@ -135,4 +135,4 @@ def current(state: "State", caller: Caller) -> Caller:
     """Re-identify a client's caller if users or roles changed; return other callers unchanged."""
     if caller.identifying is None or caller.revision == state.auth.revision:
         return caller
-    return caller.identifying.renewed(caller)
+    return caller.identifying.identify_again(caller)

@@ -207,10 +207,10 @@ def _alarm(state: State, _caller: Caller, request: AlarmRequest, _wanted: bool) 
         is_new = not alarms.is_raised(request.memberID, request.alarm)
         found = alarms.activate(request.memberID, request.alarm)
         if is_new:
-            log_lines.alarms_changed(state, "alarm raised", found)
+            log_lines.log_changed_alarms(state, "alarm raised", found)
     elif request.action == ALARM_DEACTIVATE:
         found = alarms.deactivate(request.memberID, request.alarm)
-        log_lines.alarms_changed(state, "alarm disarmed", found)
+        log_lines.log_changed_alarms(state, "alarm disarmed", found)
     else:
         found = alarms.raised(request.alarm) if request.action == ALARM_GET else []
     members = [AlarmMember(memberID=each.member_id, alarm=each.type) for each in found]  # type: ignore[arg-type]
@@ -225,7 +225,7 @@ def _cluster_version(
     version = parse_version(request.ver)
     state.cluster.set_version(version)
     state.cluster.adjust_storage_version()
-    log_lines.version_set(state, before, version)
+    log_lines.log_version_change(state, before, version)
     if before is not None and version < before:
         state.wants_snapshot = True
     return b""

@@ -1,6 +1,6 @@
 """Log lines about entries, in etcd's words and with etcd's fields.
 
-Compiled modules call the named functions here instead of `tell`: a logger finds its caller by
+Compiled modules call the named functions here instead of `log_fields`: a logger finds its caller by
 frames, which compiled code lacks.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvorum.raft.logger import tell
+from kvorum.raft.logger import log_fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from kvorum.state.membership.versions import Version
 
 
-def alarms_changed(state: State, message: str, alarms: Sequence[MemberAlarm]) -> None:
+def log_changed_alarms(state: State, message: str, alarms: Sequence[MemberAlarm]) -> None:
     """Log alarms that were raised or disarmed."""
     for alarm in alarms:
-        tell(
+        log_fields(
             state.logger,
             "warn",
             message,
@@ -30,10 +30,10 @@ def alarms_changed(state: State, message: str, alarms: Sequence[MemberAlarm]) ->
         )
 
 
-def version_set(state: State, before: Version | None, version: Version) -> None:
+def log_version_change(state: State, before: Version | None, version: Version) -> None:
     """Log a new cluster version."""
     if before is None:
-        tell(
+        log_fields(
             state.logger,
             "info",
             "set initial cluster version",
@@ -42,7 +42,7 @@ def version_set(state: State, before: Version | None, version: Version) -> None:
             cluster_version=_minor(version),
         )
     else:
-        tell(
+        log_fields(
             state.logger,
             "info",
             "updated cluster version",

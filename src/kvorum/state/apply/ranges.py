@@ -28,7 +28,7 @@ def range_response(state: State, caller: Caller, request: Range) -> Sliced:
     if not auth.is_enabled or caller.identifying is None:
         return _found(state, request)
     if caller.revision != auth.revision:
-        caller = caller.identifying.renewed(caller)
+        caller = caller.identifying.identify_again(caller)
     if caller.refusal is not None:
         return caller.refusal
     refusal = auth.keys_refusal(caller.user, caller.revision, request.key, request.range_end, False)

@@ -119,7 +119,7 @@ class Lessor:
             if count % SLICE == 0:
                 yield
 
-    def emptied(self) -> Generator[None, None, None]:
+    def free_all(self) -> Generator[None, None, None]:
         """Free everything in slices, after another lessor has replaced this one."""
         self.demote()
         held: tuple[dict[Any, Any], ...] = (self._lease_of, self._leases)

@@ -236,7 +236,7 @@ class Index:
         self.live.add_run(live)
         self.ended.add_run(ended)
 
-    def emptied(self) -> Slices[None]:
+    def free_all(self) -> Slices[None]:
         """Free everything in slices: freeing half a million keys at once outlasts a turn."""
         entries = self.entries
         while entries:
@@ -244,5 +244,5 @@ class Index:
                 entries.popitem()
             yield
         self.key_changes = KeyChanges()
-        yield from self.live.emptied()
-        yield from self.ended.emptied()
+        yield from self.live.free_all()
+        yield from self.ended.free_all()

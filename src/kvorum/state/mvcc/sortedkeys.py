@@ -35,7 +35,7 @@ class SortedKeys:
     def __len__(self) -> int:
         return self._size
 
-    def emptied(self) -> Slices[None]:
+    def free_all(self) -> Slices[None]:
         """Free all keys, a few chunks at a time; the set is unusable afterwards."""
         chunks = self._chunks
         while chunks:

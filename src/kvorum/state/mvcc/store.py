@@ -195,9 +195,9 @@ class Store:
         """Return the stored bytes of a revision integer."""
         return self.backend.row(revision)
 
-    def emptied(self) -> Slices[None]:
+    def free_all(self) -> Slices[None]:
         """Free the index, in slices, after another store has replaced this one."""
-        return self._index.emptied()
+        return self._index.free_all()
 
     # Compaction and hashes.
 

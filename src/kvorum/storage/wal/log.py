@@ -130,7 +130,7 @@ class Log:
             return None
         return PrepareSegment(self._directory, self._segment_bytes)
 
-    def prepared(self, descriptor: int) -> None:
+    def take_spare(self, descriptor: int) -> None:
         """Receive the descriptor that the job of `prepare` returned."""
         assert self._spare is None, "two segments were prepared"
         self._spare = descriptor

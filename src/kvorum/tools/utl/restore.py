@@ -18,7 +18,7 @@ from kvorum.api.pb.etcdserverpb import Metadata
 from kvorum.client.saving import DIGEST_BYTES
 from kvorum.network.edge import native_rows
 from kvorum.raft.entries import Entry
-from kvorum.raft.logger import tell
+from kvorum.raft.logger import log_fields
 from kvorum.raft.messages import ConfState, HardState, Snapshot
 from kvorum.raft.wire import encode_conf_change
 from kvorum.server.telemetry.logs import Line, Logger, as_console
@@ -168,7 +168,7 @@ def _tell_added(members: list[MemberDocument]) -> None:
     logger = Logger([_StandardError()])
     cluster = cluster_id(member.id for member in members)
     for member in members:
-        tell(
+        log_fields(
             logger,
             "info",
             "added member",

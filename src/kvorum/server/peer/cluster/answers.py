@@ -12,7 +12,7 @@ from math import inf
 from kvorum.api.errors import Code, Status
 from kvorum.member import peer_requests
 from kvorum.member.member import Member
-from kvorum.member.peer_requests import Answered, refused
+from kvorum.member.peer_requests import Answered, make_refusal
 from kvorum.member.waits import Steps
 from kvorum.network.edge.interface import EdgeEventKind, Headers
 from kvorum.network.edge.targets import split_target
@@ -101,7 +101,7 @@ class PeerAnswers:
             question.body_bytes += len(detail)
             question.pieces.append(detail)
             if question.body_bytes > peer_requests.BODY_BYTES_MAX:
-                self._respond(call, question.path, refused(413, "request body too large"))
+                self._respond(call, question.path, make_refusal(413, "request body too large"))
         elif kind == EdgeEventKind.HALF_CLOSED and question is not None:
             del self._reading[call]
             body = b"".join(question.pieces)
@@ -127,24 +127,26 @@ class PeerAnswers:
         if path in (MEMBERS_PATH, VERSION_PATH):
             allowed = "GET"
         if allowed is None:
-            return refused(404, "404 page not found"), ()
+            return make_refusal(404, "404 page not found"), ()
         if method != allowed:
             allow = () if path in _WITHOUT_ALLOW else (("allow", allowed),)
-            return refused(405, "Method Not Allowed"), allow
+            return make_refusal(405, "Method Not Allowed"), allow
         if path == peer_requests.HASH_KV_PATH:
             given = next((value for name, value in headers if name == CLUSTER_ID), "")
             if given and given != self._cluster_id:
-                return refused(412, "cluster ID mismatch"), ()
+                return make_refusal(412, "cluster ID mismatch"), ()
         if len(self.open) >= OPEN_MAX:
-            return refused(503, "too many questions are open"), ()
+            return make_refusal(503, "too many questions are open"), ()
         return None
 
     def _answered(self, call: int, path: str, body: bytes, headers: Headers) -> Steps:
         try:
-            answered = yield from peer_requests.answer(self._member, path, body, dict(headers))
+            answered = yield from peer_requests.answer_request(
+                self._member, path, body, dict(headers)
+            )
         except Exception as error:
             self._member.boundary.take(error, "peer", f"a question at {path[:100]}", body)
-            answered = refused(500, "Internal Server Error")
+            answered = make_refusal(500, "Internal Server Error")
         self._respond(call, path, answered)
         return None
 

@@ -186,7 +186,7 @@ class Peering:
                 self.transport.send_snapshot(transfer, now)
         if out.probe_target:
             if self.transport.probe_host(out.probe_target):
-                member.replica.succession.probe_sent()
+                member.replica.succession.count_probe()
             out.probe_target = NONE
         if out.questions:
             for question in out.take_questions():
@@ -245,7 +245,9 @@ class Peering:
 
         def take(answer: Answer | None) -> None:
             meant = (
-                None if answer is None else peer_requests.meaning(path, answer.status, answer.body)
+                None
+                if answer is None
+                else peer_requests.interpret_answer(path, answer.status, answer.body)
             )
             self._member.take_answer(number, meant)
 

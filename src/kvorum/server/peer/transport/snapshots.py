@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from kvorum.member.log_lines import size_text
 from kvorum.network.dialer.interface import FAILURES, WRITABLE_BYTES, DialEventKind
-from kvorum.raft.logger import tell
+from kvorum.raft.logger import log_fields
 from kvorum.raft.messages import Message
 from kvorum.raft.wire import encode_message
 from kvorum.server.peer.transport.addresses import Addresses
@@ -141,7 +141,7 @@ class SnapshotSending:
 
     def _tell(self, message: str) -> None:
         sent = self._transfer.message
-        tell(
+        log_fields(
             self._shared.logger,
             "info",
             message,
