@@ -65,8 +65,8 @@ class Storage:
         """Make everything durable."""
         stage = self.backend.seal()
         if stage is not None:
-            commit = self.backend.staged(stage.run(self._files, self._environments))
-            self.backend.committed(commit.run(self._files, self._environments))
+            commit = self.backend.take_staged(stage.run(self._files, self._environments))
+            self.backend.take_committed(commit.run(self._files, self._environments))
 
     def put_all(self, keys: list[bytes]) -> None:
         """Put each key in a transaction of its own, as a busy member does, with regular flushes."""
@@ -249,7 +249,7 @@ def compaction(store: Store) -> Slices[None]:
     while store.compaction.is_pending:
         job = store.compaction.step()
         if job is not None:
-            store.compaction.hashed(job, None)
+            store.compaction.take_hash(job, None)
         yield
 
 

@@ -32,8 +32,8 @@ class Database:
     def flush(self) -> None:
         stage = self.backend.seal()
         if stage is not None:
-            commit = self.backend.staged(stage.run(self._files, self._environments))
-            self.backend.committed(commit.run(self._files, self._environments))
+            commit = self.backend.take_staged(stage.run(self._files, self._environments))
+            self.backend.take_committed(commit.run(self._files, self._environments))
 
     def reopen(self) -> Backend:
         """Lose what was not flushed, and start again."""

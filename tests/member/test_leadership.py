@@ -101,8 +101,8 @@ def test_a_lease_runs_from_when_it_is_renewed_and_not_from_the_turn_before() -> 
     # If the disk was slow, the last turn began a while ago.
     cluster.now += 0.05
     assert try_renew(member, 7) == 60
-    assert member.state.lessor.expired(turned_at + 60.0, 1) == []
-    assert member.state.lessor.expired(turned_at + 60.06, 1) == [7]
+    assert member.state.lessor.take_expired(turned_at + 60.0, 1) == []
+    assert member.state.lessor.take_expired(turned_at + 60.06, 1) == [7]
 
 
 @pytest.mark.parametrize("ticks_first", [False, True])

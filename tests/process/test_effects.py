@@ -66,10 +66,10 @@ def test_a_token_lasts_as_long_as_it_is_told_to() -> None:
         tokens = open_tokens(make_config(given), Logger([]))
         assert isinstance(tokens, SimpleTokens)
         used, unused = (tokens.assign("user", text, 7, 0.0) for text in ("a", "b"))
-        assert tokens.shown(used, seconds - 1.0, 0.0) is not None
+        assert tokens.verify(used, seconds - 1.0, 0.0) is not None
         # From its last use on.
-        assert tokens.shown(used, 2.0 * seconds - 2.0, 0.0) is not None
-        assert tokens.shown(unused, 2.0 * seconds - 2.0, 0.0) is None
+        assert tokens.verify(used, 2.0 * seconds - 2.0, 0.0) is not None
+        assert tokens.verify(unused, 2.0 * seconds - 2.0, 0.0) is None
 
 
 def test_where_and_how_the_log_is_written(servers: Nursery, tmp_path: Path) -> None:

@@ -159,10 +159,10 @@ def test_refusals_as_a_real_etcd_words_them(keys: Path, tmp_path: Path, flag: st
 def test_what_key_files_hold_is_used(keys: Path, flag: str) -> None:
     flag = flag.replace("{}", str(keys))
     tokens = open_tokens(make_config({"auth-token": flag}), Logger([]))
-    token = tokens.making("user", 7, 1e9).run(MemoryFiles())
+    token = tokens.signing_job("user", 7, 1e9).run(MemoryFiles())
     end = 1e9 + parse_token_options(flag).ttl_seconds
-    assert tokens.shown(token, 0.0, end - 1) == ("user", 7)
-    assert tokens.shown(token, 0.0, end) is None
+    assert tokens.verify(token, 0.0, end - 1) == ("user", 7)
+    assert tokens.verify(token, 0.0, end) is None
 
 
 def test_what_needs_attention_is_logged(keys: Path, tmp_path: Path) -> None:

@@ -104,8 +104,8 @@ def _make_hash_job(compaction: Compactor, work: HashRows, *, is_short: bool) -> 
     return Job(
         ExecutorKind.HELPER,
         work,
-        lambda value: compaction.hashed(work, value),
-        lambda _: compaction.hashed(work, None),
+        lambda value: compaction.take_hash(work, value),
+        lambda _: compaction.take_hash(work, None),
         is_short=is_short,
     )
 

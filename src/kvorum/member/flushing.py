@@ -78,7 +78,7 @@ def _may_seal(replica: Replica) -> bool:
 
 
 def _submit_commit(replica: Replica, staged: Staged) -> None:
-    work = replica.state.backend.staged(staged)
+    work = replica.state.backend.take_staged(staged)
     replica.out.jobs.append(
         Job(ExecutorKind.FLUSHER, work, lambda done: _finish_flush(replica, done))
     )
@@ -86,7 +86,7 @@ def _submit_commit(replica: Replica, staged: Staged) -> None:
 
 def _finish_flush(replica: Replica, environment: Environment) -> None:
     backend = replica.state.backend
-    removal = backend.committed(environment)
+    removal = backend.take_committed(environment)
     if removal is not None:
         backend.is_removing = True
         replica.out.jobs.append(

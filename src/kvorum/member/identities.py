@@ -39,10 +39,10 @@ class Identities:
         own = member.seams.member_token
         if own and compare_digest(token.encode(), own.encode()):
             return MEMBER
-        shown = member.state.tokens.shown(token, member.now, member.seams.wall_clock())
-        if shown is None:
+        verified = member.state.tokens.verify(token, member.now, member.seams.wall_clock())
+        if verified is None:
             return self.nobody.with_identity("", 0, token, INVALID_AUTH_TOKEN)
-        return self._caller(shown.user, shown.revision, token)
+        return self._caller(verified.user, verified.revision, token)
 
     def identify_certificate(self, name: str) -> Caller:
         """Return the caller of a certificate's common name; `nobody` for an empty name."""

@@ -105,10 +105,10 @@ def _revoke_expired(member: Member) -> Steps:
             return None
         asked = [
             (requests.LEASE_REVOKE, lease_revoke_request(lease_id))
-            for lease_id in member.state.lessor.expired(member.now, REVOKES_PER_CHECK_MAX)
+            for lease_id in member.state.lessor.take_expired(member.now, REVOKES_PER_CHECK_MAX)
         ]
         expired = len(asked)
-        due = member.state.lessor.checkpoints_due(member.now)
+        due = member.state.lessor.take_due_checkpoints(member.now)
         if due:
             request = LeaseCheckpointRequest(
                 checkpoints=[LeaseCheckpoint(ID=each, remaining_TTL=left) for each, left in due]
@@ -116,7 +116,7 @@ def _revoke_expired(member: Member) -> Steps:
             asked.append((requests.LEASE_CHECKPOINT, request.SerializeToString()))
         if member.replica.propose_as_leader(term, asked):
             member.counters.leases_expired += expired
-            member.state.lessor.checkpoints_proposed(due)
+            member.state.lessor.note_proposed_checkpoints(due)
         return None
     finally:
         member.procedures.finish_exclusive(Exclusive.REVOKE_LEASES)
@@ -185,7 +185,7 @@ def renewal_refusal(
 ) -> Generator[None, None, Status | None]:
     """Refuse a caller without permission to write every key of the lease now."""
     refusal = permissions.identity_refusal(member.state, caller)
-    if refusal is None and permissions.is_asked(member.state, caller):
+    if refusal is None and permissions.needs_permission(member.state, caller):
         now = current(member.state, caller)
         refusal = yield from permissions.lease_refusal(
             member.state, now, lease_id, Meter(), is_write=True

@@ -192,13 +192,13 @@ def _admin_refusal(member: Member, headers: Mapping[str, str]) -> Part[Status | 
     if token is None:
         return auth.admin_refusal(unquote(headers.get(_USER, ""), errors="surrogateescape"))
     token = token.removeprefix(_BEARER)
-    index = member.state.tokens.index_awaited(token)
+    index = member.state.tokens.index_to_await(token)
     if index > member.state.applied:
         yield AppliedTo(index, member.now + leases.APPLY_WAIT_SECONDS)
-    shown = member.state.tokens.shown(token, member.now, member.seams.wall_clock())
-    if shown is None:
+    verified = member.state.tokens.verify(token, member.now, member.seams.wall_clock())
+    if verified is None:
         return errors.INVALID_AUTH_TOKEN
-    return member.state.auth.admin_refusal(shown.user)
+    return member.state.auth.admin_refusal(verified.user)
 
 
 def _answer_promotion(member: Member, text: str, headers: Mapping[str, str]) -> Part[Answered]:

@@ -217,7 +217,7 @@ def test_a_slip_over_a_token_ends_its_call_alone(
         raise SlipError("unforeseen")
 
     harness.member.state.auth.is_enabled = True
-    monkeypatch.setattr(type(harness.member.state.tokens), "shown", slip)
+    monkeypatch.setattr(type(harness.member.state.tokens), "verify", slip)
     answer = harness.ask("Maintenance/Status", pb.StatusRequest(), metadata={"token": b"a.1"})
     assert answer == errors.INTERNAL
     harness.member.state.auth.is_enabled = False

@@ -69,7 +69,7 @@ class World:
     def is_valid(self, token: str) -> set[bool]:
         """Return what the members say of a token."""
         return {
-            each.running.state.tokens.shown(token, each.running.now, 0.0) is not None
+            each.running.state.tokens.verify(token, each.running.now, 0.0) is not None
             for each in self.cluster
         }
 

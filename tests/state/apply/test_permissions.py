@@ -411,7 +411,7 @@ def test_a_read_that_is_given_up_releases_what_it_holds(world: World) -> None:
     # Kept here, so that no collection of garbage does what closing has to do.
     begun = reading()
     next(begun)
-    rest = permissions.still_current(world.member.state, NOBODY, begun)
+    rest = permissions.refuse_if_outdated(world.member.state, NOBODY, begun)
     assert not isinstance(rest, (bytes, tuple))
     rest.close()
     assert released

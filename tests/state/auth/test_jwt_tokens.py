@@ -17,9 +17,9 @@ from kvorum.api import errors
 from kvorum.api.errors import Code, Status, StatusError
 from kvorum.state.auth.jwt_keys import ECDSA, HMAC, METHODS, RSA, read_keys
 from kvorum.state.auth.jwt_tokens import (
-    REMEMBERED_CHARACTERS_MAX,
-    REMEMBERED_MAX,
     TOKEN_CHARACTERS_MAX,
+    VERIFIED_CHARACTERS_MAX,
+    VERIFIED_MAX,
     JwtTokens,
 )
 from kvorum.storage.files.memory import MemoryFiles
@@ -48,7 +48,7 @@ few = settings(deadline=None, max_examples=20)
 
 
 def issued(provider: JwtTokens, user: str = "user", revision: int = 7) -> str:
-    return provider.making(user, revision, NOW).run(FILES)
+    return provider.signing_job(user, revision, NOW).run(FILES)
 
 
 def encoded(data: bytes) -> str:
@@ -72,7 +72,7 @@ def test_a_token_says_whom_it_was_issued_to(method: str, user: str, revision: in
     token = issued(tokens(method), user, revision)
     provider = tokens(method)
     for _ in range(2):
-        assert provider.shown(token, 0.0, NOW) == (user, revision)
+        assert provider.verify(token, 0.0, NOW) == (user, revision)
     header, claims, _ = token.split(".")
     assert decoded(header) == {"alg": method, "typ": "JWT"}
     assert decoded(claims) == {
@@ -86,37 +86,37 @@ def test_a_token_says_whom_it_was_issued_to(method: str, user: str, revision: in
 @given(st.floats(-1e6, 1e6), st.floats(0, 2e9))
 def test_a_token_lasts_to_the_second_of_its_end(ttl_seconds: float, now: float) -> None:
     provider = tokens("HS256", ttl_seconds)
-    token = provider.making("user", 7, now).run(FILES)
+    token = provider.signing_job("user", 7, now).run(FILES)
     end = math.floor(now + ttl_seconds)
     if end:
         # Before, after, and before again: a clock may be set.
         for moment in (end - 1e-3, end, end + 1e-3, end - 1e-3):
-            assert (provider.shown(token, 0.0, moment) is not None) == (moment < end)
+            assert (provider.verify(token, 0.0, moment) is not None) == (moment < end)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_only_the_configured_method_and_key_count(method: str) -> None:
     provider = tokens(method)
     for other in METHODS:
-        known = provider.shown(issued(tokens(other)), 0.0, NOW)
+        known = provider.verify(issued(tokens(other)), 0.0, NOW)
         assert (known is not None) == (method == other)
     if method not in HMAC:
         stranger = JwtTokens(read_keys(method, private_pem(private_key(method, 1)), b""), TTL)
-        assert provider.shown(issued(stranger), 0.0, NOW) is None
+        assert provider.verify(issued(stranger), 0.0, NOW) is None
         # The public key is known to everybody; it must not do as a secret.
         for secret in (public_pem(private_key(method)), public_pem(private_key(method)).strip()):
             forged = issued(JwtTokens(read_keys("HS256", secret, b""), TTL))
-            assert provider.shown(forged, 0.0, NOW) is None
+            assert provider.verify(forged, 0.0, NOW) is None
     claims = issued(provider).split(".")[1]
     for algorithm in ("none", "None", "NONE", "", None, 5, [method], {method: 1}):
         header = encoded(json.dumps({"alg": algorithm, "typ": "JWT"}).encode())
-        assert provider.shown(f"{header}.{claims}.", 0.0, NOW) is None
+        assert provider.verify(f"{header}.{claims}.", 0.0, NOW) is None
 
 
 @pytest.mark.parametrize("method", [*RSA, *ECDSA, "EdDSA"])
 def test_a_public_key_checks_and_does_not_sign(method: str) -> None:
     provider = JwtTokens(read_keys(method, b"", public_pem(private_key(method))), TTL)
-    assert provider.shown(issued(tokens(method)), 0.0, NOW) == ("user", 7)
+    assert provider.verify(issued(tokens(method)), 0.0, NOW) == ("user", 7)
     with pytest.raises(StatusError) as refused:
         issued(provider)
     assert refused.value.status == errors.TOKEN_VERIFY_ONLY
@@ -132,7 +132,7 @@ def test_a_key_of_another_curve_cannot_be_used(method: str, curve: str) -> None:
         issued(provider)
     assert refused.value.status == Status(Code.UNKNOWN, "key is invalid")
     for other in METHODS:
-        assert provider.shown(issued(tokens(other)), 0.0, NOW) is None
+        assert provider.verify(issued(tokens(other)), 0.0, NOW) is None
 
 
 def test_weak_keys_are_told_of_once() -> None:
@@ -141,13 +141,13 @@ def test_weak_keys_are_told_of_once() -> None:
     weak = JwtTokens(read_keys("HS256", b"short", b""), TTL)
     assert weak.weakness is not None and "5 bytes" in weak.weakness
     # A warning would be an error here.
-    assert weak.shown(issued(weak), 0.0, NOW) == ("user", 7)
+    assert weak.verify(issued(weak), 0.0, NOW) == ("user", 7)
 
 
 def test_a_secret_may_look_like_another_key() -> None:
     for secret in (public_pem(private_key("RS256")), b'{"kty":"oct","k":"a"}', b"ssh-rsa AAAA"):
         provider = JwtTokens(read_keys("HS512", secret, b""), TTL)
-        assert provider.shown(issued(provider), 0.0, NOW) == ("user", 7)
+        assert provider.verify(issued(provider), 0.0, NOW) == ("user", 7)
 
 
 def test_a_signature_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,26 +161,26 @@ def test_a_signature_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(PyJWS, "decode", counting)
     for _ in range(3):
-        assert provider.shown(token, 0.0, NOW) is not None
-        assert provider.shown(token[:-3], 0.0, NOW) is None
+        assert provider.verify(token, 0.0, NOW) is not None
+        assert provider.verify(token[:-3], 0.0, NOW) is None
     assert checked == [token, token[:-3], token[:-3], token[:-3]]
     # An expired one is forgotten.
-    assert provider.shown(token, 0.0, NOW + TTL) is None
-    assert provider.shown(token, 0.0, NOW + TTL) is None
+    assert provider.verify(token, 0.0, NOW + TTL) is None
+    assert provider.verify(token, 0.0, NOW + TTL) is None
     assert checked.count(token) == 2
 
 
 def test_few_tokens_are_remembered_and_no_long_ones() -> None:
     provider = tokens("HS256")
-    for revision in range(REMEMBERED_MAX + 5):
-        assert provider.shown(issued(provider, "u", revision), 0.0, NOW) == ("u", revision)
-    assert len(provider._remembered) == REMEMBERED_MAX
-    assert issued(provider, "u", 4) not in provider._remembered
-    assert issued(provider, "u", 5) in provider._remembered
-    long = issued(provider, "u" * REMEMBERED_CHARACTERS_MAX)
+    for revision in range(VERIFIED_MAX + 5):
+        assert provider.verify(issued(provider, "u", revision), 0.0, NOW) == ("u", revision)
+    assert len(provider._verified) == VERIFIED_MAX
+    assert issued(provider, "u", 4) not in provider._verified
+    assert issued(provider, "u", 5) in provider._verified
+    long = issued(provider, "u" * VERIFIED_CHARACTERS_MAX)
     assert len(long) < TOKEN_CHARACTERS_MAX
-    assert provider.shown(long, 0.0, NOW) is not None
-    assert long not in provider._remembered
+    assert provider.verify(long, 0.0, NOW) is not None
+    assert long not in provider._verified
 
 
 def test_a_token_is_only_so_long() -> None:
@@ -190,7 +190,7 @@ def test_a_token_is_only_so_long() -> None:
     longest = (TOKEN_CHARACTERS_MAX - len(issued(provider, ""))) * 3 // 4
     for count in range(longest - 4, longest + 4):
         token = issued(provider, "u" * count)
-        is_known = provider.shown(token, 0.0, NOW) is not None
+        is_known = provider.verify(token, 0.0, NOW) is not None
         assert is_known == (len(token) <= TOKEN_CHARACTERS_MAX)
         outcomes.add(is_known)
     assert outcomes == {True, False}
@@ -209,7 +209,7 @@ def test_a_token_that_was_changed_is_refused(method: str, data: st.DataObject) -
     piece = data.draw(st.text(BASE64 + ".=\n\0é\ud800", max_size=3))
     changed = token[:place] + piece + token[end:]
     if changed != token:
-        assert tokens(method).shown(changed, 0.0, NOW) is None
+        assert tokens(method).verify(changed, 0.0, NOW) is None
 
 
 BOMB = "[" * (TOKEN_CHARACTERS_MAX * 7 // 10)
@@ -230,8 +230,8 @@ segments = st.one_of(
 @pytest.mark.long
 @given(st.lists(segments, max_size=5).map(".".join) | st.text())
 def test_garbage_is_refused(token: str) -> None:
-    assert tokens("HS256").shown(token, 0.0, NOW) is None
-    assert tokens("ES256").shown(token, 0.0, NOW) is None
+    assert tokens("HS256").verify(token, 0.0, NOW) is None
+    assert tokens("ES256").verify(token, 0.0, NOW) is None
 
 
 claims = st.dictionaries(
@@ -250,7 +250,7 @@ claims = st.dictionaries(
 
 @given(st.one_of(claims.map(json.dumps), st.text().map(json.dumps), st.binary(max_size=30)))
 def test_signed_garbage_is_refused_too(payload: str | bytes) -> None:
-    found = tokens("HS256").shown(signed(payload), 0.0, NOW)
+    found = tokens("HS256").verify(signed(payload), 0.0, NOW)
     if found is not None:
         said = json.loads(payload)
         assert isinstance(said["username"], str) and isinstance(said["revision"], int | float)
@@ -262,16 +262,18 @@ def test_signed_garbage_is_refused_too(payload: str | bytes) -> None:
 def test_what_go_has_no_form_for() -> None:
     provider = tokens("HS256")
     token = signed('{"username":"a\\ud800\\udc00\\udc00","revision":1}')
-    assert provider.shown(token, 0.0, NOW) == ("a\U00010000\ufffd", 1)
+    assert provider.verify(token, 0.0, NOW) == ("a\U00010000\ufffd", 1)
     for date, moment, is_known in (("exp", 99.9, True), ("exp", 100, False), ("nbf", 100, True)):
         token = signed(f'{{"username":"u","revision":1,"{date}":100.9}}')
-        assert (provider.shown(token, 0.0, moment) is not None) == is_known
+        assert (provider.verify(token, 0.0, moment) is not None) == is_known
 
 
 @pytest.mark.parametrize("depth", [10, TOKEN_CHARACTERS_MAX // 3])
 def test_claims_may_be_nested_only_so_deep(depth: int) -> None:
     nested = "[" * depth + "]" * depth
-    found = tokens("HS256").shown(signed(f'{{"username":"u","revision":1,"x":{nested}}}'), 0.0, NOW)
+    found = tokens("HS256").verify(
+        signed(f'{{"username":"u","revision":1,"x":{nested}}}'), 0.0, NOW
+    )
     assert (found is None) == (depth > 1000)
 
 
@@ -293,18 +295,18 @@ def test_etcd_and_we_take_each_others_tokens(method: str, tmp_path: Path) -> Non
         began = time.time()
         refused, theirs = etcd.log_in("root", "root")
         assert refused == OK
-        found = provider.shown(theirs, 0.0, time.time())
+        found = provider.verify(theirs, 0.0, time.time())
         assert found is not None
         user, revision = found
         assert user == "root" and revision is not None
         for moment, is_good in ((began + 599, True), (time.time() + 601, False)):
-            assert (provider.shown(theirs, 0.0, moment) is not None) == is_good
-        ours = provider.making("root", revision, time.time()).run(FILES)
+            assert (provider.verify(theirs, 0.0, moment) is not None) == is_good
+        ours = provider.signing_job("root", revision, time.time()).run(FILES)
         assert ours.split(".")[0] == theirs.split(".")[0]
         assert etcd.call("kv/put", ours, key="YQ==")[0] == OK
-        stale = provider.making("root", revision, time.time() - 601).run(FILES)
+        stale = provider.signing_job("root", revision, time.time() - 601).run(FILES)
         assert etcd.call("kv/put", stale, key="YQ==")[0] == INVALID_TOKEN
-        older = provider.making("root", revision - 1, time.time()).run(FILES)
+        older = provider.signing_job("root", revision - 1, time.time()).run(FILES)
         assert etcd.call("kv/put", older, key="YQ==")[0] == OLD
 
 
@@ -334,7 +336,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 def assert_agreement(etcd: Guarded, token: str) -> None:
     """Check that a token is known here as in a real etcd, and the revision that it is read as."""
-    found = tokens("HS256").shown(token, 0.0, time.time())
+    found = tokens("HS256").verify(token, 0.0, time.time())
     refused, answer = etcd.call("auth/status", token)
     assert (found is not None) == (refused == OK), (token, found)
     if found is None or found[0] != "root":
@@ -420,4 +422,4 @@ def test_texts_as_etcd_reads_them(etcd: Guarded, token: str) -> None:
 )
 def test_tokens_that_only_etcd_takes(etcd: Guarded, token: str) -> None:
     assert etcd.call("auth/status", token)[0] == OK
-    assert tokens("HS256").shown(token, 0.0, time.time()) is None
+    assert tokens("HS256").verify(token, 0.0, time.time()) is None

@@ -17,13 +17,13 @@ def test_a_token_is_awaited_until_its_own_entry_is_applied() -> None:
     elsewhere, here = SimpleTokens(300.0), SimpleTokens(300.0)
     token = elsewhere.assign("user", PREFIX, 41, 0.0)
     assert token == f"{PREFIX}.41"
-    assert here.index_awaited(token) == 42
-    assert elsewhere.index_awaited(token) == 0
+    assert here.index_to_await(token) == 42
+    assert elsewhere.index_to_await(token) == 0
 
 
 @pytest.mark.parametrize("text", ["", "abc", "abc.", "abc.x", "abc.0", "a.b.1", "abc.-1"])
 def test_nothing_is_awaited_for_what_is_no_token(text: str) -> None:
-    assert SimpleTokens(300.0).index_awaited(text) == 0
+    assert SimpleTokens(300.0).index_to_await(text) == 0
 
 
 def store() -> AuthStore:

@@ -20,8 +20,8 @@ from kvorum.state.auth.tokens import (
     PREFIX_LETTERS,
     SWEEP_SECONDS,
     NoTokens,
-    Shown,
     SimpleTokens,
+    TokenIdentity,
     Tokens,
     index_in,
 )
@@ -62,10 +62,10 @@ class TokenMachine(RuleBasedStateMachine):
     def show(self, token: str) -> None:
         user, end = self.model.get(token, ("", 0.0))
         if self.now < end:
-            assert self.tokens.shown(token, self.now, 0.0) == Shown(user, None)
+            assert self.tokens.verify(token, self.now, 0.0) == TokenIdentity(user, None)
             self.model[token] = (user, self.now + TTL)
         else:
-            assert self.tokens.shown(token, self.now, 0.0) is None
+            assert self.tokens.verify(token, self.now, 0.0) is None
 
     @rule(token=consumes(made))
     def show_no_more(self, token: str) -> None:
@@ -95,7 +95,7 @@ class TokenMachine(RuleBasedStateMachine):
         valid = [token for token, (_, end) in self.model.items() if end > self.now]
         assert len(self.tokens) >= len(valid)
         # What is known here is not waited for.
-        assert not any(map(self.tokens.index_awaited, valid))
+        assert not any(map(self.tokens.index_to_await, valid))
 
 
 def test_simple_tokens_and_model_agree() -> None:
@@ -105,16 +105,16 @@ def test_simple_tokens_and_model_agree() -> None:
 def test_a_token_lasts_for_its_time_after_each_use() -> None:
     tokens = SimpleTokens(TTL)
     token = tokens.assign("u", "x", 5, 100.0)
-    assert tokens.shown(token, 103.75, 0.0) == ("u", None)
-    assert tokens.shown(token, 107.5, 0.0) == ("u", None)
-    assert tokens.shown(token, 111.5, 0.0) is None
+    assert tokens.verify(token, 103.75, 0.0) == ("u", None)
+    assert tokens.verify(token, 107.5, 0.0) == ("u", None)
+    assert tokens.verify(token, 111.5, 0.0) is None
     # Looking at it after its end does not bring it back.
-    assert tokens.shown(token, 111.5, 0.0) is None
+    assert tokens.verify(token, 111.5, 0.0) is None
     # What ended is not awaited as if it were still to come, neither before the sweep nor after it.
-    assert tokens.index_awaited(token) == 0
+    assert tokens.index_to_await(token) == 0
     tokens.assign("v", "y", 6, 112.0)
     assert len(tokens) == 1
-    assert tokens.index_awaited(token) == 6
+    assert tokens.index_to_await(token) == 6
 
 
 def test_sweeping_goes_through_all_tokens_at_most_once_a_second() -> None:
@@ -172,8 +172,8 @@ def test_any_text_has_an_index_or_none(text: str) -> None:
     index = index_in(text)
     assert 0 <= index <= UINT64_MAX
     tokens = SimpleTokens(TTL)
-    assert tokens.index_awaited(text) == (index + 1 if index else 0)
-    assert tokens.shown(text, 1.0, 1.0) is None
+    assert tokens.index_to_await(text) == (index + 1 if index else 0)
+    assert tokens.verify(text, 1.0, 1.0) is None
 
 
 @given(st.text(LETTERS, min_size=PREFIX_LETTERS, max_size=PREFIX_LETTERS), st.integers(1, 1 << 63))
@@ -185,10 +185,10 @@ def test_a_token_that_was_made_names_its_index(prefix: str, index: int) -> None:
 def test_without_tokens_none_is_valid_or_made() -> None:
     tokens: Tokens = NoTokens()
     assert tokens.assign("u", "x", 5, 0.0) == ""
-    assert tokens.shown("x.5", 0.0, 0.0) is None
-    assert tokens.index_awaited("x.5") == 0
+    assert tokens.verify("x.5", 0.0, 0.0) is None
+    assert tokens.index_to_await("x.5") == 0
     tokens.forget("u")
     tokens.forget_all()
     with pytest.raises(StatusError) as refused:
-        tokens.making("u", 1, 0.0)
+        tokens.signing_job("u", 1, 0.0)
     assert refused.value.status == AUTH_FAILED

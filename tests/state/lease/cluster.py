@@ -87,12 +87,12 @@ class LeaseCluster:
         """Let time pass, and the leader propose what is due; on followers nothing is due."""
         self.now += TURN_SECONDS
         for number, lessor in enumerate(self.lessors):
-            revokes = lessor.expired(self.now, 500)
-            checkpoints = lessor.checkpoints_due(self.now)
+            revokes = lessor.take_expired(self.now, 500)
+            checkpoints = lessor.take_due_checkpoints(self.now)
             if number != self.leader:
                 assert not revokes and not checkpoints
             elif not is_lost:
-                lessor.checkpoints_proposed(checkpoints)
+                lessor.note_proposed_checkpoints(checkpoints)
                 self.log += checkpoints
                 if revokes or not is_slow:
                     self.commit()

@@ -27,7 +27,7 @@ def test_at_most_a_thousand_revokes_in_any_second() -> None:
     now, asked = 100.0, list[float]()
     random = Random(1)
     while len(asked) < 3500:
-        found = lessor.expired(now, random.randrange(1, 800))
+        found = lessor.take_expired(now, random.randrange(1, 800))
         asked += [now] * len(found)
         if not found:
             assert lessor.next_deadline > now
@@ -47,7 +47,7 @@ def test_a_call_looks_at_so_many_entries_and_the_next_call_goes_on() -> None:
         lessor.renew(lease_id, 9.0)
     # The entries of the heap are from before the renewals.
     calls = 1
-    while not (found := lessor.expired(15.0, 10)):
+    while not (found := lessor.take_expired(15.0, 10)):
         assert lessor.next_deadline <= 15.0
         calls += 1
     assert found == [leases] and calls >= 3
@@ -59,24 +59,24 @@ def test_checkpoints_come_in_batches_and_again() -> None:
     lessor.grant(leases + 1, 300, 0.0)
     lessor.promote(0.0, 0.0)
     assert lessor.next_deadline == 300.0
-    assert lessor.checkpoints_due(299.0) == []
-    first, second = lessor.checkpoints_due(300.0), lessor.checkpoints_due(300.0)
+    assert lessor.take_due_checkpoints(299.0) == []
+    first, second = lessor.take_due_checkpoints(300.0), lessor.take_due_checkpoints(300.0)
     assert len(first) == CHECKPOINT_BATCH_MAX and len(second) == 10
     left = dict(first + second)
     # Only those with more than an interval left; and those that were delayed have more left.
     assert set(left) == set(range(1, leases + 1))
     assert set(left.values()) == {700, 702}
-    assert lessor.checkpoints_due(599.0) == []
+    assert lessor.take_due_checkpoints(599.0) == []
     # None of them was applied: they come again.
-    assert len(lessor.checkpoints_due(600.0)) == CHECKPOINT_BATCH_MAX
+    assert len(lessor.take_due_checkpoints(600.0)) == CHECKPOINT_BATCH_MAX
 
 
 def test_a_renewed_lease_needs_no_checkpoint() -> None:
     lessor = lessor_with(1, 1000, checkpoint_seconds=300.0)
     lessor.promote(0.0, 0.0)
     assert lessor.renew(1, 300.0) == 1000
-    assert lessor.checkpoints_due(300.0) == []
-    assert lessor.checkpoints_due(600.0) == [(1, 700)]
+    assert lessor.take_due_checkpoints(300.0) == []
+    assert lessor.take_due_checkpoints(600.0) == [(1, 700)]
 
 
 def test_a_lease_renewed_near_its_end_is_checkpointed_again() -> None:
@@ -87,8 +87,8 @@ def test_a_lease_renewed_near_its_end_is_checkpointed_again() -> None:
     assert lessor.next_deadline == 100.0
     lessor.checkpoint(1, 0, 50.0)
     assert lessor.renew(1, 50.0) == 1000
-    assert lessor.checkpoints_due(349.0) == []
-    assert lessor.checkpoints_due(350.0) == [(1, 700)]
+    assert lessor.take_due_checkpoints(349.0) == []
+    assert lessor.take_due_checkpoints(350.0) == [(1, 700)]
 
 
 def test_a_renewal_may_come_before_what_an_election_gave() -> None:
@@ -96,7 +96,7 @@ def test_a_renewal_may_come_before_what_an_election_gave() -> None:
     lessor.promote(0.0, 5.0)
     assert lessor.renew(1, 1.0) == 10
     assert lessor.next_deadline == 11.0
-    assert lessor.expired(11.0, 10) == [1]
+    assert lessor.take_expired(11.0, 10) == [1]
 
 
 def test_a_longer_minimum_holds_for_leases_from_before() -> None:
@@ -149,7 +149,7 @@ def test_a_promotion_is_the_same_in_slices_and_ends_with_a_demotion() -> None:
         promotion = lessor.promote_in_slices(5.0, 1.0)
         for _ in range(suspended + 1):
             next(promotion)
-        assert not lessor.is_primary and lessor.expired(1e9, 10) == []
+        assert not lessor.is_primary and lessor.take_expired(1e9, 10) == []
         lessor.demote()
         assert next(promotion, "ended") == "ended"
         assert not lessor.is_primary
@@ -190,8 +190,8 @@ def test_no_reference_cycles() -> None:
         for number in range(1, 2000):
             lessor.attach(number % 7 + 1, b"%d" % number)
             lessor.renew(number, 1.0)
-        lessor.checkpoints_due(6.0)
-        for lease_id in lessor.expired(1e6, 500):
+        lessor.take_due_checkpoints(6.0)
+        for lease_id in lessor.take_expired(1e6, 500):
             finish(lessor.sorted_keys_in_slices(lease_id))
             lessor.forget(lease_id)
         lessor.demote()

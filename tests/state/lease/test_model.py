@@ -143,7 +143,7 @@ class LessorMachine(RuleBasedStateMachine):
         expected = self.model.expired(self.now)
         if expected and limit:
             assert self.lessor.next_deadline <= self.now
-        found = self.lessor.expired(self.now, limit)
+        found = self.lessor.take_expired(self.now, limit)
         assert len(found) == len(set(found)) == min(limit, len(expected))
         assert set(found) <= expected
         for lease_id in found:

@@ -31,8 +31,8 @@ class World:
     def flush(self) -> None:
         stage = self.backend.seal()
         if stage is not None:
-            commit = self.backend.staged(stage.run(self.files, self.environments))
-            self.backend.committed(commit.run(self.files, self.environments))
+            commit = self.backend.take_staged(stage.run(self.files, self.environments))
+            self.backend.take_committed(commit.run(self.files, self.environments))
 
     def crash(self) -> None:
         files = self.files.after_power_cut(lambda: False)
@@ -59,7 +59,7 @@ class World:
     def step(self) -> None:
         job = self.store.compaction.step()
         if job is not None:
-            self.store.compaction.hashed(job, job.run(self.files, self.environments))
+            self.store.compaction.take_hash(job, job.run(self.files, self.environments))
 
     def finish(self) -> None:
         while self.store.compaction.is_pending:

@@ -317,7 +317,7 @@ class StoreMachine(RuleBasedStateMachine):
         value = job.run(self.files, self.environments)
         expected = self.model.hash_kv(job.revision, job.compact_revision, is_compaction=True)
         assert value == expected
-        self.store.compaction.hashed(job, value)
+        self.store.compaction.take_hash(job, value)
         self.compaction_job = None
 
     @rule(back=RECENT)
@@ -353,9 +353,9 @@ class StoreMachine(RuleBasedStateMachine):
         for _ in range(steps):
             flush = self.flush
             if isinstance(flush, StageFlush):
-                self.flush = self.backend.staged(flush.run(self.files, self.environments))
+                self.flush = self.backend.take_staged(flush.run(self.files, self.environments))
             elif isinstance(flush, CommitFlush):
-                self.backend.committed(flush.run(self.files, self.environments))
+                self.backend.take_committed(flush.run(self.files, self.environments))
                 self.flush = None
             elif not self.store.is_writing:
                 self.flush = self.backend.seal()

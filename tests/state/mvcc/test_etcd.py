@@ -84,8 +84,8 @@ class Twins:
     def flush(self) -> None:
         stage = self.backend.seal()
         if stage is not None:
-            commit = self.backend.staged(stage.run(self.files, self.environments))
-            self.backend.committed(commit.run(self.files, self.environments))
+            commit = self.backend.take_staged(stage.run(self.files, self.environments))
+            self.backend.take_committed(commit.run(self.files, self.environments))
 
     def put(self, key: bytes, value: bytes, lease: int) -> None:
         request = pb.PutRequest(key=key, value=value, lease=lease)
@@ -133,7 +133,7 @@ class Twins:
         while self.store.compaction.is_pending:
             job = self.store.compaction.step()
             if job is not None:
-                self.store.compaction.hashed(job, job.run(self.files, self.environments))
+                self.store.compaction.take_hash(job, job.run(self.files, self.environments))
         if is_any_alive:
             expected = HashKV(before.hash, revision, before.compact_revision)
             assert self.store.hash_kv(revision) == expected

@@ -100,8 +100,8 @@ def test_a_packed_history_is_a_list_of_revisions(steps: list[tuple[str, int]], l
             if action == "compact":
                 if entry is not None:
                     main = max(0, (revision >> 32) - number)
-                    entry, dropped = history.compacted(entry, main)
-                    assert history.unpacked(dropped) == naive.compact(main)
+                    entry, dropped = history.compact_entry(entry, main)
+                    assert history.unpack_revisions(dropped) == naive.compact(main)
                     assert (entry is None) == (not naive.records)
             else:
                 is_delete = action == "delete"
@@ -112,7 +112,7 @@ def test_a_packed_history_is_a_list_of_revisions(steps: list[tuple[str, int]], l
                 revision |= is_delete
                 create, version, last = naive.add(revision)
                 if entry is None:
-                    entry = history.first_entry(revision, create, version)
+                    entry = history.make_entry(revision, create, version)
                 else:
                     entry, *facts = history.appended(entry, revision)
                     if is_delete:
@@ -156,7 +156,7 @@ def test_the_count_at_a_revision_is_that_of_the_keys_which_were_live(
             )
             restored = Index()
             restored.entries, restored.newest_revision = index.entries, index.newest_revision
-            restored.restored()
+            restored.build_sets()
             is_newest = index.newest_revision <= limit
             assert run_to_end(restored.count_at(first, end, limit)) == (
                 expected if is_newest else -1

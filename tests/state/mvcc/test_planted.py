@@ -124,7 +124,7 @@ def revision_is_that_of_the_newest_row(patch: pytest.MonkeyPatch) -> None:
 
 
 def tombstone_at_the_compacted_revision_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    compacted = history.compacted
+    compacted = history.compact_entry
 
     def greedy(entry: Entry, main: int) -> tuple[Entry | None, bytes]:
         left, dropped = compacted(entry, main)
@@ -132,17 +132,17 @@ def tombstone_at_the_compacted_revision_is_dropped(patch: pytest.MonkeyPatch) ->
             return None, dropped + left.to_bytes(history.RECORD_BYTES, "big")
         return left, dropped
 
-    patch.setattr(history, "compacted", greedy)
+    patch.setattr(history, "compact_entry", greedy)
 
 
 def old_tombstones_stay(patch: pytest.MonkeyPatch) -> None:
-    compacted = history.compacted
+    compacted = history.compact_entry
 
     def lenient(entry: Entry, main: int) -> tuple[Entry | None, bytes]:
         left, dropped = compacted(entry, main)
         return (entry, b"") if left is None else (left, dropped)
 
-    patch.setattr(history, "compacted", lenient)
+    patch.setattr(history, "compact_entry", lenient)
 
 
 def hashes_of_interrupted_compactions_are_kept(patch: pytest.MonkeyPatch) -> None:

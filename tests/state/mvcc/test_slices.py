@@ -69,7 +69,7 @@ def test_long_work_is_sliced_and_short_work_is_not() -> None:
     while store.compaction.is_pending:
         job = store.compaction.step()
         if job is not None:
-            store.compaction.hashed(job, None)
+            store.compaction.take_hash(job, None)
         steps += 1
     assert steps > at_least / 2
     database.close()
@@ -158,7 +158,7 @@ def test_no_cycles_are_left_behind() -> None:
             while store.compaction.is_pending:
                 job = store.compaction.step()
                 if job is not None:
-                    store.compaction.hashed(job, None)
+                    store.compaction.take_hash(job, None)
                 del job
         gc.collect()
         left = [type(each).__name__ for each in gc.garbage]

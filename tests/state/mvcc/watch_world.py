@@ -384,13 +384,13 @@ class World:
         """Run a step of the compaction's physical work."""
         job = self.store.compaction.step()
         if job is not None:
-            self.store.compaction.hashed(job, None)
+            self.store.compaction.take_hash(job, None)
 
     def flush(self) -> None:
         stage = self.backend.seal()
         if stage is not None:
-            commit = self.backend.staged(stage.run(self.files, self.environments))
-            self.backend.committed(commit.run(self.files, self.environments))
+            commit = self.backend.take_staged(stage.run(self.files, self.environments))
+            self.backend.take_committed(commit.run(self.files, self.environments))
         self.backend.end_turn()
 
     def restore(self, batches: list[list[Operation]], compacted: int) -> None:

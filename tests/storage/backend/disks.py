@@ -95,6 +95,6 @@ def flush(disk: MemoryDisk, backend: Backend) -> None:
     job = backend.seal()
     assert job is not None
     staged = job.run(disk.files, disk.environments)
-    removal = backend.committed(backend.staged(staged).run(disk.files, disk.environments))
+    removal = backend.take_committed(backend.take_staged(staged).run(disk.files, disk.environments))
     if removal is not None:
         removal.run(disk.files, disk.environments)

@@ -118,11 +118,11 @@ class Machine:
         elif self.result is None:
             self.result = self.run_job(self.flush)
         elif not isinstance(self.flush, CommitFlush):
-            self.flush, self.result = self.backend.staged(self.result), None
+            self.flush, self.result = self.backend.take_staged(self.result), None
         else:
             assert self.backend._sealed is not None
             index = self.backend._sealed.index
-            removal = self.backend.committed(self.result)
+            removal = self.backend.take_committed(self.result)
             if removal is not None:
                 self.removals.append(removal)
             self.flush = self.result = None
@@ -143,7 +143,7 @@ class Machine:
             self.run_job(self.helper)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(defragment, "SWITCH_WRITES_MAX", 3)
-                self.helper = self.backend.copied()
+                self.helper = self.backend.take_copied()
 
     def helper_fails(self, chance: random.Random) -> None:
         if self.helper is not None and chance.random() < 0.2:

@@ -64,8 +64,8 @@ def test_a_flush_is_due_by_writes_and_waits_for_the_one_before() -> None:
     assert not backend.is_due(100.0) and backend.due_at is None
     with pytest.raises(AssertionError, match="still on its way"):
         backend.seal()
-    commit = backend.staged(stage.run(disk.files, disk.environments))
-    assert backend.committed(commit.run(disk.files, disk.environments)) is None
+    commit = backend.take_staged(stage.run(disk.files, disk.environments))
+    assert backend.take_committed(commit.run(disk.files, disk.environments)) is None
     assert backend.is_due(100.1) and not backend.is_flushing
 
 
@@ -117,7 +117,7 @@ def test_rows_behind_the_stored_ones_only(kind: str, tmp_path: Path) -> None:
     stage = backend.seal()
     assert stage is not None
     staged = stage.run(disk.files, disk.environments)
-    backend.committed(backend.staged(staged).run(disk.files, disk.environments))
+    backend.take_committed(backend.take_staged(staged).run(disk.files, disk.environments))
     backend.put_row(2 << 32, b"")
     stage = backend.seal()
     assert stage is not None
@@ -136,7 +136,7 @@ def test_buckets_of_many_entries(kind: str, tmp_path: Path) -> None:
     stage = backend.seal()
     assert stage is not None
     staged = stage.run(disk.files, disk.environments)
-    backend.committed(backend.staged(staged).run(disk.files, disk.environments))
+    backend.take_committed(backend.take_staged(staged).run(disk.files, disk.environments))
     assert backend.items(AUTH_USERS) == [(name, name) for name in sorted(names)]
     disk.crash(lambda: False)
 
@@ -188,13 +188,13 @@ def test_recent_rows_are_served_without_the_database(monkeypatch: pytest.MonkeyP
     flush(disk, backend)
     expected = backend.rows(revisions)
     with monkeypatch.context() as patch:
-        patch.setattr(Backend, "_look", None)
+        patch.setattr(Backend, "_open_view", None)
         assert backend.rows(revisions) == expected
         assert backend.row(revisions[3]) == expected[3]
     backend.close()
     again = open_backend(disk.files, disk.environments, disk.directory)
     assert again.rows(revisions) == expected
-    monkeypatch.setattr(Backend, "_look", None)
+    monkeypatch.setattr(Backend, "_open_view", None)
     assert again.rows(revisions) == expected, "what was read is recent too"
 
 

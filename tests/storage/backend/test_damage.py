@@ -44,7 +44,9 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backend.set_applied(3, 1)
     stage = backend.seal()
     assert stage is not None
-    backend.committed(backend.staged(stage.run(files, environments)).run(files, environments))
+    backend.take_committed(
+        backend.take_staged(stage.run(files, environments)).run(files, environments)
+    )
     backend.close()
     return directory
 

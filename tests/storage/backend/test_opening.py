@@ -183,12 +183,12 @@ def test_a_full_disk_when_databases_are_exchanged() -> None:
     backend.set_applied(1, 1)
     flush(disk, backend)
     backend.defragment().run(disk.files, disk.environments)
-    assert backend.copied() is None
+    assert backend.take_copied() is None
     backend.put_row(3 << 32, b"more")
     backend.set_applied(2, 1)
     stage = backend.seal()
     assert stage is not None
-    commit = backend.staged(stage.run(disk.files, disk.environments))
+    commit = backend.take_staged(stage.run(disk.files, disk.environments))
 
     def before(call: DiskCall) -> None:
         if call.name == "pwrite":
@@ -220,7 +220,7 @@ def test_a_view_follows_current() -> None:
         assert view.applied() == (1, 4)
         assert view.scan_rows(0, 1 << 96, 9) == [(2 << 32, b"row")]
     backend.defragment().run(disk.files, disk.environments)
-    assert backend.copied() is None
+    assert backend.take_copied() is None
     flush(disk, backend)
     assert backend.path == "backend/backend.2"
     assert disk.files.list("backend") == ["CURRENT", "LOCK", "backend.2"]

@@ -86,8 +86,8 @@ def test_a_helper_process_defragments_and_looks(tmp_path: Path) -> None:
     def flush() -> None:
         job = backend.seal()
         assert job is not None
-        commit = backend.staged(job.run(files, environments))
-        removal = backend.committed(commit.run(files, environments))
+        commit = backend.take_staged(job.run(files, environments))
+        removal = backend.take_committed(commit.run(files, environments))
         if removal is not None:
             removal.run(files, environments)
 
@@ -106,12 +106,12 @@ def test_a_helper_process_defragments_and_looks(tmp_path: Path) -> None:
         backend.delete_row(2_950 << 32)
         backend.set_applied(7, 1)
         flush()
-        catch_up = backend.copied()
+        catch_up = backend.take_copied()
         assert catch_up is not None
         helper.submit(run_job, catch_up).result()
         backend.delete_row(2_951 << 32)
         flush()
-        assert backend.copied() is None and backend.is_due(0.0)
+        assert backend.take_copied() is None and backend.is_due(0.0)
         flush()
         assert not backend.is_defragmenting and backend.path.endswith("/backend.2")
         assert backend.size_bytes < large
@@ -167,7 +167,7 @@ def test_a_saturated_loop_leaves_no_row_unflushed(
             for _ in range(200):
                 hashlib.sha256(value).digest()
             if committing is not None and committing.done():
-                backend.committed(committing.result())
+                backend.take_committed(committing.result())
                 committing, free_since = None, now
             if backend.is_due(now):
                 waited = now - max(first_active, free_since)
@@ -177,7 +177,7 @@ def test_a_saturated_loop_leaves_no_row_unflushed(
                 stage = backend.seal()
                 assert stage is not None
                 staged = flusher.submit(stage.run, files, environments).result()
-                committing = flusher.submit(backend.staged(staged).run, files, environments)
+                committing = flusher.submit(backend.take_staged(staged).run, files, environments)
             backend.end_turn()
     backend.close()
     rows = range(2, revision + 1)

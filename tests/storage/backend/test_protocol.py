@@ -112,19 +112,19 @@ class ConfStateInAnotherTransaction(Backend):
 
 
 class CacheKeepsDeletedRows(Backend):
-    def committed(self, environment: Environment) -> Any:
+    def take_committed(self, environment: Environment) -> Any:
         deleted, self._active.deleted = self._active.deleted, {}
         try:
-            return super().committed(environment)
+            return super().take_committed(environment)
         finally:
             self._active.deleted = deleted
 
 
 class ViewOutlivesACommit(Backend):
-    def committed(self, environment: Environment) -> Any:
+    def take_committed(self, environment: Environment) -> Any:
         view, self._view = self._view, None
         try:
-            return super().committed(environment)
+            return super().take_committed(environment)
         finally:
             self._view = view
 
@@ -147,10 +147,10 @@ class DefragmentForgetsDeletions(Backend):
 
 
 class CurrentBeforeTheCommit(Backend):
-    def staged(self, staged: Staged) -> Any:
+    def take_staged(self, staged: Staged) -> Any:
         if staged.switch is not None:
             write_current(self._files, self.directory, Current(staged.switch.number))
-        return super().staged(staged)
+        return super().take_staged(staged)
 
 
 MISTAKES = [

@@ -76,8 +76,8 @@ def main() -> None:
             continue
         job = backend.seal()
         assert job is not None
-        flushed = backend.staged(job.run(files, environments)).run(files, environments)
-        removal = backend.committed(flushed)
+        flushed = backend.take_staged(job.run(files, environments)).run(files, environments)
+        removal = backend.take_committed(flushed)
         print(index, flush=True)  # noqa: T201
         if mark is not None:
             mark(index)
@@ -89,7 +89,7 @@ def main() -> None:
                 helper = backend.defragment()
                 helper.run(files, environments)
         elif helper is not None and batches % 2:
-            helper = backend.copied()  # type: ignore[assignment]
+            helper = backend.take_copied()  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 
 from kvorum.api.pb.etcdserverpb import MemberListRequest, PutRequest
 from kvorum.raft.messages import ConfState
-from kvorum.state.membership.agreement import difference, promoted
+from kvorum.state.membership.agreement import describe_difference, promoted_learners
 from kvorum.state.membership.documents import (
     MemberDocument,
     decode_conf_state,
@@ -151,7 +151,9 @@ def test_a_member_that_starts_corrects_what_it_can(tmp_path: Path) -> None:
     backend.put(MEMBERS, b"%x" % OTHER.id, encode_member(OTHER))
     stage = backend.seal()
     assert stage is not None
-    backend.committed(backend.staged(stage.run(files, environments)).run(files, environments))
+    backend.take_committed(
+        backend.take_staged(stage.run(files, environments)).run(files, environments)
+    )
     backend.close()
     with running_kvorum(tmp_path) as kvorum, connected(kvorum.address) as client:
         members = ask(client, "Cluster/MemberList", MemberListRequest()).members
@@ -166,7 +168,7 @@ def test_a_member_that_starts_corrects_what_it_can(tmp_path: Path) -> None:
 def test_a_change_in_flight_is_no_difference() -> None:
     members = [MemberDocument(1), MemberDocument(2), MemberDocument(3, is_learner=True)]
     joint = ConfState(voters=(1, 3), voters_outgoing=(1, 2), learners_next=(2,))
-    assert [each.id for each in promoted(members, joint)] == [3]
-    assert difference(members, joint) == ""
-    assert difference(members, ConfState(voters=(1, 2), learners=(3,))) == ""
-    assert difference(members, ConfState(voters=(1,), learners=(3,))) != ""
+    assert [each.id for each in promoted_learners(members, joint)] == [3]
+    assert describe_difference(members, joint) == ""
+    assert describe_difference(members, ConfState(voters=(1, 2), learners=(3,))) == ""
+    assert describe_difference(members, ConfState(voters=(1,), learners=(3,))) != ""

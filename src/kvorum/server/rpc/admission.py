@@ -79,7 +79,7 @@ class Admission:
         caller = self._identified(call, metadata)
         if caller.refusal is not None and caller.token is not None and not is_last:
             member = self._member
-            index = member.state.tokens.index_awaited(caller.token)
+            index = member.state.tokens.index_to_await(caller.token)
             limit = member.now + member.config.request_seconds_max
             if index > member.state.applied and self._undecided.begin(call, index, limit):
                 reach("token awaited")

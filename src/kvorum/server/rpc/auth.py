@@ -243,12 +243,12 @@ class Auth:
             raise StatusError(errors.AUTH_FAILED)
 
     def _with_token(self, answer: bytes, name: str, revision: int) -> Steps:
-        """Return the response, making the token if the applier did not."""
+        """Return the response, signing the token if the applier did not."""
         response = AuthenticateResponse.FromString(answer)
         if not response.token:
             seams = self._member.seams
-            making = self._member.state.tokens.making(name, revision, seams.wall_clock())
-            response.token = yield from run_job(ExecutorKind.POOL, making)
+            signing = self._member.state.tokens.signing_job(name, revision, seams.wall_clock())
+            response.token = yield from run_job(ExecutorKind.POOL, signing)
         return response.SerializeToString()
 
     def _worked(self, client: str, work: HashPassword | CheckPassword) -> Part[Any]:

@@ -28,7 +28,12 @@ from kvorum.member.parts import Part
 from kvorum.member.waits import AskLeader, LeaderKnown, Steps, Until
 from kvorum.server.rpc.interface import canonical
 from kvorum.state.apply.callers import Caller, current
-from kvorum.state.apply.permissions import identity_refusal, is_asked, is_outdated, lease_refusal
+from kvorum.state.apply.permissions import (
+    identity_refusal,
+    is_outdated,
+    lease_refusal,
+    needs_permission,
+)
 from kvorum.state.apply.requests import LEASE_GRANT, LEASE_REVOKE
 from kvorum.state.apply.results import Result, Slices
 from kvorum.state.apply.state import State
@@ -98,7 +103,7 @@ def _listed(state: State, caller: Caller, _request: object) -> Slices:
     """
     header = state.header.field(state.store.revision)
     known = yield from state.lessor.leases_in_slices()
-    if is_asked(state, caller):
+    if needs_permission(state, caller):
         caller = current(state, caller)
         refusal = identity_refusal(state, caller)
         if refusal is None:

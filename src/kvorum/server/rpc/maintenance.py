@@ -258,7 +258,7 @@ def _defragmented(
             return errors.defragmentation_failed(error.status.text)
         if member.state.backend is not backend:
             return b""
-        job = backend.copied()
+        job = backend.take_copied()
     # The next flush, which is due at once, completes the defragmentation. Compare the path: another
     # defragmentation may have started before this procedure wakes up.
     while member.state.backend is backend and backend.defragmented_path == first.target:

@@ -105,17 +105,17 @@ def index_ahead_of_effects() -> Iterator[None]:
 @contextmanager
 def compact_away_a_needed_revision() -> Iterator[None]:
     """Also drop the revision that a reader at the compacted revision itself needs."""
-    original = history.compacted
+    original = history.compact_entry
 
     def compacted(entry: history.Entry, main: int) -> tuple[history.Entry | None, bytes]:
         left, dropped = original(entry, main)
         if left is None or isinstance(left, int):
             return left, dropped
-        records = history.unpacked(bytes(left[history._HEAD_BYTES :]))
+        records = history.unpack_revisions(bytes(left[history._HEAD_BYTES :]))
         newer = [revision >> 32 for revision in records if revision >> 32 > main]
         return original(entry, newer[0]) if newer else (left, dropped)
 
-    with patch.object(history, "compacted", compacted):
+    with patch.object(history, "compact_entry", compacted):
         yield
 
 

@@ -19,7 +19,7 @@ from kvorum.api.requests import Txn
 from kvorum.state.lease.sorting import sorted_in_slices
 from kvorum.state.mvcc.index import range_end
 from kvorum.state.mvcc.keyvalue import fields_of, lease_of, value_of
-from kvorum.state.mvcc.ranges import ITEM_BYTES, portions_of_rows
+from kvorum.state.mvcc.ranges import ITEM_BYTES, read_portions
 from kvorum.state.mvcc.slices import BYTES_PER_SLICE, Meter, Slices
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RangeCompares:
             self._swept = yield from self._sweep(meter)
         ranged = self._swept.get(compare)
         if ranged is None or ranged.is_empty:
-            return compared(compare.result, compare.target, None, compare.operand)
+            return holds_for_row(compare.result, compare.target, None, compare.operand)
         return ranged.holds
 
     def _sweep(self, meter: Meter) -> Slices[dict[Compare, _Ranged]]:
@@ -57,7 +57,7 @@ class RangeCompares:
             [(ranged.first, number) for number, ranged in enumerate(found)]
         )
         waiting = [found[number] for _, number in ordered]
-        spans = _united(waiting)
+        spans = _merge_ranges(waiting)
         waiting.reverse()
         sweep = _Sweep(waiting)
         store = self._store
@@ -70,9 +70,9 @@ class RangeCompares:
                     keys, revisions, at = store.visible(at, end, main)
                     if sweep.needs_rows:
                         start = 0
-                        for kvs in portions_of_rows(store.backend, revisions):
+                        for kvs in read_portions(store.backend, revisions):
                             for key, kv in zip(keys[start : start + len(kvs)], kvs, strict=True):
-                                sweep.look(key, fields_in(kv, sweep.targets))
+                                sweep.check_key(key, fields_in(kv, sweep.targets))
                                 meter.spent += len(kv)
                             start += len(kvs)
                             if meter.spent >= BYTES_PER_SLICE:
@@ -80,7 +80,7 @@ class RangeCompares:
                                 yield
                     else:
                         for key, revision in zip(keys, revisions, strict=True):
-                            sweep.look(key, _facts(store, key, revision, sweep.targets))
+                            sweep.check_key(key, _facts(store, key, revision, sweep.targets))
                     meter.spent += ITEM_BYTES * (1 + len(keys))
                     if meter.spent >= BYTES_PER_SLICE:
                         meter.spent = 0
@@ -164,7 +164,7 @@ class _Operands:
         elif result == api.LESS:
             heappush(self.less, _Smallest(ranged))
 
-    def look(self, key: bytes, stored: Any) -> None:
+    def check_key(self, key: bytes, stored: Any) -> None:
         """Fail and drop the compares that do not hold for a key."""
         while self.greater and self.greater[0].operand >= stored:
             heappop(self.greater).ranged.fail(key)
@@ -193,7 +193,7 @@ class _Sweep:
         self.needs_rows = any(target in _OF_ROWS for target in self.targets)
         self._operands = [_Operands() for _ in self.targets]
 
-    def look(self, key: bytes, stored: list[Any]) -> None:
+    def check_key(self, key: bytes, stored: list[Any]) -> None:
         """Compare a key; `stored` has the stored value of each target."""
         waiting = self._waiting
         while waiting and waiting[-1].first <= key:
@@ -202,7 +202,7 @@ class _Sweep:
                 ranged.is_empty = False
                 self._operands[self.targets.index(ranged.compare.target)].add(ranged)
         for operands, value in zip(self._operands, stored, strict=True):
-            operands.look(key, value)
+            operands.check_key(key, value)
 
 
 def _collect(txn: Txn, found: list[_Ranged], meter: Meter) -> Slices[None]:
@@ -220,7 +220,7 @@ def _collect(txn: Txn, found: list[_Ranged], meter: Meter) -> Slices[None]:
                 yield from _collect(each, found, meter)
 
 
-def _united(ordered: list[_Ranged]) -> list[tuple[bytes, bytes | None]]:
+def _merge_ranges(ordered: list[_Ranged]) -> list[tuple[bytes, bytes | None]]:
     """Return the ranges in order, with overlapping ones merged."""
     spans: list[tuple[bytes, bytes | None]] = []
     for each in ordered:
@@ -252,7 +252,7 @@ def _facts(store: Store, key: bytes, revision: int, targets: list[int]) -> list[
     ]
 
 
-def compared(result: int, target: int, kv: bytes | None, operand: int | bytes) -> bool:
+def holds_for_row(result: int, target: int, kv: bytes | None, operand: int | bytes) -> bool:
     """Compare a stored key-value, or the absence of one, with the operand."""
     stored: Any
     if target > api.LEASE or target < 0:

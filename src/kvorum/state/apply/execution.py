@@ -69,7 +69,7 @@ def _checked_put(state: State, caller: Caller, request: api.Put, wanted: bool) -
 def _permitted_put(state: State, request: api.Put, wanted: bool) -> Result:
     fits = state.fits_quota(PUT_BYTES + len(request.key) + len(request.value))
     result = transactions.put(state, request, wanted)
-    return result if fits else _exceeded(state)
+    return result if fits else _refuse_space(state)
 
 
 def _range(state: State, caller: Caller, request: api.Range, wanted: bool) -> Sliced:
@@ -117,7 +117,7 @@ def _checked_txn(
 def _permitted_txn(state: State, request: api.Txn, wanted: bool, cost: int) -> Sliced:
     fits = not cost or state.fits_quota(cost)
     result = transactions.txn(state, request, wanted)
-    return result if fits else _then_exceeded(state, result)
+    return result if fits else _refuse_for_quota(state, result)
 
 
 def long_txn(state: State, caller: Caller, body: bytes) -> Slices:
@@ -129,21 +129,21 @@ def long_txn(state: State, caller: Caller, body: bytes) -> Slices:
     return (yield from result)
 
 
-def _then_exceeded(state: State, result: Sliced) -> Sliced:
+def _refuse_for_quota(state: State, result: Sliced) -> Sliced:
     if isinstance(result, bytes):
-        return _exceeded(state)
+        return _refuse_space(state)
     if isinstance(result, tuple):
         return result
 
-    return _in_slices(state, result)
+    return _refuse_after_slices(state, result)
 
 
-def _in_slices(state: State, slices: Slices) -> Slices:
+def _refuse_after_slices(state: State, slices: Slices) -> Slices:
     ended = yield from slices
-    return _exceeded(state) if isinstance(ended, bytes) else ended
+    return _refuse_space(state) if isinstance(ended, bytes) else ended
 
 
-def _exceeded(state: State) -> Status:
+def _refuse_space(state: State) -> Status:
     state.exceeds_quota = True
     return NO_SPACE
 
@@ -168,7 +168,7 @@ def _lease_grant(state: State, _caller: Caller, request: LeaseGrantRequest, want
     fits = state.fits_quota(LEASE_GRANT_BYTES)
     ttl = state.lessor.grant(request.ID, request.TTL, state.now)
     if not fits:
-        return _exceeded(state)
+        return _refuse_space(state)
     if not wanted:
         return b""
     body = LeaseGrantResponse(ID=request.ID, TTL=ttl).SerializeToString()

@@ -35,14 +35,14 @@ PLAIN_OPERATIONS_MAX = 16
 # Checks at the time of the request.
 
 
-def is_asked(state: State, caller: Caller) -> bool:
+def needs_permission(state: State, caller: Caller) -> bool:
     """Return whether a caller needs permissions: members and their own work need none."""
     return state.auth.is_enabled and caller.identifying is not None
 
 
 def identity_refusal(state: State, caller: Caller) -> Status | None:
     """Refuse a caller without a valid identity; the user itself need not exist."""
-    if not is_asked(state, caller):
+    if not needs_permission(state, caller):
         return None
     caller = current(state, caller)
     return caller.refusal or (USER_EMPTY if caller.is_nobody else None)
@@ -50,7 +50,7 @@ def identity_refusal(state: State, caller: Caller) -> Status | None:
 
 def admin_refusal(state: State, caller: Caller) -> Status | None:
     """Refuse a caller without the role `root`."""
-    if not is_asked(state, caller):
+    if not needs_permission(state, caller):
         return None
     caller = current(state, caller)
     return caller.refusal or state.auth.admin_refusal(caller.user)
@@ -58,13 +58,13 @@ def admin_refusal(state: State, caller: Caller) -> Status | None:
 
 def read_refusal(state: State, caller: Caller, key: bytes, range_end: bytes) -> Status | None:
     """Refuse a caller without permission to read a range of keys now."""
-    if not is_asked(state, caller):
+    if not needs_permission(state, caller):
         return None
     caller = current(state, caller)
     return caller.refusal or keys_refusal(state, caller, key, range_end, is_write=False)
 
 
-def still_current(state: State, caller: Caller, result: Sliced) -> Sliced:
+def refuse_if_outdated(state: State, caller: Caller, result: Sliced) -> Sliced:
     """Return a read's result, or a refusal if users or roles changed during the read.
 
     An anonymous caller passes: earlier checks let it through only where none was necessary.
@@ -75,10 +75,10 @@ def still_current(state: State, caller: Caller, result: Sliced) -> Sliced:
         return result
     # Start it at once: closing a generator that never started would not close the read in it, and
     # would leave the read's revision pinned.
-    return run_first_slice(_still_current(state, caller, result))
+    return run_first_slice(_refuse_outdated(state, caller, result))
 
 
-def _still_current(state: State, caller: Caller, slices: Slices) -> Slices:
+def _refuse_outdated(state: State, caller: Caller, slices: Slices) -> Slices:
     result: Result = yield from slices
     if isinstance(result, bytes) and is_outdated(state, caller):
         return AUTH_OLD_REVISION

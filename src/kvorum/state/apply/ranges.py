@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvorum.api.errors import StatusError
 from kvorum.api.responses import range_body_of_one
-from kvorum.state.apply.permissions import still_current
+from kvorum.state.apply.permissions import refuse_if_outdated
 from kvorum.state.mvcc.ranges import RangeOptions, reply_parts
 from kvorum.state.mvcc.slices import join_in_slices, run_first_slice
 
@@ -34,7 +34,7 @@ def range_response(state: State, caller: Caller, request: Range) -> Sliced:
     refusal = auth.keys_refusal(caller.user, caller.revision, request.key, request.range_end, False)
     if refusal is not None:
         return refusal
-    return still_current(state, caller, _found(state, request))
+    return refuse_if_outdated(state, caller, _found(state, request))
 
 
 def _found(state: State, request: Range) -> Sliced:

@@ -39,8 +39,8 @@ from kvorum.api.responses import (
     txn_body_of_one_put,
 )
 from kvorum.state.apply.callers import current
-from kvorum.state.apply.compares import RangeCompares, compared, fulfils
-from kvorum.state.apply.permissions import is_asked, still_current, txn_refusal
+from kvorum.state.apply.compares import RangeCompares, fulfils, holds_for_row
+from kvorum.state.apply.permissions import needs_permission, refuse_if_outdated, txn_refusal
 from kvorum.state.apply.ranges import is_plain, range_options
 from kvorum.state.mvcc.keyvalue import lease_of, value_of
 from kvorum.state.mvcc.ranges import field_parts, reply_parts, rows_in_slices
@@ -196,7 +196,7 @@ def _run(state: State, path: Path, wanted: bool, meter: Meter) -> Slices:
 
 def read_txn(state: State, caller: Caller, request: Txn) -> Sliced:
     """Answer a read-only transaction from the current state."""
-    if is_asked(state, caller):
+    if needs_permission(state, caller):
         return run_first_slice(_checked_read_txn(state, current(state, caller), request))
     return run_first_slice(_read_txn(state, request))
 
@@ -207,7 +207,7 @@ def _checked_read_txn(state: State, caller: Caller, request: Txn) -> Slices:
         refusal = yield from txn_refusal(state, caller, request, Meter())
     if refusal is not None:
         return refusal
-    result = still_current(state, caller, _read_txn(state, request))
+    result = refuse_if_outdated(state, caller, _read_txn(state, request))
     if isinstance(result, (bytes, tuple)):
         return result
     return (yield from result)
@@ -280,7 +280,7 @@ def _choose(
         elif compare.target in (api.VALUE, api.LEASE) or revision:
             kv = store.get(compare.key, revision)
             meter.spent += 0 if kv is None else len(kv)
-            holds = compared(compare.result, compare.target, kv, compare.operand)
+            holds = holds_for_row(compare.result, compare.target, kv, compare.operand)
         else:
             holds = _key_holds(store, compare)
         if not holds:
@@ -306,14 +306,14 @@ def _key_holds(store: Store, compare: Compare) -> bool:
     key = compare.key
     revision = store.revision_of(key)
     if not revision:
-        return compared(result, target, None, operand)
+        return holds_for_row(result, target, None, operand)
     if target == api.MOD:
         return fulfils(result, revision >> 32, operand)
     if target in (api.VERSION, api.CREATE):
         # The index holds them, so this reads and decodes no row.
         create, _, version = store.facts_of(key, revision)
         return fulfils(result, version if target == api.VERSION else create, operand)
-    return compared(result, target, store.row(revision), operand)
+    return holds_for_row(result, target, store.row(revision), operand)
 
 
 def check_path(

@@ -4,7 +4,7 @@ PyJWT signs and verifies signatures; this module checks the claims as golang-jwt
 because callers pass the time in. It caches valid tokens, since a client sends the same one with
 every call, but no refused ones, so that no client can fill the memory with them.
 
-`shown` answers for any text that a client sends as a token, and never raises.
+`verify` answers for any text that a client sends as a token, and never raises.
 """
 
 import json
@@ -25,14 +25,14 @@ from jwt.algorithms import (
 from kvorum.api import errors
 from kvorum.api.errors import Code, Status, StatusError
 from kvorum.state.auth.jwt_keys import HMAC, RSA, Keys
-from kvorum.state.auth.tokens import NoTokens, Shown
+from kvorum.state.auth.tokens import NoTokens, TokenIdentity
 from kvorum.storage.files import Files
 
 INVALID_KEY: Final = Status(Code.UNKNOWN, "key is invalid")
 TOKEN_CHARACTERS_MAX: Final = 8192
 """A longer token is refused without parsing. A token signed with 4096-bit RSA has 900."""
-REMEMBERED_MAX: Final = 4096
-REMEMBERED_CHARACTERS_MAX: Final = 2048
+VERIFIED_MAX: Final = 4096
+VERIFIED_CHARACTERS_MAX: Final = 2048
 """A longer token is verified at every use instead of cached."""
 
 _INT64: Final = 1 << 63
@@ -66,8 +66,8 @@ class _RsaPss(RSAPSSAlgorithm):
         """Suppress the warning at each use; `JwtTokens.weakness` has it once."""
 
 
-class _Remembered(NamedTuple):
-    identity: Shown
+class _VerifiedToken(NamedTuple):
+    identity: TokenIdentity
     not_before: float
     expires: float
 
@@ -82,24 +82,24 @@ class JwtTokens(NoTokens):
         self._signatures = PyJWS(algorithms=[])
         self._signatures.register_algorithm(keys.method, _algorithm(keys.method, usual))
         self._methods = [keys.method]
-        self._remembered: dict[str, _Remembered] = {}
+        self._verified: dict[str, _VerifiedToken] = {}
         self.weakness = usual.check_key_length(keys.checking)
         """A warning about a usable but weak key, or None."""
 
-    def shown(self, token: str, _now: float, unix_seconds: float, /) -> Shown | None:
+    def verify(self, token: str, _now: float, unix_seconds: float, /) -> TokenIdentity | None:
         """Return the user and revision that a token names; None if the token is not valid."""
-        found = self._remembered.get(token)
+        found = self._verified.get(token)
         if found is None:
-            found = self._checked(token)
+            found = self._decode(token)
             if found is None or not found.not_before <= unix_seconds < found.expires:
                 return None
             self._remember(token, found)
         elif not found.not_before <= unix_seconds < found.expires:
-            del self._remembered[token]
+            del self._verified[token]
             return None
         return found.identity
 
-    def making(self, user: str, revision: int, unix_seconds: float, /) -> "SignToken":
+    def signing_job(self, user: str, revision: int, unix_seconds: float, /) -> "SignToken":
         """Return the work that creates a token, which expires after the time to live."""
         expires = math.floor(unix_seconds + self._ttl_seconds)
         return SignToken(self, user, revision, expires)
@@ -117,14 +117,14 @@ class JwtTokens(NoTokens):
             # The key's curve does not belong to the method.
             raise StatusError(INVALID_KEY) from None
 
-    def _remember(self, token: str, checked: _Remembered) -> None:
-        if len(token) > REMEMBERED_CHARACTERS_MAX:
+    def _remember(self, token: str, checked: _VerifiedToken) -> None:
+        if len(token) > VERIFIED_CHARACTERS_MAX:
             return
-        if len(self._remembered) >= REMEMBERED_MAX:
-            del self._remembered[next(iter(self._remembered))]
-        self._remembered[token] = checked
+        if len(self._verified) >= VERIFIED_MAX:
+            del self._verified[next(iter(self._verified))]
+        self._verified[token] = checked
 
-    def _checked(self, token: str) -> _Remembered | None:
+    def _decode(self, token: str) -> _VerifiedToken | None:
         """Return the claims of a token with a valid signature; None for any other text."""
         # PyJWT accepts base64 padding, etcd does not.
         if len(token) > TOKEN_CHARACTERS_MAX or "=" in token:
@@ -137,7 +137,7 @@ class JwtTokens(NoTokens):
                 parse_float=_number,
                 parse_constant=_number,
             )
-            return _judged(claims)
+            return _parse_claims(claims)
         except (PyJWTError, ValueError, RecursionError):
             return None
 
@@ -162,7 +162,7 @@ def _number(text: str) -> float:
     return number
 
 
-def _judged(claims: object) -> _Remembered:
+def _parse_claims(claims: object) -> _VerifiedToken:
     """Return a token's identity and dates from its claims; raises ValueError for other claims."""
     if not isinstance(claims, dict):
         raise ValueError("claims are an object")
@@ -170,8 +170,8 @@ def _judged(claims: object) -> _Remembered:
     if not isinstance(user, str) or not isinstance(revision, float):
         raise ValueError("a token has a username, which is a string, and a revision, a number")
     # Go decodes lone surrogates as the replacement character.
-    identity = Shown(_LONE_SURROGATE.sub("\ufffd", user), _revision(revision))
-    return _Remembered(identity, _date(claims, "nbf", -math.inf), _date(claims, "exp", math.inf))
+    identity = TokenIdentity(_LONE_SURROGATE.sub("\ufffd", user), _revision(revision))
+    return _VerifiedToken(identity, _date(claims, "nbf", -math.inf), _date(claims, "exp", math.inf))
 
 
 def _revision(number: float) -> int:

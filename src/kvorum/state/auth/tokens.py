@@ -16,7 +16,7 @@ PREFIX_LETTERS: Final = 16
 _INDEX_MAX: Final = (1 << 64) - 1
 
 
-class Shown(NamedTuple):
+class TokenIdentity(NamedTuple):
     """A token's user, and the auth revision it was issued at; None: the current revision."""
 
     user: str
@@ -26,16 +26,16 @@ class Shown(NamedTuple):
 class Tokens(Protocol):
     """One kind of tokens, which `--auth-token` selects."""
 
-    def shown(self, token: str, now: float, unix_seconds: float, /) -> Shown | None:
+    def verify(self, token: str, now: float, unix_seconds: float, /) -> TokenIdentity | None:
         """Return a token's user and revision; None if the token is not valid."""
 
-    def index_awaited(self, token: str, /) -> int:
+    def index_to_await(self, token: str, /) -> int:
         """Return the index to apply before a token can be verified; 0 if there is none."""
 
     def assign(self, user: str, prefix: str, index: int, now: float, /) -> str:
-        """Create the token of an applied authentication; return "" if `making` creates it."""
+        """Create the token of an applied authentication; return "" if `signing_job` creates it."""
 
-    def making(self, user: str, revision: int, unix_seconds: float, /) -> Any:
+    def signing_job(self, user: str, revision: int, unix_seconds: float, /) -> Any:
         """Return the work that creates a token, for a job; raises StatusError."""
 
     def forget(self, user: str, /) -> None:
@@ -68,11 +68,11 @@ class SimpleTokens:
         self._sweep(now)
         return token
 
-    def making(self, _user: str, _revision: int, _unix_seconds: float, /) -> Any:
+    def signing_job(self, _user: str, _revision: int, _unix_seconds: float, /) -> Any:
         """Fail: `assign` creates simple tokens when their entries are applied."""
         raise AssertionError("simple tokens are assigned")
 
-    def index_awaited(self, token: str) -> int:
+    def index_to_await(self, token: str) -> int:
         """Return the index of the entry behind a token; 0 for a known or malformed token.
 
         The index is one more than the one in the token's text, for which etcd waits.
@@ -82,13 +82,13 @@ class SimpleTokens:
         index = index_in(token)
         return index + 1 if index else 0
 
-    def shown(self, token: str, now: float, _unix_seconds: float, /) -> Shown | None:
+    def verify(self, token: str, now: float, _unix_seconds: float, /) -> TokenIdentity | None:
         """Return a token's user and restart its lifetime; None if the token is not valid."""
         user = self._users.get(token)
         if user is None or self._expiries[token] <= now:
             return None
         self._expiries[token] = now + self._ttl_seconds
-        return Shown(user, None)
+        return TokenIdentity(user, None)
 
     def forget(self, user: str) -> None:
         """End all tokens of a user."""
@@ -117,11 +117,11 @@ class NoTokens:
 
     __slots__ = ()
 
-    def shown(self, _token: str, _now: float, _unix_seconds: float, /) -> Shown | None:
+    def verify(self, _token: str, _now: float, _unix_seconds: float, /) -> TokenIdentity | None:
         """Return None: no token is valid."""
         return None
 
-    def index_awaited(self, _token: str, /) -> int:
+    def index_to_await(self, _token: str, /) -> int:
         """Return 0: no token depends on an index."""
         return 0
 
@@ -129,7 +129,7 @@ class NoTokens:
         """Return "": there is no token to create."""
         return ""
 
-    def making(self, _user: str, _revision: int, _unix_seconds: float, /) -> Any:
+    def signing_job(self, _user: str, _revision: int, _unix_seconds: float, /) -> Any:
         """Refuse to create a token."""
         raise StatusError(AUTH_FAILED)
 

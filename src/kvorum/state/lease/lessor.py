@@ -333,7 +333,7 @@ class Lessor:
         self.renewed_total += 1
         return lease.ttl
 
-    def expired(self, now: float, limit: int) -> list[int]:
+    def take_expired(self, now: float, limit: int) -> list[int]:
         """Return expired leases for the member to revoke.
 
         Returns at most `limit`, and at most `REVOKES_PER_SECOND_MAX` within any second. Returns a
@@ -356,11 +356,11 @@ class Lessor:
             found.append(lease_id)
         return found
 
-    def checkpoints_due(self, now: float) -> list[tuple[int, int]]:
+    def take_due_checkpoints(self, now: float) -> list[tuple[int, int]]:
         """Return (lease, seconds left) for leases to checkpoint now, at most one batch.
 
         A lease is due again after the interval, whether or not its checkpoint was applied. A caller
-        that proposes the checkpoints must call `checkpoints_proposed` before it renews any lease.
+        that proposes the checkpoints must call `note_proposed_checkpoints` before it renews any.
         """
         due: list[tuple[int, int]] = []
         for _ in range(CHECKPOINT_BATCH_MAX):
@@ -376,14 +376,14 @@ class Lessor:
                     due.append((lease_id, remaining))
         return due
 
-    def checkpoints_proposed(self, due: list[tuple[int, int]]) -> None:
+    def note_proposed_checkpoints(self, due: list[tuple[int, int]]) -> None:
         """Note proposed checkpoints, which would undo renewals made before they are applied."""
         for lease_id, _ in due:
             self._checkpointing[lease_id] = self._checkpointing.get(lease_id, 0) + 1
 
     @property
     def next_deadline(self) -> float:
-        """When `expired` or `checkpoints_due` may next return leases; perhaps early, never late."""
+        """When `take_expired` or `take_due_checkpoints` may next return leases; never too late."""
         return min(max(self._expiries.first, self._revokes_resume), self._checkpoints.first)
 
     @property

@@ -13,15 +13,17 @@ from kvorum.raft.messages import ConfState
 from kvorum.state.membership.documents import MemberDocument
 
 
-def promoted(members: Sequence[MemberDocument], conf_state: ConfState) -> list[MemberDocument]:
+def promoted_learners(
+    members: Sequence[MemberDocument], conf_state: ConfState
+) -> list[MemberDocument]:
     """Return the members stored as learners that vote in raft, changed to voters."""
     voters = {*conf_state.voters, *conf_state.voters_outgoing}
     return [replace(each, is_learner=False) for each in _learners(members) if each.id in voters]
 
 
-def difference(members: Sequence[MemberDocument], conf_state: ConfState) -> str:
+def describe_difference(members: Sequence[MemberDocument], conf_state: ConfState) -> str:
     """Describe both records if they differ, else return ""; promoted learners count as voters."""
-    cured = {each.id for each in promoted(members, conf_state)}
+    cured = {each.id for each in promoted_learners(members, conf_state)}
     learners = {each.id for each in _learners(members)} - cured
     voters = {each.id for each in members} - learners
     counted = {*conf_state.voters, *conf_state.voters_outgoing}

@@ -19,7 +19,7 @@ from kvorum.api.errors import (
 )
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.messages import ConfState
-from kvorum.state.membership.agreement import difference, promoted
+from kvorum.state.membership.agreement import describe_difference, promoted_learners
 from kvorum.state.membership.documents import (
     ChangeContext,
     DocumentError,
@@ -160,10 +160,10 @@ class Membership:
 
     def correct(self, conf_state: ConfState) -> tuple[list[MemberDocument], str]:
         """Make voters of stored learners that vote; return them, and text on other differences."""
-        corrected = promoted(self.members, conf_state)
+        corrected = promoted_learners(self.members, conf_state)
         for member in corrected:
             self._store(member)
-        return corrected, difference(self.members, conf_state)
+        return corrected, describe_difference(self.members, conf_state)
 
     # Attributes, versions and downgrades, which members and leaders publish to the cluster.
 

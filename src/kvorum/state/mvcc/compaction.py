@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from kvorum.api.coverage import reach
 from kvorum.state.mvcc.hashes import HashKV, HashRows
-from kvorum.state.mvcc.history import RECORD_BYTES, bound, unpacked
+from kvorum.state.mvcc.history import RECORD_BYTES, bound, unpack_revisions
 from kvorum.state.mvcc.index import Index
 from kvorum.state.mvcc.pins import Pins
 from kvorum.state.mvcc.slices import KEYS_PER_SLICE
@@ -153,9 +153,9 @@ class Compactor:
             self._finish(compaction)
         return None
 
-    def hashed(self, job: HashRows, value: int | None) -> None:
+    def take_hash(self, job: HashRows, value: int | None) -> None:
         """Receive the result of the job that `step` returned; None if the job failed."""
-        assert self._is_hashing, "no hash was asked for"
+        assert self._is_hashing, "no hash was requested"
         self._is_hashing = False
         if value is not None:
             self._hashes[job.revision] = HashKV(value, job.revision, job.compact_revision)
@@ -187,7 +187,7 @@ class Compactor:
     def _delete_rows(self) -> None:
         start = self._dropped_offset
         self._dropped_offset = start + ROWS_PER_STEP * RECORD_BYTES
-        for revision in unpacked(self._dropped[start : self._dropped_offset]):
+        for revision in unpack_revisions(self._dropped[start : self._dropped_offset]):
             self._backend.delete_row(revision)
             self.removed += 1
 

@@ -40,7 +40,7 @@ def bound(main: int) -> int:
     return main << 32 | SUB_MASK
 
 
-def first_entry(revision: int, create_revision: int, version: int) -> Entry:
+def make_entry(revision: int, create_revision: int, version: int) -> Entry:
     """Return the entry of a key whose oldest remaining revision is this one."""
     if revision & 1 or (version == 1 and create_revision == revision >> 32):
         return revision
@@ -109,7 +109,7 @@ def facts(entry: Entry, limit: int) -> KeyFacts | None:
     return None if revision & 1 else KeyFacts(*_create_and_version(entry, number, revision))
 
 
-def compacted(entry: Entry, main: int) -> tuple[Entry | None, bytes]:
+def compact_entry(entry: Entry, main: int) -> tuple[Entry | None, bytes]:
     """Return an entry after a compaction, None if nothing remains, and the dropped records.
 
     A compaction keeps the newest revision up to `main`, unless it is a tombstone below `main`.
@@ -131,13 +131,13 @@ def compacted(entry: Entry, main: int) -> tuple[Entry | None, bytes]:
     first = _revision(entry, number)
     create, _, version = _create_and_version(entry, number, first)
     if number == count - 1:
-        return first_entry(first, create, version), dropped
+        return make_entry(first, create, version), dropped
     generation = _HEAD.unpack_from(entry)[2]
     left = bytes(entry[_HEAD_BYTES + number * RECORD_BYTES :])
     return _HEAD.pack(create, version, max(0, generation - number)) + left, dropped
 
 
-def unpacked(records: bytes) -> list[int]:
+def unpack_revisions(records: bytes) -> list[int]:
     """Return the revisions in dropped records."""
     return [main << 32 | rest for main, rest in _RECORD.iter_unpack(records)]
 

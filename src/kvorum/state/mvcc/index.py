@@ -181,7 +181,7 @@ class Index:
             entry = entries[key]
             if isinstance(entry, int) and not entry & 1:
                 continue
-            left, lost = history.compacted(entry, main)
+            left, lost = history.compact_entry(entry, main)
             if not lost:
                 continue
             dropped.append(lost)
@@ -194,17 +194,17 @@ class Index:
         return b"".join(dropped)
 
     def restore(self, key: bytes, revision: int, create: int, version: int) -> None:
-        """Add a revision read from disk; call oldest first, and `restored` after the last.
+        """Add a revision read from disk; call oldest first, and `build_sets` after the last.
 
         Only the oldest revision of a key uses `create` and `version`.
         """
         entry = self.entries.get(key)
         if entry is None:
-            self.entries[key] = history.first_entry(revision, create, version)
+            self.entries[key] = history.make_entry(revision, create, version)
         else:
             self.entries[key] = history.appended(entry, revision)[0]
 
-    def restored(self) -> None:
+    def build_sets(self) -> None:
         """Build the sorted sets after the last `restore`."""
         # The lowest bit of a revision, and of the last byte of a packed history, is the tombstone.
         ended = [
@@ -216,8 +216,8 @@ class Index:
         self.ended = SortedKeys(sorted(ended))
         self.key_changes.since = self.newest_revision
 
-    def restored_slices(self) -> Slices[None]:
-        """Do what `restored` does, in slices."""
+    def build_sets_in_slices(self) -> Slices[None]:
+        """Do what `build_sets` does, in slices."""
         live: list[bytes] = []
         ended: list[bytes] = []
         for key, entry in self.entries.items():

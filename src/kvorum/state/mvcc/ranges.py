@@ -107,7 +107,7 @@ def reply_parts(result: RangeResult) -> Slices[list[bytes]]:
 def field_parts(tag: bytes, kvs: list[bytes]) -> Slices[list[bytes]]:
     """Encode key-values as a repeated field, in parts and in slices; empty the list."""
     parts: list[bytes] = []
-    for some in _parts(kvs):
+    for some in _split_into_parts(kvs):
         if sum(map(len, some)) <= BYTES_PER_SLICE:
             parts.append(repeated(tag, some))
         else:
@@ -148,7 +148,9 @@ def read_range(
             return (yield from _by_value(backend, options, revisions, count, limit))
         if _is_sorted(options):
             measure = _measure(index, target, main)
-            keys, revisions = yield from _ordered(keys, revisions, measure, options, limit + 1)
+            keys, revisions = yield from _sort_in_slices(
+                keys, revisions, measure, options, limit + 1
+            )
     more = len(revisions) > limit
     if more:
         del keys[limit:]
@@ -162,7 +164,7 @@ def read_range(
             create, revision, version = facts
             return key_value(key, create, revision >> 32, version, b"", 0)
 
-        return (yield from _mapped(keys, from_index)), count, more
+        return (yield from _map_in_slices(keys, from_index)), count, more
     return (yield from rows_in_slices(backend, revisions)), count, more
 
 
@@ -249,7 +251,9 @@ def _filtered(
     needs_creates = bool(options.min_create_revision or options.max_create_revision)
     passed_keys: list[bytes] = []
     passed_revisions: list[int] = []
-    for some_keys, some_revisions in zip(_parts(keys), _parts(revisions), strict=True):
+    for some_keys, some_revisions in zip(
+        _split_into_parts(keys), _split_into_parts(revisions), strict=True
+    ):
         mods = [revision >> 32 for revision in some_revisions]
         passing = [min_mod <= mod <= max_mod for mod in mods]
         if needs_creates:
@@ -273,12 +277,12 @@ def _by_value(
     def measure(kvs: list[bytes], _: list[int]) -> list[Any]:
         return list(map(value_of, kvs))
 
-    kvs, _ = yield from _ordered(kvs, revisions, measure, options, limit + 1)
+    kvs, _ = yield from _sort_in_slices(kvs, revisions, measure, options, limit + 1)
     more = len(kvs) > limit
     if more:
         del kvs[limit:]
     if options.keys_only:
-        kvs = yield from _mapped(kvs, without_value)
+        kvs = yield from _map_in_slices(kvs, without_value)
     return kvs, count, more
 
 
@@ -298,7 +302,7 @@ def _measure(index: Index, target: int, main: int) -> Measure:
     return measure
 
 
-def _ordered(
+def _sort_in_slices(
     items: list[bytes],
     revisions: list[int],
     measure: Measure,
@@ -309,7 +313,7 @@ def _ordered(
     is_reverse = options.sort_order == SortOrder.DESCEND
     runs: list[list[Measured]] = []
     revisions.reverse()
-    for some_items in _portions(items):
+    for some_items in _split_by_bytes(items):
         if runs:
             yield
         some_revisions = revisions[: -len(some_items) - 1 : -1]
@@ -326,12 +330,12 @@ def _ordered(
         longer = []
         for start in range(0, len(runs), RUNS_PER_MERGE):
             group = runs[start : start + RUNS_PER_MERGE]
-            longer.append((yield from _merged(group, enough, is_reverse=is_reverse)))
+            longer.append((yield from _merge_runs(group, enough, is_reverse=is_reverse)))
         runs = longer
     ordered: list[bytes] = []
     ordered_revisions: list[int] = []
-    last = yield from _merged(runs, enough, is_reverse=is_reverse)
-    yield from _released(runs)
+    last = yield from _merge_runs(runs, enough, is_reverse=is_reverse)
+    yield from _free_runs(runs)
     last.reverse()
     size = 0
     while last:
@@ -346,9 +350,11 @@ def _ordered(
     return ordered, ordered_revisions
 
 
-def _merged(runs: list[list[Measured]], enough: int, *, is_reverse: bool) -> Slices[list[Measured]]:
+def _merge_runs(
+    runs: list[list[Measured]], enough: int, *, is_reverse: bool
+) -> Slices[list[Measured]]:
     """Merge up to `enough` items out of the runs, which lose them."""
-    merging = merge(*map(_drained, runs), key=itemgetter(0), reverse=is_reverse)
+    merging = merge(*map(_drain_run, runs), key=itemgetter(0), reverse=is_reverse)
     merged: list[Measured] = []
     while len(merged) < enough:
         want = min(KEYS_PER_SLICE, enough - len(merged))
@@ -360,7 +366,7 @@ def _merged(runs: list[list[Measured]], enough: int, *, is_reverse: bool) -> Sli
     return merged
 
 
-def _released(runs: list[list[Measured]]) -> Slices[None]:
+def _free_runs(runs: list[list[Measured]]) -> Slices[None]:
     """Free in slices the items that a limit left in the runs."""
     size = 0
     for run in runs:
@@ -371,13 +377,13 @@ def _released(runs: list[list[Measured]]) -> Slices[None]:
                 yield
 
 
-def _drained(run: list[Item]) -> Iterator[Item]:
+def _drain_run(run: list[Item]) -> Iterator[Item]:
     run.reverse()
     while run:
         yield run.pop()
 
 
-def _parts(items: list[Item]) -> Iterator[list[Item]]:
+def _split_into_parts(items: list[Item]) -> Iterator[list[Item]]:
     """Yield a list in parts and empty it: freeing a list at once may outlast many turns."""
     items.reverse()
     while items:
@@ -386,9 +392,9 @@ def _parts(items: list[Item]) -> Iterator[list[Item]]:
         yield part
 
 
-def _portions(items: list[bytes]) -> Iterator[list[bytes]]:
-    """Yield a list as `_parts` does, in parts of at most `BYTES_PER_SLICE` or of one item."""
-    for part in _parts(items):
+def _split_by_bytes(items: list[bytes]) -> Iterator[list[bytes]]:
+    """Yield a list in parts of at most `BYTES_PER_SLICE` or of one item, and empty the list."""
+    for part in _split_into_parts(items):
         if sum(map(len, part)) <= BYTES_PER_SLICE:
             yield part
             continue
@@ -425,7 +431,7 @@ def rows_in_slices(backend: Backend, revisions: list[int]) -> Slices[list[bytes]
     return kvs
 
 
-def portions_of_rows(backend: Backend, revisions: list[int]) -> Iterator[list[bytes]]:
+def read_portions(backend: Backend, revisions: list[int]) -> Iterator[list[bytes]]:
     """Yield rows in portions of at most a slice's keys, and of fewer where rows are large."""
     at, want = 0, FIRST_READ_ROWS
     while at < len(revisions):
@@ -435,9 +441,9 @@ def portions_of_rows(backend: Backend, revisions: list[int]) -> Iterator[list[by
         yield found
 
 
-def _mapped(items: list[bytes], function: Callable[[bytes], bytes]) -> Slices[list[bytes]]:
+def _map_in_slices(items: list[bytes], function: Callable[[bytes], bytes]) -> Slices[list[bytes]]:
     mapped: list[bytes] = []
-    for part in _portions(items):
+    for part in _split_by_bytes(items):
         if mapped:
             yield
         mapped += map(function, part)

@@ -51,7 +51,7 @@ def restore_store(
         raise CorruptionError(
             backend.path, "bucket key", f"it has {stored} rows, {count} were read"
         )
-    index.restored()
+    index.build_sets()
     for key, lease in leases.items():
         lessor.reattach(lease, key)
     return _store(backend, lessor, hub, index)
@@ -94,7 +94,7 @@ def restore_slices(
     assert len(newest) == (1 if index.newest_revision else 0), (
         f"the newest row that was noted is {index.newest_revision}, but not the backend's"
     )
-    yield from index.restored_slices()
+    yield from index.build_sets_in_slices()
     for count, (key, lease) in enumerate(leases.items(), 1):
         lessor.reattach(lease, key)
         if count % ROWS_PER_SLICE == 0:

@@ -103,7 +103,7 @@ class Backend:
         self._first_write: float | None = None
         self._sizes = environment.sizes()
         # Index and term of the last applied entry; the index of the newest finished commit.
-        self.applied_index, self.applied_term = self._look().applied()
+        self.applied_index, self.applied_term = self._open_view().applied()
         self.durable_index = self.applied_index
         self.is_removing = False
         """Whether the flusher is removing the file that a defragmentation replaced."""
@@ -144,15 +144,15 @@ class Backend:
         if value is not None:
             return value
         if self._is_deleted(revision):
-            raise self._look().missing(revision)
+            raise self._open_view().missing(revision)
         if self._sealed is not None:
             value = self._sealed.rows.get(revision)
         if value is None:
             value = self._cache.get(revision)
         if value is None:
-            value = self._look().row(revision)
+            value = self._open_view().row(revision)
             if value is None:
-                raise self._look().missing(revision)
+                raise self._open_view().missing(revision)
             self._cache.add(revision, value)
         return value
 
@@ -179,7 +179,7 @@ class Backend:
             for place in places:
                 revision = revisions[place]
                 if revision in deleted:
-                    raise self._look().missing(revision)
+                    raise self._open_view().missing(revision)
                 for table in tables:
                     value = table.get(revision)
                     if value is not None:
@@ -193,7 +193,7 @@ class Backend:
             self._cache.add_all(asked_for, sum(map(len, asked_for.values())))
         if places:
             wanted = [revisions[place] for place in places]
-            found = self._look().rows(wanted)
+            found = self._open_view().rows(wanted)
             self._cache.add_all(dict(zip(wanted, found, strict=True)), sum(map(len, found)))
             for place, value in zip(places, found, strict=True):
                 values[place] = value
@@ -206,7 +206,7 @@ class Backend:
         while len(result) < limit and first < end and first <= last:
             # The environment may have a commit before `committed`: stop where a batch begins.
             wanted = limit - len(result)
-            found = self._look().scan_rows(first, min(last, end - 1), wanted)
+            found = self._open_view().scan_rows(first, min(last, end - 1), wanted)
             result += [each for each in found if not self._is_deleted(each[0])]
             if len(found) < wanted:
                 break
@@ -235,15 +235,15 @@ class Backend:
     def scan_sealed_rows(self, first: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return stored rows with their checksums, from a row key on; requires `is_flushed`."""
         assert self.is_flushed, "there are changes that the file does not have"
-        return self._look().scan_sealed_rows(first, limit)
+        return self._open_view().scan_sealed_rows(first, limit)
 
     def row_pages(self) -> RowPages | None:
         """Return a reader of all rows from pages, valid in this turn, if the file has all rows."""
-        return self._look().row_pages() if self.is_flushed else None
+        return self._open_view().row_pages() if self.is_flushed else None
 
     def count_stored_rows(self) -> int:
         """Return the number of rows in the file."""
-        return self._look().count(KEY)
+        return self._open_view().count(KEY)
 
     def has_pending_rows(self, last: int) -> bool:
         """Return whether the file may still lack a row up to `last`."""
@@ -289,11 +289,11 @@ class Backend:
                 entries = batch.entries.get(bucket)
                 if entries is not None and name in entries:
                     return entries[name]
-        return self._look().get(bucket, name)
+        return self._open_view().get(bucket, name)
 
     def items(self, bucket: bytes) -> list[tuple[bytes, bytes]]:
         """Return all entries of a bucket other than `key`, in the order of names."""
-        merged: dict[bytes, bytes | None] = dict(self._look().items(bucket))
+        merged: dict[bytes, bytes | None] = dict(self._open_view().items(bucket))
         for batch in (self._sealed, self._active):
             if batch is not None:
                 merged.update(batch.entries.get(bucket, {}))
@@ -368,12 +368,12 @@ class Backend:
                 defragmentation.changes.add(active)
         return StageFlush(self._environment, active, switch)
 
-    def staged(self, staged: Staged) -> CommitFlush:
+    def take_staged(self, staged: Staged) -> CommitFlush:
         """Receive the result of StageFlush; return the next job."""
         assert self._sealed is not None, "no batch is on its way"
         return CommitFlush(staged)
 
-    def committed(self, environment: Environment) -> RemoveDatabase | None:
+    def take_committed(self, environment: Environment) -> RemoveDatabase | None:
         """Receive the result of CommitFlush, which has made the batch durable.
 
         If the commit ended a defragmentation, return the job that removes the old file.
@@ -436,8 +436,8 @@ class Backend:
             self._defragmentation.changes.add(self._sealed)
         return self._defragmentation.begin()
 
-    def copied(self) -> CopyChanges | None:
-        """Call after CopyDatabase or CatchUp; return the next job for the helper.
+    def take_copied(self) -> CopyChanges | None:
+        """Call after CopyDatabase or CopyChanges; return the next job for the helper.
 
         Return None when the next flush, due at once, replaces the old file by the new one;
         `is_defragmenting` is false after that flush.
@@ -460,7 +460,7 @@ class Backend:
         if self._cache.forgotten:
             self._cache.free(FREED_PER_TURN)
 
-    def _look(self) -> View:
+    def _open_view(self) -> View:
         view = self._view
         if view is None:
             view = self._view = View(self._environment)

@@ -60,11 +60,11 @@ def open_backend(
 def rewrite(backend: Backend, files: Files, environments: Environments) -> None:
     """Replace the database by one without free pages; nothing else may use it meanwhile."""
     backend.defragment().run(files, environments)
-    assert backend.copied() is None, "nobody wrote meanwhile"
+    assert backend.take_copied() is None, "nobody wrote meanwhile"
     stage = backend.seal()
     assert stage is not None, "the switch is a flush"
-    commit = backend.staged(stage.run(files, environments))
-    removal = backend.committed(commit.run(files, environments))
+    commit = backend.take_staged(stage.run(files, environments))
+    removal = backend.take_committed(commit.run(files, environments))
     assert removal is not None, "the old file is to be removed"
     removal.run(files, environments)
 

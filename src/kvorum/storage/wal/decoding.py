@@ -174,7 +174,7 @@ class SegmentScanner:
         skim = self._skim
         kinds, before = (0, 0), 0
         while (offset := self.end) + 8 <= (size := self._size):
-            if self._look(offset, 8):
+            if self._ensure_loaded(offset, 8):
                 if skim is not None:
                     skim(self)
                     kinds = (0, 0)
@@ -193,7 +193,7 @@ class SegmentScanner:
                 return
             if word >> 56 != (0x80 | stop - end if stop > end else 0):
                 raise self._corrupt(f"the length word is {word:#018x}")
-            if self._look(offset, stop - offset):
+            if self._ensure_loaded(offset, stop - offset):
                 if skim is not None:
                     skim(self)
                     kinds = (0, 0)
@@ -231,7 +231,7 @@ class SegmentScanner:
                     kinds = (0, 0)
         self._end_of_data()
 
-    def _look(self, offset: int, length: int) -> bool:
+    def _ensure_loaded(self, offset: int, length: int) -> bool:
         """Ensure that bytes are in memory; return whether they had to be read."""
         if offset + length <= self.start + len(self.segment):
             return False
@@ -258,7 +258,7 @@ class SegmentScanner:
 
     def _is_zero_from(self, offset: int) -> bool:
         while offset < self._size:
-            self._look(offset, 1)
+            self._ensure_loaded(offset, 1)
             if not is_zero_from(self.segment, offset - self.start):
                 return False
             offset = self.start + len(self.segment)

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 from kvorum.api.pb.etcdserverpb import Metadata
 from kvorum.raft.messages import NO_MEMBERS, ConfState
-from kvorum.state.membership.agreement import difference, promoted
+from kvorum.state.membership.agreement import describe_difference, promoted_learners
 from kvorum.state.membership.cluster import Membership
 from kvorum.state.membership.documents import decode_conf_state, encode_conf_state, encode_member
 from kvorum.state.membership.v2_store import snapshot_data
@@ -79,9 +79,9 @@ class ClusterBuckets:
         The result is "" if nothing else differs.
         """
         members = self.cluster(metadata).members
-        for each in promoted(members, conf_state):
+        for each in promoted_learners(members, conf_state):
             self.buckets[MEMBERS][b"%x" % each.id] = encode_member(each)
-        return difference(members, conf_state)
+        return describe_difference(members, conf_state)
 
     def document(self, metadata: bytes) -> bytes:
         """Return the membership as Raft snapshots carry it."""

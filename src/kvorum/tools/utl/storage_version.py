@@ -171,8 +171,8 @@ def _put(backend: Backend, files: Files, environments: Environments, version: by
         backend.put(META, STORAGE_VERSION, version)
     stage = backend.seal()
     assert stage is not None, "there is something to write"
-    commit = backend.staged(stage.run(files, environments))
-    backend.committed(commit.run(files, environments))
+    commit = backend.take_staged(stage.run(files, environments))
+    backend.take_committed(commit.run(files, environments))
 
 
 def _tell(text: str) -> None:

@@ -54,7 +54,7 @@ STREAM_UNSENT_BYTES_MAX = 1024 * 1024
 """Bytes that make a stream count as full until the next `take_outgoing`."""
 
 SPREAD_BYTES_MAX = 64 * 1024
-"""Bytes a fan-out may add before each stream is checked individually: see `_tell_audience`."""
+"""Bytes a fan-out may add before the hub checks each stream: see `_deliver_to_audience`."""
 
 UNSENT_BYTES_MAX = 16 * 1024 * 1024
 """Unsent bytes of all streams above which a transaction's remaining watchers fall behind.
@@ -198,10 +198,10 @@ class WatchHub:
                     and self._spread_bytes + size < SPREAD_BYTES_MAX
                     and self._unsent_bytes + size * len(entry.watchers) < UNSENT_BYTES_MAX
                 ):
-                    self._tell_audience(audience, match, header)
+                    self._deliver_to_audience(audience, match, header)
                     continue
                 for watcher in tuple(entry.watchers):
-                    self._tell(watcher, match, header, main)
+                    self._deliver(watcher, match, header, main)
         self._served_revision = main
 
     def resync(self) -> None:
@@ -241,7 +241,7 @@ class WatchHub:
             if self._closing[-1].forget_some():
                 self._closing.pop()
         elif self._progressing:
-            self._tell_progress()
+            self._send_progress()
         elif self.has_work:
             self._catch_up_some()
         return self.has_work
@@ -263,7 +263,7 @@ class WatchHub:
                 self._progressing.append((stream, iter(tuple(stream.progress))))
                 self.expect_progress(stream)
         if self._progressing:
-            self._tell_progress()
+            self._send_progress()
 
     # Called by streams.
 
@@ -378,17 +378,17 @@ class WatchHub:
             return
         main = publication.main
         header = self.header.field(main)
-        told = 0
+        delivered = 0
         for watcher, match in islice(publication.targets, DELIVERIES_PER_STEP):
-            told += 1
+            delivered += 1
             # The watcher may have left since the matching began.
             if watcher.standing is WatcherState.SYNCED:
-                self._tell(watcher, match, header, main)
-        if told < DELIVERIES_PER_STEP:
+                self._deliver(watcher, match, header, main)
+        if delivered < DELIVERIES_PER_STEP:
             self._served_revision = main
             self._publication = None
 
-    def _tell(self, watcher: Watcher, match: Match, header: bytes, main: int) -> None:
+    def _deliver(self, watcher: Watcher, match: Match, header: bytes, main: int) -> None:
         """Send a transaction to a synced watcher, or let it fall behind."""
         # The watcher may start in the future, or has received this revision from history.
         if watcher.next_revision > main:
@@ -433,7 +433,7 @@ class WatchHub:
             group[1].append(stream.call)
         return DeliveryGroups(list(groups.values()), self.pauses)
 
-    def _tell_audience(
+    def _deliver_to_audience(
         self, audience: DeliveryGroups[Watcher], match: Match, header: bytes
     ) -> None:
         """Send a transaction to an audience without checking or charging each stream."""
@@ -516,7 +516,7 @@ class WatchHub:
             reach("catch-up abandoned")
             self._behind.extendleft(reversed(catch_up.unserved()))
 
-    def _tell_progress(self) -> None:
+    def _send_progress(self) -> None:
         """Send periodic progress to a bounded number of watchers."""
         revision = self.history.revision
         header = self.header.field(revision)
