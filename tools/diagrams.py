@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvorum.member import lifecycle
-from kvorum.server import ending
+from kvorum.server import shutdown
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -28,7 +28,7 @@ class Diagram(NamedTuple):
 
 
 DIAGRAMS = (
-    Diagram("architecture.md", "server-phases", "The phases of a server", ending.TRANSITIONS),
+    Diagram("architecture.md", "server-phases", "The phases of a server", shutdown.TRANSITIONS),
     Diagram("member.md", "member-phases", "The phases of a member", lifecycle.TRANSITIONS),
 )
 

@@ -33,9 +33,9 @@ from kvorum.process.settings.checks import make_config
 from kvorum.process.settings.member import member_config
 from kvorum.raft.messages import Message
 from kvorum.raft.wire import decode_message, encode_message
-from kvorum.server.ending import ServerPhase
 from kvorum.server.jobs import Ended
 from kvorum.server.server import Server
+from kvorum.server.shutdown import ServerPhase
 from kvorum.state.apply import requests
 from kvorum.state.apply.callers import Caller, Front
 from kvorum.state.apply.ranges import range_response

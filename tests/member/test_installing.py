@@ -18,8 +18,14 @@ from kvorum.member.waits import FlushedTo, ReadIndex, RunJob, Signal, Signalled,
 from kvorum.server.rpc.election import _leader, _observe
 from kvorum.server.rpc.kv import _compact_physically, _range_stream
 from kvorum.server.rpc.lease import _listed
-from kvorum.server.rpc.maintenance import _defragment, _defragmented, _downgrade, _hash, _hash_kv
-from kvorum.server.rpc.sessions import answered
+from kvorum.server.rpc.maintenance import (
+    _defragment,
+    _downgrade,
+    _hash,
+    _hash_kv,
+    _run_defragmentation,
+)
+from kvorum.server.rpc.sessions import answer_call
 from kvorum.server.rpc.snapshot import _snapshot
 from kvorum.state.apply import requests, transactions
 from kvorum.state.apply.callers import MEMBER
@@ -131,7 +137,7 @@ def stream(machine: Machine) -> Steps:
 
 def queue(_machine: Machine) -> Steps:
     """Read a queue, whose oldest key is found by looking at all of them."""
-    return answered(_leader(LeaderRequest(name=b"q")))
+    return answer_call(_leader(LeaderRequest(name=b"q")))
 
 
 def observation(machine: Machine) -> Steps:
@@ -376,7 +382,7 @@ def test_a_defragmentation_ends(fails: bool) -> None:
     cluster, _, late = lagging()
     member = late.running
     backend, before = member.state.backend, log_lines.log_defragmentation_start(member.replica)
-    steps = _defragmented(member, backend, backend.defragment(), before)
+    steps = _run_defragmentation(member, backend, backend.defragment(), before)
     assert isinstance(next(steps), RunJob)
     install(cluster, late)
     with pytest.raises(StopIteration) as end:

@@ -118,7 +118,7 @@ MODULES = (
     "kvorum.server.rpc.keepalives",
     "kvorum.server.rpc.kv",
     "kvorum.server.rpc.services",
-    "kvorum.server.ending",
+    "kvorum.server.shutdown",
     "kvorum.server.inflight",
     "kvorum.server.jobs",
     "kvorum.server.server",

@@ -17,7 +17,7 @@ import uvloop
 from kvorum.embed.errors import ConfigError, told
 from kvorum.embed.logs import open_log
 from kvorum.process.ephemeral import STANDARD_INPUT
-from kvorum.process.own import OwnProcess
+from kvorum.process.own_process import OwnProcess
 from kvorum.process.settings.checks import settle
 from kvorum.process.startup import Running
 from kvorum.server.server import Server

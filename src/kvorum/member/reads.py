@@ -149,7 +149,7 @@ class Reads:
         current = self._round
         if current is None or current.started > started_before:
             return [], []
-        reach("read round given up")
+        reach("read round abandoned")
         self._round = None
         self.failed_rounds += 1
         self.slow_rounds += 1

@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 
-from kvorum.process.own import OwnProcess
+from kvorum.process.own_process import OwnProcess
 from kvorum.process.settings.config import Config
 from kvorum.process.startup import Running
 from kvorum.server.server import Server

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from kvorum.network.dialer.interface import Dialer
 from kvorum.network.edge import Edge
 from kvorum.process.peer_address_check import PeerAddressCheck
-from kvorum.server.ending import ServerPhase
 from kvorum.server.jobs import JobOrder
 from kvorum.server.server import Server
+from kvorum.server.shutdown import ServerPhase
 
 clock = time.monotonic
 

@@ -159,7 +159,7 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
 
     from kvorum.member.errors import MemberStopped
     from kvorum.process.discovery.registry import DiscoveryError, FullClusterError
-    from kvorum.process.own import OwnProcess
+    from kvorum.process.own_process import OwnProcess
     from kvorum.process.refusals import REFUSALS, text_of, title_of
     from kvorum.process.startup import Running
 

@@ -14,7 +14,7 @@ from kvorum.process.thread_executor import ThreadExecutor
 from kvorum.process.waking import Waking
 from kvorum.proxy.proxy import Proxy
 from kvorum.proxy.settings import BYTES_PER_TURN, CALLS_PER_TURN
-from kvorum.server.telemetry.incidents import LOOK_SECONDS, IncidentLog
+from kvorum.server.telemetry.incidents import READ_SECONDS, IncidentLog
 from kvorum.server.telemetry.logs import Logger
 
 clock = time.monotonic
@@ -31,7 +31,7 @@ class ProxyLoop:
         self.thread_executor = ThreadExecutor(self.waking.wake)
         self.proxy: Proxy
         self._incidents = IncidentLog(edge, logger, ())
-        self._look_at = 0.0
+        self._read_at = 0.0
         self._is_draining = False
 
     def run(self) -> int:
@@ -49,7 +49,7 @@ class ProxyLoop:
                 self._turn()
                 if self._may_sleep():
                     now = clock()
-                    until = min(self.proxy.wake_at(now), self._look_at)
+                    until = min(self.proxy.wake_at(now), self._read_at)
                     woken = epoll.poll(max(0.0, until - now))
                     if any(descriptor == self.waking.descriptor for descriptor, _ in woken):
                         self.waking.clear()
@@ -67,8 +67,8 @@ class ProxyLoop:
         upstream.awake()
         requests, events = edge.poll(CALLS_PER_TURN, BYTES_PER_TURN)
         proxy.turn(now, requests, events, upstream.poll(CALLS_PER_TURN, BYTES_PER_TURN))
-        if now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS
+        if now >= self._read_at:
+            self._read_at = now + READ_SECONDS
             self._incidents.log(edge.incidents(), now)
 
     def _may_sleep(self) -> bool:

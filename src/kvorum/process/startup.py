@@ -6,7 +6,7 @@ name and URLs to the cluster. An earlier failure is raised with its reason, afte
 so far is closed.
 
 `Surroundings` handles everything that concerns the whole process: the process may be the member's
-own (`kvorum.process.own`), or that of a program that embeds the member.
+own (`kvorum.process.own_process`), or that of a program that embeds the member.
 """
 
 import asyncio
@@ -395,7 +395,7 @@ class Running:
         def on_tick(is_idle: bool) -> None:
             peer_metrics.observe()
             if lines is not None:
-                lines.tell(logger, time.monotonic())
+                lines.warn_of_drops(logger, time.monotonic())
             self._surroundings.tick(is_idle)
 
         server = runner.server = Server(

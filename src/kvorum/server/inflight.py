@@ -6,7 +6,7 @@ to the edge, and those of JSON calls to the gateway, which translates them. A gr
 waits until no call is in flight. This module also finds slow calls.
 
 Slow-call detection keeps no record per call: calls of one method that came in the same turn share
-one `Arrivals` with the time, and `look` finds the calls that are about to become slow.
+one `Arrivals` with the time, and `find_slow` finds the calls that are about to become slow.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,13 +34,13 @@ class CallsInFlight:
 
     __slots__ = (
         "_edge",
+        "_reported",
         "_slow_seconds",
-        "_told",
         "access",
+        "check_at",
+        "check_seconds",
         "counts",
         "is_delivering",
-        "look_at",
-        "look_seconds",
         "on_slow",
         "slow",
         "stats",
@@ -67,16 +67,16 @@ class CallsInFlight:
         self.streams: dict[int, Arrivals] = {}
         """The arrival of every open stream."""
         self._slow_seconds = slow_seconds
-        self.look_seconds = slow_seconds
-        """The interval of calls to `look`, at most the threshold of a slow call."""
-        self.look_at = 0.0
+        self.check_seconds = slow_seconds
+        """The interval of calls to `find_slow`, at most the threshold of a slow call."""
+        self.check_at = 0.0
         self.slow: dict[int, float] = {}
-        """Unary calls that will be slow at the next `look` unless they end before, with the times
-        of their arrival."""
+        """Unary calls that will be slow at the next `find_slow` unless they end before, with the
+        times of their arrival."""
         self.on_slow: OnSlow | None = None
         """Called when one of them ends, with the call, its method, the time of its arrival, and its
         answer, None if its client went away; returns whether it logged the call."""
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
 
     def methods(self) -> Iterator[int]:
         """Return the method of every call in flight."""
@@ -260,13 +260,13 @@ class CallsInFlight:
 
     # Slow calls.
 
-    def look(self, now: float) -> bool:
-        """Find the calls that will be slow at the next `look`; return whether any is new.
+    def find_slow(self, now: float) -> bool:
+        """Find the calls that will be slow at the next `find_slow`; return whether any is new.
 
-        Call this once `look_at` has come, before sending answers.
+        Call this once `check_at` has come, before sending answers.
         """
-        self.look_at = now + self.look_seconds
-        since_before = self.look_at - self._slow_seconds
+        self.check_at = now + self.check_seconds
+        since_before = self.check_at - self._slow_seconds
         before = self.slow
         self.slow = {
             call: arrivals.arrived
@@ -275,12 +275,12 @@ class CallsInFlight:
         }
         return not self.slow.keys() <= before.keys()
 
-    def overdue(self, now: float) -> list[tuple[int, int]]:
+    def take_overdue(self, now: float) -> list[tuple[int, int]]:
         """Return slow calls that are still in flight, with their methods, each call once."""
         since_before = now - self._slow_seconds
-        told = self._told
-        self._told = {call for call, since in self.slow.items() if since <= since_before}
-        return [(call, self.unary[call].method) for call in sorted(self._told - told)]
+        reported = self._reported
+        self._reported = {call for call, since in self.slow.items() if since <= since_before}
+        return [(call, self.unary[call].method) for call in sorted(self._reported - reported)]
 
     def _end_slow(self, call: int, method: int, result: "bytes | Status | None") -> None:
         since = self.slow.pop(call)

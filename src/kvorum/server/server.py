@@ -21,7 +21,6 @@ from kvorum.member.member import Member
 from kvorum.network.dialer.interface import DialEvent
 from kvorum.network.edge.interface import EdgeEventKind, Event, Request
 from kvorum.raft.entries import Entry
-from kvorum.server.ending import ServerPhase, Shutdown
 from kvorum.server.http.calls import Gateway
 from kvorum.server.http.http import HttpFront
 from kvorum.server.inflight import CallsInFlight
@@ -31,6 +30,7 @@ from kvorum.server.rpc.interface import Clients
 from kvorum.server.rpc.services import Services
 from kvorum.server.rpc.table import METHODS
 from kvorum.server.settings import ServerSettings
+from kvorum.server.shutdown import ServerPhase, Shutdown
 from kvorum.server.telemetry.access import AccessLog
 from kvorum.server.telemetry.counters import ServerCounters
 from kvorum.server.telemetry.counting import CallCounts
@@ -83,7 +83,7 @@ class Server:
         self.calls = CallsInFlight(edge, CallCounts(len(METHODS)), slow_seconds)
         self.milestones = Milestones()
         self.slow_requests = SlowRequests(member, self.milestones, edge.peer, logger, slow_seconds)
-        self.calls.on_slow = self.slow_requests.ended
+        self.calls.on_slow = self.slow_requests.log_if_slow
         self.services = Services(
             member,
             self.calls,
@@ -105,8 +105,8 @@ class Server:
             self.gateway.serve()
         self.counters = ServerCounters()
         self.phase = ServerPhase.SERVING
-        """The phase of this server's life; `ending` advances it."""
-        self.ending = Shutdown(self, edge, logger)
+        """The phase of this server's life; `shutdown` advances it."""
+        self.shutdown = Shutdown(self, edge, logger)
         self.keeps_nothing = settings.keeps_nothing
         """Whether a shutdown skips the last flush."""
         self.peer_listeners: set[int] = set()
@@ -134,7 +134,7 @@ class Server:
         self._long_since = 0.0
         self._slow_apply_seconds = settings.slow_apply_seconds
         self._tick_seconds = member.config.heartbeat_seconds
-        self.calls.look_seconds = min(slow_seconds, self._tick_seconds)
+        self.calls.check_seconds = min(slow_seconds, self._tick_seconds)
         self._next_tick = member.now
         self._peers_at = 0.0
         self._advance_until = member.now + ADVANCE_SECONDS_MAX if settings.advance_ticks else 0.0
@@ -179,7 +179,7 @@ class Server:
     def wake_at(self, now: float) -> float:
         """Return when to take the next turn if nothing arrives before."""
         if self.phase is ServerPhase.CLOSING:
-            return self.ending.look_at
+            return self.shutdown.check_at
         moment = min(self._next_tick, self._peers_at, self.gateway.wake_at)
         if self.calls.access is not None:
             moment = min(moment, self.calls.access.wake_at)
@@ -192,7 +192,7 @@ class Server:
 
     def drain(self, now: float) -> None:
         """Ask clients to open no more calls, finish those in flight, then shut down."""
-        self.ending.begin(now)
+        self.shutdown.begin(now)
 
     # Turns.
 
@@ -212,7 +212,7 @@ class Server:
         member, peers = self.member, self.peers
         if self.phase is ServerPhase.CLOSING:
             self._take_ended(ended)
-            self.ending.advance(now)
+            self.shutdown.advance(now)
             return
         member.note_time(now)
         if dialed:
@@ -291,14 +291,14 @@ class Server:
         is_waiting = is_waiting or self.gateway.has_work
         self.is_busy = is_busy or is_waiting
         if self.phase is not ServerPhase.SERVING:
-            self.ending.advance(now)
+            self.shutdown.advance(now)
 
     def _answer(self, now: float) -> None:
         """Send the answers to clients, unless the phase is past draining."""
         if self.phase in (ServerPhase.SERVING, ServerPhase.DRAINING):
             calls, moment = self.calls, self._clock()
             self.milestones.note(self.member.replica, len(self._requests), moment)
-            if moment >= calls.look_at and calls.look(moment):
+            if moment >= calls.check_at and calls.find_slow(moment):
                 self.slow_requests.remember(calls.slow)
             calls.is_delivering = True
             self.services.deliver(now)
@@ -411,7 +411,7 @@ class Server:
             self._leave(now)
         if not self.is_published:
             self._refuse_strangers(now)
-        self.slow_requests.tick(now, self.calls.overdue(now))
+        self.slow_requests.tick(now, self.calls.take_overdue(now))
         if self._on_tick is not None:
             self._on_tick(self._is_idle)
         self._is_idle = True

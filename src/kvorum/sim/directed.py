@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from kvorum.server.ending import ServerPhase
+from kvorum.server.shutdown import ServerPhase
 from kvorum.sim.moments import Kind
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 from kvorum.api.errors import Code, Status
 from kvorum.network.edge.interface import Headers
-from kvorum.server.ending import ServerPhase
 from kvorum.server.server import Server
+from kvorum.server.shutdown import ServerPhase
 from kvorum.sim.arrivals import Arrivals
 from kvorum.sim.faults import Faults
 from kvorum.sim.violation import Violation

@@ -1,10 +1,10 @@
 """Checks of the JSON gateway after every turn: which calls it has, and which bytes it keeps."""
 
 from kvorum.network.edge.interface import EdgeEventKind
-from kvorum.server.ending import ServerPhase
 from kvorum.server.http.calls import Gateway
 from kvorum.server.rpc.table import RPCS, RpcKind
 from kvorum.server.server import Server
+from kvorum.server.shutdown import ServerPhase
 from kvorum.sim.arrivals import Arrivals
 from kvorum.sim.edge import SimulatedEdge
 from kvorum.sim.violation import Violation

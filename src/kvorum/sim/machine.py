@@ -24,11 +24,11 @@ from kvorum.network.edge.interface import Event, Request
 from kvorum.process.settings.checks import make_config
 from kvorum.raft.messages import Message
 from kvorum.raft.tracker import Configuration
-from kvorum.server.ending import ServerPhase
 from kvorum.server.jobs import JobOrder
 from kvorum.server.peer.cluster.joining import Start
 from kvorum.server.server import Server
 from kvorum.server.settings import server_settings
+from kvorum.server.shutdown import ServerPhase
 from kvorum.sim.arrivals import Arrivals
 from kvorum.sim.disk import Disk, ProcessEnd, is_caused_by
 from kvorum.sim.edge import SimulatedEdge

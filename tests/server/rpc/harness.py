@@ -22,11 +22,11 @@ from kvorum.network.dialer.interface import DialEvent
 from kvorum.network.edge.interface import EdgeEventKind, Event, Metadata, Request
 from kvorum.process.settings.checks import make_config
 from kvorum.process.settings.member import member_config
-from kvorum.server.ending import ServerPhase
 from kvorum.server.interface import Peers
 from kvorum.server.jobs import Ended
 from kvorum.server.rpc.table import NUMBERS
 from kvorum.server.server import Server
+from kvorum.server.shutdown import ServerPhase
 from kvorum.state.auth.tokens import SimpleTokens, Tokens
 from kvorum.storage.backend.environment import Environments
 from kvorum.storage.backend.memory import MemoryEnvironments

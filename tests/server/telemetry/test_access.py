@@ -313,8 +313,8 @@ def test_a_reader_that_is_too_slow_costs_lines_and_nothing_else(
     full = b"y" * 500 + b"\n"
     for _ in range(1000):
         writer.put(full, 1)
-    writer.tell(logger, 0.0)
-    writer.tell(logger, 1.0)
+    writer.warn_of_drops(logger, 0.0)
+    writer.warn_of_drops(logger, 1.0)
     ((message, fields),) = logger.lines
     assert "dropped lines of the access log" in message and fields["lines"] == fields["total"]
     # What was taken arrives once it is read.
@@ -334,7 +334,7 @@ def test_a_full_disk_costs_lines_and_nothing_else() -> None:
     writer = LineWriter(write_to(full))
     writer.put(b"a line\nanother\n", 2)
     writer.stop()
-    writer.tell(logger, 0.0)
+    writer.warn_of_drops(logger, 0.0)
     assert logger.lines[0][1]["lines"] == 2
     os.close(full)
 

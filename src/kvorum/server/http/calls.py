@@ -111,13 +111,13 @@ class GatewayCall:
         "body",
         "deadline",
         "has_begun",
+        "has_first_message",
         "has_response",
         "held_bytes",
         "is_busy",
-        "is_heard",
         "is_paused",
-        "is_told_of_end",
         "metadata",
+        "needs_end",
         "route",
         "socket",
     )
@@ -133,13 +133,13 @@ class GatewayCall:
         """Whether more of the body waits for `Gateway.work`."""
         self.is_paused = False
         """Whether the gateway has paused the call at the edge."""
-        self.is_heard = False
+        self.has_first_message = False
         """Whether the gateway has passed on the call's first message."""
         self.has_begun = False
         """Whether the gateway has passed the call to the services."""
         self.has_response = False
         """Whether the head of the response was sent."""
-        self.is_told_of_end = route.kind is not RpcKind.UNARY
+        self.needs_end = route.kind is not RpcKind.UNARY
         """Whether the service needs ENDED if the client goes away, as over gRPC; without it, the
         call continues."""
         self.deadline = inf
@@ -269,18 +269,18 @@ class Gateway:
             if kind == EdgeEventKind.MESSAGE:
                 assert detail is not None
                 found.body.feed(detail)
-                self._arrived(call, found)
+                self._read_arrived(call, found)
             elif kind == EdgeEventKind.HALF_CLOSED:
                 # The handshake's body ends here, but the WebSocket continues.
                 if found.socket is None:
                     found.body.end()
-                    self._arrived(call, found)
+                    self._read_arrived(call, found)
             elif kind == EdgeEventKind.WRITABLE:
                 self.events.append((kind, call, None))
             elif kind == EdgeEventKind.ENDED:
                 self._cancel(call, found)
         except Exception as error:
-            self._failed(call, found, error, detail or b"")
+            self._end_failed(call, found, error, detail or b"")
 
     @property
     def waiting(self) -> int:
@@ -315,7 +315,7 @@ class Gateway:
             try:
                 self._read_slice(call, found)
             except Exception as error:
-                self._failed(call, found, error, b"")
+                self._end_failed(call, found, error, b"")
             return
 
     def pass_time(self, now: float) -> None:
@@ -342,7 +342,7 @@ class Gateway:
         """The time of the next deadline for `pass_time`."""
         return self._deadlines[0][0] if self._deadlines else inf
 
-    def _failed(self, call: int, found: GatewayCall, error: Exception, sent: bytes) -> None:
+    def _end_failed(self, call: int, found: GatewayCall, error: Exception, sent: bytes) -> None:
         """End a call after a refusal or an unforeseen error."""
         if isinstance(error, Refused):
             self._refuse(call, found, error.status)
@@ -350,7 +350,7 @@ class Gateway:
             self._member.boundary.take(error, "http", f"gateway call {call}", sent)
             self._refuse(call, found, errors.INTERNAL)
 
-    def _arrived(self, call: int, found: GatewayCall) -> None:
+    def _read_arrived(self, call: int, found: GatewayCall) -> None:
         """Read a slice of newly arrived bytes, unless the call must wait for its turn."""
         body = found.body
         has_more = body.has_more
@@ -372,17 +372,17 @@ class Gateway:
             except Malformed as error:
                 if found.route.kind is not RpcKind.BOTH_WAYS:
                     raise Refused(Status(Code.INVALID_ARGUMENT, str(error))) from None
-                self._take_no_more(call, found)
+                self._half_close(call, found)
                 break
             if message is not None:
                 self._take_message(call, found, message)
-                if not found.is_heard:
-                    found.is_heard = True
+                if not found.has_first_message:
+                    found.has_first_message = True
                     break
             elif body.is_broken:
                 if found.route.kind is not RpcKind.BOTH_WAYS:
                     raise Refused(NOT_JSON)
-                self._take_no_more(call, found)
+                self._half_close(call, found)
                 break
             elif not self._read_frames(call, found):
                 break
@@ -393,7 +393,7 @@ class Gateway:
                 self._edge.finish(call, OK)
                 return
             if body.has_ended and not body.is_closed:
-                self._take_no_more(call, found)
+                self._half_close(call, found)
         self._hold(found)
         self._schedule(call, found, has_more)
 
@@ -443,7 +443,7 @@ class Gateway:
             self.events.append((EdgeEventKind.MESSAGE, call, message))
             self.events.append((EdgeEventKind.HALF_CLOSED, call, None))
 
-    def _take_no_more(self, call: int, found: GatewayCall) -> None:
+    def _half_close(self, call: int, found: GatewayCall) -> None:
         """Half-close a call with streams both ways after the end of its body or invalid JSON."""
         found.body.close()
         self.events.append((EdgeEventKind.HALF_CLOSED, call, None))
@@ -463,15 +463,15 @@ class Gateway:
         """Forget a call that its client has cancelled."""
         self._forget(call, found)
         self._front.forget(call)
-        self._tell_of_end(call, found)
+        self._report_end(call, found)
 
     def _refuse(self, call: int, found: GatewayCall, status: Status) -> None:
         """End a call with an error of the gateway, and notify its service if it needs that."""
-        self._tell_of_end(call, found)
+        self._report_end(call, found)
         self._fail(call, found, status)
 
-    def _tell_of_end(self, call: int, found: GatewayCall) -> None:
-        if found.has_begun and found.is_told_of_end:
+    def _report_end(self, call: int, found: GatewayCall) -> None:
+        if found.has_begun and found.needs_end:
             self.events.append((EdgeEventKind.ENDED, call, None))
 
     def _forget(self, call: int, found: GatewayCall) -> None:
@@ -491,7 +491,7 @@ class Gateway:
     # Answers.
 
     def reply(self, call: int, result: bytes | Status) -> None:
-        """End a unary call, unless its client has given it up."""
+        """End a unary call, unless its client has cancelled it."""
         found = self.open.get(call)
         if found is None:
             return
@@ -524,7 +524,7 @@ class Gateway:
                 self._last_line = found.route.encoder.encode_line(message)
             except Exception as error:
                 self._member.boundary.take(error, "http", f"a line of gateway call {call}")
-                self._tell_of_end(call, found)
+                self._report_end(call, found)
                 return None
             self._last_route, self._last_message = found.route, message
         line = self._last_line
@@ -557,7 +557,7 @@ class Gateway:
             # The edge reports the end of a call that it does not know.
             self._edge.mark_waiting(call)
         else:
-            found.is_told_of_end = True
+            found.needs_end = True
 
     def _fail(self, call: int, found: GatewayCall, status: Status) -> None:
         """End a call with an error: as a line if its stream has started, else as an answer."""

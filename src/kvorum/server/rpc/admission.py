@@ -22,7 +22,7 @@ from kvorum.state.apply.state import State
 BEARER: Final = b"Bearer "
 """An optional prefix of a token, case-sensitive."""
 
-JUDGED_SECONDS = 0.1
+VERIFIED_SECONDS = 0.1
 """How long a verified token is trusted; verifying it again also renews a simple token's TTL."""
 
 _GUARDS: Final[dict[RequiredPermission, Callable[[State, Caller], Status | None]]] = {
@@ -58,15 +58,15 @@ class Admission:
             if RPCS[number].permission is not RequiredPermission.NONE
         }
         self._open_to_all = frozenset(first).difference(self._guards)
-        # Tokens verified within `JUDGED_SECONDS` at one auth revision. Nearly all calls of a busy
+        # Tokens verified within `VERIFIED_SECONDS` at one auth revision. Nearly all calls of a busy
         # client use one and need only this lookup.
-        self._judged: dict[bytes, Caller] = {}
-        self._judged_revision = 0
-        self._judged_until = 0.0
+        self._verified: dict[bytes, Caller] = {}
+        self._verified_revision = 0
+        self._verified_until = 0.0
         # Requests and stream events that wait until this member can verify their token.
         self._undecided = undecided
 
-    def admitted(
+    def admit(
         self, call: int, method: int, metadata: Metadata | None, *, is_last: bool
     ) -> Caller | Status | None:
         """Return the caller of a call, or the status that refuses it.
@@ -76,7 +76,7 @@ class Admission:
         """
         if method in self._open_to_all:
             return self.nobody
-        caller = self._identified(call, metadata)
+        caller = self._identify(call, metadata)
         if caller.refusal is not None and caller.token is not None and not is_last:
             member = self._member
             index = member.state.tokens.index_to_await(caller.token)
@@ -88,19 +88,19 @@ class Admission:
         refusal = None if guard is None else guard(self._member.state, caller)
         return caller if refusal is None else refusal
 
-    def _identified(self, call: int, metadata: Metadata | None) -> Caller:
+    def _identify(self, call: int, metadata: Metadata | None) -> Caller:
         token: bytes | None = None
         if metadata is not None:
             token = metadata.get("token")
             if token is None:
                 token = metadata.get("authorization")
         if token is not None:
-            return self._judged_now(token)
+            return self._verify_token(token)
         if not self._client_cert_identifies_user:
             return self.nobody
         return self._identities.identify_certificate(self.nobody.certificate_name(call))
 
-    def _judged_now(self, token: bytes) -> Caller:
+    def _verify_token(self, token: bytes) -> Caller:
         """Return the caller that a token identifies.
 
         The cached result is safe: everything that invalidates a token raises the auth revision,
@@ -108,14 +108,14 @@ class Admission:
         """
         member = self._member
         revision = member.state.auth.revision
-        if revision != self._judged_revision or member.now >= self._judged_until:
-            self._judged = {}
-            self._judged_revision = revision
-            self._judged_until = member.now + JUDGED_SECONDS
-        caller = self._judged.get(token)
+        if revision != self._verified_revision or member.now >= self._verified_until:
+            self._verified = {}
+            self._verified_revision = revision
+            self._verified_until = member.now + VERIFIED_SECONDS
+        caller = self._verified.get(token)
         if caller is None:
             text = token.removeprefix(BEARER).decode("utf-8", "replace")
             caller = self._identities.identify_token(text)
             if caller.refusal is None:
-                self._judged[token] = caller
+                self._verified[token] = caller
         return caller

@@ -55,7 +55,7 @@ from kvorum.state.apply.state import State
 from kvorum.state.auth.passwords import PASSWORD_BYTES_MAX, CheckPassword, HashPassword, draw_salt
 from kvorum.state.auth.tokens import LETTERS, PREFIX_LETTERS
 
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 """How often a waiting call advances the queue, because the budget grows with time."""
 
 
@@ -181,16 +181,16 @@ class Auth:
         ):
             return refusal
         self._edge.mark_waiting(call)
-        member.start(call, caller, self._hashed_and_proposed(caller.remote(call), kind, request))
+        member.start(call, caller, self._hash_then_propose(caller.remote(call), kind, request))
         return None
 
-    def _hashed_and_proposed(
+    def _hash_then_propose(
         self, client: str, kind: int, request: AuthUserAddRequest | AuthUserChangePasswordRequest
     ) -> Steps:
         member = self._member
         salt = draw_salt(member.seams.random_below)
         work = HashPassword(request.password, member.config.bcrypt_cost, salt)
-        hashed: bytes = yield from self._worked(client, work)
+        hashed: bytes = yield from self._run_password_job(client, work)
         request.password = ""
         request.hashedPassword = base64.b64encode(hashed).decode()
         answer: Result = yield Propose(kind, canonical(request), request)
@@ -202,10 +202,10 @@ class Auth:
         # Ignore a token or certificate of the caller: the entry's header names no user.
         self._edge.mark_waiting(call)
         self._member.start(
-            call, NOBODY, self._authenticated(caller.remote(call), request.name, request.password)
+            call, NOBODY, self._log_in(caller.remote(call), request.name, request.password)
         )
 
-    def _authenticated(self, client: str, name: str, password: str) -> Steps:
+    def _log_in(self, client: str, name: str, password: str) -> Steps:
         member = self._member
         deadline = member.now + member.config.request_seconds_max
         while member.now < deadline:
@@ -213,7 +213,7 @@ class Auth:
             if refusal is not None:
                 return refusal
             revision = member.state.auth.revision
-            yield from self._password_checked(client, name, password)
+            yield from self._check_password(client, name, password)
             prefix = "".join(
                 LETTERS[member.seams.random_below(len(LETTERS))] for _ in range(PREFIX_LETTERS)
             )
@@ -223,11 +223,11 @@ class Auth:
                 return answer
             # With another revision, the password may have changed: check it again.
             if member.state.auth.revision == revision:
-                return (yield from self._with_token(answer, name, revision))
-            reach("login begun anew")
+                return (yield from self._add_token(answer, name, revision))
+            reach("login restarted")
         return errors.TIMEOUT
 
-    def _password_checked(self, client: str, name: str, password: str) -> Part[None]:
+    def _check_password(self, client: str, name: str, password: str) -> Part[None]:
         """Compare a password with its hash; raise StatusError if the login fails."""
         auth = self._member.state.auth
         if not auth.is_enabled:
@@ -237,12 +237,12 @@ class Auth:
             raise StatusError(errors.AUTH_FAILED)
         if user.options.no_password:
             raise StatusError(errors.NO_PASSWORD_USER)
-        is_right = yield from self._worked(client, CheckPassword(user.password, password))
+        is_right = yield from self._run_password_job(client, CheckPassword(user.password, password))
         if not is_right:
             self._member.logger.info(f"invalid password for user {name!a}")
             raise StatusError(errors.AUTH_FAILED)
 
-    def _with_token(self, answer: bytes, name: str, revision: int) -> Steps:
+    def _add_token(self, answer: bytes, name: str, revision: int) -> Steps:
         """Return the response, signing the token if the applier did not."""
         response = AuthenticateResponse.FromString(answer)
         if not response.token:
@@ -251,7 +251,7 @@ class Auth:
             response.token = yield from run_job(ExecutorKind.POOL, signing)
         return response.SerializeToString()
 
-    def _worked(self, client: str, work: HashPassword | CheckPassword) -> Part[Any]:
+    def _run_password_job(self, client: str, work: HashPassword | CheckPassword) -> Part[Any]:
         """Run a password job of a client when its turn comes, and return the result.
 
         Raises StatusError if too many passwords wait, or if the turn does not come in time.
@@ -261,19 +261,19 @@ class Auth:
         turn = queue.join(client, work.seconds, member.now)
         if turn is None:
             raise StatusError(errors.REQUEST_TOO_MANY_REQUESTS)
-        is_begun = False
+        has_started = False
         try:
             while turn.executor is None:
                 if member.now >= deadline:
                     raise StatusError(errors.TIMEOUT)
-                yield Woken(turn.wake_by, min(deadline, member.now + LOOK_SECONDS))
+                yield Woken(turn.wake_by, min(deadline, member.now + CHECK_SECONDS))
                 if turn.is_refused:
                     raise StatusError(errors.REQUEST_TOO_MANY_REQUESTS)
                 # The budget grows with time, so a process may be available by now.
                 queue.advance(member.now)
-            is_begun = True
+            has_started = True
         finally:
-            if not is_begun:
+            if not has_started:
                 queue.leave(turn, member.now)
         return (yield from run_job(turn.executor, work, partial(self._release, turn.executor)))
 

@@ -47,7 +47,9 @@ class ClusterCalls:
     def list(self, call: int, caller: Caller, payload: bytes) -> None:
         """List the members in this member's state; if linearizable, after it has caught up."""
         request = parse_message(MemberListRequest, payload)
-        self._member.replica.read(call, caller, _listed, None, linearizable=request.linearizable)
+        self._member.replica.read(
+            call, caller, _list_members, None, linearizable=request.linearizable
+        )
 
     def add(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Add a voter or a learner."""
@@ -112,7 +114,7 @@ class ClusterCalls:
         """Make a learner a voter, if the leader finds that it keeps up."""
         request = parse_message(MemberPromoteRequest, payload)
         self._edge.mark_waiting(call)
-        self._member.start(call, caller, _promoted(self._member, caller, request.ID))
+        self._member.start(call, caller, _promote(self._member, caller, request.ID))
 
     def _propose(
         self,
@@ -122,10 +124,10 @@ class ClusterCalls:
         added: documents.MemberDocument | None = None,
     ) -> None:
         self._edge.mark_waiting(call)
-        self._member.start(call, caller, _changed(self._member, change, added))
+        self._member.start(call, caller, _change(self._member, change, added))
 
 
-def _promoted(member: Member, caller: Caller, learner: int) -> Steps:
+def _promote(member: Member, caller: Caller, learner: int) -> Steps:
     deadline = member.now + member.config.request_seconds_max
     while True:
         status = yield from promote_here(member, learner)
@@ -148,7 +150,7 @@ def _promoted(member: Member, caller: Caller, learner: int) -> Steps:
         yield Until(member.now + RETRY_SECONDS)
 
 
-def _changed(member: Member, change: ConfChange, added: documents.MemberDocument | None) -> Steps:
+def _change(member: Member, change: ConfChange, added: documents.MemberDocument | None) -> Steps:
     refusal: Status | None = yield ProposeChange(change)
     return refusal or _answer(member.state, added)
 
@@ -163,10 +165,10 @@ def _answer(
     All responses of this service have the same fields. `members` is the leader's list, which may be
     newer than this member's.
     """
-    known = [_encoded(each) for each in members or state.cluster.members]
+    known = [_encode_member(each) for each in members or state.cluster.members]
     header = state.header.field(0)
     if added is not None:
-        answer = MemberAddResponse(member=_encoded(added), members=known)
+        answer = MemberAddResponse(member=_encode_member(added), members=known)
         return header + answer.SerializeToString()
     return header + MemberListResponse(members=known).SerializeToString()
 
@@ -177,11 +179,11 @@ def _connected(member: Member) -> list[int]:
     return [each for each in known if member.replica.is_connected_since(each, since)]
 
 
-def _listed(state: State, caller: Caller, _request: object) -> Result:
+def _list_members(state: State, caller: Caller, _request: object) -> Result:
     return identity_refusal(state, caller) or _answer(state)
 
 
-def _encoded(each: documents.MemberDocument) -> etcdserverpb.Member:
+def _encode_member(each: documents.MemberDocument) -> etcdserverpb.Member:
     return etcdserverpb.Member(
         ID=each.id,
         name=each.name,

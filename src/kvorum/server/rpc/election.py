@@ -27,7 +27,7 @@ from kvorum.member.parts import Part
 from kvorum.member.waits import KeysChanged, Send, Steps
 from kvorum.server.rpc import sessions
 from kvorum.server.rpc.interface import OK, RpcOutput
-from kvorum.server.rpc.sessions import answered
+from kvorum.server.rpc.sessions import answer_call
 from kvorum.state.apply.callers import Caller
 from kvorum.state.apply.requests import TXN
 from kvorum.state.mvcc.history import bound
@@ -46,22 +46,22 @@ class Elections:
         """Answer once the caller is the leader."""
         request = parse_message(CampaignRequest, payload)
         self._edge.mark_waiting(call)
-        self._member.start(call, caller, answered(_campaign(self._member, caller, request)))
+        self._member.start(call, caller, answer_call(_campaign(self._member, caller, request)))
 
     def proclaim(self, call: int, caller: Caller, payload: bytes) -> None:
         """Change the value of a leader."""
         request = parse_message(ProclaimRequest, payload)
-        self._member.start(call, caller, answered(_proclaim(self._member, caller, request)))
+        self._member.start(call, caller, answer_call(_proclaim(self._member, caller, request)))
 
     def leader(self, call: int, caller: Caller, payload: bytes) -> None:
         """Answer with the leader's key and value."""
         request = parse_message(LeaderRequest, payload)
-        self._member.start(call, caller, answered(_leader(request)))
+        self._member.start(call, caller, answer_call(_leader(request)))
 
     def resign(self, call: int, caller: Caller, payload: bytes) -> None:
         """Resign from the leadership."""
         request = parse_message(ResignRequest, payload)
-        self._member.start(call, caller, answered(_resign(self._member, caller, request)))
+        self._member.start(call, caller, answer_call(_resign(self._member, caller, request)))
 
 
 def _campaign(member: Member, caller: Caller, request: CampaignRequest) -> Part[bytes]:
@@ -81,23 +81,23 @@ def _campaign(member: Member, caller: Caller, request: CampaignRequest) -> Part[
         (own,) = queued.responses[0].response_range.kvs
         leader.rev = own.create_revision
         if own.value != value:
-            yield from sessions.cleaned_up(
-                _say(member, leader, value), lambda: _leave(member, caller, leader)
+            yield from sessions.run_with_clean_up(
+                _put_value(member, leader, value), lambda: _leave(member, caller, leader)
             )
-    yield from sessions.cleaned_up(
+    yield from sessions.run_with_clean_up(
         sessions.wait_for_older(name, leader.rev), lambda: _leave(member, caller, leader)
     )
     return CampaignResponse(header=queued.header, leader=leader).SerializeToString()
 
 
 def _proclaim(member: Member, caller: Caller, request: ProclaimRequest) -> Part[bytes]:
-    leader = yield from _resumed(member, caller, request)
-    said = yield from _say(member, leader, request.value)
-    return ProclaimResponse(header=said.header).SerializeToString()
+    leader = yield from _leader_of(member, caller, request)
+    put = yield from _put_value(member, leader, request.value)
+    return ProclaimResponse(header=put.header).SerializeToString()
 
 
 def _resign(member: Member, caller: Caller, request: ResignRequest) -> Part[bytes]:
-    leader = yield from _resumed(member, caller, request)
+    leader = yield from _leader_of(member, caller, request)
     left = yield from sessions.transact(member, _resignation(leader))
     return ResignResponse(header=left.header).SerializeToString()
 
@@ -109,7 +109,7 @@ def _leader(request: LeaderRequest) -> Part[bytes]:
     return LeaderResponse(header=found.header, kv=found.kvs[0]).SerializeToString()
 
 
-def _resumed(
+def _leader_of(
     member: Member, caller: Caller, request: ProclaimRequest | ResignRequest
 ) -> Part[LeaderKey]:
     """Return the leader named in a request; if it has no lease, grant one, needed or not."""
@@ -120,17 +120,17 @@ def _resumed(
     return LeaderKey(name=leader.name, key=leader.key, rev=leader.rev, lease=lease)
 
 
-def _say(member: Member, leader: LeaderKey, value: bytes) -> Part[TxnResponse]:
-    said = yield from sessions.transact(
+def _put_value(member: Member, leader: LeaderKey, value: bytes) -> Part[TxnResponse]:
+    put = yield from sessions.transact(
         member,
         TxnRequest(
             compare=[sessions.created_at(leader.key, leader.rev)],
             success=[sessions.put(leader.key, value, leader.lease)],
         ),
     )
-    if not said.succeeded:
+    if not put.succeeded:
         raise StatusError(errors.ELECTION_NOT_LEADER)
-    return said
+    return put
 
 
 def _resignation(leader: LeaderKey) -> TxnRequest:

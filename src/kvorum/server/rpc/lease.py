@@ -81,10 +81,10 @@ class LeaseService:
             return None
         is_current = member.is_leader and member.state.applied >= member.committed
         if is_current and member.state.lessor.is_primary and is_confirmed(member):
-            told = _time_to_live(member, request)
-            if len(told[1]) <= KEYS_PER_SLICE:
-                return run_to_end(_with_keys(member.state, caller, told))
-            member.replica.read(call, caller, _with_keys, told, linearizable=False)
+            answer = _time_to_live(member, request)
+            if len(answer[1]) <= KEYS_PER_SLICE:
+                return run_to_end(_append_keys(member.state, caller, answer))
+            member.replica.read(call, caller, _append_keys, answer, linearizable=False)
             return None
         member.start(call, caller, _wait_for_time_to_live(member, caller, request))
         return None
@@ -132,11 +132,11 @@ def _leases_refusal(
     return None
 
 
-Told = tuple[bytes, list[bytes]]
+LeaseAnswer = tuple[bytes, list[bytes]]
 """The encoded answer about a lease, and the lease's keys if the request asks for them."""
 
 
-def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Told:
+def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> LeaseAnswer:
     lessor = member.state.lessor
     answer = LeaseTimeToLiveResponse(ID=request.ID, TTL=-1)
     found = lessor.time_to_live(request.ID, member.now)
@@ -148,9 +148,9 @@ def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> Told:
     return member.state.header.field(member.state.store.revision) + answer.SerializeToString(), keys
 
 
-def _with_keys(_state: State, _caller: Caller, told: Told) -> Slices:
+def _append_keys(_state: State, _caller: Caller, answer: LeaseAnswer) -> Slices:
     """Append the keys to the answer about a lease, in slices because there may be very many."""
-    head, keys = told
+    head, keys = answer
     parts = [head]
     for start in range(0, len(keys), KEYS_PER_SLICE):
         if start:
@@ -188,21 +188,23 @@ def _wait_for_time_to_live(
             if found == errors.TIMEOUT_WAIT_APPLIED_INDEX:
                 return errors.TIMEOUT_WAIT_APPLIED_INDEX
             if found is not None:
-                return (yield from _with_keys(member.state, caller, _time_to_live(member, request)))
+                return (
+                    yield from _append_keys(member.state, caller, _time_to_live(member, request))
+                )
         elif not (yield LeaderKnown(limit)):
             return errors.NO_LEADER
         elif not member.is_leader:
-            told = yield from _leader_tells(request)
-            if told is not None:
+            answer = yield from _ask_leader(request)
+            if answer is not None:
                 return (
                     member.state.header.field(member.state.store.revision)
-                    + told.SerializeToString()
+                    + answer.SerializeToString()
                 )
         yield Until(member.now + RETRY_SECONDS)
     return errors.TIMEOUT
 
 
-def _leader_tells(request: LeaseTimeToLiveRequest) -> Part[LeaseTimeToLiveResponse | None]:
+def _ask_leader(request: LeaseTimeToLiveRequest) -> Part[LeaseTimeToLiveResponse | None]:
     """Ask the leader; return None if that member does not answer, or does not lead."""
     question = LeaseInternalRequest(LeaseTimeToLiveRequest=request)
     answer: Result | None = yield AskLeader(INTERNAL_PATH, question.SerializeToString())
@@ -210,6 +212,6 @@ def _leader_tells(request: LeaseTimeToLiveRequest) -> Part[LeaseTimeToLiveRespon
         return LeaseTimeToLiveResponse(ID=request.ID, TTL=-1)
     if not isinstance(answer, bytes):
         return None
-    told = LeaseInternalResponse.FromString(answer).LeaseTimeToLiveResponse
-    told.ClearField("header")
-    return told
+    response = LeaseInternalResponse.FromString(answer).LeaseTimeToLiveResponse
+    response.ClearField("header")
+    return response

@@ -21,7 +21,7 @@ from kvorum.member.parts import Part
 from kvorum.member.waits import Propose
 from kvorum.server.rpc import checks, sessions
 from kvorum.server.rpc.interface import RpcOutput
-from kvorum.server.rpc.sessions import answered, good, refuse
+from kvorum.server.rpc.sessions import answer_call, refuse, require_success
 from kvorum.state.apply.callers import Caller
 from kvorum.state.apply.requests import DELETE_RANGE
 
@@ -37,12 +37,12 @@ class Locks:
         """Answer once the caller holds the lock of a name."""
         request = parse_message(LockRequest, payload)
         self._edge.mark_waiting(call)
-        self._member.start(call, caller, answered(_lock(self._member, caller, request)))
+        self._member.start(call, caller, answer_call(_lock(self._member, caller, request)))
 
     def unlock(self, call: int, caller: Caller, payload: bytes) -> None:
         """Delete the key of a holder."""
         request = parse_message(UnlockRequest, payload)
-        self._member.start(call, caller, answered(_unlock(request)))
+        self._member.start(call, caller, answer_call(_unlock(request)))
 
 
 def _lock(member: Member, caller: Caller, request: LockRequest) -> Part[bytes]:
@@ -65,7 +65,7 @@ def _lock(member: Member, caller: Caller, request: LockRequest) -> Part[bytes]:
     header = queued.header
     if owners and owners[0].create_revision != revision:
         body = DeleteRangeRequest(key=key).SerializeToString()
-        found = yield from sessions.cleaned_up(
+        found = yield from sessions.run_with_clean_up(
             _wait(request.name, key, revision),
             lambda: member.replica.propose(None, caller, DELETE_RANGE, body, DeleteRange(key)),
         )
@@ -85,5 +85,5 @@ def _unlock(request: UnlockRequest) -> Part[bytes]:
     refuse(checks.check_delete_range(deletion))
     body = DeleteRangeRequest(key=request.key).SerializeToString()
     answer = yield Propose(DELETE_RANGE, body, deletion)
-    deleted = DeleteRangeResponse.FromString(good(answer))
+    deleted = DeleteRangeResponse.FromString(require_success(answer))
     return UnlockResponse(header=deleted.header).SerializeToString()

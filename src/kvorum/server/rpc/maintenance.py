@@ -201,7 +201,7 @@ def _set_downgrade(target: Version | None) -> Propose:
     return Propose(DOWNGRADE_INFO_SET, request.SerializeToString(), request)
 
 
-def _compacted(member: Member) -> Part[None]:
+def _wait_for_compaction(member: Member) -> Part[None]:
     """Wait for a compaction in progress, at most for the request timeout.
 
     Otherwise the defragmentation copies rows that the compaction is about to delete.
@@ -216,30 +216,30 @@ def _compacted(member: Member) -> Part[None]:
 
 
 def _defragment(member: Member) -> Steps:
-    yield from _compacted(member)
+    yield from _wait_for_compaction(member)
     while member.state.backend.is_defragmenting:
         yield Signalled(Signal.DEFRAGMENTED)
     backend = member.state.backend
     before = log_lines.log_defragmentation_start(member.replica)
-    defragmented = _defragmented(member, backend, backend.defragment(), before)
+    defragmented = _run_defragmentation(member, backend, backend.defragment(), before)
     # The member runs the rest itself, whether or not the client stays: a half-finished
     # defragmentation would block the next one.
     results: list[Result] = []
-    member.start(None, MEMBER, _noted(member, defragmented, results))
+    member.start(None, MEMBER, _keep_result(member, defragmented, results))
     member.procedures.signal(Signal.DEFRAGMENTED)
     while not results:
         yield Signalled(Signal.DEFRAGMENTED)
     return results[0]
 
 
-def _noted(member: Member, defragmented: Part[Result], results: list[Result]) -> Steps:
+def _keep_result(member: Member, defragmented: Part[Result], results: list[Result]) -> Steps:
     """Run a defragmentation to its end, and store the result for the call that waits for it."""
     results.append((yield from defragmented))
     member.procedures.signal(Signal.DEFRAGMENTED)
     return None
 
 
-def _defragmented(
+def _run_defragmentation(
     member: Member, backend: Backend, first: CopyDatabase, before: tuple[float, int, int]
 ) -> Part[Result]:
     job: CopyDatabase | CopyChanges | None = first

@@ -221,7 +221,7 @@ class Services:
                         replies.append((call, refusal))
                         continue
                 if is_guarded:
-                    admitted = admission.admitted(call, method, metadata, is_last=self._is_deciding)
+                    admitted = admission.admit(call, method, metadata, is_last=self._is_deciding)
                     if admitted is None:
                         self._edge.mark_waiting(call)
                         waiting = (call, method, payload, metadata)
@@ -315,7 +315,7 @@ class Services:
                 admission = self._gateway
             caller = admission.nobody
             if self._member.state.auth.is_enabled:
-                admitted = admission.admitted(call, method, metadata, is_last=self._is_deciding)
+                admitted = admission.admit(call, method, metadata, is_last=self._is_deciding)
                 if admitted is None:
                     self.undecided.add(call, (kind, call, detail), len(detail))
                     return

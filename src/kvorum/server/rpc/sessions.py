@@ -1,9 +1,9 @@
 """The building blocks of Lock and Election: leases, transactions, reads, and queues.
 
 The member takes the steps that a client library would take over the network. Each is a part of a
-procedure, for use with `yield from`. Parts raise StatusError, and `answered` ends the call with it.
-Each client in a queue has a key of its own under the queue's prefix; the key with the lowest create
-revision is at the head.
+procedure, for use with `yield from`. Parts raise StatusError, and `answer_call` ends the call with
+it. Each client in a queue has a key of its own under the queue's prefix; the key with the lowest
+create revision is at the head.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ OPERATIONS_MAX = 128
 _CONTEXT = {errors.CONTEXT_CANCELED, errors.CONTEXT_DEADLINE_EXCEEDED}
 
 
-def answered(steps: Part[bytes]) -> Steps:
+def answer_call(steps: Part[bytes]) -> Steps:
     """Run a call of Lock or Election; its errors keep their text and become UNKNOWN."""
     try:
         return (yield from steps)
@@ -102,7 +102,7 @@ def lease_for(member: Member, caller: Caller, lease: int) -> Part[int]:
     refuse(identity_refusal(member.state, caller))
     request = LeaseGrantRequest(TTL=SESSION_TTL_SECONDS, ID=member.replica.ids.next_lease_id())
     answer = yield Propose(LEASE_GRANT, request.SerializeToString(), request)
-    return LeaseGrantResponse.FromString(good(answer)).ID
+    return LeaseGrantResponse.FromString(require_success(answer)).ID
 
 
 def transact(member: Member, request: TxnRequest) -> Part[TxnResponse]:
@@ -112,13 +112,13 @@ def transact(member: Member, request: TxnRequest) -> Part[TxnResponse]:
         refuse(member.replica.check_quota(cost))
     refuse(checks.check_txn(txn, OPERATIONS_MAX))
     answer = yield Propose(TXN, request.SerializeToString(), txn)
-    return TxnResponse.FromString(good(answer))
+    return TxnResponse.FromString(require_success(answer))
 
 
 def read(request: RangeRequest) -> Part[RangeResponse]:
     """Read a range linearizably."""
     found: Result = yield Read(range_response, range_of(request), linearizable=True)
-    return RangeResponse.FromString(good(found))
+    return RangeResponse.FromString(require_success(found))
 
 
 def wait_for_older(name: bytes, own_revision: int) -> Part[None]:
@@ -139,7 +139,7 @@ def wait_for_older(name: bytes, own_revision: int) -> Part[None]:
         yield KeyDeleted(found.kvs[0].key, found.header.revision)
 
 
-def cleaned_up(steps: Part[Value], clean_up: Callable[[], None]) -> Part[Value]:
+def run_with_clean_up(steps: Part[Value], clean_up: Callable[[], None]) -> Part[Value]:
     """Run steps; if they fail, or the client goes away before their end, run the clean-up."""
     try:
         return (yield from steps)
@@ -148,7 +148,7 @@ def cleaned_up(steps: Part[Value], clean_up: Callable[[], None]) -> Part[Value]:
         raise
 
 
-def good(answer: Result) -> bytes:
+def require_success(answer: Result) -> bytes:
     """Return an answer; raise StatusError if it is a refusal."""
     if isinstance(answer, Status):
         raise StatusError(answer)

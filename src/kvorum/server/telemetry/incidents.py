@@ -10,7 +10,7 @@ from collections.abc import Container
 from kvorum.network.edge import Edge, Incident
 from kvorum.server.telemetry.logs import Logger
 
-LOOK_SECONDS = 1.0
+READ_SECONDS = 1.0
 BURST_SECONDS = 10.0
 """Incidents of one name within this time belong to the same burst."""
 FLOOD_TIMES = 100
@@ -39,10 +39,10 @@ MESSAGES = {
 class _Burst:
     """The incidents of one name since they were last logged."""
 
-    __slots__ = ("hosts", "last", "times", "told_at")
+    __slots__ = ("hosts", "last", "logged_at", "times")
 
     def __init__(self) -> None:
-        self.told_at = -BURST_SECONDS
+        self.logged_at = -BURST_SECONDS
         self.times = 0
         self.hosts: dict[str, None] = {}
         self.last: Incident | None = None
@@ -71,16 +71,16 @@ class IncidentLog:
         except ValueError:
             return
         self.log(taken, loop.time())
-        loop.call_later(LOOK_SECONDS, self.start, loop)
+        loop.call_later(READ_SECONDS, self.start, loop)
 
     def log(self, taken: list[tuple[str, int, str, str, int]], now: float) -> None:
         """Write a line for each incident name that was not logged within `BURST_SECONDS`."""
         for incident in map(Incident._make, taken):
             self._bursts.setdefault(incident.name, _Burst()).add(incident)
         for name, burst in self._bursts.items():
-            if burst.last is not None and now - burst.told_at >= BURST_SECONDS:
+            if burst.last is not None and now - burst.logged_at >= BURST_SECONDS:
                 self._write(name, burst.last, burst)
-                burst.told_at, burst.times, burst.last = now, 0, None
+                burst.logged_at, burst.times, burst.last = now, 0, None
                 burst.hosts.clear()
 
     def _write(self, name: str, last: Incident, burst: _Burst) -> None:

@@ -16,7 +16,7 @@ from kvorum.server.telemetry.rotation import RotatingFile
 from kvorum.server.telemetry.rotation_rules import rotation_rules
 
 WAITING_BYTES_MAX: Final = 8 * 1024 * 1024
-TELL_SECONDS: Final = 10.0
+WARN_SECONDS: Final = 10.0
 """Shortest interval between warnings about dropped lines."""
 STOP_SECONDS_MAX: Final = 1.0
 """How long the end of the process waits for unwritten lines."""
@@ -52,8 +52,8 @@ class LineWriter:
         # The caller's thread changes only the first, and the writing thread only the second.
         self._taken_bytes = self._done_bytes = 0
         self._refused = self._failed = 0
-        self._told = 0
-        self._tell_at = 0.0
+        self._warned = 0
+        self._warn_at = 0.0
         self._thread = threading.Thread(target=self._run, name="access log", daemon=True)
         self._thread.start()
 
@@ -65,17 +65,17 @@ class LineWriter:
         self._taken_bytes += len(data)
         self._queue.put((data, count))
 
-    def tell(self, logger: Logger, now: float) -> None:
-        """Log how many lines were dropped since the last warning, at most every `TELL_SECONDS`."""
+    def warn_of_drops(self, logger: Logger, now: float) -> None:
+        """Log how many lines were dropped since the last warning, at most every `WARN_SECONDS`."""
         dropped = self._refused + self._failed
-        if dropped > self._told and now >= self._tell_at:
+        if dropped > self._warned and now >= self._warn_at:
             logger.warning(
                 "dropped lines of the access log: its file or reader is full or too slow",
-                lines=dropped - self._told,
+                lines=dropped - self._warned,
                 total=dropped,
             )
-            self._told = dropped
-            self._tell_at = now + TELL_SECONDS
+            self._warned = dropped
+            self._warn_at = now + WARN_SECONDS
 
     def stop(self) -> None:
         """Write queued lines for at most `STOP_SECONDS_MAX`, then return."""

@@ -73,25 +73,27 @@ class SlowRequests:
         self._logger = logger
         self._slow_seconds = slow_seconds
         # The kind and content of requests that may become slow, as far as known.
-        self._asked: dict[int, tuple[Way, object]] = {}
+        self._contents: dict[int, tuple[Way, object]] = {}
         self._until = 0.0
         """The end of the second for which lines are counted."""
-        self._ended_told = self._waiting_told = 0
+        self._ended_logged = self._waiting_logged = 0
         self._left_out = 0
         """Slow requests that ended in this second and were not logged."""
 
     def remember(self, calls: Mapping[int, float]) -> None:
         """Look up the content of these calls, and forget all others."""
-        asked = {call: self._asked[call] for call in calls if call in self._asked}
+        contents = {call: self._contents[call] for call in calls if call in self._contents}
         for waiter, _, _, request, _, _ in self._member.replica.proposals.pending.values():
             if isinstance(waiter, int) and waiter in calls:
-                asked[waiter] = Way.WRITE, request
+                contents[waiter] = Way.WRITE, request
         for waiter, _, _, request, _ in _reads_in_flight(self._member):
             if isinstance(waiter, int) and waiter in calls:
-                asked[waiter] = Way.READ, request
-        self._asked = asked
+                contents[waiter] = Way.READ, request
+        self._contents = contents
 
-    def ended(self, call: int, method: int, arrived: float, result: bytes | Status | None) -> bool:
+    def log_if_slow(
+        self, call: int, method: int, arrived: float, result: bytes | Status | None
+    ) -> bool:
         """Log a call that ends now, if it was slow; return whether it was logged.
 
         A call without a result is one whose client left.
@@ -99,16 +101,16 @@ class SlowRequests:
         member = self._member
         now = member.clock()
         rpc = RPCS[method]
-        way, request = self._asked.pop(call, (way_of(rpc.path), None))
+        way, request = self._contents.pop(call, (way_of(rpc.path), None))
         if now - arrived <= self._slow_seconds or rpc.waits_for_others:
             return False
         self._begin_second(now)
-        if self._ended_told == LINES_MAX:
+        if self._ended_logged == LINES_MAX:
             self._left_out += 1
             return False
-        self._ended_told += 1
+        self._ended_logged += 1
         try:
-            self._tell(call, rpc.path, (arrived, now), result, way, request)
+            self._log_request(call, rpc.path, (arrived, now), result, way, request)
         except Exception as error:
             member.boundary.take(error, "call", "the line about a slow request")
             return False
@@ -119,8 +121,8 @@ class SlowRequests:
         self._begin_second(now)
         for call, method in overdue:
             rpc = RPCS[method]
-            if not rpc.waits_for_others and self._waiting_told < LINES_MAX:
-                self._waiting_told += 1
+            if not rpc.waits_for_others and self._waiting_logged < LINES_MAX:
+                self._waiting_logged += 1
                 self._logger.warning(
                     "slow request is still in flight", method=rpc.path, remote=self._remote(call)
                 )
@@ -131,9 +133,9 @@ class SlowRequests:
             if self._left_out:
                 self._logger.warning("slow requests were not logged", count=self._left_out)
             self._until = now + LINES_SECONDS
-            self._ended_told = self._waiting_told = self._left_out = 0
+            self._ended_logged = self._waiting_logged = self._left_out = 0
 
-    def _tell(
+    def _log_request(
         self,
         call: int,
         path: str,

@@ -35,7 +35,7 @@ def open_provider(config: Config, logger: Logger) -> "TracerProvider":
             "--enable-distributed-tracing needs OpenTelemetry, which is not installed "
             f"({error}); run: pip install 'kvorum[tracing]'"
         ) from None
-    _tell(logger)
+    _log_span_loss(logger)
     identity = {"service.name": config.tracing_service}
     if config.tracing_instance:
         identity["service.instance.id"] = config.tracing_instance
@@ -78,7 +78,7 @@ class _SpanLines(logging.Handler):
         self._logger.warning("distributed tracing", error=record.getMessage())
 
 
-def _tell(logger: Logger) -> None:
+def _log_span_loss(logger: Logger) -> None:
     library = logging.getLogger("opentelemetry")
     library.propagate = False
     library.handlers = [_SpanLines(logger)]

@@ -6,9 +6,9 @@ from unittest.mock import patch
 
 from kvorum.member.member import Member
 from kvorum.server import server
-from kvorum.server.ending import Shutdown
 from kvorum.server.rpc.services import Services
 from kvorum.server.server import Server
+from kvorum.server.shutdown import Shutdown
 
 
 @contextmanager

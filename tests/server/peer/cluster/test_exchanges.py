@@ -37,7 +37,7 @@ class Asker:
         self.answers: list[Answer | None] = []
 
     def ask(self, urls: Sequence[str] = ("http://a:1",), deadline: float = 5.0) -> int:
-        self.exchanges.ask(7, urls, GET, deadline, self.answers.append)
+        self.exchanges.send_request(7, urls, GET, deadline, self.answers.append)
         return len(self.wires.urls)
 
     def handle(self, kind: DialEventKind, number: int, detail: object = None) -> bool:

@@ -181,7 +181,7 @@ def test_what_is_refused_is_told_again_after_a_while() -> None:
     network.run(61)
     assert client.asked(one, "POST", "/raft", wrong, b"") == 412
     lines = one.log.about("cluster ID mismatch")
-    assert len(lines) == 2 and lines[1].endswith("(and 4 times more since it was told)")
+    assert len(lines) == 2 and lines[1].endswith("(and 4 times more since it was logged)")
 
 
 def test_a_flood_of_different_lines_is_counted_and_ends() -> None:

@@ -316,7 +316,7 @@ def test_a_newer_stream_takes_the_place_of_the_older() -> None:
     one.send_messages(heartbeat(one, other))
     network.run_until(lambda: bool(again.node.received))
     assert other.node.received == []
-    assert one.log.about("opened its message stream anew")
+    assert one.log.about("reopened its message stream")
 
 
 @pytest.mark.parametrize("seconds", [5, 12])

@@ -87,7 +87,7 @@ class Exchanges:
         self._running_at: dict[int, int] = {}
         self._waiting: dict[int, deque[Exchange]] = {}
 
-    def ask(
+    def send_request(
         self,
         peer: int,
         urls: Sequence[str],
@@ -137,7 +137,7 @@ class Exchanges:
                 self._finish(exchange, None)
         return True
 
-    def give_up(self, number: int) -> None:
+    def abandon(self, number: int) -> None:
         """End a request whose answer raised an error."""
         exchange = self._running.get(number)
         if exchange is not None:
@@ -147,10 +147,10 @@ class Exchanges:
     def pass_time(self, now: float) -> float:
         """Cancel requests that timed out; return when to call this next."""
         for peer, waiting in list(self._waiting.items()):
-            late = [each for each in waiting if each.deadline <= now]
-            if late:
+            overdue = [each for each in waiting if each.deadline <= now]
+            if overdue:
                 self._waiting[peer] = deque(each for each in waiting if each.deadline > now)
-            for exchange in late:
+            for exchange in overdue:
                 exchange.done(None)
         for exchange in [each for each in self._running.values() if each.deadline <= now]:
             self._dialer.cancel(exchange.number)

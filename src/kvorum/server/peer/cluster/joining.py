@@ -116,7 +116,7 @@ class RequestRunner(Generic[Value]):
             return
         request = ("GET", asking.target, (), b"")
         deadline = self._now + asking.seconds_max
-        self._exchanges.ask(0, [asking.url], request, deadline, self._next_step)
+        self._exchanges.send_request(0, [asking.url], request, deadline, self._next_step)
 
 
 def find_start(

@@ -31,7 +31,7 @@ from kvorum.state.membership.documents import MemberDocument as Peer
 from kvorum.storage.backend.copies import COPY_FORMAT
 
 CLUSTER_VERSION_MIN = "3.0.0"
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 """The longest time between two checks of the timeouts of requests."""
 
 
@@ -95,10 +95,10 @@ class Peering:
         self._generation = -1
         self._known = {each.id: each.peer_urls for each in settings.known}
         self._is_stopped = False
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._now = member.now
         self._add(settings.known, member.now)
-        self._follow(member.now)
+        self._update_peers(member.now)
 
     # Requests of other members, and events of the dialer.
 
@@ -110,8 +110,8 @@ class Peering:
     @property
     def foreign_cluster(self) -> int:
         """A foreign cluster's id if every other member reports a foreign one; else 0."""
-        told = {peer.foreign_cluster for peer in self.transport.peers.values()}
-        return min(told, default=0)
+        reported = {peer.foreign_cluster for peer in self.transport.peers.values()}
+        return min(reported, default=0)
 
     def __contains__(self, call: object) -> bool:
         return call in self._answers.open or call in self.transport.open
@@ -127,7 +127,7 @@ class Peering:
             else:
                 self._answers.opened(call, method, target, headers, now)
         except Exception as error:
-            self._failed(call, f"{method} {target} {headers}", error)
+            self._fail_request(call, f"{method} {target} {headers}", error)
 
     def handle(self, kind: int, call: int, detail: object, now: float) -> None:
         """Take an event of an open request."""
@@ -138,9 +138,9 @@ class Peering:
             else:
                 self.transport.handle(kind, call, detail, now)
         except Exception as error:
-            self._failed(call, detail if isinstance(detail, bytes) else "", error)
+            self._fail_request(call, detail if isinstance(detail, bytes) else "", error)
 
-    def _failed(self, call: int, sent: bytes | str, error: Exception) -> None:
+    def _fail_request(self, call: int, sent: bytes | str, error: Exception) -> None:
         """End a request of another member that raised an unforeseen error."""
         self._member.boundary.take(error, "peer", f"request {call} of another member", sent)
         self._answers.forget(call)
@@ -158,15 +158,15 @@ class Peering:
                 if not transport.handle_answer(event, now):
                     exchanges.handle_answer(event)
             except Exception as error:
-                self._not_understood(event, error)
+                self._fail_answer(event, error)
 
-    def _not_understood(self, event: DialEvent, error: Exception) -> None:
+    def _fail_answer(self, event: DialEvent, error: Exception) -> None:
         """Fail a request of ours whose answer raised an unforeseen error."""
         sent = event.detail if isinstance(event.detail, bytes) else str(event.detail)
         self._member.boundary.take(error, "dial", f"request {event.number} to a member", sent)
         problem = f"its answer cannot be understood: {error}"
-        self.transport.give_up(event.number, problem, self._now)
-        self._exchanges.give_up(event.number)
+        self.transport.fail_request(event.number, problem, self._now)
+        self._exchanges.abandon(event.number)
 
     # Messages and requests of this member.
 
@@ -177,7 +177,7 @@ class Peering:
         self._now = now
         member = self._member
         if member.state.cluster.generation != self._generation:
-            self._follow(now)
+            self._update_peers(now)
         out = member.out
         if out.messages:
             self.transport.send(out.take_messages(), now)
@@ -200,14 +200,14 @@ class Peering:
         if self._is_stopped:
             return inf
         self._now = now
-        if now >= self._look_at or self._polling.is_leading != self._member.is_leader:
-            self._look_at = min(
-                now + LOOK_SECONDS,
+        if now >= self._check_at or self._polling.is_leading != self._member.is_leader:
+            self._check_at = min(
+                now + CHECK_SECONDS,
                 self._exchanges.pass_time(now),
                 self._answers.pass_time(now),
                 self._polling.pass_time(now),
             )
-        return min(self.transport.pass_time(now), self._look_at)
+        return min(self.transport.pass_time(now), self._check_at)
 
     def stop(self) -> None:
         """End every stream and request, and discard what the member sends afterwards."""
@@ -217,7 +217,7 @@ class Peering:
 
     # Membership.
 
-    def _follow(self, now: float) -> None:
+    def _update_peers(self, now: float) -> None:
         """Update the transport's peers from the membership in the log."""
         cluster = self._member.state.cluster
         self._generation = cluster.generation
@@ -244,12 +244,12 @@ class Peering:
         number, peer, method, path, body, headers = question
 
         def take(answer: Answer | None) -> None:
-            meant = (
+            interpreted = (
                 None
                 if answer is None
                 else peer_requests.interpret_answer(path, answer.status, answer.body)
             )
-            self._member.take_answer(number, meant)
+            self._member.take_answer(number, interpreted)
 
         urls = self._known.get(peer)
         if not urls:
@@ -258,15 +258,17 @@ class Peering:
         if path == peer_requests.HASH_KV_PATH:
             headers = (*headers, *self._cluster_headers)
         request = (method, path, headers, body)
-        done = self._understood(take)
-        self._exchanges.ask(peer, urls, request, now + self._seconds_max, done)
+        done = self._guard_callback(take)
+        self._exchanges.send_request(peer, urls, request, now + self._seconds_max, done)
 
     def _ask_version(self, peer: Peer, done: Done) -> None:
         request = ("GET", VERSION_PATH, (), b"")
         deadline = self._now + 1.0 + self._member.config.election_seconds
-        self._exchanges.ask(peer.id, peer.peer_urls, request, deadline, self._understood(done))
+        self._exchanges.send_request(
+            peer.id, peer.peer_urls, request, deadline, self._guard_callback(done)
+        )
 
-    def _understood(self, done: Done) -> Done:
+    def _guard_callback(self, done: Done) -> Done:
         """Wrap `done`: if it raises an unforeseen error, call it again with no answer."""
 
         def take(answer: Answer | None) -> None:

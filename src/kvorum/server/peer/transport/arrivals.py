@@ -96,8 +96,8 @@ class SnapshotArrival:
         "_answer_headers",
         "_began",
         "_call",
+        "_counters_of",
         "_database",
-        "_figures_of",
         "_is_complete",
         "_is_copy",
         "_is_paused",
@@ -119,14 +119,14 @@ class SnapshotArrival:
         shared: TransportState,
         call: int,
         answer_headers: list[tuple[str, str]],
-        figures_of: Callable[[int], PeerCounters],
+        counters_of: Callable[[int], PeerCounters],
         now: float,
         *,
         is_copy: bool,
     ) -> None:
         self._shared = shared
         self._call = call
-        self._figures_of = figures_of
+        self._counters_of = counters_of
         self._answer_headers = answer_headers
         self._message: Message | None = None
         self._message_bytes: int | None = None
@@ -164,14 +164,14 @@ class SnapshotArrival:
             self._advance()
         elif kind == EdgeEventKind.ENDED and not self._is_complete:
             self._shared.logger.warning(f"a snapshot broke off after {self._received_bytes} bytes")
-            self._give_up()
+            self._abandon()
 
     def _advance(self) -> None:
         if self._message is None and not self._read_message():
             return
         settings = self._shared.settings
         if not self._is_working:
-            self._work()
+            self._submit_next()
         elif not self._is_paused and self._pieces_bytes >= 2 * settings.snapshot_piece_bytes:
             self._is_paused = True
             self._shared.output.pause(self._call)
@@ -180,7 +180,7 @@ class SnapshotArrival:
         """Read the message; return False if it is incomplete or refused."""
         if self._message_bytes is None:
             if self._pieces_bytes < 8:
-                return self._incomplete()
+                return self._refuse_incomplete()
             data = b"".join(self._pieces)
             self._pieces = [data]
             (self._message_bytes,) = _unpack_word(data)
@@ -188,23 +188,23 @@ class SnapshotArrival:
             limit = self._shared.settings.body_bytes_max
             if self._message_bytes > limit:
                 problem = f"{self._message_bytes} bytes; at most {limit} are taken"
-                return self._undecodable(problem)
+                return self._refuse_undecodable(problem)
         end = 8 + self._message_bytes
         if self._pieces_bytes < end:
-            return self._incomplete()
+            return self._refuse_incomplete()
         data = b"".join(self._pieces)
         try:
             message = decode_message(data[8:end])
         except ValueError as error:
-            return self._undecodable(str(error))
+            return self._refuse_undecodable(str(error))
         self._pieces = [data[end:]]
         self._pieces_bytes -= end
         return self._take_message(message)
 
-    def _incomplete(self) -> bool:
-        return self._undecodable("unexpected EOF") if self._is_complete else False
+    def _refuse_incomplete(self) -> bool:
+        return self._refuse_undecodable("unexpected EOF") if self._is_complete else False
 
-    def _undecodable(self, problem: str) -> bool:
+    def _refuse_undecodable(self, problem: str) -> bool:
         self._refuse(Refusal(400, f"failed to decode raft message ({problem})"))
         return False
 
@@ -217,25 +217,27 @@ class SnapshotArrival:
             self._refuse(UNACCEPTABLE)
             return False
         self._message = message
-        self._figures_of(message.sender).snapshots_receiving += 1
+        self._counters_of(message.sender).snapshots_receiving += 1
         self._shared.logger.info(
             f"receives the snapshot at index {message.snapshot.index} from {message.sender:x}"
         )
         return True
 
-    def _work(self) -> None:
+    def _submit_next(self) -> None:
         """Submit the next job, if there is one."""
         settings = self._shared.settings
         if self.is_over:
             if self._database is not None:
                 database, self._database = self._database, None
-                self._submit(AbandonDatabase(database), self._abandoned, self._not_abandoned)
+                self._submit(
+                    AbandonDatabase(database), self._finish_removal, self._warn_of_leftover
+                )
         elif self._database is None:
             assert self._message is not None and self._message.snapshot is not None
             assert settings.snap_directory is not None, "snapshots bring no database here"
             index = self._message.snapshot.index
             work = BeginDatabase(settings.snap_directory, index, self._is_copy)
-            self._submit(work, self._begun, self._not_saved)
+            self._submit(work, self._take_database, self._fail_database)
         elif self._pieces_bytes >= settings.snapshot_piece_bytes or (
             self._is_complete and self._pieces_bytes
         ):
@@ -244,27 +246,27 @@ class SnapshotArrival:
             if self._is_paused:
                 self._is_paused = False
                 self._shared.output.resume(self._call)
-            self._submit(pieces, self._written, self._not_saved)
+            self._submit(pieces, self._continue_work, self._fail_database)
         elif self._is_complete:
             assert self._message is not None, "the message comes before the database"
             snapshot = self._message.snapshot if settings.compares_databases else None
             finish = FinishDatabase(self._database, snapshot, self._is_copy, settings.native_rows)
-            self._submit(finish, self._saved, self._not_saved)
+            self._submit(finish, self._finish_database, self._fail_database)
 
     def _submit(self, work: Any, done: Any, failed: Any) -> None:
         self._is_working = True
         self._shared.node.submit(work, done, failed)
 
-    def _begun(self, database: ReceivedDatabase) -> None:
+    def _take_database(self, database: ReceivedDatabase) -> None:
         self._is_working = False
         self._database = database
-        self._work()
+        self._submit_next()
 
-    def _written(self, _result: None) -> None:
+    def _continue_work(self, _result: None) -> None:
         self._is_working = False
-        self._work()
+        self._submit_next()
 
-    def _saved(self, length: int) -> None:
+    def _finish_database(self, length: int) -> None:
         self._is_working = False
         self._database = None
         message = self._message
@@ -275,7 +277,7 @@ class SnapshotArrival:
         )
         if self.is_over:
             return  # the file is complete, but the sender already got an error
-        counters = self._figures_of(message.sender)
+        counters = self._counters_of(message.sender)
         counters.snapshots_received += 1
         counters.snapshots_receiving -= 1
         seconds = self._shared.settings.unix_seconds() - self._began
@@ -285,18 +287,18 @@ class SnapshotArrival:
         self._shared.node.receive(message)
         self._shared.output.respond(self._call, 204, self._answer_headers, b"")
 
-    def _not_saved(self, error: Exception) -> None:
+    def _fail_database(self, error: Exception) -> None:
         self._is_working = False
         self._shared.logger.error(f"cannot save a snapshot: {error}")
         if not self.is_over:
             self._refuse(Refusal(500, f"failed to save KV snapshot ({error})"))
         else:
-            self._work()
+            self._submit_next()
 
-    def _abandoned(self, _result: None) -> None:
+    def _finish_removal(self, _result: None) -> None:
         self._is_working = False
 
-    def _not_abandoned(self, error: Exception) -> None:
+    def _warn_of_leftover(self, error: Exception) -> None:
         self._is_working = False
         self._shared.logger.warning(
             f"cannot remove what came of a snapshot: {error}; the next start removes it"
@@ -304,17 +306,17 @@ class SnapshotArrival:
 
     def _refuse(self, refusal: Refusal) -> None:
         self._shared.warn_once(f"refused a snapshot: {refusal.text}")
-        self._give_up()
+        self._abandon()
         self._shared.refuse(self._call, refusal, self._answer_headers)
 
-    def _give_up(self) -> None:
+    def _abandon(self) -> None:
         if self._message is not None:
-            counters = self._figures_of(self._message.sender)
+            counters = self._counters_of(self._message.sender)
             counters.snapshots_not_received += 1
             counters.snapshots_receiving -= 1
         self._end()
         if not self._is_working:
-            self._work()
+            self._submit_next()
 
     def _end(self) -> None:
         self.is_over = True
@@ -323,7 +325,7 @@ class SnapshotArrival:
         self._shared.calls.pop(self._call, None)
 
     def pass_time(self, now: float) -> float:
-        """Log the progress; give up a stalled snapshot; return when to call this next."""
+        """Log the progress; abandon a stalled snapshot; return when to call this next."""
         if self.is_over:
             return _NEVER
         if self._is_working:

@@ -38,7 +38,7 @@ class TransportState:
     """The shared state of a transport; `requests` and `calls` hold what is open."""
 
     __slots__ = (
-        "_is_told_removed",
+        "_is_removal_reported",
         "_unwarned",
         "_warned",
         "body_bytes",
@@ -76,7 +76,7 @@ class TransportState:
         self.body_bytes = 0
         # How many messages were addressed to another node, or came from a removed one.
         self.misdirected = 0
-        self._is_told_removed = False
+        self._is_removal_reported = False
         # When each line was last logged, and how often it has been suppressed since.
         self._warned: dict[str, tuple[float, int]] = {}
         self._unwarned = 0
@@ -112,9 +112,9 @@ class TransportState:
         """
         now = self.settings.unix_seconds()
         key = subject or line
-        told, times = self._warned.get(key, (-WARN_SECONDS, 0))
-        if abs(now - told) < WARN_SECONDS:
-            self._warned[key] = told, times + 1
+        logged, times = self._warned.get(key, (-WARN_SECONDS, 0))
+        if abs(now - logged) < WARN_SECONDS:
+            self._warned[key] = logged, times + 1
             return
         if key not in self._warned and len(self._warned) >= LINES_MAX:
             self._forget_warned(now)
@@ -122,23 +122,27 @@ class TransportState:
                 self._unwarned += 1
                 return
         self._warned[key] = now, 0
-        self.logger.warning(f"{line} (and {times} times more since it was told)" if times else line)
+        self.logger.warning(
+            f"{line} (and {times} times more since it was logged)" if times else line
+        )
 
     def _forget_warned(self, now: float) -> None:
         """Forget lines that may be logged again, and log how many were suppressed."""
         self._warned = {
-            line: told for line, told in self._warned.items() if abs(now - told[0]) < WARN_SECONDS
+            line: logged
+            for line, logged in self._warned.items()
+            if abs(now - logged[0]) < WARN_SECONDS
         }
         if self._unwarned and len(self._warned) < LINES_MAX:
             self.logger.warning(
-                f"a flood of bad requests: {self._unwarned} different ones were not told of"
+                f"a flood of bad requests: {self._unwarned} different ones were not logged"
             )
             self._unwarned = 0
 
     def report_removal(self) -> None:
         """Report to the host, once, that a peer refused this node as removed."""
-        if not self._is_told_removed:
-            self._is_told_removed = True
+        if not self._is_removal_reported:
+            self._is_removal_reported = True
             self.node.note_removed()
 
     def receive(self, message: Message) -> bool:

@@ -131,7 +131,7 @@ class SnapshotSending:
         counters.snapshots_sending += 1
         self._began = shared.settings.unix_seconds()
         self._bytes = 8 + len(message) + transfer.size
-        self._tell("sending database snapshot")
+        self._log_line("sending database snapshot")
         self._send_next()
 
     def _describe(self) -> str:
@@ -139,7 +139,7 @@ class SnapshotSending:
         index = message.snapshot.index if message.snapshot is not None else 0
         return f"the snapshot at index {index} to {message.to:x}"
 
-    def _tell(self, message: str) -> None:
+    def _log_line(self, message: str) -> None:
         sent = self._transfer.message
         log_fields(
             self._shared.logger,
@@ -217,7 +217,7 @@ class SnapshotSending:
             self._counters.snapshots_sent += 1
             seconds = self._shared.settings.unix_seconds() - self._began
             self._counters.snapshot_send_seconds.observe(seconds)
-            self._tell("sent database snapshot")
+            self._log_line("sent database snapshot")
         self._shared.node.report_snapshot(self._transfer, failed=bool(problem))
 
     def pass_time(self, now: float) -> float:

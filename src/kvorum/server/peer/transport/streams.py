@@ -67,7 +67,7 @@ class StreamWriter:
         "_shared",
         "_source",
         "_taken_bytes",
-        "_taken_over",
+        "_takeovers",
         "call",
         "heartbeat_at",
     )
@@ -98,16 +98,16 @@ class StreamWriter:
         self._moved_at = 0.0
         # The address of the reader, and the recent times at which a new reader replaced a live one.
         self._source = ""
-        self._taken_over: list[float] = []
+        self._takeovers: list[float] = []
         self.call: int | None = None
         self.heartbeat_at = _NEVER
 
     def attach(self, call: int, source: str, now: float) -> None:
         """Write to this call from now on, and end the older one."""
         if self.call is not None:
-            self._taken_over = [each for each in self._taken_over if now - each < DOUBLE_SECONDS]
-            self._taken_over.append(now)
-            if len(self._taken_over) >= DOUBLE_TIMES:
+            self._takeovers = [each for each in self._takeovers if now - each < DOUBLE_SECONDS]
+            self._takeovers.append(now)
+            if len(self._takeovers) >= DOUBLE_TIMES:
                 # A member that lost its connection reconnects after a timeout, so not this often.
                 self._shared.warn_once(
                     f"two processes speak as member {self._peer:x}: they take its {self._name} "
@@ -116,7 +116,7 @@ class StreamWriter:
                     f"two processes speak as {self._peer:x}",
                 )
             else:
-                self._shared.logger.info(f"{self._peer:x} opened its {self._name} anew")
+                self._shared.logger.info(f"{self._peer:x} reopened its {self._name}")
             self.close()
         else:
             self._shared.logger.info(f"{self._peer:x} reads the {self._name}")
@@ -131,9 +131,9 @@ class StreamWriter:
     def handle(self, kind: int, _detail: Any, _now: float) -> None:
         """Take an event of the call."""
         if kind == _ENDED:
-            self._lost("it was closed")
+            self._report_loss("it was closed")
 
-    def _lost(self, reason: str) -> None:
+    def _report_loss(self, reason: str) -> None:
         self._shared.logger.warning(f"lost the {self._name} to {self._peer:x}: {reason}")
         self._forget()
         self._counters.send_failures += 1
@@ -192,7 +192,7 @@ class StreamWriter:
         self._taken_bytes = taken
         seconds = self._shared.settings.write_seconds_max
         if now - self._moved_at > seconds:
-            self._lost(f"{pending} bytes were not read for {seconds:.0f} s")
+            self._report_loss(f"{pending} bytes were not read for {seconds:.0f} s")
             self._shared.output.finish(call, Status(Code.UNAVAILABLE, "the reader is too slow"))
             return _NEVER
         self._frames.append(APPEND_HEARTBEAT if self._is_append else MESSAGE_HEARTBEAT)
@@ -347,7 +347,7 @@ class StreamReader:
         cluster = parse_id(header(headers, "x-etcd-cluster-id")) or identity.cluster_id
         self.foreign_cluster = 0 if cluster == identity.cluster_id else cluster
         if self._status == 410:
-            self._give_up("the peer says that this node was removed", now)
+            self._give_up("the peer reports that this node was removed", now)
             self._shared.report_removal()
         elif self._status == 200:
             level = parse_level(header(headers, "x-server-version"))

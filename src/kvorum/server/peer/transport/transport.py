@@ -161,12 +161,12 @@ class Transport:
             self._refuse(call, BUSY, answer_headers, headers)
         else:
             self._arrival = SnapshotArrival(
-                shared, call, answer_headers, self._figures_of, now, is_copy=path == COPY
+                shared, call, answer_headers, self._counters_of, now, is_copy=path == COPY
             )
             shared.calls[call] = self._arrival
             self._wake_at = now
 
-    def _figures_of(self, peer: int) -> PeerCounters:
+    def _counters_of(self, peer: int) -> PeerCounters:
         known = self._peers.get(peer) or self._remotes.get(peer)
         return PeerCounters() if known is None else known.counters
 
@@ -265,7 +265,7 @@ class Transport:
             self._wake_at = now
         return True
 
-    def give_up(self, number: int, problem: str, now: float) -> None:
+    def fail_request(self, number: int, problem: str, now: float) -> None:
         """Fail a request whose answer raised an error."""
         requester = self._shared.requests.get(number)
         if requester is not None:

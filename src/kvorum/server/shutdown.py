@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DRAIN_SECONDS_MAX: Final = 1.0
 """How long clients have at least to confirm the shutdown, and at most to read the last answers."""
 CLOSE_SECONDS_MAX: Final = 10.0
-CLOSE_LOOK_SECONDS: Final = 0.01
+CLOSE_CHECK_SECONDS: Final = 0.01
 
 
 class ServerPhase(Enum):
@@ -71,12 +71,12 @@ class Shutdown:
     __slots__ = (
         "_drained_by",
         "_edge",
-        "_handed_over_term",
         "_logger",
         "_quiet_by",
         "_server",
+        "_transfer_term",
         "_until",
-        "look_at",
+        "check_at",
     )
 
     def __init__(self, server: Server, edge: ServerEdge, logger: Logger) -> None:
@@ -84,9 +84,9 @@ class Shutdown:
         self._edge = edge
         self._logger = logger
         # The last term in which this member, as leader, started a transfer.
-        self._handed_over_term = 0
+        self._transfer_term = 0
         self._until = self._quiet_by = self._drained_by = 0.0
-        self.look_at = 0.0
+        self.check_at = 0.0
         """When to check again, while the member closes its files."""
 
     def begin(self, now: float) -> None:
@@ -94,7 +94,7 @@ class Shutdown:
         if self._server.phase is ServerPhase.SERVING:
             config = self._server.member.config
             self._quiet_by = now + max(DRAIN_SECONDS_MAX, config.election_seconds)
-            self._leave(PhaseEnd.SHUTDOWN_REQUESTED, now + config.request_seconds_max)
+            self._enter_next(PhaseEnd.SHUTDOWN_REQUESTED, now + config.request_seconds_max)
             self._edge.drain()
 
     def advance(self, now: float) -> None:
@@ -121,7 +121,7 @@ class Shutdown:
         server.services.stop()
         server.gateway.stop()
         server.peers.stop()
-        self._leave(PhaseEnd.CALLS_FINISHED, now + CLOSE_SECONDS_MAX)
+        self._enter_next(PhaseEnd.CALLS_FINISHED, now + CLOSE_SECONDS_MAX)
         self._drained_by = now + DRAIN_SECONDS_MAX
         if not server.keeps_nothing:
             server.member.replica.flush_soon()
@@ -137,9 +137,9 @@ class Shutdown:
         if member.procedures.is_running(Exclusive.TRANSFER):
             return False
         leads = member.is_leader and not member.is_alone
-        if not leads or member.term == self._handed_over_term:
+        if not leads or member.term == self._transfer_term:
             return True
-        self._handed_over_term = member.term
+        self._transfer_term = member.term
         transfer_leadership(member)
         self._server.is_busy = True
         return False
@@ -152,21 +152,21 @@ class Shutdown:
         is_draining = not self._edge.is_drained() and now < self._drained_by
         if (is_flushing or is_draining) and now < self._until:
             return
-        self._leave(PhaseEnd.STATE_FLUSHED, now + CLOSE_SECONDS_MAX)
-        self.look_at = now
+        self._enter_next(PhaseEnd.STATE_FLUSHED, now + CLOSE_SECONDS_MAX)
+        self.check_at = now
         member.close()
 
     def _close(self, now: float) -> None:
         """Wait for the last jobs; the end of a job may start another."""
         server = self._server
         if (server.member.out.jobs or server.jobs_under_way) and now < self._until:
-            self.look_at = now + CLOSE_LOOK_SECONDS
+            self.check_at = now + CLOSE_CHECK_SECONDS
         else:
             if server.calls.access is not None:
                 server.calls.access.flush()
-            self._leave(PhaseEnd.FILES_CLOSED, now)
+            self._enter_next(PhaseEnd.FILES_CLOSED, now)
 
-    def _leave(self, end: PhaseEnd, until: float) -> None:
+    def _enter_next(self, end: PhaseEnd, until: float) -> None:
         """Enter the next phase, which lasts until some moment at most."""
         self._server.phase = next_phase(self._server.phase, end)
         self._until = until

@@ -13,8 +13,10 @@ from kvorum.member.errors import StartRefused
 from kvorum.member.jobs import ExecutorKind
 from kvorum.member.procedures import Exclusive
 from kvorum.network.edge.interface import EdgeEventKind, Request
-from kvorum.server.ending import (
-    CLOSE_LOOK_SECONDS,
+from kvorum.server.rpc.table import NUMBERS
+from kvorum.server.server import REMOVED_SECONDS, STRANGERS_SECONDS, Server
+from kvorum.server.shutdown import (
+    CLOSE_CHECK_SECONDS,
     CLOSE_SECONDS_MAX,
     DRAIN_SECONDS_MAX,
     TRANSITIONS,
@@ -22,8 +24,6 @@ from kvorum.server.ending import (
     ServerPhase,
     next_phase,
 )
-from kvorum.server.rpc.table import NUMBERS
-from kvorum.server.server import REMOVED_SECONDS, STRANGERS_SECONDS, Server
 from kvorum.state.membership.bootstrap import ClusterSettingsError
 from tests.member.harness import HEARTBEAT_SECONDS, Machine
 from tests.server.fronts import Fronts
@@ -347,7 +347,7 @@ def test_a_disk_that_does_not_answer_is_not_waited_for_forever() -> None:
     cluster.pass_time(CLOSE_SECONDS_MAX + HEARTBEAT_SECONDS)
     assert phase(machine.server) is ServerPhase.CLOSING
     assert machine.server.room == (0, 0)
-    assert machine.server.wake_at(machine.now) <= machine.now + CLOSE_LOOK_SECONDS
+    assert machine.server.wake_at(machine.now) <= machine.now + CLOSE_CHECK_SECONDS
     cluster.pass_time(CLOSE_SECONDS_MAX)
     assert phase(machine.server) is ServerPhase.ENDED
 
