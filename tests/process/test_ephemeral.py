@@ -84,7 +84,7 @@ def test_what_a_killed_one_leaves_the_next_removes(monkeypatch: pytest.MonkeyPat
             used = directory_of(other.pid)
             os.utime(used, (0, 0))
             # But none that is in use. This process may have looked just before.
-            monkeypatch.setattr(ephemeral_resources, "_looked_at", {})
+            monkeypatch.setattr(ephemeral_resources, "_checked_at", {})
             held = EphemeralResources()
             held.furnish({"ephemeral": True})
             held.leave()

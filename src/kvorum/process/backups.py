@@ -89,7 +89,7 @@ class Backups:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
             )
         except OSError as error:
-            self._failed("start", str(error))
+            self._report_failure("start", str(error))
             self._timer = self._loop.call_later(RESTART_SECONDS, self.start)
             return
         assert process.stdin is not None and process.stdout is not None
@@ -157,35 +157,37 @@ class Backups:
         problem = "" if data else "it ended"
         try:
             for line in lines:
-                self._take(json.loads(line))
+                self._take_report(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
-            problem = f"it said {line[:100]!r}: {error!r}"
+            problem = f"it sent {line[:100]!r}: {error!r}"
         if problem or len(rest) > LINE_BYTES_MAX:
             self._forget(process)
             process.kill()
             code = process.wait()
             if not self._is_ending:
-                self._failed("backup", f"the process that makes backups: {problem} ({code})")
+                self._report_failure(
+                    "backup", f"the process that makes backups: {problem} ({code})"
+                )
                 self._timer = self._loop.call_later(RESTART_SECONDS, self.start)
 
-    def _take(self, told: dict[str, Any]) -> None:
+    def _take_report(self, report: dict[str, Any]) -> None:
         """Log and count a report of the child."""
-        counters, kind = self._counters, told.pop("kind")
+        counters, kind = self._counters, report.pop("kind")
         if kind == "failed":
-            self._failed(told["what"], told["error"])
+            self._report_failure(report["what"], report["error"])
         elif kind == "warned":
-            self._logger.warning("a backup goes on, but somebody should look at it", **told)
+            self._logger.warning("a backup goes on, but an operator should check it", **report)
         elif kind == "began":
-            self._logger.info("a history of backups begins", **told)
+            self._logger.info("a history of backups begins", **report)
         elif kind == "took":
             counters.snapshots += 1
-            counters.snapshot_seconds = told["time"]
-            self._logger.info("a backup's snapshot was verified", **told)
+            counters.snapshot_seconds = report["time"]
+            self._logger.info("a backup's snapshot was verified", **report)
         else:
-            self._logger.debug("changes were recorded in the backup", **told)
-        counters.revision = max(counters.revision, told.get("revision", 0))
-        counters.written_bytes += told.get("size", 0)
+            self._logger.debug("changes were recorded in the backup", **report)
+        counters.revision = max(counters.revision, report.get("revision", 0))
+        counters.written_bytes += report.get("size", 0)
 
-    def _failed(self, what: str, error: str) -> None:
+    def _report_failure(self, what: str, error: str) -> None:
         self._counters.failures += 1
         self._logger.warning("a backup failed, and will be tried again", what=what, error=error)

@@ -51,10 +51,10 @@ class EphemeralProcess(OwnProcess):
         """Write the member's addresses to standard output."""
         super().ready(server)
         config = self._config
-        told = {
+        addresses = {
             "client_url": str(config.advertise_client_urls[0]),
             "peer_url": str(config.advertise_peer_urls[0]),
             "pid": os.getpid(),
         }
-        sys.stdout.write(f"{json.dumps(told)}\n")
+        sys.stdout.write(f"{json.dumps(addresses)}\n")
         sys.stdout.flush()

@@ -136,7 +136,7 @@ def _has_room(directory: Path) -> bool:
     return is_usable and system.f_bavail * system.f_frsize >= ROOM_BYTES_MIN
 
 
-_looked_at: dict[Path, float] = {}
+_checked_at: dict[Path, float] = {}
 """When this process last searched each parent for abandoned directories."""
 
 
@@ -147,9 +147,9 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
     directories of all its members.
     """
     now = time.monotonic()
-    if now - _looked_at.get(parent, -ABANDONED_SECONDS) < ABANDONED_SECONDS:
+    if now - _checked_at.get(parent, -ABANDONED_SECONDS) < ABANDONED_SECONDS:
         return
-    _looked_at[parent] = now
+    _checked_at[parent] = now
     for path in parent.glob(f"{prefix}*"):
         with suppress(OSError):
             status = path.lstat()

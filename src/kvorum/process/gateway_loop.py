@@ -146,7 +146,7 @@ class GatewayLoop:
                 break
             self._overdue.popleft()
             if is_pending:
-                self._give_address_up(dial, "i/o timeout")
+                self._abandon_address(dial, "i/o timeout")
         if now >= self._accept_at:
             self._accept_again()
         if self._listener is not None:
@@ -159,7 +159,7 @@ class GatewayLoop:
             self._drained_by = 0.0
         if self._waking.signal and self._listener is not None:
             self._drain(self._listener)
-        self._thread_executor.settle()
+        self._thread_executor.take_results()
 
     # The end.
 
@@ -268,7 +268,7 @@ class GatewayLoop:
         if client is not None:
             self._owners[client.fileno()] = dial
 
-        def answered(addresses: Addresses) -> None:
+        def take_addresses(addresses: Addresses) -> None:
             if dial.is_over:
                 return
             if not addresses:
@@ -276,7 +276,7 @@ class GatewayLoop:
             dial.addresses.extend(addresses)
             self._dial_next(dial)
 
-        self._lookups.ask(remote.host, answered)
+        self._lookups.look_up(remote.host, take_addresses)
 
     def _dial_next(self, dial: Dial) -> None:
         """Try the next address of a member, or the next member."""
@@ -307,29 +307,29 @@ class GatewayLoop:
             self._owners[connection.fileno()] = dial
             self._overdue.append((clock() + CONNECT_SECONDS_MAX, dial, connection))
             return
-        self._give_remote_up(dial)
+        self._abandon_remote(dial)
 
-    def _give_address_up(self, dial: Dial, problem: str) -> None:
+    def _abandon_address(self, dial: Dial, problem: str) -> None:
         assert dial.connection is not None
         dial.problem = f"dial tcp {dial.remote.address}: {problem}"
         self._discard(dial.connection)
         dial.connection = None
         self._dial_next(dial)
 
-    def _give_remote_up(self, dial: Dial) -> None:
+    def _abandon_remote(self, dial: Dial) -> None:
         """Mark a member as failed for a while, and try another one for its client."""
         dial.is_over = True
         remote = dial.remote
-        told: dict[str, object] = {
+        fields: dict[str, object] = {
             "address": remote.address,
             "interval": self._interval,
             "error": dial.problem,
         }
         if self._remotes.fail(remote, clock()):
-            self._logger.warning("deactivated endpoint", **told)
+            self._logger.warning("deactivated endpoint", **fields)
         elif dial.client is None:
             self._logger.warning(
-                "failed to activate endpoint (stay inactive for another interval)", **told
+                "failed to activate endpoint (stay inactive for another interval)", **fields
             )
         if dial.client is not None:
             self._forward(dial.client, is_ending=dial.is_client_ending)
@@ -344,7 +344,7 @@ class GatewayLoop:
             return
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._give_address_up(dial, f"connect: {os.strerror(code).lower()}")
+            self._abandon_address(dial, f"connect: {os.strerror(code).lower()}")
         elif events & (select.EPOLLOUT | _ENDING):
             self._reached(dial, connection, is_ending=bool(events & _ENDING))
 

@@ -32,27 +32,27 @@ class Lookups:
         self._waiting: dict[str, list[Callable[[Addresses], None]]] = {}
         self._fresh: dict[str, tuple[float, Addresses]] = {}
 
-    def ask(self, host: str, answered: Callable[[Addresses], None]) -> None:
-        """Call `answered` with the addresses of a host, at once if they are cached."""
+    def look_up(self, host: str, take_addresses: Callable[[Addresses], None]) -> None:
+        """Call `take_addresses` with the addresses of a host, at once if they are cached."""
         if is_ip(host):
-            answered([host])
+            take_addresses([host])
             return
         until, addresses = self._fresh.get(host, (0.0, []))
         if self._clock() < until:
-            answered(addresses)
+            take_addresses(addresses)
             return
         waiting = self._waiting.setdefault(host, [])
-        waiting.append(answered)
+        waiting.append(take_addresses)
         if len(waiting) == 1:
             self._thread_executor.run(
-                lambda: addresses_of(host), lambda found: self._found(host, found)
+                lambda: addresses_of(host), lambda found: self._take_found(host, found)
             )
 
-    def _found(self, host: str, addresses: Addresses) -> None:
+    def _take_found(self, host: str, addresses: Addresses) -> None:
         if addresses:
             self._fresh[host] = self._clock() + FRESH_SECONDS, addresses
-        for answered in self._waiting.pop(host):
-            answered(addresses)
+        for take_addresses in self._waiting.pop(host):
+            take_addresses(addresses)
 
 
 def members_by_records(

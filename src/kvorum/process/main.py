@@ -96,8 +96,8 @@ def _run(arguments: Sequence[str], held: ExitStack) -> int:
         check(config, asked.given)
     except ConfigError as error:
         # For a wrong file, log to the terminal, as etcd does, and not to the configured outputs.
-        told = plain_logger() if asked.path else logger
-        told.warning("failed to verify flags", error=str(error))
+        problem_logger = plain_logger() if asked.path else logger
+        problem_logger.warning("failed to verify flags", error=str(error))
         if str(error) == ADVERTISE_FORGOTTEN:
             logger.warning("advertise client URLs are not set", error=str(error))
         return 1
@@ -199,7 +199,7 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
         return 1
     except Exception as error:
         logger.critical(
-            "the server met an error that nobody foresaw",
+            "the server met an unforeseen error",
             error=repr(error),
             stacktrace="".join(traceback.format_exception(error)),
         )

@@ -29,9 +29,9 @@ class MemberPages:
         self._tls = tls
         self._thread_executor = thread_executor
 
-    def fetch(self, path: str, told: Callable[[bytes | None], None]) -> None:
-        """Fetch a page and call `told` with it, or with None if no member has it."""
-        self._thread_executor.run(lambda: self._page(path), told)
+    def fetch(self, path: str, take_page: Callable[[bytes | None], None]) -> None:
+        """Fetch a page and call `take_page` with it, or with None if no member has it."""
+        self._thread_executor.run(lambda: self._page(path), take_page)
 
     def _page(self, path: str) -> bytes | None:
         for address in self._addresses:

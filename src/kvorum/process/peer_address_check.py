@@ -21,7 +21,7 @@ from kvorum.server.telemetry.logs import Logger
 VERDICT_SECONDS = 10.0
 """How long the result of a name lookup is cached."""
 VERDICTS_MAX = 1000
-TELL_SECONDS = 10.0
+LOG_SECONDS = 10.0
 """How often a refusal of the same address is logged."""
 
 _SERVED = ""
@@ -45,18 +45,18 @@ class PeerAddressCheck:
         self._logger = logger
         self._wake = wake
         self._boundary = boundary
-        self._kept: dict[int, list[Event]] = {}
+        self._held: dict[int, list[Event]] = {}
         """Queued events of the calls whose certificates await a name lookup."""
-        self._let_in: list[Event] = []
+        self._accepted: list[Event] = []
         self._verdicts: dict[tuple[Subject, str], tuple[float, str]] = {}
         """For a certificate and an address: when the cached result expires, and "" or the error."""
         self._lookups: dict[tuple[Subject, str], asyncio.Task[None]] = {}
-        self._told: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
     def admit(self, events: list[Event]) -> list[Event]:
         """Take events of the edge; return the ones that the server may serve now."""
-        kept, opened = self._kept, EdgeEventKind.HTTP_OPENED
-        admitted, self._let_in = self._let_in, []
+        kept, opened = self._held, EdgeEventKind.HTTP_OPENED
+        admitted, self._accepted = self._accepted, []
         for event in events:
             kind, call, detail = event
             if kind == opened and detail[0] in self._listeners:
@@ -91,7 +91,7 @@ class PeerAddressCheck:
         if reason is None:
             assert subject is not None
             self._edge.pause(call)
-            self._kept[call] = [event]
+            self._held[call] = [event]
             self._look_up(subject, address)
         elif reason == _SERVED:
             admitted.append(event)
@@ -100,10 +100,10 @@ class PeerAddressCheck:
 
     def _refuse(self, call: int, address: str, reason: str) -> None:
         now = self._loop.time()
-        if now - self._told.get(address, -TELL_SECONDS) >= TELL_SECONDS:
-            if len(self._told) >= VERDICTS_MAX:
-                self._told.clear()
-            self._told[address] = now
+        if now - self._logged_at.get(address, -LOG_SECONDS) >= LOG_SECONDS:
+            if len(self._logged_at) >= VERDICTS_MAX:
+                self._logged_at.clear()
+            self._logged_at[address] = now
             self._logger.warning(
                 "rejected connection on peer endpoint", remote_addr=address, error=reason
             )
@@ -148,11 +148,11 @@ class PeerAddressCheck:
         if len(self._verdicts) >= VERDICTS_MAX:
             self._verdicts.clear()
         self._verdicts[key] = self._loop.time() + VERDICT_SECONDS, reason
-        for call in [call for call in self._kept if self._is_of(call, key)]:
-            events = self._kept.pop(call)
+        for call in [call for call in self._held if self._is_of(call, key)]:
+            events = self._held.pop(call)
             self._edge.resume(call)
             if reason == _SERVED:
-                self._let_in += events
+                self._accepted += events
             else:
                 self._refuse(call, address, reason)
         self._wake()

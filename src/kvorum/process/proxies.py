@@ -194,7 +194,7 @@ def run(words: Sequence[str]) -> int:
         from kvorum.server.telemetry.logs import plain_logger
 
         plain_logger().critical(
-            "the proxy met an error that nobody foresaw",
+            "the proxy met an unforeseen error",
             error=repr(error),
             stacktrace="".join(traceback.format_exception(error)),
         )

@@ -57,7 +57,7 @@ class ProxyLoop:
 
     def _turn(self) -> None:
         edge, upstream, proxy = self._edge, self._upstream, self.proxy
-        self.thread_executor.settle()
+        self.thread_executor.take_results()
         now = clock()
         if self.waking.signal and not self._is_draining:
             self._is_draining = True

@@ -146,13 +146,13 @@ class StartProgress:
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
-        self._told = time.monotonic()
+        self._logged_at = time.monotonic()
 
     def __call__(self, what: str, count: int) -> None:
         """Report how many items of a kind the recovery has processed."""
         now = time.monotonic()
-        if now - self._told >= PROGRESS_SECONDS:
-            self._told = now
+        if now - self._logged_at >= PROGRESS_SECONDS:
+            self._logged_at = now
             self._logger.info("recovering", done=what, count=count)
 
 
@@ -205,7 +205,7 @@ class Running:
         """Whether the client ports are open."""
         self._member_token = token_hex(32)
         self._backups: Backups | None = None
-        self._backup_figures = BackupCounters() if config.backup_to else None
+        self._backup_counters = BackupCounters() if config.backup_to else None
 
     def end(self, reason: str, **fields: object) -> None:
         """Shut down gracefully; call this on the loop's thread. `run` returns afterwards."""
@@ -382,7 +382,7 @@ class Running:
         edge: Edge,
         member: Member,
         known: Sequence[Peer],
-        job_figures: JobCounters,
+        job_counters: JobCounters,
         arguments: Sequence[str],
         lines: LineWriter | None,
     ) -> None:
@@ -430,13 +430,13 @@ class Running:
             server.calls.methods,
             lambda: server.waiting,
             lambda: server.jobs_under_way,
-            job_figures,
+            job_counters,
             health,
             config,
             server.counters,
             peer_metrics,
             Scrapes(),
-            self._backup_figures,
+            self._backup_counters,
         )
         PublicEndpoints(
             asyncio.get_running_loop(),
@@ -498,10 +498,10 @@ class Running:
 
     def _begin_backups(self, edge: Edge) -> None:
         """Start backups, if `--backup-to` asks for them."""
-        if self._backup_figures is not None:
+        if self._backup_counters is not None:
             loop, logger = asyncio.get_running_loop(), self._logger.named("backup")
             self._backups = Backups(
-                loop, self._config, self._member_token, logger, self._backup_figures
+                loop, self._config, self._member_token, logger, self._backup_counters
             )
             self._listen(edge, self._backups.address, None, serves=Serves.GRPC)
             self._backups.start()

@@ -123,9 +123,9 @@ class Registry:
 
     def join(self) -> Steps:
         """Register this member and wait for the others; raise BootstrapError if it cannot join."""
-        yield from self._look()
+        yield from self._read_registry()
         yield from self._register()
-        size, members, revision = yield from self._look()
+        size, members, revision = yield from self._read_registry()
         while len(members) < size:
             self._logger.info(
                 "waiting for peers from discovery service",
@@ -140,7 +140,7 @@ class Registry:
             else:
                 # Read again: compaction may have removed the revisions that a new watch needs.
                 yield from self._back_off("wait for peers", found)
-                size, members, revision = yield from self._look()
+                size, members, revision = yield from self._read_registry()
         self._logger.info(
             "found all needed peers from discovery service",
             clusterSize=size,
@@ -148,7 +148,7 @@ class Registry:
         )
         return self._cluster(sorted(members.values())[:size])
 
-    def _look(
+    def _read_registry(
         self,
     ) -> Generator[Step, RegistryResult | Failed | None, tuple[int, dict[str, Registered], int]]:
         """Read the size and the members; raise DiscoveryError if others have filled the cluster."""

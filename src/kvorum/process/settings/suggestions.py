@@ -129,7 +129,7 @@ def _security_suggestions(config: Config) -> Iterator[tuple[str, dict[str, Any]]
         if security.uses_own and is_asked and any(map(is_secure, urls)):
             yield (
                 f"--{prefix}client-cert-auth and --{prefix}trusted-ca-file are ignored with "
-                f"--{prefix}auto-tls: whoever connects is let in, with or without a certificate. "
+                f"--{prefix}auto-tls: every client is accepted, with or without a certificate. "
                 f"Give --{prefix}cert-file and --{prefix}key-file to have certificates checked",
                 {f"{side}_urls": list(map(str, urls))},
             )

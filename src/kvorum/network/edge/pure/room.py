@@ -37,12 +37,12 @@ class UnreadBytes:
 class UnreadLimiter:
     """Decides on new answers and on connections to end, from the accounts of one edge."""
 
-    __slots__ = ("_limits", "_looked_at", "_was_over", "total")
+    __slots__ = ("_checked_at", "_limits", "_was_over", "total")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.total = 0
-        self._looked_at = 0.0
+        self._checked_at = 0.0
         """Time of the last check for slow clients; 0 if no check was needed since."""
         self._was_over = False
 
@@ -86,11 +86,11 @@ class UnreadLimiter:
         """
         limits = self._limits
         if not self.is_scarce:
-            self._looked_at = 0.0
+            self._checked_at = 0.0
             return []
-        if now < self._looked_at + limits.unread_seconds_max:
+        if now < self._checked_at + limits.unread_seconds_max:
             return []
-        is_first, self._looked_at = not self._looked_at, now
+        is_first, self._checked_at = not self._checked_at, now
         is_over = self.total > limits.unread_bytes_max
         was_over, self._was_over = self._was_over and not is_first, is_over
         excess = self.total - limits.unread_bytes_max // 2 if is_over and was_over else 0

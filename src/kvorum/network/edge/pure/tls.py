@@ -42,13 +42,13 @@ class ListenerTls:
         """Read the files; raise OSError or ValueError that names an unusable one."""
         self.settings = settings
         self._http1_only = http1_only
-        self._stamps = self._look()
+        self._stamps = self._read_stamps()
         self._context, self._revoked = self._load()
 
     def session(self) -> tuple["TlsSession", str]:
         """Start a handshake; also return why changed files are unusable, or ""."""
         failure = ""
-        stamps = self._look()
+        stamps = self._read_stamps()
         if stamps != self._stamps:
             # Keep the stamps even if loading fails: the same files would fail again.
             self._stamps = stamps
@@ -58,7 +58,7 @@ class ListenerTls:
                 failure = str(error)
         return TlsSession(self._context, self.settings, self._revoked), failure
 
-    def _look(self) -> list[Stamp]:
+    def _read_stamps(self) -> list[Stamp]:
         settings = self.settings
         files = (
             settings.cert_file,

@@ -56,10 +56,10 @@ class _Call:
         "endpoint",
         "has_more",
         "held",
+        "is_full",
         "is_paused",
         "is_unary",
         "queued_bytes",
-        "reached_mark",
     )
 
     def __init__(self, endpoint: int, *, is_unary: bool) -> None:
@@ -74,7 +74,7 @@ class _Call:
         """Events that `resume` releases."""
         self.queued_bytes = 0
         """Bytes of messages that the loop has not polled."""
-        self.reached_mark = False
+        self.is_full = False
         """Whether pending bytes reached `writable_bytes`, so that WRITABLE is due."""
 
 
@@ -96,7 +96,7 @@ class PureUpstream:
         self._resumed: deque[UpstreamEvent] = deque()
         self._changed: dict[int, Dialed] = {}
         """Connections that may have output, a new event mask or a new deadline."""
-        self._marked: dict[int, None] = {}
+        self._full_calls: dict[int, None] = {}
         """Streams for which WRITABLE is due."""
         self._counters = dict.fromkeys(UPSTREAM_COUNTERS, 0)
         self._is_stopped = False
@@ -180,8 +180,8 @@ class PureUpstream:
                 connection.wire.send(call, message)
                 self._changed[open_call.endpoint] = connection
                 if connection.wire.pending_bytes(call) >= self._settings.writable_bytes:
-                    open_call.reached_mark = True
-                    self._marked[call] = None
+                    open_call.is_full = True
+                    self._full_calls[call] = None
 
     def half_close(self, call: int) -> None:
         """Send no more messages of a stream."""
@@ -236,7 +236,7 @@ class PureUpstream:
             open_call.answer = message
             return
         open_call.queued_bytes += len(message)
-        self._tell(UpstreamEventKind.MESSAGE, call, message, open_call.endpoint, len(message))
+        self._push_event(UpstreamEventKind.MESSAGE, call, message, open_call.endpoint, len(message))
         self._hold(call, open_call)
 
     def _hold(self, call: int, open_call: _Call) -> None:
@@ -259,12 +259,12 @@ class PureUpstream:
             else:
                 answer = open_call.answer
                 kind = UpstreamEventKind.ANSWERED
-                self._tell(kind, call, answer, open_call.endpoint, len(answer))
+                self._push_event(kind, call, answer, open_call.endpoint, len(answer))
                 return
         detail = (end.code, end.text, end.is_unprocessed)
-        self._tell(UpstreamEventKind.ENDED, call, detail, open_call.endpoint, len(end.text))
+        self._push_event(UpstreamEventKind.ENDED, call, detail, open_call.endpoint, len(end.text))
 
-    def _tell(
+    def _push_event(
         self, kind: UpstreamEventKind, number: int, detail: Any, endpoint: int, size: int
     ) -> None:
         connection = self._connections.get(endpoint)
@@ -275,8 +275,10 @@ class PureUpstream:
                 connection.is_held = True
                 self._changed[endpoint] = connection
 
-    def _tell_of(self, connection: Dialed, kind: UpstreamEventKind, detail: Any = None) -> None:
-        self._tell(kind, connection.endpoint, detail, connection.endpoint, 0)
+    def _push_connection_event(
+        self, connection: Dialed, kind: UpstreamEventKind, detail: Any = None
+    ) -> None:
+        self._push_event(kind, connection.endpoint, detail, connection.endpoint, 0)
 
     # The loop's side.
 
@@ -312,7 +314,7 @@ class PureUpstream:
                 self._take_off(connection, _size(event))
             count += 1
             bytes_max -= _size(event)
-            if self._is_told(event):
+            if self._is_wanted(event):
                 taken.append(event)
         self._flush()
         return taken
@@ -326,7 +328,7 @@ class PureUpstream:
             connection.resumes()
             self._changed[connection.endpoint] = connection
 
-    def _is_told(self, event: UpstreamEvent) -> bool:
+    def _is_wanted(self, event: UpstreamEvent) -> bool:
         """Return whether `poll` returns an event now: not of a paused or cancelled call."""
         kind, number, detail = event
         if kind in _OF_ENDPOINTS:
@@ -402,10 +404,10 @@ class PureUpstream:
         if not connection.is_open and connection.wire.connection.has_settings:
             connection.is_open = True
             self._counters["connections_made"] += 1
-            self._tell_of(connection, UpstreamEventKind.CONNECTED)
+            self._push_connection_event(connection, UpstreamEventKind.CONNECTED)
         if connection.wire.connection.goes_away and not connection.link.is_leaving:
             connection.link.is_leaving = True
-            self._tell_of(connection, UpstreamEventKind.LEAVING)
+            self._push_connection_event(connection, UpstreamEventKind.LEAVING)
 
     def _pass_time(self, connection: Dialed, now: float) -> None:
         connection.timer_at = NEVER
@@ -435,17 +437,17 @@ class PureUpstream:
             if moment < connection.timer_at:
                 connection.timer_at = moment
                 self._timers.add(moment, endpoint)
-        for call in list(self._marked):
-            self._look_at_mark(call)
+        for call in list(self._full_calls):
+            self._check_writable(call)
 
-    def _look_at_mark(self, call: int) -> None:
+    def _check_writable(self, call: int) -> None:
         found = self._stream(call)
         if found is None:
-            del self._marked[call]
+            del self._full_calls[call]
         elif found[1].wire.pending_bytes(call) < self._settings.writable_bytes:
-            del self._marked[call]
-            found[0].reached_mark = False
-            self._tell(UpstreamEventKind.WRITABLE, call, None, found[0].endpoint, 0)
+            del self._full_calls[call]
+            found[0].is_full = False
+            self._push_event(UpstreamEventKind.WRITABLE, call, None, found[0].endpoint, 0)
 
     def _watch(self, connection: Dialed) -> None:
         """Update the event mask of a connection's socket, which may be a new socket."""
@@ -476,7 +478,7 @@ class PureUpstream:
         if not connection.is_open:
             self._counters["connections_failed"] += 1
         connection.wire.lose(reason, code)
-        self._tell_of(connection, UpstreamEventKind.DISCONNECTED, reason)
+        self._push_connection_event(connection, UpstreamEventKind.DISCONNECTED, reason)
         del self._connections[connection.endpoint]
 
     def _forget(self, connection: Dialed) -> None:
