@@ -282,13 +282,13 @@ MUTATIONS = [
     Mutation(
         "a change is told of before it is applied",
         "leader",
-        "        raft.untold_changes.append(index)\n",
+        "        raft.unannounced_changes.append(index)\n",
         "        pass\n",
     ),
     Mutation(
         "a new leader tells of the changes it found",
         "core",
-        "            self.untold_changes = membership.uncommitted_changes(self)\n",
+        "            self.unannounced_changes = membership.uncommitted_changes(self)\n",
         "            pass\n",
     ),
     Mutation(

@@ -111,7 +111,7 @@ class Boundary:
             return
         came_with = f"; sent was {_beginning(sent, SENT_MAX)}" if sent else ""
         self._logger.error(
-            f"an error that nobody foresaw ended {what}, and nothing else: "
+            f"an unforeseen error ended {what}, and nothing else: "
             f"{type(error).__name__}: {_beginning(str(error), TEXT_MAX)} "
             f"(at {', '.join(places[: -FRAMES_MAX - 1 : -1])}){came_with}{unlogged}. "
             "Please report it"

@@ -43,7 +43,7 @@ def _try_voters(member: Member) -> Part[None]:
         heir = _best_successor(member, tried)
         if heir is None:
             if tried:
-                member.logger.warning("nobody takes over the leadership; an election follows")
+                member.logger.warning("no voter takes over the leadership; an election follows")
             return
         tried.append(heir)
         member.logger.info(f"handing the leadership over to {heir:x}")

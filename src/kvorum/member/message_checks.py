@@ -123,7 +123,7 @@ def _check_change(entry: Entry) -> None:
         return
     context = decode_context(change.context)
     if context.member.id != change.node_id:
-        raise ValueError(f"a change of member {change.node_id:x} tells of {context.member.id:x}")
+        raise ValueError(f"a change of member {change.node_id:x}names {context.member.id:x}")
     # Clients may name any id in other changes; the membership refuses unknown ones on apply.
     is_addition = change.type in ADDITIONS and not context.is_promotion
     if is_addition and change.node_id in _NOT_NODES:

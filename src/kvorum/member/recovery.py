@@ -277,7 +277,7 @@ def _open_log(
         reach("torn tail repaired")
     if content.void is not None:
         seams.logger.warning(
-            f"removed {wal_directory}/{content.void.name}: it was begun after a write that failed"
+            f"removed {wal_directory}/{content.void.name}: it was started after a write that failed"
         )
     return snapshot, log, content
 

@@ -82,11 +82,11 @@ class FlushedTo:
 class Signal(Enum):
     """Events of the member as a whole that procedures wait for."""
 
-    LEADER = "another leads, or nobody"
+    LEADER = "the leader changed, or there is none"
     COMPACTED = "a compaction is done"
-    DEFRAGMENTED = "a defragmentation has begun or ended"
+    DEFRAGMENTED = "a defragmentation has started or ended"
     HASHED = "a hash of all keys was computed"
-    SENT = "a client's snapshot was sent, or given up"
+    SENT = "a client's snapshot was sent or abandoned"
     READ = "a piece of a client's snapshot was read"
 
 

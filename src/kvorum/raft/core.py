@@ -76,8 +76,8 @@ class Raft:
         "role",
         "term",
         "tracker",
+        "unannounced_changes",
         "uncommitted_size",
-        "untold_changes",
         "vote",
     )
 
@@ -99,7 +99,7 @@ class Raft:
         # An estimate of the payload above the commit index that this leader accepted.
         self.uncommitted_size = 0
         # Indexes of membership changes whose commit this leader may not announce yet.
-        self.untold_changes: list[int] = []
+        self.unannounced_changes: list[int] = []
         self.read_only = ReadOnly()
         self.read_states: list[ReadState] = []
         # Reads that arrived before this leader committed an entry of its own term.
@@ -177,7 +177,7 @@ class Raft:
             progress[self.id].match = last
         self.pending_conf_index = 0
         self.uncommitted_size = 0
-        self.untold_changes = []
+        self.unannounced_changes = []
         self.read_only = ReadOnly()
 
     def become_follower(self, term: int, lead: int) -> None:
@@ -219,7 +219,7 @@ class Raft:
         # Some entry of the log may be a membership change that is not applied yet.
         self.pending_conf_index = self.log.last_index()
         if self.config.tell_changes_when_applied:
-            self.untold_changes = membership.uncommitted_changes(self)
+            self.unannounced_changes = membership.uncommitted_changes(self)
         if not replication.append(self, [(EntryType.NORMAL, b"")]):
             self.stop("empty entry was dropped")
         self.logger.info(f"{self.id:x} became leader at term {self.term}")

@@ -48,13 +48,13 @@ def _forward(raft: Raft, message: Message, log_term: int = 0) -> None:
     )
 
 
-def _heard_of_leader(raft: Raft, message: Message) -> None:
+def _note_leader(raft: Raft, message: Message) -> None:
     raft.election_elapsed = 0
     raft.lead = message.sender
 
 
 def _on_append(raft: Raft, message: Message) -> None:
-    _heard_of_leader(raft, message)
+    _note_leader(raft, message)
     log, entries, index = raft.log, message.entries, message.index
     if entries and (entries[0].index != index + 1 or entries[-1].index != index + len(entries)):
         raft.logger.error(
@@ -118,13 +118,13 @@ def _check_committed(raft: Raft, message: Message) -> None:
 
 
 def _on_heartbeat(raft: Raft, message: Message) -> None:
-    _heard_of_leader(raft, message)
+    _note_leader(raft, message)
     raft.log.commit_to(message.commit)
     raft.send(Message(MessageType.HEARTBEAT_RESP, to=message.sender, context=message.context))
 
 
 def _on_snapshot(raft: Raft, message: Message) -> None:
-    _heard_of_leader(raft, message)
+    _note_leader(raft, message)
     snapshot = message.snapshot or _NO_SNAPSHOT
     restored = membership.restore_snapshot(raft, snapshot)
     raft.logger.info(

@@ -56,7 +56,7 @@ def _on_propose(raft: Raft, message: Message) -> None:
         raft.stop(f"{raft.id:x} stepped empty MsgProp")
     check_may_propose(raft)
     payloads = [(entry.type, entry.data) for entry in message.entries]
-    untold = len(raft.untold_changes)
+    unannounced = len(raft.unannounced_changes)
     try:
         for position, entry in enumerate(message.entries):
             if entry.type != EntryType.NORMAL:
@@ -64,7 +64,7 @@ def _on_propose(raft: Raft, message: Message) -> None:
         propose(raft, payloads)
     except ProposalDroppedError:
         # Nothing was appended. Another entry will take the index, and its commit may be announced.
-        del raft.untold_changes[untold:]
+        del raft.unannounced_changes[unannounced:]
         raise
 
 
@@ -95,7 +95,7 @@ def _check_conf_change(raft: Raft, entry: Entry, position: int) -> Payload:
     index = raft.log.last_index() + position + 1
     raft.pending_conf_index = index
     if raft.config.tell_changes_when_applied:
-        raft.untold_changes.append(index)
+        raft.unannounced_changes.append(index)
     return entry.type, entry.data
 
 

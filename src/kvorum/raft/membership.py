@@ -53,8 +53,8 @@ def apply_conf_change(raft: Raft, change: ConfChange | ConfChangeV2) -> ConfStat
     """
     if raft.log.unstable.snapshot is not None:
         return raft.tracker.config.conf_state()
-    if raft.untold_changes:
-        _tell_change(raft)
+    if raft.unannounced_changes:
+        _announce_change(raft)
     change = change.as_v2()
     try:
         changer = Changer(raft.tracker, raft.log.last_index())
@@ -78,9 +78,9 @@ def uncommitted_changes(raft: Raft) -> list[int]:
     return [entry.index for page in pages for entry in page if entry.type != EntryType.NORMAL]
 
 
-def _tell_change(raft: Raft) -> None:
+def _announce_change(raft: Raft) -> None:
     """Announce the commit of the change being applied, also to the peers that it removes."""
-    del raft.untold_changes[0]
+    del raft.unannounced_changes[0]
     committed = commit_for_peers(raft)
     for node, peer in raft.tracker.progress.items():
         if node != raft.id and peer.can_bump_commit(committed):

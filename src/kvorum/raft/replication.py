@@ -23,7 +23,9 @@ Payload = tuple[int, bytes]  # the type and the data of a future entry
 def commit_for_peers(raft: Raft) -> int:
     """Return the commit index that the leader may announce to its peers."""
     committed = raft.log.committed
-    return min(committed, raft.untold_changes[0] - 1) if raft.untold_changes else committed
+    return (
+        min(committed, raft.unannounced_changes[0] - 1) if raft.unannounced_changes else committed
+    )
 
 
 def maybe_send_append(raft: Raft, to: int, peer: Progress, send_if_empty: bool) -> bool:

@@ -238,7 +238,7 @@ def test_each_of_many_urls_in_the_log_is_looked_up_once() -> None:
     [
         (ConfChange(ChangeType.ADD_NODE, 1, b"{"), "change of node 1: .* is not JSON"),
         (ConfChange(ChangeType.ADD_NODE, 1, b""), "change of node 1: .* is not JSON"),
-        (ConfChange(ChangeType.UPDATE_NODE, 1, encode_promotion(2)), "1 tells of member 2"),
+        (ConfChange(ChangeType.UPDATE_NODE, 1, encode_promotion(2)), "1names member 2"),
     ],
 )
 def test_a_change_that_nobody_proposes_stops_the_member(change: ConfChange, problem: str) -> None:

@@ -240,7 +240,7 @@ def _attributes(
         state.cluster.set_attributes(request.member_ID, attributes.name, urls)
     except MembershipError as error:
         # The entry changes nothing on any member; stopping here would also stop every restart.
-        state.logger.error(f"ignored what no member says of itself: {error}")
+        state.logger.error(f"ignored invalid attributes of a member: {error}")
     return b""
 
 

@@ -98,5 +98,5 @@ def lease_of_row(key: bytes, value: bytes) -> Lease:
     except DecodeError as error:
         raise LeaseRowError(key, value, str(error)) from error
     if not message.ID or row_key(message.ID) != key:
-        raise LeaseRowError(key, value, f"it tells of lease {message.ID}")
+        raise LeaseRowError(key, value, f"it names lease {message.ID}")
     return Lease(message.ID, message.TTL, message.RemainingTTL)

@@ -238,7 +238,7 @@ class Membership:
             raise MembershipError(f"change of node {change.node_id:x}: {error}") from error
         if context.member.id != change.node_id:
             raise MembershipError(
-                f"change of node {change.node_id:x} tells of member {context.member.id:x}"
+                f"change of node {change.node_id:x}names member {context.member.id:x}"
             )
         return context
 

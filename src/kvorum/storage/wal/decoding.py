@@ -61,7 +61,7 @@ class Tear(NamedTuple):
     def __str__(self) -> str:
         return (
             f"{self.path}: record {self.record} at offset {self.offset}: {self.problem}; "
-            f"the {self.bytes_lost} bytes from there on were promised to nobody"
+            f"the {self.bytes_lost} bytes from there on were never acknowledged"
         )
 
 
