@@ -103,7 +103,7 @@ class Member:
         for kind, call, detail in events:
             if kind == EdgeEventKind.HTTP_OPENED:
                 _, method, target, headers = detail
-                transport.opened(call, method, target, headers, now)
+                transport.open_request(call, method, target, headers, now)
                 self.streams += target.startswith("/raft/stream/")
             else:
                 transport.handle(kind, call, detail, now)

@@ -95,9 +95,9 @@ class Server:
         if kind == EdgeEventKind.HTTP_OPENED:
             listener, method, target, headers = detail
             if listener != self._peer_listener:
-                self._service.opened(call, method, target)
+                self._service.open_request(call, method, target)
             elif self._transport.serves(method, target):
-                self._transport.opened(call, method, target, headers, now)
+                self._transport.open_request(call, method, target, headers, now)
             else:
                 self._edge.respond(call, 404, (), b"404 page not found\n")
         else:

@@ -29,7 +29,7 @@ class Service:
         self._edge = edge
         self._requests: dict[int, Request] = {}
 
-    def opened(self, call: int, method: str, target: str) -> None:
+    def open_request(self, call: int, method: str, target: str) -> None:
         """Start a request."""
         self._requests[call] = Request(method, target, bytearray())
 

@@ -24,7 +24,7 @@ TEXT_MAX: Final = 300
 FRAMES_MAX: Final = 4
 
 _DATA: Final = frozenset({"member", "state", "storage", "raft"})
-_WORDS_ONLY: Final = frozenset(
+_WITHOUT_DATA: Final = frozenset(
     {
         "kvorum.state.auth.jwt_keys",
         "kvorum.state.auth.jwt_tokens",
@@ -63,7 +63,7 @@ def concerns_data(error: BaseException) -> bool:
         seen.add(id(found))
         if isinstance(found, StoppingError):
             return True
-        if any(_holds_data(name) for name, _ in _places(found.__traceback__)):
+        if any(_holds_data(name) for name, _ in _code_lines(found.__traceback__)):
             return True
         found = found.__cause__ or found.__context__
     return False
@@ -71,10 +71,10 @@ def concerns_data(error: BaseException) -> bool:
 
 def _holds_data(module: str) -> bool:
     package, _, rest = module.partition(".")
-    return package == "kvorum" and rest.partition(".")[0] in _DATA and module not in _WORDS_ONLY
+    return package == "kvorum" and rest.partition(".")[0] in _DATA and module not in _WITHOUT_DATA
 
 
-def _places(traceback: TracebackType | None) -> Iterator[tuple[str, int]]:
+def _code_lines(traceback: TracebackType | None) -> Iterator[tuple[str, int]]:
     """Yield the modules and lines of a traceback, outermost first."""
     while traceback is not None:
         # Compiled code has its module's globals in its frames, too.
@@ -103,7 +103,7 @@ class Boundary:
         if concerns_data(error):
             raise error
         self.counts[kind] += 1
-        places = [f"{name}:{line}" for name, line in _places(error.__traceback__)]
+        places = [f"{name}:{line}" for name, line in _code_lines(error.__traceback__)]
         unlogged = self._count_unlogged(
             f"{type(error).__name__} at {places[-1] if places else '?'}"
         )
@@ -117,7 +117,7 @@ class Boundary:
             "Please report it"
         )
 
-    def refused(self, what: str) -> None:
+    def log_refusal(self, what: str) -> None:
         """Log the refusal of harmful input, at a limited rate."""
         unlogged = self._count_unlogged("refused")
         if unlogged is not None:

@@ -42,7 +42,9 @@ def is_acceptable(replica: Replica, message: Message) -> bool:
         return False
     kind = message.type
     if not message.term and kind in _OF_LEADERS:
-        replica.boundary.refused(f"a message of type {kind} of {message.sender:x} without a term")
+        replica.boundary.log_refusal(
+            f"a message of type {kind} of {message.sender:x} without a term"
+        )
         return False
     if not message.entries or kind not in (MessageType.APP, MessageType.PROP):
         return True
@@ -52,7 +54,7 @@ def is_acceptable(replica: Replica, message: Message) -> bool:
         for entry in message.entries:
             check_entry(entry)
     except (ValueError, DecodeError) as error:
-        replica.boundary.refused(
+        replica.boundary.log_refusal(
             f"entries of {message.sender:x}, which this member could not apply, and everything "
             f"behind them: {error}"
         )

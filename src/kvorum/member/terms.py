@@ -21,7 +21,7 @@ def has_credible_term(replica: Replica, message: Message) -> bool:
     term, own = message.term, replica.node.raft.term
     if term <= TERM_MAX and (term - own <= TERM_LEAP_MAX or not own):
         return True
-    replica.boundary.refused(
+    replica.boundary.log_refusal(
         f"a message of {message.sender:x} with term {term}: this member is at {own}, and no "
         "cluster elects so often. Its sender is no sound member; check its data"
     )

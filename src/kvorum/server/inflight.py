@@ -112,7 +112,7 @@ class CallsInFlight:
         if self.stats is not None:
             self.stats.receive(requests)
         if self.tracing is not None:
-            self.tracing.begin(requests, now)
+            self.tracing.note_calls(requests, now)
 
     def note(
         self,
@@ -132,14 +132,14 @@ class CallsInFlight:
             if call in streams:
                 counts.messages_received[streams[call].method] += 1
                 if self.tracing is not None:
-                    self.tracing.received(call, detail)
+                    self.tracing.note_message(call, detail)
         elif kind == _OPENED:
             method, metadata = detail
             streams[call] = Arrivals(method, now, started, front)
             if metadata is not None:
                 counts.count_version("stream", metadata)
             if self.tracing is not None:
-                self.tracing.opened(call, method, metadata)
+                self.tracing.note_stream(call, method, metadata)
         elif kind == _ENDED:
             self._end(call, Code.CANCELLED)
         if self.access is not None:
@@ -148,7 +148,7 @@ class CallsInFlight:
     def _end(self, call: int, code: Code, text: str = "") -> Arrivals | None:
         """Forget a call; return its entry, None if it has none."""
         if self.tracing is not None:
-            self.tracing.ended(call, code, text)
+            self.tracing.note_end(call, code, text)
         arrivals = self.streams.pop(call, None)
         if arrivals is None:
             arrivals = self.unary.pop(call, None)
@@ -178,7 +178,7 @@ class CallsInFlight:
                 if call in self.slow and call in self.unary:
                     self._end_slow(call, self.unary[call].method, result)
         if self.tracing is not None:
-            self.tracing.replied(batch, self.is_delivering)
+            self.tracing.note_replies(batch, self.is_delivering)
         for call, result in batch:
             arrivals = pop(call, None)
             if arrivals is not None:
@@ -217,7 +217,7 @@ class CallsInFlight:
                 if stream.front is not None:
                     is_translated = True
         if self.tracing is not None:
-            self.tracing.sent(batch)
+            self.tracing.note_sent(batch)
         self._edge.send(self._translate(batch) if is_translated else batch)
 
     def _translate(self, batch: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:

@@ -62,7 +62,7 @@ _REASONS = (
     "cannot fetch cluster info from peer urls",
     "member count is unequal",
     "no match found for existing member",
-    "no member told its version",
+    "no member reported its version",
 )
 """Reasons to refuse a machine although its operator started it correctly."""
 

@@ -110,8 +110,8 @@ def test_so_many_of_a_million_are_traced(rate: int, calls: int) -> None:
     machine = Fronts(1).leader()
     spans = Spans(machine, rate)
     for call in range(calls):
-        spans.tracing.begin([(call, PUT, b"", None)], 0.0)
-        spans.tracing.replied([(call, b"")], False)
+        spans.tracing.note_calls([(call, PUT, b"", None)], 0.0)
+        spans.tracing.note_replies([(call, b"")], False)
     traced = spans.ids()
     expected = calls * rate / SAMPLING_RATE_MAX
     is_all = rate == SAMPLING_RATE_MAX
@@ -134,6 +134,6 @@ def test_whatever_clients_send_harms_nobody(traceparent: bytes, tracestate: byte
     )
     metadata = {"traceparent": traceparent, "tracestate": tracestate}
     request: Request = (1, PUT, b"", metadata)
-    tracing.begin([request], 0.0)
-    tracing.replied([(1, b"")], True)
+    tracing.note_calls([request], 0.0)
+    tracing.note_replies([(1, b"")], True)
     assert not boundary.counts

@@ -21,7 +21,7 @@ from typing import Any
 
 from kvorum.api.boundary import Boundary
 from kvorum.network.dialer.interface import WRITABLE_BYTES, DialEvent, DialEventKind
-from kvorum.network.dialer.links import Connection, DialAddress, Request, address_of, words_of
+from kvorum.network.dialer.links import Connection, DialAddress, Request, address_of, error_text
 from kvorum.network.edge import Headers
 from kvorum.network.tls.credentials import TlsCredentials
 
@@ -79,7 +79,7 @@ class HttpDialer:
             self.add_event(DialEventKind.FAILED, number, str(error))
         except Exception as error:
             self._requests.pop(number, None)
-            problem = self.unforeseen(error, f"a request to {url}", f"{method} {target}")
+            problem = self.report_unforeseen(error, f"a request to {url}", f"{method} {target}")
             self.add_event(DialEventKind.FAILED, number, problem)
         return number
 
@@ -174,7 +174,7 @@ class HttpDialer:
         """Cancel a request."""
         request = self._requests.pop(number, None)
         if request is not None:
-            _let_go(request)
+            _abort_request(request)
         if self._events:
             self._events = [event for event in self._events if event.number != number]
 
@@ -192,7 +192,7 @@ class HttpDialer:
         """Cancel all requests and close all connections; no events follow."""
         requests, self._requests = self._requests, {}
         for request in requests.values():
-            _let_go(request)
+            _abort_request(request)
         host_probes, self._host_probes = self._host_probes, {}
         for probe_host in host_probes.values():
             probe_host.cancel()
@@ -219,14 +219,14 @@ class HttpDialer:
                         raise
                     await self._open(request, context)
         except (OSError, ValueError) as error:
-            text = words_of(error)
+            text = error_text(error)
             if isinstance(error, TimeoutError) and not error.errno:
                 text = f"no connection within {seconds:g} s"
             is_refused = isinstance(error, ConnectionRefusedError)
             kind = DialEventKind.REFUSED if is_refused else DialEventKind.FAILED
             self.end(request, kind, f"{address.url}: {text}")
         except Exception as error:
-            problem = self.unforeseen(error, f"a connection to {address.url}", "")
+            problem = self.report_unforeseen(error, f"a connection to {address.url}", "")
             self.end(request, DialEventKind.FAILED, f"{address.url}: {problem}")
         finally:
             request.dialing = None
@@ -278,7 +278,7 @@ class HttpDialer:
         if self._requests.pop(request.number, None) is not None:
             self.add_event(kind, request.number, detail)
 
-    def unforeseen(self, error: Exception, what: str, sent: bytes | str) -> str:
+    def report_unforeseen(self, error: Exception, what: str, sent: bytes | str) -> str:
         """Report an unforeseen error; return the failure text for the request."""
         if self._boundary is not None:
             self._boundary.take(error, "dial", what, sent)
@@ -288,23 +288,23 @@ class HttpDialer:
         """Return whether a request has neither ended nor been cancelled."""
         return request.number in self._requests
 
-    def refusal(self, certificate: bytes | None) -> str:
+    def check_certificate(self, certificate: bytes | None) -> str:
         """Return why to refuse the other side's certificate, or "" to accept it."""
         return self._credentials.refusal(certificate)
 
-    def hold(self, connection: Connection) -> None:
+    def read_after_poll(self, connection: Connection) -> None:
         """Let a connection read again after the next poll."""
         self._held.append(connection)
 
-    def made(self, connection: Connection) -> None:
-        """Register a connection, which exists until `lost`."""
+    def register(self, connection: Connection) -> None:
+        """Register a connection, which exists until `unregister`."""
         self._connections.add(connection)
 
-    def lost(self, connection: Connection) -> None:
+    def unregister(self, connection: Connection) -> None:
         """Remove a closed connection."""
         self._connections.discard(connection)
 
-    def keep(self, connection: Connection) -> bool:
+    def keep_idle(self, connection: Connection) -> bool:
         """Keep an idle connection; return False if enough are kept."""
         kept = self._idle.setdefault(connection.address.url, [])
         if len(kept) >= IDLE_CONNECTIONS_MAX:
@@ -312,7 +312,7 @@ class HttpDialer:
         kept.append(connection)
         return True
 
-    def forget(self, connection: Connection) -> None:
+    def forget_idle(self, connection: Connection) -> None:
         """Remove a connection from the idle ones, if it is among them."""
         kept = self._idle.get(connection.address.url)
         if kept and connection in kept:
@@ -321,7 +321,7 @@ class HttpDialer:
             self._idle.pop(connection.address.url, None)
 
 
-def _let_go(request: Request) -> None:
+def _abort_request(request: Request) -> None:
     if request.dialing is not None:
         request.dialing.cancel()
     if request.connection is not None:

@@ -108,28 +108,28 @@ class Owner(Protocol):
     def is_open(self, request: Request) -> bool:
         """Return whether a request has neither ended nor been cancelled."""
 
-    def refusal(self, certificate: bytes | None) -> str:
+    def check_certificate(self, certificate: bytes | None) -> str:
         """Return why to refuse the other side's certificate, or "" to accept it."""
 
-    def unforeseen(self, error: Exception, what: str, sent: bytes | str) -> str:
+    def report_unforeseen(self, error: Exception, what: str, sent: bytes | str) -> str:
         """Report an unforeseen error; return the failure text for the request."""
 
     def dial(self, request: Request) -> None:
         """Send a request on a new connection."""
 
-    def hold(self, connection: "Connection") -> None:
+    def read_after_poll(self, connection: "Connection") -> None:
         """Let a connection read again after the next poll."""
 
-    def made(self, connection: "Connection") -> None:
-        """Register a connection, which exists until `lost`."""
+    def register(self, connection: "Connection") -> None:
+        """Register a connection, which exists until `unregister`."""
 
-    def lost(self, connection: "Connection") -> None:
+    def unregister(self, connection: "Connection") -> None:
         """Remove a closed connection."""
 
-    def keep(self, connection: "Connection") -> bool:
+    def keep_idle(self, connection: "Connection") -> bool:
         """Keep an idle connection; return False if enough are kept."""
 
-    def forget(self, connection: "Connection") -> None:
+    def forget_idle(self, connection: "Connection") -> None:
         """Remove a connection from the idle ones, if it is among them."""
 
 
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Check the other side's certificate, and send the first request."""
         self.transport = transport = cast(asyncio.Transport, transport)
-        self._owner.made(self)
+        self._owner.register(self)
         transport.set_write_buffer_limits(high=WRITABLE_BYTES - 1, low=WRITABLE_BYTES - 1)
         if not self.address.path:
             _set_options(transport.get_extra_info("socket"))
@@ -185,7 +185,7 @@ class Connection(asyncio.Protocol):
         try:
             if self.address.is_secure:
                 certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-                if refusal := self._owner.refusal(certificate):
+                if refusal := self._owner.check_certificate(certificate):
                     # Send nothing, but wait briefly before failing: in TLS 1.3 the other side's
                     # alert about our own certificate may still arrive, and the operator needs to
                     # see it.
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
             self.begin(request, is_kept=False)
         except Exception as error:
             self._request = request
-            self._unforeseen(error, b"")
+            self._fail_unforeseen(error, b"")
 
     def begin(self, request: Request, *, is_kept: bool) -> None:
         """Send a request, with the queued part of its body."""
@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol):
             self._fail(str(error))
             return
         except Exception as error:
-            self._unforeseen(error, data)
+            self._fail_unforeseen(error, data)
             return
         if piece:
             owner = self._owner
@@ -253,7 +253,7 @@ class Connection(asyncio.Protocol):
             self._arrived_bytes += len(piece)
             if self._arrived_bytes > UNPOLLED_BYTES_MAX:
                 self.transport.pause_reading()
-                owner.hold(self)
+                owner.read_after_poll(self)
         if self._body.is_complete:
             self._complete(request)
 
@@ -286,7 +286,7 @@ class Connection(asyncio.Protocol):
             and not self.transport.is_closing()
             and not self._pending_bytes()
         )
-        if may_keep and self._owner.keep(self):
+        if may_keep and self._owner.keep_idle(self):
             self._idle_timer = self._loop.call_later(IDLE_SECONDS_MAX, self._retire)
         elif request.is_ended:
             self.transport.close()
@@ -311,13 +311,13 @@ class Connection(asyncio.Protocol):
 
     def _retire(self) -> None:
         self._idle_timer = None
-        self._owner.forget(self)
+        self._owner.forget_idle(self)
         self.transport.close()
 
     def abort(self) -> None:
         """Close the connection at once, without an event."""
         self.leave_idle()
-        self._owner.forget(self)
+        self._owner.forget_idle(self)
         self._request = None
         self.transport.abort()
 
@@ -327,16 +327,16 @@ class Connection(asyncio.Protocol):
         if request is not None:
             self._owner.end(request, DialEventKind.FAILED, f"{self.address.url}: {text}")
 
-    def _unforeseen(self, error: Exception, sent: bytes) -> None:
+    def _fail_unforeseen(self, error: Exception, sent: bytes) -> None:
         what = f"a connection to {self.address.url}"
-        self._fail(self._owner.unforeseen(error, what, sent))
+        self._fail(self._owner.report_unforeseen(error, what, sent))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Complete, resend or fail the request of a connection that has ended."""
         request, body = self._request, self._body
         self.leave_idle()
-        self._owner.forget(self)
-        self._owner.lost(self)
+        self._owner.forget_idle(self)
+        self._owner.unregister(self)
         self._request = self._body = None
         if request is None or not self._owner.is_open(request):
             return
@@ -347,7 +347,7 @@ class Connection(asyncio.Protocol):
             request.connection = None
             self._owner.dial(request)
         else:
-            text = words_of(exc) if exc is not None else "the connection was closed"
+            text = error_text(exc) if exc is not None else "the connection was closed"
             if self._refusal:
                 text = self._refusal if exc is None else f"{self._refusal}; {text}"
             self._owner.end(request, DialEventKind.FAILED, f"{self.address.url}: {text}")
@@ -360,7 +360,7 @@ def _set_options(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
 
 
-def words_of(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return an error's text, in Go's words where possible."""
     if isinstance(error, ssl.SSLError):
         return failure(error)

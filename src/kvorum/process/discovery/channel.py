@@ -23,7 +23,7 @@ from kvorum.client.grpc.http2 import (
     StreamEventKind,
 )
 from kvorum.client.grpc.wire import Metadata, framed, request_block, status_of
-from kvorum.network.dialer.links import words_of
+from kvorum.network.dialer.links import error_text
 from kvorum.network.edge.pure.grpc import MessageParser, is_grpc
 
 AGENT = "kvorum"
@@ -169,7 +169,7 @@ class Channel(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """End all calls."""
-        self._fail("connection closed by the server" if error is None else words_of(error))
+        self._fail("connection closed by the server" if error is None else error_text(error))
 
     # Frames.
 

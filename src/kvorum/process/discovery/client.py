@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kvorum.api import errors
 from kvorum.api.errors import Code, Status, StatusError
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.network.dialer.links import words_of
+from kvorum.network.dialer.links import error_text
 from kvorum.network.tls.credentials import DialSettings, TlsCredentials
 from kvorum.network.urls import split_host_port
 from kvorum.process.discovery.channel import Channel, DiscoveryCall, ServiceAddress, connect
@@ -140,7 +140,7 @@ class Client:
                 await connect(channel, context, name, settings.dial_seconds)
                 return channel
             except (OSError, ValueError) as error:
-                text = str(error) if isinstance(error, TimeoutError) else words_of(error)
+                text = str(error) if isinstance(error, TimeoutError) else error_text(error)
                 problems.append(f"{address.path or address.authority}: {text}")
                 # Move this server to the end; the next one is tried first from now on.
                 self._addresses.append(self._addresses.pop(0))

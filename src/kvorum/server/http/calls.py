@@ -232,7 +232,7 @@ class Gateway:
             return BANNED_NAME if self._clients.certificate_name(call) else None
         return None
 
-    def opened(self, request: HttpRequest) -> None:
+    def open_request(self, request: HttpRequest) -> None:
         """Take the head of a request below `/v3/`."""
         call, headers, socket = request.call, request.headers, None
         if "upgrade" in headers and asks_for_upgrade(headers):

@@ -68,7 +68,7 @@ class HttpEndpoint(NamedTuple):
 class Tree(Protocol):
     """Serves all paths below `/v3/`: the JSON gateway."""
 
-    def opened(self, request: HttpRequest) -> None:
+    def open_request(self, request: HttpRequest) -> None:
         """Serve a request: answer it now or later."""
 
 
@@ -195,7 +195,7 @@ class HttpFront:
         elif not self._admit(request, tree):
             return
         if endpoint is None and tree is not None:
-            tree.opened(request)
+            tree.open_request(request)
         elif endpoint is None:
             self.refuse(call, 404, "404 page not found")
         elif endpoint.methods and method not in endpoint.methods:

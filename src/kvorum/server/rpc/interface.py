@@ -77,22 +77,22 @@ class Clients:
 class Streams(Protocol):
     """All streams of one method."""
 
-    def opened(self, call: int) -> None:
+    def open_stream(self, call: int) -> None:
         """Open a stream."""
 
-    def received(self, call: int, caller: Caller, payload: bytes) -> Status | None:
+    def take_message(self, call: int, caller: Caller, payload: bytes) -> Status | None:
         """Take a message; a returned status ends the stream. May raise DecodeError."""
 
-    def half_closed(self, call: int) -> Status | None:
+    def take_half_close(self, call: int) -> Status | None:
         """Note that the client sends nothing more; a returned status ends the stream."""
 
-    def ended(self, call: int) -> None:
+    def end_stream(self, call: int) -> None:
         """Forget a stream whose client is gone or that was finished; called once per stream."""
 
-    def full(self, call: int) -> None:
+    def pause_stream(self, call: int) -> None:
         """Pause a stream whose client reads more slowly than the service sends."""
 
-    def writable(self, call: int) -> None:
+    def resume_stream(self, call: int) -> None:
         """Resume a paused stream."""
 
 

@@ -44,11 +44,11 @@ class KeepAliveStreams:
         self._waiting: dict[int, deque[Renewal | None] | None] = {}
         self._outgoing: list[tuple[int, bytes]] = []
 
-    def opened(self, call: int) -> None:
+    def open_stream(self, call: int) -> None:
         """Open a stream."""
         self._waiting[call] = None
 
-    def received(self, call: int, caller: Caller, payload: bytes) -> Status | None:
+    def take_message(self, call: int, caller: Caller, payload: bytes) -> Status | None:
         """Renew a lease."""
         lease = parse_lease_id(payload)
         if lease is None:
@@ -77,7 +77,7 @@ class KeepAliveStreams:
         self._outgoing.append((call, header + renewed_body(lease, renewed)))
         return None
 
-    def half_closed(self, call: int) -> Status | None:
+    def take_half_close(self, call: int) -> Status | None:
         """End the stream after its last answer."""
         waiting = self._waiting[call]
         if waiting is None:
@@ -85,16 +85,16 @@ class KeepAliveStreams:
         waiting.append(None)
         return None
 
-    def ended(self, call: int) -> None:
+    def end_stream(self, call: int) -> None:
         """Forget a stream."""
         if self._waiting.pop(call) is not None:
             self._member.cancel(call)
 
-    def full(self, call: int) -> None:
+    def pause_stream(self, call: int) -> None:
         """Suspend the stream's procedure."""
         self._member.hold(call)
 
-    def writable(self, call: int) -> None:
+    def resume_stream(self, call: int) -> None:
         """Resume the stream's procedure."""
         self._member.release(call)
 

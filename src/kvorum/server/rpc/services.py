@@ -302,7 +302,7 @@ class Services:
         handler = self._streams[method]
         self._open[call] = handler
         self._opened_with[call] = (method, metadata)
-        handler.opened(call)
+        handler.open_stream(call)
 
     def _serve_event(self, kind: int, call: int, detail: bytes | None) -> None:
         handler = self._open[call]
@@ -327,13 +327,13 @@ class Services:
                         self.identified(call, caller.user)
             try:
                 if status is None:
-                    status = handler.received(call, caller, detail)
+                    status = handler.take_message(call, caller, detail)
             except DecodeError as error:
                 status = errors.unparsable_message(str(error))
         elif kind == _HALF_CLOSED:
-            status = handler.half_closed(call)
+            status = handler.take_half_close(call)
         elif kind == _WRITABLE:
-            handler.writable(call)
+            handler.resume_stream(call)
         elif kind == _ENDED:
             self._forget(call)
         if status is not None:
@@ -362,7 +362,7 @@ class Services:
         self._opened_with.pop(call, None)
         if call in self.undecided:
             self.undecided.drop(call)
-        self._open.pop(call).ended(call)
+        self._open.pop(call).end_stream(call)
 
     # Answers to the edge.
 
@@ -377,7 +377,7 @@ class Services:
             streams = self._open
             for call in {call: None for call, _ in sends}:
                 if call in streams and edge.pending_bytes(call) >= STREAM_PENDING_BYTES_MAX:
-                    streams[call].full(call)
+                    streams[call].pause_stream(call)
         replies = out.take_replies()
         if replies:
             if self._open:

@@ -47,11 +47,11 @@ class ServerStreams:
         self._is_awaited = is_awaited
         self._held_since: dict[int, float] = {}
 
-    def opened(self, call: int) -> None:
+    def open_stream(self, call: int) -> None:
         """Wait for the request."""
         self._begun[call] = False
 
-    def received(self, call: int, caller: Caller, payload: bytes) -> Status | None:
+    def take_message(self, call: int, caller: Caller, payload: bytes) -> Status | None:
         """Start the procedure that answers; ignore messages after the request."""
         if self._begun[call]:
             return None
@@ -62,22 +62,22 @@ class ServerStreams:
         self._member.start(call, caller, steps)
         return None
 
-    def half_closed(self, call: int) -> Status | None:
+    def take_half_close(self, call: int) -> Status | None:
         """End a stream without a request with an error."""
         return None if self._begun[call] else errors.NO_REQUEST
 
-    def ended(self, call: int) -> None:
+    def end_stream(self, call: int) -> None:
         """Cancel the procedure."""
         self._held_since.pop(call, None)
         if self._begun.pop(call):
             self._member.cancel(call)
 
-    def full(self, call: int) -> None:
+    def pause_stream(self, call: int) -> None:
         """Suspend the procedure."""
         self._held_since.setdefault(call, self._member.now)
         self._member.hold(call)
 
-    def writable(self, call: int) -> None:
+    def resume_stream(self, call: int) -> None:
         """Resume the procedure."""
         self._held_since.pop(call, None)
         self._member.release(call)

@@ -32,11 +32,11 @@ class Watches:
         self._member = member
         self._streams: dict[int, WatchStream] = {}
 
-    def opened(self, call: int) -> None:
+    def open_stream(self, call: int) -> None:
         """Open a stream without watchers."""
         self._streams[call] = self._member.hub.open_stream(call)
 
-    def received(self, call: int, caller: Caller, payload: bytes) -> None:
+    def take_message(self, call: int, caller: Caller, payload: bytes) -> None:
         """Serve one request of a stream; a request whose union is unset gets no answer."""
         message = parse_message(WatchRequest, payload)
         stream = self._streams[call]
@@ -76,18 +76,18 @@ class Watches:
             status = errors.PERMISSION_DENIED
         return status.wrapped()
 
-    def half_closed(self, call: int) -> None:
+    def take_half_close(self, call: int) -> None:
         """Do nothing: watchers outlive their client's last request."""
 
-    def ended(self, call: int) -> None:
+    def end_stream(self, call: int) -> None:
         """Forget a stream and its watchers."""
         self._streams.pop(call).close()
 
-    def writable(self, call: int) -> None:
+    def resume_stream(self, call: int) -> None:
         """Resume a paused stream."""
         self._streams[call].resume()
 
-    def full(self, call: int) -> None:
+    def pause_stream(self, call: int) -> None:
         """Send a stream no more events until it is writable."""
         self._streams[call].pause()
 

@@ -10,20 +10,20 @@ from kvorum.network.edge.interface import Metadata, Request
 class Tracing(Protocol):
     """Receives the beginning and end of every call; most calls are not traced."""
 
-    def begin(self, requests: Sequence[Request], now: float) -> None:
+    def note_calls(self, requests: Sequence[Request], now: float) -> None:
         """Report unary calls that arrived."""
 
-    def replied(self, batch: Sequence[tuple[int, bytes | Status]], is_delivered: bool) -> None:
+    def note_replies(self, batch: Sequence[tuple[int, bytes | Status]], is_delivered: bool) -> None:
         """Report answers to unary calls; `is_delivered`: the member made the answers."""
 
-    def opened(self, call: int, method: int, metadata: Metadata | None) -> None:
+    def note_stream(self, call: int, method: int, metadata: Metadata | None) -> None:
         """Report a stream that begins."""
 
-    def received(self, call: int, message: bytes) -> None:
+    def note_message(self, call: int, message: bytes) -> None:
         """Report a message from a stream's client."""
 
-    def sent(self, batch: Sequence[tuple[int, bytes]]) -> None:
+    def note_sent(self, batch: Sequence[tuple[int, bytes]]) -> None:
         """Report messages to streams' clients."""
 
-    def ended(self, call: int, code: Code, text: str) -> None:
+    def note_end(self, call: int, code: Code, text: str) -> None:
         """Report the end of a stream, or of a unary call whose client left."""

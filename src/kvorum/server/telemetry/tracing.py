@@ -177,7 +177,7 @@ class CallTracing:
     # Unary calls.
 
     @_bounded
-    def begin(self, requests: Sequence[Request], now: float) -> None:
+    def note_calls(self, requests: Sequence[Request], now: float) -> None:
         """Record the unary calls to trace among those that arrived."""
         for call, method, payload, metadata in requests:
             parent = self._parent(metadata)
@@ -187,7 +187,7 @@ class CallTracing:
                 self._unary[call] = Traced(parent, path, now, found)
 
     @_bounded
-    def replied(self, batch: Sequence[tuple[int, bytes | Status]], is_delivered: bool) -> None:
+    def note_replies(self, batch: Sequence[tuple[int, bytes | Status]], is_delivered: bool) -> None:
         """Make the spans of answered unary calls; `is_delivered`: the member made the answers."""
         if self._unary:
             for call, result in batch:
@@ -246,7 +246,7 @@ class CallTracing:
     # Streams.
 
     @_bounded
-    def opened(self, call: int, method: int, metadata: Metadata | None) -> None:
+    def note_stream(self, call: int, method: int, metadata: Metadata | None) -> None:
         """Start the span of a stream, if it is to be traced."""
         parent = self._parent(metadata)
         if parent is not None:
@@ -255,7 +255,7 @@ class CallTracing:
             self._streams[call] = TracedStream(span, path)
 
     @_bounded
-    def received(self, call: int, message: bytes) -> None:
+    def note_message(self, call: int, message: bytes) -> None:
         """Record an operation that a stream's client requests; end a cancelled watcher's span."""
         stream = self._streams.get(call)
         if stream is None:
@@ -277,7 +277,7 @@ class CallTracing:
             return  # the services end a stream with a malformed message
 
     @_bounded
-    def sent(self, batch: Sequence[tuple[int, bytes]]) -> None:
+    def note_sent(self, batch: Sequence[tuple[int, bytes]]) -> None:
         """Match answers on streams with the operations that the clients requested."""
         if not self._streams:
             return
@@ -295,7 +295,7 @@ class CallTracing:
                         stream.watches[response.watch_id] = part
 
     @_bounded
-    def ended(self, call: int, code: Code, text: str) -> None:
+    def note_end(self, call: int, code: Code, text: str) -> None:
         """End the spans of a stream, or of a unary call whose client left."""
         traced = self._unary.pop(call, None)
         if traced is not None:

@@ -84,10 +84,10 @@ def check_initial_cluster(
         return
     own = initial_cluster[name]
     if not _same_urls(own, advertised, resolve):
-        told, listed = ",".join(advertised), cluster_text({name: own})
+        named, listed = ",".join(advertised), cluster_text({name: own})
         if missing := [url for url in own if url not in advertised]:
             problem = f"--initial-cluster has {cluster_text({name: tuple(missing)})} but missing "
-            problem += f"from --initial-advertise-peer-urls={told}"
+            problem += f"from --initial-advertise-peer-urls={named}"
         else:
             missing = [url for url in advertised if url not in own]
             problem = f"--initial-advertise-peer-urls has {','.join(missing)} but missing "

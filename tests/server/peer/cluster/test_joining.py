@@ -149,7 +149,7 @@ def test_a_cluster_without_a_version_yet_is_joined_if_any_it_may_agree_on_fits()
         joined(undecided | {"http://m2:2380/version": version("not_decided", "3.8.2")})
     for number in range(3):
         undecided[f"http://m{number}:2380/version"] = version("not_decided", "garbage")
-    with pytest.raises(ClusterSettingsError, match="no member told its version"):
+    with pytest.raises(ClusterSettingsError, match="no member reported its version"):
         joined(undecided)
 
 

@@ -435,7 +435,7 @@ class Network:
         if kind == EdgeEventKind.HTTP_OPENED:
             method, target, headers = detail
             assert server.transport.serves(method, target)
-            server.transport.opened(call, method, target, headers, self.now)
+            server.transport.open_request(call, method, target, headers, self.now)
             return
         if kind == EdgeEventKind.ENDED:
             del self.calls[(server, call)]

@@ -75,7 +75,9 @@ class Liar:
     def pass_time(self, now: float) -> float:
         return now + 1.0
 
-    def opened(self, call: int, _method: str, _target: str, _headers: object, _now: float) -> None:
+    def open_request(
+        self, call: int, _method: str, _target: str, _headers: object, _now: float
+    ) -> None:
         choose = self._random
         status = choose.choice([200, 200, 200, 204, 404, 410, 412, 500, 100, 999])
         version = choose.choice(["3.7.1", "3.7.1", "", "garbage", "2.0.0"])
@@ -118,7 +120,7 @@ def test_an_endless_answer_to_a_small_question_is_not_kept() -> None:
     answered = 0
 
     class Endless(Liar):
-        def opened(self, call: int, *_: object) -> None:
+        def open_request(self, call: int, *_: object) -> None:
             nonlocal answered
             answered += 1
             other.respond(call, 404, (), None)

@@ -125,7 +125,7 @@ class Learner:
                 self.transport.handle(kind, call, detail, now)
             elif self.transport.serves(detail[1], detail[2]):
                 _, method, target, headers = detail
-                self.transport.opened(call, method, target, headers, now)
+                self.transport.open_request(call, method, target, headers, now)
             else:
                 self._edge.respond(call, 404, (), b"")
         for event in self._dialer.poll():

@@ -78,7 +78,9 @@ class PeerAnswers:
         self.open: dict[int, str] = {}
         """The path of every open request."""
 
-    def opened(self, call: int, method: str, target: str, headers: Headers, now: float) -> None:
+    def open_request(
+        self, call: int, method: str, target: str, headers: Headers, now: float
+    ) -> None:
         """Take the head of a request."""
         path, _ = split_target(target)
         refusal = self._refusal(method, path, headers)

@@ -71,7 +71,7 @@ class Start(NamedTuple):
 
 
 Steps = Generator[GetRequest, Answer | None, None]
-_Told = tuple[int, list[MemberDocument]]
+_ClusterAnswer = tuple[int, list[MemberDocument]]
 """The id of a cluster and its members, as one member reports them."""
 
 Value = TypeVar("Value")
@@ -152,17 +152,17 @@ def join(
 ) -> Generator[GetRequest, Answer | None, Joined]:
     """Find the existing cluster of the listed members; raise BootstrapError if that fails."""
     urls = _urls_of_others(initial_cluster, name)
-    told = list((yield from _fetch(urls, JOIN_SECONDS_MAX)).values())
-    if not told:
+    answers = list((yield from _fetch(urls, JOIN_SECONDS_MAX)).values())
+    if not answers:
         raise ClusterSettingsError(
             "cannot fetch cluster info from peer urls: could not retrieve cluster information "
             f"from the given URLs {', '.join(urls) or '(none)'}; is the cluster running, and are "
             "the URLs of its members in --initial-cluster?"
         )
-    cluster_id, existing = told[0]
+    cluster_id, existing = answers[0]
     members = match_existing(initial_cluster, existing, resolve)
     local = next(each for each in members if each.name == name)
-    if any(each == cluster_id and is_bootstrapped(known, local.id) for each, known in told):
+    if any(each == cluster_id and is_bootstrapped(known, local.id) for each, known in answers):
         raise ClusterSettingsError(
             f"member {local.id:x} has already been bootstrapped: the cluster knows {name} as a "
             "member that has run before, but its data directory holds no log. A member that lost "
@@ -180,8 +180,8 @@ def check_new(initial_cluster: InitialCluster, token: str, name: str) -> Steps:
     """
     members = initial_members(initial_cluster, token)
     local = next(each for each in members if each.name == name)
-    told = yield from _fetch(_urls_of_others(initial_cluster, name), NEW_SECONDS_MAX)
-    if any(is_bootstrapped(known, local.id) for _, known in told.values()):
+    answers = yield from _fetch(_urls_of_others(initial_cluster, name), NEW_SECONDS_MAX)
+    if any(is_bootstrapped(known, local.id) for _, known in answers.values()):
         raise ClusterSettingsError(
             f"member {local.id:x} has already been bootstrapped: the other members know {name} as "
             "a member that has run before, but its data directory holds no log. Give it the "
@@ -189,7 +189,7 @@ def check_new(initial_cluster: InitialCluster, token: str, name: str) -> Steps:
             "'etcdctl member add', and start it with --initial-cluster-state=existing"
         )
     own_id = compute_cluster_id(each.id for each in members)
-    foreign = {url: each for url, (each, _) in told.items() if each != own_id}
+    foreign = {url: each for url, (each, _) in answers.items() if each != own_id}
     if all(each is local or not foreign.keys().isdisjoint(each.peer_urls) for each in members):
         raise ClusterSettingsError(mismatch_text(own_id, next(iter(foreign.values()))))
 
@@ -200,19 +200,19 @@ def _urls_of_others(initial_cluster: InitialCluster, name: str) -> list[str]:
 
 def _fetch(
     urls: Sequence[str], seconds_max: float
-) -> Generator[GetRequest, Answer | None, dict[str, _Told]]:
+) -> Generator[GetRequest, Answer | None, dict[str, _ClusterAnswer]]:
     """Return the valid answers by URL, in the order of the requests."""
-    told: dict[str, _Told] = {}
+    answers: dict[str, _ClusterAnswer] = {}
     for url in urls:
-        answer = yield GetRequest(url, MEMBERS_PATH, MORE_SECONDS_MAX if told else seconds_max)
+        answer = yield GetRequest(url, MEMBERS_PATH, MORE_SECONDS_MAX if answers else seconds_max)
         if answer is None or answer.status != 200:
             continue
         with suppress(ValueError, DocumentError):
             cluster_id = parse_id(answer.headers.get(CLUSTER_ID, ""))
             members = decode_members(answer.body)
             if members and cluster_id is not None:
-                told[url] = cluster_id, members
-    return told
+                answers[url] = cluster_id, members
+    return answers
 
 
 def _check_versions(existing: Sequence[MemberDocument], local_id: int, own: Version) -> Steps:
@@ -240,10 +240,10 @@ def _check_versions(existing: Sequence[MemberDocument], local_id: int, own: Vers
         if not CLUSTER_VERSION_MIN <= version.level <= highest
     }
     if unfit or not found:
-        told = ", ".join(f"{each:x} runs with {version}" for each, version in found.items())
+        answers = ", ".join(f"{each:x} runs with {version}" for each, version in found.items())
         raise ClusterSettingsError(
             "incompatible with current running cluster: this server can join clusters of version "
-            f"{CLUSTER_VERSION_MIN} to {highest}, but {told or 'no member told its version'}"
+            f"{CLUSTER_VERSION_MIN} to {highest}, but {answers or 'no member reported its version'}"
         )
 
 

@@ -123,9 +123,9 @@ class Peering:
         self._now = now
         try:
             if self.transport.serves(method, target):
-                self.transport.opened(call, method, target, headers, now)
+                self.transport.open_request(call, method, target, headers, now)
             else:
-                self._answers.opened(call, method, target, headers, now)
+                self._answers.open_request(call, method, target, headers, now)
         except Exception as error:
             self._fail_request(call, f"{method} {target} {headers}", error)
 

@@ -124,7 +124,9 @@ class Transport:
         path, _, _ = target.partition("?")
         return path == PIPELINE or path.startswith("/raft/")
 
-    def opened(self, call: int, method: str, target: str, headers: Headers, now: float) -> None:
+    def open_request(
+        self, call: int, method: str, target: str, headers: Headers, now: float
+    ) -> None:
         """Take the head of a request that `serves` accepts."""
         path, _, _ = target.partition("?")
         if path == PROBING:
