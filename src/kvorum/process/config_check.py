@@ -31,7 +31,7 @@ from kvorum.state.membership.bootstrap import (
 USAGE = """Usage:
 
   kvorum config check FILE [flags]
-    Tell all mistakes of a configuration file, and what would be ignored: keys that nobody knows,
+    List all mistakes of a configuration file, and what a server would ignore: unknown keys,
     and flags and variables beside the file. Exit code 0 if a server would start with it, else 1.
 
   kvorum config sample

@@ -22,7 +22,7 @@ READ_BYTES = 4096
 
 
 class EphemeralProcess(OwnProcess):
-    """The surroundings of an ephemeral member."""
+    """The process of an ephemeral member."""
 
     def __init__(self, config: Config, logger: Logger) -> None:
         super().__init__(logger)

@@ -1,4 +1,4 @@
-"""The surroundings of a member that has a process of its own, with its limits and signals."""
+"""The process of a member that has one of its own, with its limits and signals."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ DESCRIPTORS_RESERVED = 150
 
 
 class OwnProcess:
-    """The surroundings of the one member of a process."""
+    """The process of its only member."""
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger

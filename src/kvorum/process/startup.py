@@ -5,7 +5,7 @@ cluster, recovery, the peer port, the loop. The client ports open once the membe
 name and URLs to the cluster. An earlier failure is raised with its reason, after everything opened
 so far is closed.
 
-`Surroundings` handles everything that concerns the whole process: the process may be the member's
+`HostProcess` handles everything that concerns the whole process: the process may be the member's
 own (`kvorum.process.own_process`), or that of a program that embeds the member.
 """
 
@@ -46,10 +46,10 @@ from kvorum.network.tls.security import Security, dial_settings, is_secure, tls_
 from kvorum.network.urls import Url, split_host_port
 from kvorum.process.addresses import check_address
 from kvorum.process.backups import Backups, check_backups
+from kvorum.process.bootstrap import bootstrap
 from kvorum.process.defragment import defragment
 from kvorum.process.directory import prepare_directory
 from kvorum.process.endpoints import PublicEndpoints
-from kvorum.process.entering import enter
 from kvorum.process.executor import ProcessExecutor
 from kvorum.process.locking import FileLock
 from kvorum.process.loop import ServerLoop
@@ -171,7 +171,7 @@ class MemberStorage:
     syncs: bool
 
 
-class Surroundings(Protocol):
+class HostProcess(Protocol):
     """The process that a member runs in; another program may own it."""
 
     def descriptors_max(self) -> int:
@@ -193,10 +193,10 @@ class Surroundings(Protocol):
 class Running:
     """A running member: acquires its resources in order and releases them in reverse."""
 
-    def __init__(self, config: Config, logger: Logger, surroundings: Surroundings) -> None:
+    def __init__(self, config: Config, logger: Logger, host_process: HostProcess) -> None:
         self._config = config
         self._logger = logger
-        self._surroundings = surroundings
+        self._host_process = host_process
         self._drain: Callable[[], None] | None = None
         self._files: RealFiles | None = None
         self.ring: Callable[[bool], None]
@@ -228,7 +228,7 @@ class Running:
     async def run(self, arguments: Sequence[str]) -> None:
         """Serve until `end`; raise the error that refused the start or stopped the member."""
         config, logger = self._config, self._logger
-        descriptors = self._surroundings.descriptors_max()
+        descriptors = self._host_process.descriptors_max()
         check_backups(config)
         self._check_addresses()
         self._check_tls_files()
@@ -267,7 +267,7 @@ class Running:
         edge = self._open_edge()
         try:
             self._check_tls(edge, credentials)
-            settings, known = await enter(config, directory, files, credentials, logger)
+            settings, known = await bootstrap(config, directory, files, credentials, logger)
             self._log_start(settings, descriptors)
             if config.defragment_mebibytes:
                 threshold_bytes = config.defragment_mebibytes * MEBIBYTE
@@ -306,7 +306,7 @@ class Running:
             loop.set_exception_handler(runner.on_loop_error)
             IncidentLog(edge, logger, runner.server.peer_listeners).start(loop)
             self._drain, self.ring = runner.drain, runner.ring
-            self._surroundings.enter(loop, self)
+            self._host_process.enter(loop, self)
             runner.start()
             await self._serve(runner, edge, member)
         finally:
@@ -374,7 +374,7 @@ class Running:
         headers = (*READ_HEADERS, *GATEWAY_HEADERS, *PEER_HEADERS)
         keys = (*METADATA_KEYS, *TRACE_KEYS) if self._config.tracing else METADATA_KEYS
         limits = edge_limits(self._config)
-        return self._surroundings.front(open_edge(METHODS, keys, limits, headers), limits)
+        return self._host_process.front(open_edge(METHODS, keys, limits, headers), limits)
 
     def _make_server(
         self,
@@ -396,7 +396,7 @@ class Running:
             peer_metrics.observe()
             if lines is not None:
                 lines.warn_of_drops(logger, time.monotonic())
-            self._surroundings.tick(is_idle)
+            self._host_process.tick(is_idle)
 
         server = runner.server = Server(
             member,
@@ -493,7 +493,7 @@ class Running:
         self._listen_to_clients(edge)
         self._begin_backups(edge)
         self.is_serving = True
-        self._surroundings.ready(runner.server)
+        self._host_process.ready(runner.server)
         return await runner.ended
 
     def _begin_backups(self, edge: Edge) -> None:

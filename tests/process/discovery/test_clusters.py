@@ -19,9 +19,9 @@ import pytest
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.network.tls.credentials import DialSettings, TlsCredentials
+from kvorum.process.bootstrap import bootstrap
 from kvorum.process.discovery.client import Client as ServiceClient
 from kvorum.process.discovery.srv import Names
-from kvorum.process.entering import enter
 from kvorum.process.settings.checks import make_config
 from kvorum.process.settings.config import ConfigError
 from kvorum.process.settings.flags import parse_arguments
@@ -343,7 +343,7 @@ def own_reason(directory: Path, flags: Sequence[str], names: Names | None = None
     """Return why a member of ours does not enter a cluster."""
     config = make_config(parse_arguments([*flags])[0])
     credentials = TlsCredentials(DialSettings(), print)
-    entering = enter(config, str(directory), RealFiles(), credentials, Logger([]), names)
+    entering = bootstrap(config, str(directory), RealFiles(), credentials, Logger([]), names)
     with pytest.raises(ClusterSettingsError) as caught:
         asyncio.run(entering)
     return str(caught.value)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from kvorum.network.tls.credentials import DialSettings, TlsCredentials
 from kvorum.network.urls import url
-from kvorum.process import entering
+from kvorum.process import bootstrap as bootstrapping
+from kvorum.process.bootstrap import bootstrap
 from kvorum.process.discovery.names import SystemNames
 from kvorum.process.discovery.srv import LookupFailedError, Names, Search, SrvRecord, find_cluster
-from kvorum.process.entering import enter
 from kvorum.process.settings.checks import make_config
 from kvorum.process.settings.flags import parse_arguments
 from kvorum.server.telemetry.logs import Logger, Sink, as_json
@@ -196,7 +196,9 @@ def entered(
     credentials = TlsCredentials(DialSettings(), print)
     with tempfile.TemporaryFile() as log:
         logger = Logger([Sink(log.fileno(), as_json)])
-        told = enter(make_config(given), str(directory), RealFiles(), credentials, logger, names)
+        told = bootstrap(
+            make_config(given), str(directory), RealFiles(), credentials, logger, names
+        )
         settings, _ = asyncio.run(told)
         log.seek(0)
         lines = [json.loads(each) for each in log]
@@ -243,10 +245,10 @@ def test_a_name_that_is_known_later(monkeypatch: pytest.MonkeyPatch) -> None:
         return [(None, None, None, "", ("10.0.0.1", 0))]
 
     now = [0.0]
-    monkeypatch.setattr(entering, "clock", lambda: now[0])
+    monkeypatch.setattr(bootstrapping, "clock", lambda: now[0])
     monkeypatch.setattr(socket, "getaddrinfo", answer)
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    resolving = entering.Resolving(Logger([]))
+    resolving = bootstrapping.Resolving(Logger([]))
     assert resolving("http://name:1") == "http://10.0.0.1:1"
     assert (tries, now) == ([b"name"] * 3, [2.0])
     assert resolving("http://localhost:1") == "http://localhost:1"

@@ -124,7 +124,7 @@ class PureEdge:
         self._pump(shared)
         # While both kinds wait, each gets half; requests and events alternate for an odd one.
         self._odd ^= 1
-        crowded = bool(shared.event_ring or shared.late)
+        crowded = bool(shared.event_ring or shared.ended_before_wait)
         first = (calls_max + self._odd) // 2 if crowded else calls_max
         requests = shared.take_requests(first, max(1, bytes_max // 2) if crowded else bytes_max)
         bytes_max -= sum(len(request[2]) for request in requests)

@@ -107,7 +107,7 @@ class EdgeState:
         self.open_by_kind = dict.fromkeys(ListenerKind, 0)
         self.request_ring: deque[EdgeConnection] = deque()
         self.event_ring: deque[EdgeConnection] = deque()
-        self.late: deque[int] = deque()
+        self.ended_before_wait: deque[int] = deque()
         """Calls that had ended before `mark_waiting`; `poll` reports ENDED for them."""
         self.queued_bytes = 0
         """Bytes received but not polled on all connections."""
@@ -183,7 +183,7 @@ class EdgeState:
         return bool(
             self.request_ring
             or self.event_ring
-            or self.late
+            or self.ended_before_wait
             or any(connection.has_queue_room() for connection in self.packed)
         )
 
@@ -228,10 +228,10 @@ class EdgeState:
 
     def take_events(self, count: int, bytes_max: int) -> list[Event]:
         """Take events, at least one if there is any."""
-        late = self.late
+        ended = self.ended_before_wait
         taken: list[Event] = []
-        while late and len(taken) < count:
-            taken.append((EdgeEventKind.ENDED, late.popleft(), None))
+        while ended and len(taken) < count:
+            taken.append((EdgeEventKind.ENDED, ended.popleft(), None))
         ring = self.event_ring
         while ring and len(taken) < count and bytes_max > 0:
             connection = ring.popleft()
@@ -283,6 +283,6 @@ class EdgeState:
         """Record that the loop needs ENDED for a unary call."""
         found = self.find(number)
         if found is None:
-            self.late.append(number)
+            self.ended_before_wait.append(number)
         elif found[1].kind == CallKind.UNARY:
             found[1].waiting = True

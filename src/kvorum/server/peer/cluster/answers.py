@@ -114,9 +114,9 @@ class PeerAnswers:
             self._member.cancel(call)
 
     def pass_time(self, now: float) -> float:
-        """End requests whose bodies are late; return when to check again."""
-        late = [call for call, question in self._reading.items() if question.deadline <= now]
-        for call in late:
+        """End requests whose bodies are overdue; return when to check again."""
+        overdue = [call for call, question in self._reading.items() if question.deadline <= now]
+        for call in overdue:
             self.forget(call)
             self._output.finish(call, _BROKEN_OFF)
         return next((question.deadline for question in self._reading.values()), inf)

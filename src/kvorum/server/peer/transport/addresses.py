@@ -6,7 +6,7 @@ from collections.abc import Sequence
 class Addresses:
     """One or more addresses, `scheme://host:port`, which all channels to a peer share."""
 
-    __slots__ = ("_place", "_urls", "current")
+    __slots__ = ("_current_index", "_urls", "current")
 
     def __init__(self, urls: Sequence[str]) -> None:
         self.use(urls)
@@ -15,7 +15,7 @@ class Addresses:
         """Replace the addresses."""
         assert urls, "a peer has an address"
         self._urls = tuple(urls)
-        self._place = 0
+        self._current_index = 0
         self.current = self._urls[0]
 
     @property
@@ -23,11 +23,11 @@ class Addresses:
         """All addresses."""
         return self._urls
 
-    def failed(self, url: str) -> None:
+    def note_failure(self, url: str) -> None:
         """Switch to the next address, unless another one is current already."""
         if url == self.current:
-            self._place = (self._place + 1) % len(self._urls)
-            self.current = self._urls[self._place]
+            self._current_index = (self._current_index + 1) % len(self._urls)
+            self.current = self._urls[self._current_index]
 
 
 def problem_at(url: str, problem: str) -> str:

@@ -61,9 +61,9 @@ class Post:
             self._answer += detail[: _ANSWER_BYTES_MAX - len(self._answer)]
         elif kind == DialEventKind.COMPLETED:
             text = self._answer.decode(errors="replace").strip()
-            self._pipeline.answered(self, self._status, text, now)
+            self._pipeline.take_answer(self, self._status, text, now)
         elif kind in FAILURES:
-            self._pipeline.failed(self, str(detail), now)
+            self._pipeline.fail_post(self, str(detail), now)
 
 
 class Pipeline:
@@ -104,10 +104,10 @@ class Pipeline:
         self._posts[shared.request(post, url, "POST", PIPELINE, headers, body)] = post
         self._counters.sent_bytes += len(body)
 
-    def answered(self, post: Post, status: int, text: str, now: float) -> None:
+    def take_answer(self, post: Post, status: int, text: str, now: float) -> None:
         """Take the answer to a post."""
         if status != 204:
-            self.failed(post, f"the peer answered {status} {text}", now)
+            self.fail_post(post, f"the peer answered {status} {text}", now)
             if status == 403:
                 self._shared.report_removal()
             return
@@ -116,10 +116,10 @@ class Pipeline:
         self._report(post.message, failed=False)
         self._next(now)
 
-    def failed(self, post: Post, problem: str, now: float) -> None:
+    def fail_post(self, post: Post, problem: str, now: float) -> None:
         """Report a failed post, and start the next one."""
         self._forget(post)
-        self._addresses.failed(post.url)
+        self._addresses.note_failure(post.url)
         self._counters.send_failures += 1
         line = f"cannot post to {self._peer:x}: {problem_at(post.url, problem)}; trying on"
         if line not in self._problems and len(self._problems) < PROBLEMS_MAX:
@@ -146,11 +146,11 @@ class Pipeline:
 
     def pass_time(self, now: float) -> float:
         """Cancel posts without an answer in time; return when to call this next."""
-        late = [number for number, post in self._posts.items() if now >= post.deadline]
-        for number in late:
+        overdue = [number for number, post in self._posts.items() if now >= post.deadline]
+        for number in overdue:
             post = self._posts[number]
             self._shared.dialer.cancel(number)
-            self.failed(post, "no answer in time", now)
+            self.fail_post(post, "no answer in time", now)
         return min((post.deadline for post in self._posts.values()), default=_NEVER)
 
     def stop(self) -> None:

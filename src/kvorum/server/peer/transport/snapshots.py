@@ -208,7 +208,7 @@ class SnapshotSending:
         if problem:
             self._counters.send_failures += 1
             self._counters.snapshots_not_sent += 1
-            self._addresses.failed(self._url)
+            self._addresses.note_failure(self._url)
             logger.warning(
                 f"could not send {self._describe()}: {problem}; sent {self._offset} bytes"
             )

@@ -394,7 +394,7 @@ class StreamReader:
         if self.is_open:
             self._counters.receive_failures += 1
         self.is_open = False
-        self._addresses.failed(self._url)
+        self._addresses.note_failure(self._url)
         self.wake_at = max(now, self._dialed_at + DIAL_SECONDS_MIN)
         self._settled_at = _NEVER
         failed = problem_at(self._url, problem)

@@ -71,7 +71,7 @@ class Resolving:
             time.sleep(RETRY_SECONDS)
 
 
-async def enter(
+async def bootstrap(
     config: Config,
     directory: str,
     files: RealFiles,

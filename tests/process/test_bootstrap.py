@@ -12,7 +12,7 @@ import pytest
 
 from kvorum.member.config import MemberConfig
 from kvorum.network.tls.credentials import DialSettings, TlsCredentials
-from kvorum.process.entering import enter
+from kvorum.process.bootstrap import bootstrap
 from kvorum.process.settings.checks import make_config
 from kvorum.process.settings.flags import parse_arguments
 from kvorum.server.telemetry.logs import Logger
@@ -99,7 +99,7 @@ def entered(
     )
     config = make_config(given)
     credentials = TlsCredentials(DialSettings(), print)
-    told = enter(config, str(directory), RealFiles(), credentials, Logger([]))
+    told = bootstrap(config, str(directory), RealFiles(), credentials, Logger([]))
     settings, known = asyncio.run(told)
     return settings, [each.id for each in known]
 
