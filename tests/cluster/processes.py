@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.etcd import binary
-from tests.process.nursery import Nursery
+from tests.process.fork_server import ForkServer
 from tests.waiting import WAIT_SECONDS_MAX, until
 
 ASKS_LONGER = f"""
@@ -42,7 +42,7 @@ class Forked:
 
     def poll(self) -> int | None:
         if self._code is None:
-            self._code = _nursery().poll(self.pid)
+            self._code = _fork_server().poll(self.pid)
         return self._code
 
     def wait(self, timeout: float) -> int:
@@ -52,19 +52,19 @@ class Forked:
 
 
 @cache
-def _nursery() -> Nursery:
+def _fork_server() -> ForkServer:
     directory = tempfile.TemporaryDirectory()
-    nursery = Nursery(Path(directory.name))
+    fork_server = ForkServer(Path(directory.name))
     atexit.register(directory.cleanup)
-    atexit.register(nursery.stop)
-    return nursery
+    atexit.register(fork_server.stop)
+    return fork_server
 
 
 def start(make: str, arguments: list[str], log: Path) -> Process:
     """Start a server of a make; its output is appended to a file, which is there at once."""
     log.touch()
     if make == "kvorum":
-        return Forked(_nursery().spawn(arguments, log))
+        return Forked(_fork_server().spawn(arguments, log))
     with log.open("ab") as output:
         return subprocess.Popen([str(binary("etcd")), *arguments], stdout=output, stderr=output)
 

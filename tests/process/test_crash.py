@@ -12,7 +12,7 @@ import pytest
 
 from kvorum.api.pb.etcdserverpb import WatchRequest
 from tests.process.client import Client, connected
-from tests.process.nursery import nursery
+from tests.process.fork_server import fork_server
 
 ROUNDS = 50
 IN_FLIGHT = 12
@@ -69,7 +69,7 @@ def test_fifty_kills(tmp_path: Path) -> None:
     watched: list[Event] = []
     revision = 1
     data = tmp_path / "data"
-    with nursery(tmp_path) as servers:
+    with fork_server(tmp_path) as servers:
         for number in range(ROUNDS):
             server = servers.start(data, *FLAGS)
             server.wait_ready()
@@ -97,7 +97,7 @@ def test_fifty_kills(tmp_path: Path) -> None:
 
 def test_a_clean_end_flushes_and_tells_watchers(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with nursery(tmp_path) as servers:
+    with fork_server(tmp_path) as servers:
         # Commits are so rare that only the clean end makes one.
         server = servers.start(data, "--backend-batch-interval=1h")
         server.wait_ready()
@@ -124,7 +124,7 @@ def test_a_clean_end_flushes_and_tells_watchers(tmp_path: Path) -> None:
 
 def test_what_is_in_flight_at_a_sigterm_is_finished(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with nursery(tmp_path) as servers:
+    with fork_server(tmp_path) as servers:
         server = servers.start(data)
         server.wait_ready()
         with connected(server.address) as client:

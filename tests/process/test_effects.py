@@ -15,7 +15,7 @@ from kvorum.server.settings import edge_limits
 from kvorum.server.telemetry.logs import Logger
 from kvorum.state.auth.tokens import SimpleTokens
 from tests.network.edge.wire import PREFACE, Wire, grpc_headers
-from tests.process.nursery import Nursery, nursery, running
+from tests.process.fork_server import ForkServer, fork_server, running
 from tests.server.rpc.harness import by_name
 from tests.waiting import WAIT_SECONDS_MAX
 
@@ -24,12 +24,12 @@ MAX_CONCURRENT_STREAMS = 3
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("servers")) as made:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    with fork_server(tmp_path_factory.mktemp("servers")) as made:
         yield made
 
 
-def test_pings_and_streams_of_clients(servers: Nursery, tmp_path: Path) -> None:
+def test_pings_and_streams_of_clients(servers: ForkServer, tmp_path: Path) -> None:
     flags = ("--grpc-keepalive-min-time=0s", "--max-concurrent-streams=7")
     with (
         running(servers, tmp_path / "data", *flags) as server,
@@ -42,7 +42,7 @@ def test_pings_and_streams_of_clients(servers: Nursery, tmp_path: Path) -> None:
         assert frequent.settings[MAX_CONCURRENT_STREAMS] == 7
 
 
-def test_clients_that_answer_no_ping_are_let_go(servers: Nursery, tmp_path: Path) -> None:
+def test_clients_that_answer_no_ping_are_let_go(servers: ForkServer, tmp_path: Path) -> None:
     flags = ("--grpc-keepalive-interval=50ms", "--grpc-keepalive-timeout=500ms")
     # Nobody waits for as long as the default, to see which of both it was.
     limits = edge_limits(make_config(parse_arguments(flags)[0]))
@@ -72,7 +72,7 @@ def test_a_token_lasts_as_long_as_it_is_told_to() -> None:
         assert tokens.verify(unused, 2.0 * seconds - 2.0, 0.0) is None
 
 
-def test_where_and_how_the_log_is_written(servers: Nursery, tmp_path: Path) -> None:
+def test_where_and_how_the_log_is_written(servers: ForkServer, tmp_path: Path) -> None:
     log = tmp_path / "log"
     flags = (f"--log-outputs={log}", "--log-level=fatal", "--log-format=console")
     refused = servers.start(tmp_path / "data", *flags, "--auto-compaction-retention=x")

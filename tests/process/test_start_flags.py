@@ -19,15 +19,15 @@ from tests.etcd import is_target, running_etcd
 from tests.kvorum import command
 from tests.ports import held_port, held_ports
 from tests.process.client import connected
-from tests.process.nursery import Child, Nursery, nursery, running
+from tests.process.fork_server import Child, ForkServer, fork_server, running
 from tests.waiting import WAIT_SECONDS_MAX, until
 
 MEBIBYTE = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("servers")) as made:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    with fork_server(tmp_path_factory.mktemp("servers")) as made:
         yield made
 
 
@@ -41,7 +41,7 @@ def fields(server: Child, message: str) -> dict[str, object]:
     return {name: value for name, value in found.items() if name not in ("level", "ts", "caller")}
 
 
-def test_ports_are_shared_by_those_who_ask_for_it(servers: Nursery, tmp_path: Path) -> None:
+def test_ports_are_shared_by_those_who_ask_for_it(servers: ForkServer, tmp_path: Path) -> None:
     with held_ports(3) as ports:
         flags = [
             f"--listen-{kind}-urls=http://127.0.0.1:{port}"
@@ -65,7 +65,7 @@ def test_ports_are_shared_by_those_who_ask_for_it(servers: Nursery, tmp_path: Pa
                 assert "address already in use" in refused.lines[-1]
 
 
-def test_a_port_that_was_just_used_is_free(servers: Nursery, tmp_path: Path) -> None:
+def test_a_port_that_was_just_used_is_free(servers: ForkServer, tmp_path: Path) -> None:
     """Go sets SO_REUSEADDR on every listening socket; so do we, and the flag is only told."""
     server = servers.start(tmp_path / "data", "--socket-reuse-address")
     server.wait_ready()
@@ -97,7 +97,7 @@ def may_lock(size: int) -> bool:
 
 
 @pytest.mark.skipif(not may_lock(8 * MEBIBYTE), reason="RLIMIT_MEMLOCK is too low")
-def test_the_database_is_locked_as_it_grows(servers: Nursery, tmp_path: Path) -> None:
+def test_the_database_is_locked_as_it_grows(servers: ForkServer, tmp_path: Path) -> None:
     with running(servers, tmp_path / "data") as server:
         assert not locked_bytes(server)
     file = tmp_path / "data" / "member" / "backend" / "backend.1"
@@ -161,7 +161,7 @@ def test_only_the_file_is_locked(tmp_path: Path) -> None:
     environment.close()
 
 
-def test_the_database_is_defragmented_at_the_start(servers: Nursery, tmp_path: Path) -> None:
+def test_the_database_is_defragmented_at_the_start(servers: ForkServer, tmp_path: Path) -> None:
     flag = "--bootstrap-defrag-threshold-megabytes=2"
     skipping, finished = "Skipping defragmentation", "finished defragmenting directory"
     file = tmp_path / "data" / "member" / "backend"
@@ -185,7 +185,7 @@ def test_the_database_is_defragmented_at_the_start(servers: Nursery, tmp_path: P
         assert skipping in messages(server)
 
 
-def test_etcd_says_that_it_skips_defragmenting(servers: Nursery, tmp_path: Path) -> None:
+def test_etcd_says_that_it_skips_defragmenting(servers: ForkServer, tmp_path: Path) -> None:
     if not is_target():
         pytest.skip("3.5 has the flag under another name")
     log = tmp_path / "log"
@@ -201,7 +201,7 @@ def test_etcd_says_that_it_skips_defragmenting(servers: Nursery, tmp_path: Path)
     assert ours[name] == told[name] == 2 * MEBIBYTE
 
 
-def test_a_lone_member_holds_one_election(servers: Nursery, tmp_path: Path) -> None:
+def test_a_lone_member_holds_one_election(servers: ForkServer, tmp_path: Path) -> None:
     # So long an election timeout that a slow disk does not exceed it.
     flags = ("--heartbeat-interval=1000", "--election-timeout=50000")
     for term in (1, 2):
@@ -212,7 +212,7 @@ def test_a_lone_member_holds_one_election(servers: Nursery, tmp_path: Path) -> N
             assert not [line for line in told if "cannot campaign" in line]
 
 
-def test_it_is_ready_when_every_listener_is_bound(servers: Nursery, tmp_path: Path) -> None:
+def test_it_is_ready_when_every_listener_is_bound(servers: ForkServer, tmp_path: Path) -> None:
     with held_port() as second, held_port() as metrics, held_port() as http:
         addresses = [f"127.0.0.1:{port}" for port in (second, metrics, http)]
         flags = (

@@ -64,15 +64,15 @@ def hash_kv(member: Member, revision: int) -> Part[Hashed]:
             return Hashed(asked, current)
         member.procedures.begin_exclusive(Exclusive.HASH)
         value: int = yield from run_job(
-            ExecutorKind.HELPER, asked, partial(_ended, member, store, asked)
+            ExecutorKind.HELPER, asked, partial(_finish_hash, member, store, asked)
         )
         # After a snapshot's installation it is unknown which database the helper has read.
         if member.state.store is store:
             return Hashed(HashKV(value, asked.revision, asked.compact_revision), current)
 
 
-def _ended(member: Member, store: Store, asked: HashRows) -> None:
+def _finish_hash(member: Member, store: Store, asked: HashRows) -> None:
     """Let other hashes and compactions proceed, now that the helper no longer reads the rows."""
     member.procedures.finish_exclusive(Exclusive.HASH)
-    store.hash_ended(asked)
+    store.finish_hash(asked)
     member.procedures.signal(Signal.HASHED)

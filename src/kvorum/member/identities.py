@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.state.apply.callers import Caller
 
-KEPT_MAX: Final = 10_000
+CACHED_MAX: Final = 10_000
 """How many callers are cached, so that most calls create none."""
 
 
 class Identities:
     """The clients of one front."""
 
-    __slots__ = ("_kept", "_kept_revision", "_member", "nobody")
+    __slots__ = ("_cached", "_cached_revision", "_member", "nobody")
 
     def __init__(self, member: Member) -> None:
         self._member = member
         self.nobody: Caller
         """The caller for clients without token or certificate; the front sets it."""
         # Cached callers by (user, token), valid at one revision of users and roles.
-        self._kept: dict[tuple[str, str | None], Caller] = {}
-        self._kept_revision = 0
+        self._cached: dict[tuple[str, str | None], Caller] = {}
+        self._cached_revision = 0
 
     def identify_token(self, token: str) -> Caller:
         """Return the caller of a token; for an invalid token a caller with a refusal."""
@@ -56,12 +56,12 @@ class Identities:
 
     def _caller(self, user: str, revision: int | None, token: str | None) -> Caller:
         current = self._member.state.auth.revision
-        if current != self._kept_revision or len(self._kept) >= KEPT_MAX:
-            self._kept = {}
-            self._kept_revision = current
-        caller = self._kept.get((user, token))
+        if current != self._cached_revision or len(self._cached) >= CACHED_MAX:
+            self._cached = {}
+            self._cached_revision = current
+        caller = self._cached.get((user, token))
         if caller is None:
             known = current if revision is None else revision
             caller = self.nobody.with_identity(user, known, token)
-            self._kept[user, token] = caller
+            self._cached[user, token] = caller
         return caller

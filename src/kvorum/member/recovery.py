@@ -101,10 +101,10 @@ def open_member(config: MemberConfig, seams: Seams, progress: Progress | None = 
     RemoveLeftovers(f"{config.directory}/snap").run(seams.files)
     if has_log:
         return _restart(config, seams, wal_directory, progress)
-    return _begin(config, seams, wal_directory)
+    return _start_new(config, seams, wal_directory)
 
 
-def _begin(config: MemberConfig, seams: Seams, wal_directory: str) -> Member:
+def _start_new(config: MemberConfig, seams: Seams, wal_directory: str) -> Member:
     """Start a member that has no log yet."""
     if config.joins is not None:
         member_id, cluster_id = config.joins

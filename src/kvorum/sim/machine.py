@@ -457,7 +457,7 @@ class Machine:
         try:
             return job.run(self.files, self.disk.environments), job.revision, job.compact_revision
         finally:
-            member.state.store.hash_ended(job)
+            member.state.store.finish_hash(job)
 
     def disarm(self) -> None:
         """Cancel all planned crashes and stalls; a pause lasts as long as it was meant to."""

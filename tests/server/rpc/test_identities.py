@@ -229,11 +229,11 @@ def test_without_tokens_only_certificates_count(certificates: dict[str, bytes]) 
 
 @pytest.mark.sources
 def test_the_kept_callers_are_limited(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identities, "KEPT_MAX", 3)
+    monkeypatch.setattr(identities, "CACHED_MAX", 3)
     for _ in range(10):
         token = guarded.log_in("u")
         assert guarded.who(shown(token)) == ("u", guarded.member.state.auth.revision)
-        assert 0 < len(identifying(guarded)._kept) <= 3
+        assert 0 < len(identifying(guarded)._cached) <= 3
 
 
 # Tokens that cannot be judged yet.

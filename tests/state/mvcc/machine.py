@@ -343,7 +343,7 @@ class StoreMachine(RuleBasedStateMachine):
     def finish_hash(self) -> None:
         job, expected = self.jobs.pop()
         assert job.run(self.files, self.environments) == expected
-        self.store.hash_ended(job)
+        self.store.finish_hash(job)
 
     # Rules: the way to the disk.
 

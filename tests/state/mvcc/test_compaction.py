@@ -39,7 +39,7 @@ def test_a_hash_that_began_before_a_compaction_holds_it() -> None:
     world.step()
     assert not world.store.compaction.is_runnable
     assert job.run(world.files, world.environments) == world.model.hash_kv(current, 5)
-    world.store.hash_ended(job)
+    world.store.finish_hash(job)
     world.finish()
     world.check()
 

@@ -70,10 +70,10 @@ def hash_a_state_that_was_replaced() -> Iterator[None]:
             while member.procedures.is_running(Exclusive.HASH):
                 yield Signalled(Signal.HASHED)
         except GeneratorExit:
-            store.hash_ended(asked)
+            store.finish_hash(asked)
             raise
         member.procedures.begin_exclusive(Exclusive.HASH)
-        ended = partial(hashing._ended, member, store, asked)
+        ended = partial(hashing._finish_hash, member, store, asked)
         value: int = yield from run_job(ExecutorKind.HELPER, asked, ended)
         found = HashKV(value, asked.revision, asked.compact_revision)
         return hashing.Hashed(found, current)

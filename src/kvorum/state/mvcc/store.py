@@ -216,7 +216,7 @@ class Store:
     def hash_kv(self, revision: int) -> HashKV | HashRows:
         """Return the hash of all keys at a revision, 0 for the current one, or the job for it.
 
-        The caller must call `hash_ended` after the job, even if the job failed. Raises StatusError
+        The caller must call `finish_hash` after the job, even if the job failed. Raises StatusError
         if the revision is in the future, or compacted without a kept hash of that compaction.
         """
         # A compaction at revision 0 is possible, but here 0 means the current revision.
@@ -228,6 +228,6 @@ class Store:
         self._pins.hold(compacted)
         return HashRows.of_revision(self.backend, main, compacted)
 
-    def hash_ended(self, job: HashRows) -> None:
+    def finish_hash(self, job: HashRows) -> None:
         """Release the revision that `hash_kv` held for a job, so that compactions can continue."""
         self._pins.release(job.compact_revision)

@@ -289,7 +289,7 @@ class _Dialer:
 
     def probe_host(self, number: int) -> int:
         connection = self._connection(number)
-        assert connection is not None, "a knock at the host of no request"
+        assert connection is not None, "a probe of the host of no request"
         return self.network.probe_host(connection)
 
     def cancel(self, number: int) -> None:

@@ -229,7 +229,7 @@ def test_a_peer_is_not_gone_before_all_its_addresses_refuse() -> None:
     assert one.node.gone == []
 
 
-def test_a_host_that_is_not_silent_answers_a_knock() -> None:
+def test_a_host_that_is_not_silent_answers_a_probe() -> None:
     network, one, other = pair()
     assert one.transport.probe_host(other.id)
     network.run(1)

@@ -17,7 +17,7 @@ def dialing() -> Iterator[Dialing]:
     made.close()
 
 
-def test_a_host_answers_knocks_whatever_its_processes_do(dialing: Dialing) -> None:
+def test_a_host_answers_probes_whatever_its_processes_do(dialing: Dialing) -> None:
     dialer = dialing.dialer
     with socket.create_server(("127.0.0.1", 0)) as server:
         # Nobody accepts or reads anything there.
@@ -43,7 +43,7 @@ def test_a_host_that_is_silent_gives_no_answer() -> None:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         number = dialer.request(url, "GET", "/", [], b"")
         dialing.until(lambda: bool(dialer._connections))
-        # Only the knocks are not to take long.
+        # Only the probes are not to take long.
         dialer._connect_seconds_max = 0.05
         probe_host = dialer.probe_host(number)
         assert dialing.next(probe_host) == (FAILED, probe_host, None)

@@ -22,13 +22,13 @@ RUNNING = 1000
 
 
 class Child:
-    """A server that was started by a nursery."""
+    """A server that a fork server started."""
 
-    def __init__(self, pid: int, address: str, log: IO[str], nursery: "Nursery") -> None:
+    def __init__(self, pid: int, address: str, log: IO[str], fork_server: "ForkServer") -> None:
         self.pid = pid
         self.address = address
         self._log = log
-        self._nursery = nursery
+        self._fork_server = fork_server
         self.lines: list[str] = []
 
     def wait_ready(self) -> None:
@@ -50,16 +50,16 @@ class Child:
         """Return how the process ended: its exit code, or the signal as a negative number."""
         self.lines += self._log
         self._log.close()
-        return self._nursery.wait(self.pid)
+        return self._fork_server.wait(self.pid)
 
 
-class Nursery:
+class ForkServer:
     """The test's end of the process that forks."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.process.nursery"],
+            [sys.executable, "-m", "tests.process.fork_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -103,8 +103,8 @@ class Nursery:
 
 
 @contextmanager
-def nursery(directory: Path) -> Iterator[Nursery]:
-    made = Nursery(directory)
+def fork_server(directory: Path) -> Iterator[ForkServer]:
+    made = ForkServer(directory)
     try:
         yield made
     finally:
@@ -146,7 +146,7 @@ if __name__ == "__main__":
 
 
 @contextmanager
-def running(servers: Nursery, directory: Path, *flags: str) -> Iterator[Child]:
+def running(servers: ForkServer, directory: Path, *flags: str) -> Iterator[Child]:
     """Run a server, which is ready, until the block ends."""
     server = servers.start(directory, *flags)
     server.wait_ready()
