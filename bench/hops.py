@@ -23,7 +23,7 @@ import kvorum
 from bench.servers import free_port
 from kvorum.api.pb.etcdserverpb import PutRequest
 from kvorum.process import main as process
-from kvorum.process import own
+from kvorum.process import own_process
 
 PACKAGE = Path(kvorum.__file__).parent
 PUTS = 20
@@ -94,7 +94,7 @@ def main() -> None:
         show = lambda: put_and_show(recorder, address, whole=arguments.whole)  # noqa: E731
         threading.Thread(target=show, daemon=True).start()
 
-    setattr(own, "notify_ready", ready)  # noqa: B010 (it is replaced, not extended)
+    setattr(own_process, "notify_ready", ready)  # noqa: B010 (it is replaced, not extended)
     with tempfile.TemporaryDirectory() as directory:
         process.run(
             [
