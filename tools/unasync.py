@@ -34,7 +34,7 @@ WORDS = {
     "AsyncMessages": "Messages",
     "AsyncMirror": "Mirror",
     "AsyncOrdering": "Ordering",
-    "AsyncPatience": "Patience",
+    "AsyncDeadline": "Deadline",
     "AsyncPriorityQueue": "PriorityQueue",
     "AsyncQueue": "Queue",
     "AsyncReadLock": "ReadLock",

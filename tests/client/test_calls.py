@@ -20,12 +20,12 @@ from kvorum.client import rpcs
 from kvorum.client.core import (
     ENDED_KEPT_MAX,
     TIMEOUT_SECONDS_MAX,
-    Answered,
     ClientCall,
     ClientStreamCall,
     Core,
     CoreSettings,
     Credentials,
+    OnAnswer,
 )
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import (
@@ -231,9 +231,9 @@ class Calls(RuleBasedStateMachine):
         self.transport.connecting.discard(endpoint)
         if succeeds:
             self.transport.connected.add(endpoint)
-            self.core.connected(endpoint)
+            self.core.note_connected(endpoint)
         else:
-            self.core.disconnected(endpoint, "connection refused")
+            self.core.note_disconnected(endpoint, "connection refused")
 
     @precondition(lambda self: self.transport.connected)
     @rule(data=st.data())
@@ -243,7 +243,7 @@ class Calls(RuleBasedStateMachine):
         self._note_unknown(lost)
         self.transport.connected.discard(endpoint)
         self.transport.closing.discard(endpoint)
-        self.core.disconnected(endpoint, "the connection is lost")
+        self.core.note_disconnected(endpoint, "the connection is lost")
         for number in lost:
             self.transport.end(number, LOST)
 
@@ -350,7 +350,7 @@ class Calls(RuleBasedStateMachine):
         core.pass_time(core.now)
         assert all(asked.answers or asked.is_cancelled for asked in self.all)
         core.wake_at()
-        tables = (core._calls, core._waiting, core._without_token, core._resting, core._streams)
+        tables = (core._calls, core._waiting, core._without_token, core._delayed, core._streams)
         assert not any(tables)
         assert not core._deadlines
         assert not transport.sent
@@ -359,14 +359,14 @@ class Calls(RuleBasedStateMachine):
         core, transport = self.core, self.transport
         for endpoint in sorted(transport.closing & transport.connected):
             transport.connected.discard(endpoint)
-            core.disconnected(endpoint, "the server is going away")
+            core.note_disconnected(endpoint, "the server is going away")
             transport.end_all(endpoint)
         transport.closing.clear()
         for _ in range(60):
             for endpoint in sorted(transport.connecting):
                 transport.connecting.discard(endpoint)
                 transport.connected.add(endpoint)
-                core.connected(endpoint)
+                core.note_connected(endpoint)
             for number, sent in list(transport.sent.items()):
                 if sent.path != rpcs.WATCH.path and number in transport.sent:
                     self._answer(number)
@@ -388,7 +388,7 @@ def core_with(count: int) -> tuple[Core, ModelTransport]:
     return core, transport
 
 
-def taking(answers: list[bytes | KvorumError]) -> Answered:
+def taking(answers: list[bytes | KvorumError]) -> OnAnswer:
     return answers.append
 
 
@@ -396,7 +396,7 @@ def connect(core: Core, transport: ModelTransport) -> int:
     (endpoint,) = transport.connecting
     transport.connecting.clear()
     transport.connected.add(endpoint)
-    core.connected(endpoint)
+    core.note_connected(endpoint)
     return endpoint
 
 
@@ -407,7 +407,7 @@ def test_an_endpoint_that_lost_many_calls_at_once_has_failed_once() -> None:
         core.start(rpcs.RANGE, b"read", 5.0, taking(answers))
     endpoint = connect(core, transport)
     transport.connected.clear()
-    core.disconnected(endpoint, "lost")
+    core.note_disconnected(endpoint, "lost")
     transport.end_all(endpoint)
     core.pass_time(0.1)
     assert transport.connecting, "it is tried again soon"
@@ -434,7 +434,7 @@ def test_an_endpoint_that_is_slow_to_connect_does_not_keep_a_call_from_others() 
     (other,) = transport.connecting - slow
     transport.connecting.discard(other)
     transport.connected.add(other)
-    core.connected(other)
+    core.note_connected(other)
     assert transport.attempts == {b"read": 1}
 
 
@@ -456,7 +456,7 @@ def test_the_reason_is_told_by_the_kind_of_error() -> None:
     core.start(rpcs.PUT, b"unreachable", 1.0, taking(answers))
     (endpoint,) = transport.connecting
     transport.connecting.clear()
-    core.disconnected(endpoint, "connection refused")
+    core.note_disconnected(endpoint, "connection refused")
     core.pass_time(1.0)
     core.start(rpcs.PUT, b"unanswered", 1.0, taking(answers))
     connect(core, transport)

@@ -54,7 +54,7 @@ def core_of(*endpoints: str) -> tuple[Core, Recorder]:
 
 def connected(core: Core, transport: Recorder) -> None:
     for number in transport.connecting:
-        core.connected(number)
+        core.note_connected(number)
     transport.connecting.clear()
 
 
@@ -106,21 +106,21 @@ def test_a_connection_that_comes_too_late_is_given_up() -> None:
     core.set_endpoints([parse_endpoint("b:1")])
     first, second = transport.connecting
     transport.given_up.clear()
-    core.connected(first)
+    core.note_connected(first)
     assert transport.given_up == [first] and transport.started == []
-    core.connected(second)
+    core.note_connected(second)
     assert [endpoint for _, endpoint in transport.started] == [second]
 
 
 def test_a_call_by_name_waits_for_its_endpoint_alone() -> None:
     core, transport = core_of("a:1")
     told = Told()
-    named = core.endpoints.named(parse_endpoint("b:1")).number
+    named = core.endpoints.pin_endpoint(parse_endpoint("b:1")).number
     core.start(rpcs.STATUS, b"", 10.0, told.ends.append, named)
     assert transport.connecting == [named]
     # There is nothing to do before it is connected: whoever waits need not look again at once.
     assert core.wake_at() == 10.0
-    core.disconnected(named, "refused")
+    core.note_disconnected(named, "refused")
     again = core.wake_at()
     assert 0.0 < again < 10.0
     core.pass_time(again)

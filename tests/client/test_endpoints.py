@@ -90,8 +90,8 @@ def test_an_address_is_one_endpoint_however_it_is_written() -> None:
     first, second = endpoints.all.values()
     assert endpoints.replace([parse_endpoint("http://host:1")]) == [second]
     assert list(endpoints.all.values()) == [first]
-    assert endpoints.named(parse_endpoint("other:1")) is second
-    assert endpoints.named(parse_endpoint("http://other:1")) is not second
+    assert endpoints.pin_endpoint(parse_endpoint("other:1")) is second
+    assert endpoints.pin_endpoint(parse_endpoint("http://other:1")) is not second
 
 
 @given(

@@ -114,15 +114,15 @@ class Leases(RuleBasedStateMachine):
     def connected(self, succeeds: bool) -> None:
         self.is_connecting, self.is_connected = False, succeeds
         if succeeds:
-            self.core.connected(0)
+            self.core.note_connected(0)
         else:
-            self.core.disconnected(0, "connection refused")
+            self.core.note_disconnected(0, "connection refused")
 
     @precondition(lambda self: self.is_connected)
     @rule()
     def lose(self) -> None:
         self.is_connected = False
-        self.core.disconnected(0, "lost")
+        self.core.note_disconnected(0, "lost")
         self._end(End(Code.UNAVAILABLE, "lost"))
 
     @precondition(lambda self: self.stream is not None)
@@ -173,12 +173,12 @@ class Leases(RuleBasedStateMachine):
     def suspend(self, seconds: float, arrives: bool) -> None:
         """Nothing runs for a while; the clock answers the first questions after that."""
         now = self.core.now = self.core.now + seconds
-        lost = [each for each in self.kept if each.lost(now) is not None]
+        lost = [each for each in self.kept if each.find_loss(now) is not None]
         for kept in self.kept:
             assert kept in lost or now < self.expiry[kept.id]
         while arrives and self.stream is not None and self.answers:
             self.answer()
-        assert all(each.lost(now) is not None for each in lost), "one that was lost is back"
+        assert all(each.find_loss(now) is not None for each in lost), "one that was lost is back"
         self.pass_time(0.0)
 
     @rule(seconds=st.sampled_from([0.01, STEP_SECONDS_MAX]))

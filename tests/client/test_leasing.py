@@ -161,17 +161,17 @@ def test_ownership_keys_of_a_range_are_those_of_its_keys(
     small = st.binary(max_size=2)
     start, end, key = (namespace + data.draw(small) for _ in range(3))
     is_in = start <= key < end
-    found = names.of_range(KeyRange(start, end))
-    assert names.owned(names.of(key)) == key
+    found = names.ownership_range(KeyRange(start, end))
+    assert names.owned_key(names.ownership_key(key)) == key
     if end > start and end != ALL:
-        assert (found.key <= names.of(key) < found.end) == is_in
+        assert (found.key <= names.ownership_key(key) < found.end) == is_in
 
 
 def test_ownership_keys_of_all_keys_are_all_that_have_the_prefix() -> None:
-    assert OwnershipNames(b"", b"own/").of_range(KeyRange(b"b", b"\0")) == KeyRange(
+    assert OwnershipNames(b"", b"own/").ownership_range(KeyRange(b"b", b"\0")) == KeyRange(
         b"own/b", b"own0"
     )
-    assert OwnershipNames(b"n/", b"own/").of_range(KeyRange(b"n/b", b"n0")) == KeyRange(
+    assert OwnershipNames(b"n/", b"own/").ownership_range(KeyRange(b"n/b", b"n0")) == KeyRange(
         b"n/own/b", b"n/own0"
     )
 

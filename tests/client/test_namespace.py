@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvorum.client import AsyncClient, KeyEmptyError, create_revision, delete, get, put, value
 from kvorum.client.keys import ALL, KeyRange, key_range
-from kvorum.client.namespacing import end_into, key_into
+from kvorum.client.namespacing import prefix_key, prefix_range_end
 
 Run = Callable[..., None]
 # Few bytes, among them those at which prefixes end, so that keys meet ranges.
@@ -32,7 +32,7 @@ def holds(found: KeyRange, key: bytes) -> bool:
 
 @given(keys, ranges(), keys)
 def test_a_range_holds_the_same_keys_inside(prefix: bytes, found: KeyRange, key: bytes) -> None:
-    inside = KeyRange(key_into(prefix, found.key), end_into(prefix, found.end))
+    inside = KeyRange(prefix_key(prefix, found.key), prefix_range_end(prefix, found.end))
     assert holds(inside, prefix + key) == holds(found, key)
     # And none of others.
     assert not holds(inside, key) or key.startswith(prefix)

@@ -18,8 +18,8 @@ import pytest
 
 from kvorum import client
 from kvorum.client import AsyncClient, KvorumError, LeaseLostError, loop, threads
-from kvorum.client.clocks import lasting_clock
-from kvorum.client.threads import KEEPALIVE, LOOK_SECONDS, ThreadedClient
+from kvorum.client.clocks import choose_boot_clock
+from kvorum.client.threads import CLOCK_CHECK_SECONDS, KEEPALIVE, ThreadedClient
 from tests.client.both import run_asyncio, run_threads
 from tests.kvorum import running_kvorum
 
@@ -107,7 +107,7 @@ def test_whoever_waits_for_a_loss_is_told_once_the_machine_is_awake(
     monkeypatch.setattr(ThreadedClient, "_sleep", noted)
     run(page, server)
     # A sleep goes on after a suspend for as long as was left of it.
-    assert max(slept) <= LOOK_SECONDS
+    assert max(slept) <= CLOCK_CHECK_SECONDS
 
 
 def test_a_leasing_client_asks_again_for_what_it_owned(
@@ -170,12 +170,12 @@ class Machine(SimpleNamespace):
 
 
 def test_the_clock_goes_on_while_the_machine_is_suspended() -> None:
-    assert lasting_clock(Machine())() == 3700.0
+    assert choose_boot_clock(Machine())() == 3700.0
 
 
 def test_the_clock_is_monotonic_where_there_is_no_other() -> None:
-    assert lasting_clock(Machine(refused=7))() == 100.0
-    assert lasting_clock(SimpleNamespace(monotonic=lambda: 5.0))() == 5.0
+    assert choose_boot_clock(Machine(refused=7))() == 100.0
+    assert choose_boot_clock(SimpleNamespace(monotonic=lambda: 5.0))() == 5.0
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system has no such clock")

@@ -279,7 +279,7 @@ class Watches(RuleBasedStateMachine):
     def _note_begun(self) -> None:
         """A watch from now on begins after the revision that it was answered first."""
         for seen in self.seen:
-            if not seen.first and seen.watch.standing is not WatchState.ASKING:
+            if not seen.first and seen.watch.state is not WatchState.ASKING:
                 assert self.store.revision >= seen.asked_at
                 seen.first = self.store.revision + 1
 
@@ -320,14 +320,14 @@ class Watches(RuleBasedStateMachine):
         self.store.is_connecting = False
         self.store.is_connected = succeeds
         if succeeds:
-            self.core.connected(0)
+            self.core.note_connected(0)
         else:
-            self.core.disconnected(0, "connection refused")
+            self.core.note_disconnected(0, "connection refused")
 
     @precondition(lambda self: self.store.is_connected)
     @rule()
     def lose_connection(self) -> None:
-        self.core.disconnected(0, "lost")
+        self.core.note_disconnected(0, "lost")
         self.store.disconnect(0)
 
     @precondition(lambda self: self.store.streams)
@@ -413,7 +413,7 @@ class Watches(RuleBasedStateMachine):
             passing = WatchCompactedError if seen.watch.resumes else WatchLostError
             assert error is None or isinstance(error, WatchCompactedError | passing), error
             if error is None:
-                assert seen.watch.standing is WatchState.OPEN
+                assert seen.watch.state is WatchState.OPEN
                 expected = self.store.expected(seen.key, seen.first, self.store.revision)
                 assert seen.told == expected
             else:
@@ -455,7 +455,7 @@ class One:
             self.core.pass_time(self.core.now + 10)
             self.watching.pass_time(self.core.now)
             self.store.is_connecting, self.store.is_connected = False, True
-            self.core.connected(0)
+            self.core.note_connected(0)
         while self.store.calls:
             self.store.answer_call(next(iter(self.store.calls)), "")
         self.core.pass_time(self.core.now + 10)
@@ -473,7 +473,7 @@ class One:
 def test_a_store_that_was_restored_from_a_backup_is_noticed() -> None:
     one = One(revisions=10, start=0)
     one.store.revisions = one.store.revisions[:4]
-    one.core.disconnected(0, "lost")
+    one.core.note_disconnected(0, "lost")
     one.store.disconnect(0)
     one.reopen()
     error = one.watch.error
@@ -507,9 +507,9 @@ def test_progress_that_was_asked_for_before_a_watch_began_is_not_its_own() -> No
 
 def test_a_watch_that_waits_for_a_stream_is_told_when_the_client_closes() -> None:
     one = One(revisions=3, start=4)
-    one.core.disconnected(0, "lost")
+    one.core.note_disconnected(0, "lost")
     one.store.disconnect(0)
-    assert one.watch.standing is WatchState.LOST
+    assert one.watch.state is WatchState.LOST
     one.core.close()
     one.watching.close()
     assert isinstance(one.watch.error, ClosedError)
@@ -525,7 +525,7 @@ def test_a_question_for_the_revision_that_is_reset_is_asked_again() -> None:
     (number,) = one.store.calls
     del one.store.calls[number]
     one.core.take_end(number, End(Code.INTERNAL, "the server reset the call"))
-    assert seen.standing is WatchState.ASKING and not one.store.calls
+    assert seen.state is WatchState.ASKING and not one.store.calls
     asks_at = one.watching.wake_at()
     assert one.core.now < asks_at < one.core.now + 1
     one.core.pass_time(asks_at)
@@ -555,25 +555,25 @@ def test_a_watch_that_is_not_resumed_ends_with_its_stream() -> None:
     (number,) = one.store.streams
     for watch in (lasting, single):
         one.store.push(number, watch.number, 100, 100)
-    one.core.disconnected(0, "lost")
+    one.core.note_disconnected(0, "lost")
     one.store.disconnect(0)
     assert isinstance(single.error, WatchLostError) and lasting.error is None
     # What came before is told.
     changes = one.watching.take(single)
     assert changes is not None and changes.revision == 3
     one.reopen()
-    assert lasting.standing is WatchState.OPEN and single.standing is WatchState.ENDED
+    assert lasting.state is WatchState.OPEN and single.state is WatchState.ENDED
 
 
 def test_a_watch_that_is_not_resumed_waits_for_its_first_stream() -> None:
     one = One(revisions=3, start=4)
-    one.core.disconnected(0, "lost")
+    one.core.note_disconnected(0, "lost")
     one.store.disconnect(0)
     single = one.watching.begin(
         WatchCreateRequest(key=b"a", start_revision=1), one._ready, resumes=False
     )
     one.reopen()
-    assert single.error is None and single.standing is WatchState.OPEN
+    assert single.error is None and single.state is WatchState.OPEN
 
 
 def test_a_watch_that_is_not_resumed_and_keeps_its_share_ends_with_its_stream(
@@ -592,8 +592,8 @@ def test_a_watch_that_is_not_resumed_and_keeps_its_share_ends_with_its_stream(
     one.read()
     one.store.revisions.append([b"a"])
     one.store.push(number, single.number, 100, 100)
-    assert single.standing is WatchState.PARKED
-    one.core.disconnected(0, "lost")
+    assert single.state is WatchState.PARKED
+    one.core.note_disconnected(0, "lost")
     one.store.disconnect(0)
     assert one.watching.take(single) is not None
     assert isinstance(single.error, WatchLostError)

@@ -42,7 +42,7 @@ class Pair:
     def taken(self) -> list[tuple[int, bytes | End]]:
         found: list[tuple[int, bytes | End]] = []
         while (delivery := self.door.take()) is not None:
-            call = delivery.call.of_client
+            call = delivery.call.client_number
             found.append((call, delivery.content))
             if delivery.is_last and isinstance(delivery.content, bytes):
                 found.append((call, End(Code.OK, "")))

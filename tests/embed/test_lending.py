@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from kvorum.client import Client, KvorumError, OutcomeUnknownError
 from kvorum.embed import Config, Server
-from kvorum.embed.interrupts import uninterrupted
+from kvorum.embed.interrupts import run_uninterrupted
 from kvorum.embed.lending import SharedLoop
 from tests.waiting import WAIT_SECONDS_MAX, until
 
@@ -209,12 +209,12 @@ def test_signals_wait_for_the_end_of_a_moment(
     try:
         if len(numbers) > raised_at:
             with pytest.raises(InterruptionError):
-                uninterrupted(moment)
+                run_uninterrupted(moment)
         elif moment_fails:
             with pytest.raises(ArithmeticError):
-                uninterrupted(moment)
+                run_uninterrupted(moment)
         else:
-            assert uninterrupted(moment) == "result"
+            assert run_uninterrupted(moment) == "result"
         assert all(signal.getsignal(number) is handle for number in handled)
     finally:
         for number, handler in zip(handled, before, strict=True):
@@ -267,7 +267,7 @@ def await_sleep(server: Server) -> None:
 
     def is_asleep() -> bool:
         edge, loop = server.edge, server._loop
-        return bool(edge and edge._is_asleep and loop and not loop._baton.held.locked())
+        return bool(edge and edge._is_asleep and loop and not loop._loop_lock.held.locked())
 
     until("the member sleeps", is_asleep)
 

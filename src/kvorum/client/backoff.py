@@ -18,11 +18,11 @@ class BackOff:
         self.until: float = 0.0
         """No attempt may start before this moment."""
 
-    def failed(self, now: float) -> None:
+    def note_failure(self, now: float) -> None:
         """Record that an attempt failed."""
         self.until = now + min(self._seconds * 1.5**self._failures, self._seconds_max)
         self._failures = min(self._failures + 1, _FAILURES_MAX)
 
-    def worked(self) -> None:
+    def note_success(self) -> None:
         """Record that an attempt succeeded."""
         self._failures = 0

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 
-def lasting_clock(clocks: Any = time) -> Callable[[], float]:
+def choose_boot_clock(clocks: Any = time) -> Callable[[], float]:
     """Return CLOCK_BOOTTIME if the system has it, otherwise the best clock available.
 
     `clocks` has the interface of the module `time`; a simulation passes clocks of its own.

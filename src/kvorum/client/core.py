@@ -63,7 +63,7 @@ _NOTHING: Final = Rpc("", False, False)
 _UNKNOWN_OUTCOMES: Final = (Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNKNOWN, Code.INTERNAL)
 """Codes that do not say whether a write took effect, unless the text is one of etcd's."""
 
-Answered = Callable[[bytes | KvorumError], None]
+OnAnswer = Callable[[bytes | KvorumError], None]
 TakeMessage = Callable[[bytes], None]
 
 
@@ -89,7 +89,6 @@ class ClientCall:
     """A call as its user sees it; the transport may carry several attempts."""
 
     __slots__ = (
-        "answered",
         "attempts",
         "deadline",
         "endpoint",
@@ -97,6 +96,7 @@ class ClientCall:
         "logins",
         "message",
         "number",
+        "on_answer",
         "on_message",
         "pinned",
         "problem",
@@ -107,13 +107,13 @@ class ClientCall:
     )
 
     def __init__(
-        self, number: int, rpc: Rpc, message: bytes, deadline: float, answered: Answered
+        self, number: int, rpc: Rpc, message: bytes, deadline: float, on_answer: OnAnswer
     ) -> None:
         self.number: int = number
         self.rpc: Rpc = rpc
         self.message: bytes = message
         self.deadline: float = deadline
-        self.answered: Answered = answered
+        self.on_answer: OnAnswer = on_answer
         self.endpoint: Endpoint | None = None
         """The endpoint of the current attempt; None while the call waits."""
         self.pinned: Endpoint | None = None
@@ -175,7 +175,7 @@ class Core:
         self._waiting_pinned: deque[ClientCall] = deque()
         """Calls that wait for the one endpoint that they may go to, which is being connected."""
         self._without_token: list[ClientCall] = []
-        self._resting: list[tuple[float, int, ClientCall]] = []
+        self._delayed: list[tuple[float, int, ClientCall]] = []
         """Calls that wait a moment before they are repeated."""
         self._deadlines: list[tuple[float, int, ClientCall]] = []
         self._ended_count = 0
@@ -189,7 +189,7 @@ class Core:
         """Why each endpoint could not be reached."""
         self._unusable: set[int] = set()
         """Endpoints that cannot be used as configured, so that retries are useless."""
-        self._leaving: set[Endpoint] = set()
+        self._former: set[Endpoint] = set()
         """Former endpoints that still have calls to finish."""
         self._sync_at = 0.0 if settings.sync_seconds < float("inf") else float("inf")
 
@@ -205,25 +205,25 @@ class Core:
         rpc: Rpc,
         message: bytes,
         seconds_max: float,
-        answered: Answered,
+        on_answer: OnAnswer,
         at: int | None = None,
         on_message: TakeMessage | None = None,
     ) -> ClientCall:
-        """Start a call; `answered` gets the answer's message or an error, once.
+        """Start a call; `on_answer` gets the answer's message or an error, once.
 
         With `at`, the call goes to that endpoint alone. With `on_message`, that function gets every
-        message of the answer, and `answered` an empty one; after the first message the core does
+        message of the answer, and `on_answer` an empty one; after the first message the core does
         not repeat the call.
         """
         self._next_number += 1
-        call = ClientCall(self._next_number, rpc, message, self.now + seconds_max, answered)
+        call = ClientCall(self._next_number, rpc, message, self.now + seconds_max, on_answer)
         known = self._timeouts if rpc.needs_leader else self._timeouts_alone
-        call.request_metadata = known.get(seconds_max) or self._timeout(rpc, seconds_max)
+        call.request_metadata = known.get(seconds_max) or self._timeout_metadata(rpc, seconds_max)
         if at is not None:
             call.pinned = self.endpoints.known[at]
         call.on_message = on_message
         if self.closed is not None:
-            # The next `pass_time` reports the end: `start` must return before `answered` is called.
+            # The next `pass_time` reports the end: `start` returns before `on_answer` is called.
             call.deadline = self.now
         heappush(self._deadlines, (call.deadline, call.number, call))
         if self.closed is None:
@@ -231,10 +231,10 @@ class Core:
         return call
 
     def cancel(self, call: ClientCall) -> None:
-        """Cancel a call; `answered` is then never called."""
+        """Cancel a call; `on_answer` is then never called."""
         if self._forget(call) and call.endpoint is not None:
             self.transport.cancel(call.number)
-            self._leave()
+            self._disconnect_former()
 
     def open_stream(
         self,
@@ -269,7 +269,7 @@ class Core:
         """Cancel a stream; its callbacks are then never called."""
         if self._streams.pop(stream.number, None) is not None:
             self.transport.cancel(stream.number)
-            self._leave()
+            self._disconnect_former()
 
     def close(self) -> None:
         """End all calls and streams with ClosedError; later calls end with it, too."""
@@ -280,9 +280,9 @@ class Core:
         waiting = [*self._waiting, *self._waiting_pinned, *self._without_token]
         for call in [*self._calls.values(), *waiting]:
             self._finish(call, self.closed)
-        for _, _, call in self._resting:
+        for _, _, call in self._delayed:
             self._finish(call, self.closed)
-        self._resting.clear()
+        self._delayed.clear()
         self._waiting.clear()
         self._waiting_pinned.clear()
         self._without_token.clear()
@@ -295,35 +295,35 @@ class Core:
 
     def set_endpoints(self, addresses: Sequence[Address]) -> None:
         """Use other endpoints; the former ones finish the calls that they have."""
-        self._leaving.update(self.endpoints.replace(addresses))
-        self._leaving.difference_update(self.endpoints.all.values())
-        self._leave()
+        self._former.update(self.endpoints.replace(addresses))
+        self._former.difference_update(self.endpoints.all.values())
+        self._disconnect_former()
         self._serve_waiting()
 
-    def _leave(self) -> None:
+    def _disconnect_former(self) -> None:
         """Close the connections to former endpoints whose calls have all ended."""
-        if self._leaving:
+        if self._former:
             used = {each.endpoint for each in self._calls.values()}
             used.update(each.endpoint for each in self._streams.values())
-            for endpoint in sorted(self._leaving - used, key=lambda each: each.number):
-                self._leaving.discard(endpoint)
+            for endpoint in sorted(self._former - used, key=lambda each: each.number):
+                self._former.discard(endpoint)
                 endpoint.is_connected = False
                 self.transport.disconnect(endpoint.number)
 
     # Reports of the transport.
 
-    def connected(self, number: int) -> None:
+    def note_connected(self, number: int) -> None:
         """Record that an endpoint is connected."""
         endpoint = self.endpoints.known[number]
         endpoint.is_connecting = False
-        if number not in self.endpoints.all and not endpoint.is_named:
+        if number not in self.endpoints.all and not endpoint.is_pinned:
             self.transport.disconnect(number)
             return
         endpoint.is_connected = True
         self._problems.pop(number, None)
         self._serve_waiting()
 
-    def disconnected(self, number: int, reason: str, *, is_unusable: bool = False) -> None:
+    def note_disconnected(self, number: int, reason: str, *, is_unusable: bool = False) -> None:
         """Record that an endpoint could not be reached, was lost, or takes no new calls.
 
         An endpoint is unusable if it speaks another protocol, or if its TLS cannot work as
@@ -336,11 +336,11 @@ class Core:
             self._unusable.discard(number)
         else:
             self._unusable.add(number)
-        self.endpoints.fails(endpoint, self.now)
+        self.endpoints.avoid(endpoint, self.now)
         self._serve_waiting()
         for call in [*self._waiting, *self._waiting_pinned] if is_unusable else ():
             if self._is_hopeless(call):
-                self._finish(call, self._unreachable(call))
+                self._finish(call, self._unreachable_error(call))
 
     def take_message(self, number: int, message: bytes) -> None:
         """Take a message of a call or a stream."""
@@ -359,13 +359,13 @@ class Core:
             stream = self._streams.pop(number, None)
             if stream is not None:
                 self._end_stream(stream, end)
-            self._leave()
+            self._disconnect_former()
             return
         endpoint = call.endpoint
         assert endpoint is not None
         if end.code == Code.OK:
             if endpoint.failures:
-                self.endpoints.works(endpoint)
+                self.endpoints.note_success(endpoint)
             received = call.received if call.on_message is None else b""
             if received is None:
                 received_error = CallError(Code.INTERNAL, "the server answered without a message")
@@ -374,9 +374,9 @@ class Core:
                 self._finish(call, received)
         else:
             call.endpoint = None
-            self._failed(call, endpoint, end)
-        if self._leaving:
-            self._leave()
+            self._take_failure(call, endpoint, end)
+        if self._former:
+            self._disconnect_former()
 
     # Time.
 
@@ -386,8 +386,8 @@ class Core:
         while deadlines and deadlines[0][2].rpc is _NOTHING:
             heappop(deadlines)
         moment = deadlines[0][0] if deadlines else float("inf")
-        if self._resting:
-            moment = min(moment, self._resting[0][0])
+        if self._delayed:
+            moment = min(moment, self._delayed[0][0])
         if self._waiting:
             picked = self.endpoints.pick(self.now)
             if not picked.is_connecting:
@@ -400,11 +400,11 @@ class Core:
     def pass_time(self, now: float) -> None:
         """Repeat calls that have waited long enough, and end those whose timeout has expired."""
         self.now = now
-        deadlines, resting = self._deadlines, self._resting
+        deadlines, resting = self._deadlines, self._delayed
         while deadlines and deadlines[0][0] <= now:
             _, _, call = heappop(deadlines)
             if call.rpc is not _NOTHING and call.deadline <= now:
-                self._overdue(call)
+                self._expire(call)
         while resting and resting[0][0] <= now:
             _, _, call = heappop(resting)
             if call.rpc is not _NOTHING:
@@ -414,7 +414,7 @@ class Core:
                 # A firewall may drop all packets to this endpoint; try another one as well.
                 slow_at = endpoint.connecting_since + CONNECT_SECONDS_SLOW
                 if endpoint.is_connecting and slow_at <= now:
-                    self.endpoints.fails(endpoint, now)
+                    self.endpoints.avoid(endpoint, now)
             self._serve_waiting()
         if self._sync_at <= now:
             self._synchronize()
@@ -426,14 +426,14 @@ class Core:
         # One at a time: requests would pile up at a member that does not answer.
         self._sync_at = float("inf")
 
-        def answered(answer: bytes | KvorumError) -> None:
+        def take_answer(answer: bytes | KvorumError) -> None:
             if self.closed is None:
                 self._sync_at = self.now + self._settings.sync_seconds
             # After a failure the endpoints stay as they are until the next request.
             if isinstance(answer, bytes) and (found := member_addresses(answer)):
                 self.set_endpoints(found)
 
-        self.start(rpcs.MEMBER_LIST, members_request(), SYNC_SECONDS_MAX, answered)
+        self.start(rpcs.MEMBER_LIST, members_request(), SYNC_SECONDS_MAX, take_answer)
 
     # Attempts.
 
@@ -445,7 +445,7 @@ class Core:
             elif endpoint.is_connecting:
                 self._waiting_pinned.append(call)
             else:
-                heappush(self._resting, (endpoint.avoided_until, call.number, call))
+                heappush(self._delayed, (endpoint.avoided_until, call.number, call))
             return
         if call.rpc is not rpcs.AUTHENTICATE and not self._has_token():
             self._without_token.append(call)
@@ -478,7 +478,7 @@ class Core:
             if call.rpc is not _NOTHING:
                 self._attempt(call)
 
-    def _failed(self, call: ClientCall, endpoint: Endpoint, end: End) -> None:
+    def _take_failure(self, call: ClientCall, endpoint: Endpoint, end: End) -> None:
         error = error_of(end.code, end.text)
         call.problem = error
         if call.on_message is not None and call.received is not None:
@@ -491,47 +491,47 @@ class Core:
         may_repeat = is_untouched or call.rpc.is_repeatable
         call.is_sent = call.is_sent or not is_untouched
         if isinstance(error, UserEmptyError | InvalidTokenError | AuthOutdatedError):
-            self._refused(call, error)
+            self._take_token_refusal(call, error)
         elif isinstance(error, LearnerUnsupportedError) and len(self.endpoints.all) > 1:
             call.is_sent = False
-            self.endpoints.fails(endpoint, self.now)
-            self._again(call)
+            self.endpoints.avoid(endpoint, self.now)
+            self._repeat(call)
         elif end.code == Code.UNAVAILABLE:
-            self.endpoints.fails(endpoint, self.now)
+            self.endpoints.avoid(endpoint, self.now)
             if may_repeat and self.closed is None:
-                self._again(call)
+                self._repeat(call)
             else:
                 self._finish_unknown(call, error)
         elif end.code in (Code.CANCELLED, Code.DEADLINE_EXCEEDED) and call.rpc.is_repeatable:
             # The server's timeout was shorter than the caller's.
-            self._again(call)
+            self._repeat(call)
         elif end.code in _UNKNOWN_OUTCOMES and error.status is None:
             self._finish_unknown(call, error)
         else:
             self._finish(call, error)
 
-    def _again(self, call: ClientCall) -> None:
+    def _repeat(self, call: ClientCall) -> None:
         """Repeat a call: at once at another endpoint, or after a pause if it has tried all."""
         if self._unusable and self._is_hopeless(call):
-            self._finish(call, self._unreachable(call))
+            self._finish(call, self._unreachable_error(call))
         elif call.pinned is None and call.attempts % len(self.endpoints.all):
             self._attempt(call)
         else:
-            heappush(self._resting, (self.now + RETRY_SECONDS, call.number, call))
+            heappush(self._delayed, (self.now + RETRY_SECONDS, call.number, call))
 
-    def _asked(self, call: ClientCall) -> list[Endpoint]:
+    def _eligible_endpoints(self, call: ClientCall) -> list[Endpoint]:
         """Return the endpoints that a call may go to."""
         return [*self.endpoints.all.values()] if call.pinned is None else [call.pinned]
 
     def _is_hopeless(self, call: ClientCall) -> bool:
         """Return whether none of a call's endpoints can be used as configured."""
-        asked = self._asked(call)
+        asked = self._eligible_endpoints(call)
         return all(each.number in self._unusable and not each.is_connected for each in asked)
 
-    def _unreachable(self, call: ClientCall) -> UnavailableError:
+    def _unreachable_error(self, call: ClientCall) -> UnavailableError:
         reasons = ", ".join(
             f"{each.address.text}: {self._problems[each.number]}"
-            for each in self._asked(call)
+            for each in self._eligible_endpoints(call)
             if each.number in self._problems
         )
         return UnavailableError(f"no endpoint could be reached: {reasons}")
@@ -544,7 +544,7 @@ class Core:
         unknown.__cause__ = error
         self._finish(call, unknown)
 
-    def _overdue(self, call: ClientCall) -> None:
+    def _expire(self, call: ClientCall) -> None:
         if self.closed is not None:
             self._finish(call, self.closed)
             return
@@ -553,20 +553,20 @@ class Core:
             self._calls.pop(call.number, None)
             self.transport.cancel(call.number)
             # The endpoint may hang; another one, if there is any, may answer.
-            self.endpoints.fails(call.endpoint, self.now)
+            self.endpoints.avoid(call.endpoint, self.now)
         problem = f"; {call.problem}" if call.problem is not None else ""
         late = DeadlineError(f"{call.rpc.path} was not answered in time{problem}")
         if (was_sent or call.is_sent) and not call.rpc.is_repeatable:
             call.is_sent = True
             self._finish_unknown(call, late)
         elif not was_sent and call.problem is None and self._problems:
-            self._finish(call, self._unreachable(call))
+            self._finish(call, self._unreachable_error(call))
         else:
             self._finish(call, late)
 
     def _finish(self, call: ClientCall, answer: bytes | KvorumError) -> None:
         if self._forget(call):
-            call.answered(answer)
+            call.on_answer(answer)
 
     def _forget(self, call: ClientCall) -> bool:
         """Mark a call as ended; return False if it had ended before."""
@@ -592,14 +592,14 @@ class Core:
             return
         error = error_of(end.code, end.text)
         if end.code == Code.UNAVAILABLE or isinstance(error, LearnerUnsupportedError):
-            self.endpoints.fails(stream.endpoint, self.now)
+            self.endpoints.avoid(stream.endpoint, self.now)
         if isinstance(error, UserEmptyError | InvalidTokenError | AuthOutdatedError):
             self._forget_token(stream.token)
         stream.on_end(error)
 
     # Authentication.
 
-    def renews(self, error: KvorumError) -> bool:
+    def is_fixed_by_login(self, error: KvorumError) -> bool:
         """Return whether a new token would cure an error, and this client can get one."""
         is_refusal = isinstance(error, UserEmptyError | InvalidTokenError | AuthOutdatedError)
         return is_refusal and self._settings.credentials is not None
@@ -615,7 +615,7 @@ class Core:
     def _token_field(self) -> Metadata:
         return (("token", self._token),) if self._token else ()
 
-    def _refused(self, call: ClientCall, error: KvorumError) -> None:
+    def _take_token_refusal(self, call: ClientCall, error: KvorumError) -> None:
         """Repeat a refused call, which has changed nothing, if the client can get a new token."""
         self._forget_token(call.token)
         call.logins += 1
@@ -623,13 +623,13 @@ class Core:
         if self._settings.credentials is None or call.logins > LOGINS_MAX:
             if isinstance(error, AuthOutdatedError) and call.logins <= LOGINS_MAX:
                 # The user of a certificate needs no token; the retry sees the new auth revision.
-                self._again(call)
+                self._repeat(call)
             else:
                 self._finish(call, error)
         else:
             self._attempt(call)
 
-    def refuse(self, stream: ClientStreamCall) -> None:
+    def reject_token(self, stream: ClientStreamCall) -> None:
         """Record that a server rejects the token with which a stream was opened."""
         self._forget_token(stream.token)
 
@@ -649,9 +649,11 @@ class Core:
         message = self.login_message()
         assert message is not None
         self._is_logging_in = True
-        self.start(rpcs.AUTHENTICATE, message, self._settings.login_seconds_max, self.logged_in)
+        self.start(
+            rpcs.AUTHENTICATE, message, self._settings.login_seconds_max, self.take_login_answer
+        )
 
-    def logged_in(self, answer: bytes | KvorumError) -> None:
+    def take_login_answer(self, answer: bytes | KvorumError) -> None:
         """Take the answer of a login: start the calls that waited for it, or fail them."""
         self._is_logging_in = False
         waiting, self._without_token = self._without_token, []
@@ -669,7 +671,7 @@ class Core:
             if call.rpc is not _NOTHING:
                 self._attempt(call)
 
-    def _timeout(self, rpc: Rpc, seconds: float) -> Metadata:
+    def _timeout_metadata(self, rpc: Rpc, seconds: float) -> Metadata:
         """Return the metadata of calls with a timeout, which lets the server stop working then."""
         known = self._timeouts if rpc.needs_leader else self._timeouts_alone
         if len(known) >= TIMEOUT_TEXTS_KEPT:

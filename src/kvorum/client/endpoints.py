@@ -82,7 +82,7 @@ class Endpoint:
         "failures",
         "is_connected",
         "is_connecting",
-        "is_named",
+        "is_pinned",
         "number",
     )
 
@@ -92,7 +92,7 @@ class Endpoint:
         self.is_connected: bool = False
         self.is_connecting: bool = False
         self.connecting_since: float = 0.0
-        self.is_named: bool = False
+        self.is_pinned: bool = False
         """Whether a call named this endpoint as the only one that it may go to."""
         self.failures: int = 0
         """The number of failures in a row."""
@@ -117,19 +117,19 @@ class Endpoints:
         if not addresses:
             raise ValueError("a client needs an endpoint, for example 'localhost:2379'")
         before = self.all
-        found = (self._known(address) for address in addresses)
+        found = (self._find_or_add(address) for address in addresses)
         self.all = {each.number: each for each in found}
         if self._current is not None and self._current.number not in self.all:
             self._current = None
         return [each for number, each in before.items() if number not in self.all]
 
-    def named(self, address: Address) -> Endpoint:
+    def pin_endpoint(self, address: Address) -> Endpoint:
         """Return the endpoint of an address for a call that goes to it alone."""
-        endpoint = self._known(address)
-        endpoint.is_named = True
+        endpoint = self._find_or_add(address)
+        endpoint.is_pinned = True
         return endpoint
 
-    def _known(self, address: Address) -> Endpoint:
+    def _find_or_add(self, address: Address) -> Endpoint:
         """Return the endpoint of an address, a new one if no endpoint has that address."""
         for endpoint in self.known.values():
             if endpoint.address.is_same(address):
@@ -155,12 +155,12 @@ class Endpoints:
         self._current = best
         return best
 
-    def works(self, endpoint: Endpoint) -> None:
+    def note_success(self, endpoint: Endpoint) -> None:
         """Record that an endpoint has answered."""
         endpoint.failures = 0
         endpoint.avoided_until = 0.0
 
-    def fails(self, endpoint: Endpoint, now: float) -> None:
+    def avoid(self, endpoint: Endpoint, now: float) -> None:
         """Avoid an endpoint for a while; calls that fail while it is avoided count once."""
         if endpoint.avoided_until > now:
             return

@@ -13,10 +13,10 @@ class ClientTransport(Protocol):
     """Carries calls to endpoints."""
 
     def connect(self, endpoint: int) -> None:
-        """Start connecting; the transport then calls `Core.connected` or `Core.disconnected`."""
+        """Start connecting; then call `Core.note_connected` or `Core.note_disconnected`."""
 
     def disconnect(self, endpoint: int) -> None:
-        """Close a connection: its calls end as lost, but `Core.disconnected` is not called."""
+        """Close a connection: its calls end as lost, but `Core.note_disconnected` is not called."""
 
     def start(
         self, call: int, endpoint: int, path: str, metadata: Metadata, message: bytes, ends: bool

@@ -40,7 +40,7 @@ class KeptLease:
         self.error: KvorumError | None = None
         """Why the lease is no longer kept alive."""
 
-    def lost(self, now: float) -> KvorumError | None:
+    def find_loss(self, now: float) -> KvorumError | None:
         """Return why the lease must count as ended at a moment; None while it surely lives.
 
         The clock decides, not the last event: after a suspend, no event has reported the loss yet.
@@ -110,7 +110,7 @@ class LeaseKeeper:
         if not self._kept:
             return
         for kept in list(self._kept.values()):
-            if (lost := kept.lost(now)) is not None:
+            if (lost := kept.find_loss(now)) is not None:
                 self._lose(kept, lost)
         silent = any(
             each.asked_at is not None and each.asked_at + ANSWER_SECONDS_MAX <= now
@@ -119,8 +119,8 @@ class LeaseKeeper:
         if silent and self._stream is not None:
             stream, self._stream = self._stream, None
             self._core.close_stream(stream)
-            self._core.endpoints.fails(stream.endpoint, now)
-            self._forget_questions()
+            self._core.endpoints.avoid(stream.endpoint, now)
+            self._forget_requests()
         self._renew_due()
 
     # Renewing.
@@ -146,13 +146,13 @@ class LeaseKeeper:
             (HAS_LEADER,),
         )
         if self._stream is None:
-            self._back_off.failed(self._core.now)
+            self._back_off.note_failure(self._core.now)
             return False
         first.asked_at = self._core.now
         return True
 
     def _take_message(self, message: bytes) -> None:
-        self._back_off.worked()
+        self._back_off.note_success()
         response = pb.LeaseKeepAliveResponse.FromString(message)
         if response.ID in self._unwanted:
             # This answers an earlier `KeptLease` of the lease, not the request sent since.
@@ -178,15 +178,15 @@ class LeaseKeeper:
 
     def _take_end(self, error: KvorumError | None) -> None:
         self._stream = None
-        self._forget_questions()
+        self._forget_requests()
         lasting = (
             isinstance(error, CallError)
-            and not self._core.renews(error)
+            and not self._core.is_fixed_by_login(error)
             and error.code in (Code.PERMISSION_DENIED, Code.UNAUTHENTICATED, Code.INVALID_ARGUMENT)
         )
         if error is not None and (lasting or isinstance(error, ClosedError)):
             self._lose_all(error)
-        self._back_off.failed(self._core.now)
+        self._back_off.note_failure(self._core.now)
 
     def _lose_all(self, error: KvorumError) -> None:
         for kept in list(self._kept.values()):
@@ -194,7 +194,7 @@ class LeaseKeeper:
             lost.__cause__ = error
             self._lose(kept, lost)
 
-    def _forget_questions(self) -> None:
+    def _forget_requests(self) -> None:
         self._unwanted.clear()
         for kept in self._kept.values():
             kept.asked_at = None

@@ -19,7 +19,7 @@ from kvorum.client.threads import (
     FOREVER,
     ThreadedClient,
     clock,
-    link_to,
+    make_link,
     monotonic,
     random_id,
     unix_nanoseconds,
@@ -56,17 +56,17 @@ class _Protocol(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self._client.opened(self)
+        self._client.take_connection(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         return self._received
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._client.received(self, self._received[:nbytes])
+        self._client.take_data(self, self._received[:nbytes])
 
     def connection_lost(self, error: Exception | None) -> None:
         reason = (isinstance(error, OSError) and error.strerror) or str(error or "")
-        self._client.lost(self, reason or self.link.end_reason())
+        self._client.take_connection_loss(self, reason or self.link.end_reason())
 
 
 class Waiter:
@@ -130,7 +130,7 @@ class LoopClient:
         """Make a call and return its answer; raises the error that it ended with."""
         future: asyncio.Future[bytes] = self._loop.create_future()
 
-        def answered(answer: bytes | KvorumError) -> None:
+        def take_answer(answer: bytes | KvorumError) -> None:
             if future.done():
                 return
             if isinstance(answer, bytes):
@@ -139,7 +139,7 @@ class LoopClient:
                 future.set_exception(answer)
 
         self.enter()
-        call = self.core.start(rpc, message, seconds_max, answered, at)
+        call = self.core.start(rpc, message, seconds_max, take_answer, at)
         self.leave()
         try:
             return await future
@@ -274,21 +274,21 @@ class LoopClient:
             try:
                 protocol.link.pass_time(now)
             except LinkError as error:
-                self.lost(protocol, str(error))
+                self.take_connection_loss(protocol, str(error))
         self.leave()
 
     # Connections.
 
-    def opened(self, protocol: _Protocol) -> None:
+    def take_connection(self, protocol: _Protocol) -> None:
         """Register a new connection."""
         self.core.now = clock()
         self._protocols.add(protocol)
         self._links[protocol.link.number] = protocol
         if protocol.link.is_open:
-            self.core.connected(protocol.link.number)
+            self.core.note_connected(protocol.link.number)
         self.leave()
 
-    def received(self, protocol: _Protocol, data: memoryview) -> None:
+    def take_data(self, protocol: _Protocol, data: memoryview) -> None:
         """Take bytes from a connection."""
         self.core.now = clock()
         link = protocol.link
@@ -296,20 +296,20 @@ class LoopClient:
         try:
             link.receive(data)
         except (LinkError, ProtocolError) as error:
-            self.lost(protocol, str(error))
+            self.take_connection_loss(protocol, str(error))
             return
         if link.is_open and not was_open:
-            self.core.connected(link.number)
-        if link.wire.connection.goes_away and not link.is_leaving:
+            self.core.note_connected(link.number)
+        if link.wire.connection.is_going_away and not link.is_leaving:
             link.is_leaving = True
             if self._links.get(link.number) is protocol:
                 del self._links[link.number]
-            self.core.disconnected(link.number, "the server is going away")
+            self.core.note_disconnected(link.number, "the server is going away")
         if link.is_leaving and not link.wire.calls_open:
             self._drop(protocol)
         self.leave()
 
-    def lost(self, protocol: _Protocol, reason: str) -> None:
+    def take_connection_loss(self, protocol: _Protocol, reason: str) -> None:
         """Handle the loss of a connection."""
         if protocol not in self._protocols:
             return
@@ -318,7 +318,7 @@ class LoopClient:
         link = protocol.link
         if self._links.get(link.number) is protocol:
             del self._links[link.number]
-            self.core.disconnected(link.number, reason, is_unusable=link.is_unusable)
+            self.core.note_disconnected(link.number, reason, is_unusable=link.is_unusable)
         link.wire.lose(reason, is_unprocessed=link.is_unusable)
         self.leave()
 
@@ -330,8 +330,8 @@ class LoopClient:
     async def _connect(self, number: int, address: Address) -> None:
         loop = self._loop
         try:
-            link = link_to(number, address, self.core, self._context(address))
-            link.opens_until = clock() + self._connect_seconds_max
+            link = make_link(number, address, self.core, self._context(address))
+            link.open_deadline = clock() + self._connect_seconds_max
             is_limited = self._connect_seconds_max < float("inf")
             async with asyncio.timeout(self._connect_seconds_max if is_limited else None):
                 if address.port is None:
@@ -347,7 +347,7 @@ class LoopClient:
             problem = "no answer in time" if isinstance(error, TimeoutError) else str(error)
             self.core.now = clock()
             is_unusable = isinstance(error, UnusableError)
-            self.core.disconnected(number, problem, is_unusable=is_unusable)
+            self.core.note_disconnected(number, problem, is_unusable=is_unusable)
             self.leave()
 
     # The core's transport.

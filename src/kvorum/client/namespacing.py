@@ -16,21 +16,21 @@ from kvorum.client.keys import ALL
 from kvorum.client.values import Changes, Event, KeyValue
 
 
-def key_into(prefix: bytes, key: bytes) -> bytes:
+def prefix_key(prefix: bytes, key: bytes) -> bytes:
     """Return a key as the server knows it; raises KeyEmptyError, as the server would."""
     if not key:
         raise KeyEmptyError(EMPTY_KEY.code, EMPTY_KEY.text)
     return prefix + key
 
 
-def end_into(prefix: bytes, end: bytes) -> bytes:
+def prefix_range_end(prefix: bytes, end: bytes) -> bytes:
     """Return the end of a range with the prefix; a range without end ends with the namespace."""
     if not end:
         return end
     return prefix_end(prefix) if end == ALL else prefix + end
 
 
-def request_into(prefix: bytes, path: str, message: bytes) -> bytes:
+def prefix_request(prefix: bytes, path: str, message: bytes) -> bytes:
     """Return a request with the prefix before all of its keys."""
     if path not in _REQUESTS:
         return message
@@ -41,7 +41,7 @@ def request_into(prefix: bytes, path: str, message: bytes) -> bytes:
     return changed
 
 
-def answer_from(prefix: bytes, path: str, answer: bytes) -> bytes:
+def strip_answer(prefix: bytes, path: str, answer: bytes) -> bytes:
     """Return an answer without the prefix before its keys."""
     if path not in _ANSWERS:
         return answer
@@ -52,36 +52,36 @@ def answer_from(prefix: bytes, path: str, answer: bytes) -> bytes:
     return changed
 
 
-def changes_from(prefix: bytes, changes: Changes) -> Changes:
+def strip_changes(prefix: bytes, changes: Changes) -> Changes:
     """Return a watch's changes without the prefix before their keys."""
     size = len(prefix)
-    return changes._replace(events=[_event_from(size, each) for each in changes.events])
+    return changes._replace(events=[_strip_event(size, each) for each in changes.events])
 
 
-def _event_from(size: int, event: Event) -> Event:
-    previous = None if event.previous is None else _kv_from(size, event.previous)
-    return Event(event.kind, _kv_from(size, event.kv), previous)
+def _strip_event(size: int, event: Event) -> Event:
+    previous = None if event.previous is None else _strip_kv(size, event.previous)
+    return Event(event.kind, _strip_kv(size, event.kv), previous)
 
 
-def _kv_from(size: int, kv: KeyValue) -> KeyValue:
+def _strip_kv(size: int, kv: KeyValue) -> KeyValue:
     return kv._replace(key=kv.key[size:])
 
 
 # Requests.
 
 
-def _put_into(prefix: bytes, request: Any) -> None:
-    request.key = key_into(prefix, request.key)
+def _prefix_put(prefix: bytes, request: Any) -> None:
+    request.key = prefix_key(prefix, request.key)
 
 
-def _range_into(prefix: bytes, request: Any) -> None:
-    request.key = key_into(prefix, request.key)
-    request.range_end = end_into(prefix, request.range_end)
+def _prefix_range(prefix: bytes, request: Any) -> None:
+    request.key = prefix_key(prefix, request.key)
+    request.range_end = prefix_range_end(prefix, request.range_end)
 
 
-def _txn_into(prefix: bytes, request: Any) -> None:
+def _prefix_txn(prefix: bytes, request: Any) -> None:
     for compare in request.compare:
-        _range_into(prefix, compare)
+        _prefix_range(prefix, compare)
     for step in (*request.success, *request.failure):
         name = step.WhichOneof("request")
         if name is not None:
@@ -89,53 +89,53 @@ def _txn_into(prefix: bytes, request: Any) -> None:
 
 
 _STEPS: dict[str, Callable[[bytes, Any], None]] = {
-    "request_put": _put_into,
-    "request_range": _range_into,
-    "request_delete_range": _range_into,
-    "request_txn": _txn_into,
+    "request_put": _prefix_put,
+    "request_range": _prefix_range,
+    "request_delete_range": _prefix_range,
+    "request_txn": _prefix_txn,
 }
 _REQUESTS: dict[str, tuple[Any, Callable[[bytes, Any], None]]] = {
-    rpcs.PUT.path: (pb.PutRequest, _put_into),
-    rpcs.RANGE.path: (pb.RangeRequest, _range_into),
-    rpcs.RANGE_STREAM.path: (pb.RangeRequest, _range_into),
-    rpcs.DELETE_RANGE.path: (pb.DeleteRangeRequest, _range_into),
-    rpcs.TXN.path: (pb.TxnRequest, _txn_into),
+    rpcs.PUT.path: (pb.PutRequest, _prefix_put),
+    rpcs.RANGE.path: (pb.RangeRequest, _prefix_range),
+    rpcs.RANGE_STREAM.path: (pb.RangeRequest, _prefix_range),
+    rpcs.DELETE_RANGE.path: (pb.DeleteRangeRequest, _prefix_range),
+    rpcs.TXN.path: (pb.TxnRequest, _prefix_txn),
 }
 
 
 # Answers.
 
 
-def _cut(prefix: bytes, kvs: Any) -> None:
+def _strip_kvs(prefix: bytes, kvs: Any) -> None:
     for kv in kvs:
         kv.key = kv.key[len(prefix) :]
 
 
-def _put_from(prefix: bytes, response: Any) -> None:
+def _strip_put(prefix: bytes, response: Any) -> None:
     if response.HasField("prev_kv"):
-        _cut(prefix, [response.prev_kv])
+        _strip_kvs(prefix, [response.prev_kv])
 
 
-def _range_from(prefix: bytes, response: Any) -> None:
-    _cut(prefix, response.kvs)
+def _strip_range(prefix: bytes, response: Any) -> None:
+    _strip_kvs(prefix, response.kvs)
 
 
-def _stream_from(prefix: bytes, response: Any) -> None:
-    _range_from(prefix, response.range_response)
+def _strip_stream(prefix: bytes, response: Any) -> None:
+    _strip_range(prefix, response.range_response)
 
 
-def _delete_from(prefix: bytes, response: Any) -> None:
-    _cut(prefix, response.prev_kvs)
+def _strip_delete(prefix: bytes, response: Any) -> None:
+    _strip_kvs(prefix, response.prev_kvs)
 
 
-def _txn_from(prefix: bytes, response: Any) -> None:
+def _strip_txn(prefix: bytes, response: Any) -> None:
     for each in response.responses:
         name = each.WhichOneof("response")
         if name is not None:
             _RESULTS[name](prefix, getattr(each, name))
 
 
-def _lease_from(prefix: bytes, response: Any) -> None:
+def _strip_lease(prefix: bytes, response: Any) -> None:
     """Cut the prefix off a lease's keys, and drop its keys outside the namespace."""
     keys = [key[len(prefix) :] for key in response.keys if key.startswith(prefix)]
     del response.keys[:]
@@ -143,16 +143,16 @@ def _lease_from(prefix: bytes, response: Any) -> None:
 
 
 _RESULTS: dict[str, Callable[[bytes, Any], None]] = {
-    "response_put": _put_from,
-    "response_range": _range_from,
-    "response_delete_range": _delete_from,
-    "response_txn": _txn_from,
+    "response_put": _strip_put,
+    "response_range": _strip_range,
+    "response_delete_range": _strip_delete,
+    "response_txn": _strip_txn,
 }
 _ANSWERS: dict[str, tuple[Any, Callable[[bytes, Any], None]]] = {
-    rpcs.PUT.path: (pb.PutResponse, _put_from),
-    rpcs.RANGE.path: (pb.RangeResponse, _range_from),
-    rpcs.RANGE_STREAM.path: (pb.RangeStreamResponse, _stream_from),
-    rpcs.DELETE_RANGE.path: (pb.DeleteRangeResponse, _delete_from),
-    rpcs.TXN.path: (pb.TxnResponse, _txn_from),
-    rpcs.LEASE_TIME_TO_LIVE.path: (pb.LeaseTimeToLiveResponse, _lease_from),
+    rpcs.PUT.path: (pb.PutResponse, _strip_put),
+    rpcs.RANGE.path: (pb.RangeResponse, _strip_range),
+    rpcs.RANGE_STREAM.path: (pb.RangeStreamResponse, _strip_stream),
+    rpcs.DELETE_RANGE.path: (pb.DeleteRangeResponse, _strip_delete),
+    rpcs.TXN.path: (pb.TxnResponse, _strip_txn),
+    rpcs.LEASE_TIME_TO_LIVE.path: (pb.LeaseTimeToLiveResponse, _strip_lease),
 }

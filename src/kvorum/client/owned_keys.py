@@ -46,38 +46,41 @@ class OwnershipNames:
         self._namespace = namespace
         self._prefix = namespace + prefix
 
-    def of(self, key: bytes) -> bytes:
+    def ownership_key(self, key: bytes) -> bytes:
         """Return the ownership key of a key."""
         return self._prefix + key[len(self._namespace) :]
 
-    def owned(self, name: bytes) -> bytes:
+    def owned_key(self, name: bytes) -> bytes:
         """Return the key that an ownership key is for."""
         return self._namespace + name[len(self._prefix) :]
 
-    def of_range(self, keys: KeyRange) -> KeyRange:
+    def ownership_range(self, keys: KeyRange) -> KeyRange:
         """Return the ownership keys of all keys of a range, or of one key."""
         key, end = keys
         if not end:
-            return KeyRange(self.of(key), b"")
+            return KeyRange(self.ownership_key(key), b"")
         is_inside = end != ALL and end.startswith(self._namespace)
-        return KeyRange(self.of(key), self.of(end) if is_inside else prefix_end(self._prefix))
+        return KeyRange(
+            self.ownership_key(key),
+            self.ownership_key(end) if is_inside else prefix_end(self._prefix),
+        )
 
 
 class OwnershipState(Enum):
     """The states of a key's ownership."""
 
-    ASKED = "is asked for"
+    REQUESTED = "is asked for"
     OWNED = "is owned"
-    LEFT = "was given up, and its ownership key is being removed"
+    RELEASED = "was given up, and its ownership key is being removed"
 
 
 class OwnedKey:
     """A key that is owned, requested or being released, and its last known state."""
 
-    __slots__ = ("as_of", "kv", "revision", "standing", "watch", "writes")
+    __slots__ = ("as_of", "kv", "revision", "state", "watch", "writes")
 
     def __init__(self) -> None:
-        self.standing: OwnershipState = OwnershipState.ASKED
+        self.state: OwnershipState = OwnershipState.REQUESTED
         self.revision: int = 0
         """The ownership key was not created after this revision."""
         self.kv: KeyValue | None = None
@@ -108,7 +111,7 @@ class OwnedKeys:
 
     def read(self, request: pb.RangeRequest) -> pb.RangeResponse | None:
         """Return the answer to a read of one key; None if only the server has it."""
-        owned = self._known(request.key)
+        owned = self._readable(request.key)
         if owned is None or request.range_end or request.revision:
             return None
         response = pb.RangeResponse(header=self._header)
@@ -126,7 +129,7 @@ class OwnedKeys:
         """Return the answer to a transaction that only reads owned keys; None for any other."""
         succeeded = True
         for compare in request.compare:
-            owned = self._known(compare.key)
+            owned = self._readable(compare.key)
             if owned is None or compare.range_end:
                 return None
             succeeded = succeeded and _holds(compare, owned.kv)
@@ -140,19 +143,19 @@ class OwnedKeys:
         # A transaction without keys concerns no owned key.
         return response if request.compare or response.responses else None
 
-    def _known(self, key: bytes) -> OwnedKey | None:
+    def _readable(self, key: bytes) -> OwnedKey | None:
         owned = self._owned.get(key)
-        is_known = owned is not None and owned.standing is OwnershipState.OWNED and not owned.writes
+        is_known = owned is not None and owned.state is OwnershipState.OWNED and not owned.writes
         return owned if is_known and not self.has_ended else None
 
     def owns(self, key: bytes) -> bool:
         """Return whether a key is owned."""
         owned = self._owned.get(key)
-        return owned is not None and owned.standing is OwnershipState.OWNED
+        return owned is not None and owned.state is OwnershipState.OWNED
 
     # Taking.
 
-    def ask(self, request: pb.RangeRequest) -> pb.TxnRequest | None:
+    def request_ownership(self, request: pb.RangeRequest) -> pb.TxnRequest | None:
         """Return the transaction that reads and takes a key; None if the key must not be taken now.
 
         The caller reports its result to `granted` or `refused`. If the transaction cannot take the
@@ -163,7 +166,7 @@ class OwnedKeys:
             return None
         self._rests.pop(key, None)
         self._owned[key] = OwnedKey()
-        name = self._names.of(key)
+        name = self._names.ownership_key(key)
         take = pb.PutRequest(key=name, lease=self.lease)
         return pb.TxnRequest(
             compare=[
@@ -178,14 +181,14 @@ class OwnedKeys:
             failure=[pb.RequestOp(request_range=request)],
         )
 
-    def granted(self, key: bytes, response: pb.TxnResponse) -> None:
+    def note_granted(self, key: bytes, response: pb.TxnResponse) -> None:
         """Own a key: the transaction has created its ownership key and read the key."""
         owned = self._owned[key]
-        owned.standing = OwnershipState.OWNED
+        owned.state = OwnershipState.OWNED
         owned.revision = response.header.revision
         self._fill(owned, response.responses[0].response_range, response.header)
         request = watch_request(
-            KeyRange(self._names.of(key), b""),
+            KeyRange(self._names.ownership_key(key), b""),
             owned.revision + 1,
             previous=False,
             progress=False,
@@ -193,10 +196,10 @@ class OwnedKeys:
             deletes=True,
         )
         owned.watch = self._watching.begin(
-            request, lambda: self._changed(key, owned), owned.revision
+            request, lambda: self._take_changes(key, owned), owned.revision
         )
 
-    def refused(self, key: bytes) -> None:
+    def note_refused(self, key: bytes) -> None:
         """Do not take a key again for a while: another client owns it, or no client may."""
         self._owned.pop(key, None)
         self._rest(key)
@@ -209,7 +212,7 @@ class OwnedKeys:
             key: owned
             for keys in written
             for key, owned in self._in_range(keys)
-            if owned.standing is OwnershipState.OWNED
+            if owned.state is OwnershipState.OWNED
         }
         for owned in found.values():
             owned.writes += 1
@@ -220,7 +223,7 @@ class OwnedKeys:
         for owned in written.values():
             owned.writes -= 1
 
-    def wrote(
+    def note_written(
         self,
         written: dict[bytes, OwnedKey],
         found: dict[bytes, pb.RangeResponse],
@@ -229,17 +232,17 @@ class OwnedKeys:
         """Update keys after a write; release those that it did not read, or that have a lease."""
         for key, owned in written.items():
             owned.writes -= 1
-            if owned.standing is OwnershipState.OWNED:
+            if owned.state is OwnershipState.OWNED:
                 if key in found:
                     self._fill(owned, found[key], header)
                 if key not in found or (owned.kv is not None and owned.kv.lease):
-                    self.leave(key, owned)
+                    self.release(key, owned)
 
-    def doubt(self, written: dict[bytes, OwnedKey]) -> None:
+    def note_doubt(self, written: dict[bytes, OwnedKey]) -> None:
         """Release keys whose write failed, because that write may still take effect."""
         for key, owned in written.items():
             owned.writes -= 1
-            self.leave(key, owned)
+            self.release(key, owned)
 
     def _in_range(self, keys: KeyRange) -> list[tuple[bytes, OwnedKey]]:
         if not keys.end:
@@ -261,20 +264,20 @@ class OwnedKeys:
 
     # Releasing.
 
-    def _changed(self, key: bytes, owned: OwnedKey) -> None:
+    def _take_changes(self, key: bytes, owned: OwnedKey) -> None:
         """Handle the watch of an ownership key: any change of that key ends the ownership."""
         watch = owned.watch
         if watch is None:
             return
         changes = self._watching.take(watch)
         if watch.error is not None or (changes is not None and changes.events):
-            self.leave(key, owned)
+            self.release(key, owned)
 
-    def leave(self, key: bytes, owned: OwnedKey) -> None:
+    def release(self, key: bytes, owned: OwnedKey) -> None:
         """Release a key: stop answering for it, and remove its ownership key."""
-        if owned.standing is not OwnershipState.OWNED:
+        if owned.state is not OwnershipState.OWNED:
             return
-        owned.standing = OwnershipState.LEFT
+        owned.state = OwnershipState.RELEASED
         if owned.watch is not None:
             self._watching.cancel(owned.watch)
             owned.watch = None
@@ -283,13 +286,13 @@ class OwnedKeys:
     def _remove(self, key: bytes, attempts: int) -> None:
         if self.has_ended:
             return
-        name = self._names.of(key)
+        name = self._names.ownership_key(key)
         request = pb.TxnRequest(
             compare=[pb.Compare(key=name, target=pb.Compare.LEASE, lease=self.lease)],
             success=[pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=name))],
         )
 
-        def answered(answer: bytes | KvorumError) -> None:
+        def take_answer(answer: bytes | KvorumError) -> None:
             if isinstance(answer, bytes):
                 self._owned.pop(key, None)
                 self._rest(key)
@@ -298,7 +301,7 @@ class OwnedKeys:
             else:
                 self.end()
 
-        self._core.start(rpcs.TXN, request.SerializeToString(), CALL_SECONDS_MAX, answered)
+        self._core.start(rpcs.TXN, request.SerializeToString(), CALL_SECONDS_MAX, take_answer)
 
     def _rest(self, key: bytes) -> None:
         now = self._core.now
@@ -324,19 +327,19 @@ class OwnedKeys:
     def _revoke(self) -> None:
         request = pb.LeaseRevokeRequest(ID=self.lease).SerializeToString()
 
-        def answered(answer: bytes | KvorumError) -> None:
+        def take_answer(answer: bytes | KvorumError) -> None:
             if isinstance(answer, UnavailableError | DeadlineError):
                 self._revoke()
 
-        self._core.start(rpcs.LEASE_REVOKE, request, CALL_SECONDS_MAX, answered)
+        self._core.start(rpcs.LEASE_REVOKE, request, CALL_SECONDS_MAX, take_answer)
 
 
-def written_by(step: pb.RequestOp) -> list[KeyRange]:
+def written_ranges(step: pb.RequestOp) -> list[KeyRange]:
     """Return the keys and ranges that a step may write, each once."""
-    return list(dict.fromkeys(_written_by(step)))
+    return list(dict.fromkeys(_iterate_written_ranges(step)))
 
 
-def _written_by(step: pb.RequestOp) -> Iterator[KeyRange]:
+def _iterate_written_ranges(step: pb.RequestOp) -> Iterator[KeyRange]:
     match step.WhichOneof("request"):
         case "request_put":
             yield KeyRange(step.request_put.key, b"")
@@ -344,10 +347,10 @@ def _written_by(step: pb.RequestOp) -> Iterator[KeyRange]:
             yield KeyRange(step.request_delete_range.key, step.request_delete_range.range_end)
         case "request_txn":
             for each in (*step.request_txn.success, *step.request_txn.failure):
-                yield from _written_by(each)
+                yield from _iterate_written_ranges(each)
 
 
-def guarded(
+def make_guarded_txn(
     names: OwnershipNames,
     step: pb.RequestOp,
     newest: dict[KeyRange, int],
@@ -363,7 +366,7 @@ def guarded(
     for key in read:
         request.success.add().request_range.key = key
     for keys, revision in newest.items():
-        name = names.of_range(keys)
+        name = names.ownership_range(keys)
         request.compare.add(
             key=name.key,
             range_end=name.end,
@@ -375,7 +378,7 @@ def guarded(
     return request
 
 
-def revoking(kv: KeyValue) -> pb.TxnRequest:
+def make_revoke_txn(kv: KeyValue) -> pb.TxnRequest:
     """Return the transaction that asks an owner for its key, unless the owner has changed."""
     return pb.TxnRequest(
         compare=[

@@ -86,7 +86,7 @@ class Reflector:
         before, readings = self.revision, self.readings
         request = range_request(self._keys, limit=1, keys_only=True, mod_revisions=(before + 1, 0))
 
-        def answered(answer: bytes | KvorumError) -> None:
+        def take_answer(answer: bytes | KvorumError) -> None:
             if not isinstance(answer, bytes) or self.error is not None:
                 return
             found = range_result(pb.RangeResponse.FromString(answer))
@@ -96,9 +96,9 @@ class Reflector:
                 self.revision = max(before, found.revision)
                 self._changed()
 
-        self._core.start(rpcs.RANGE, request, PAGE_SECONDS_MAX, answered)
+        self._core.start(rpcs.RANGE, request, PAGE_SECONDS_MAX, take_answer)
 
-    def ordered(self) -> list[bytes]:
+    def sorted_keys(self) -> list[bytes]:
         """Return the keys in their order, in a list that callers must not change."""
         order = self._order
         if order is None:
@@ -108,7 +108,7 @@ class Reflector:
     def _ask(self, keys: KeyRange, revision: int) -> None:
         request = range_request(keys, limit=PAGE_KEYS, revision=revision)
 
-        def answered(answer: bytes | KvorumError) -> None:
+        def take_answer(answer: bytes | KvorumError) -> None:
             if self.error is not None:
                 return
             if isinstance(answer, bytes):
@@ -123,13 +123,13 @@ class Reflector:
                 # The call has timed out, because no endpoint could be reached.
                 self._ask(keys, revision)
 
-        self._core.start(rpcs.RANGE, request, PAGE_SECONDS_MAX, answered)
+        self._core.start(rpcs.RANGE, request, PAGE_SECONDS_MAX, take_answer)
 
     def _take_page(self, keys: KeyRange, revision: int, response: "pb.RangeResponse") -> None:
         page = range_result(response)
         revision = revision or page.revision
         for each in page.kvs:
-            shown = self._shown(each)
+            shown = self._strip_prefix(each)
             self._pages[shown.key] = shown
         if page.has_more:
             self._ask(keys._replace(key=page.kvs[-1].key + b"\0"), revision)
@@ -149,7 +149,7 @@ class Reflector:
             return
         while (changes := self._watching.take(watch)) is not None:
             for event in changes.events:
-                kv = self._shown(event.kv)
+                kv = self._strip_prefix(event.kv)
                 if kv.key not in self.found or not event.is_put:
                     self._order = None
                 if event.is_put:
@@ -165,5 +165,5 @@ class Reflector:
             self.end(watch.error)
         self._changed()
 
-    def _shown(self, kv: KeyValue) -> KeyValue:
+    def _strip_prefix(self, kv: KeyValue) -> KeyValue:
         return kv._replace(key=kv.key[self._cut :]) if self._cut else kv

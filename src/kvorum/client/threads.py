@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
-from kvorum.client.clocks import lasting_clock
+from kvorum.client.clocks import choose_boot_clock
 from kvorum.client.core import Core
 from kvorum.client.endpoints import Address
 from kvorum.client.errors import ForkedError, KvorumError
@@ -37,7 +37,7 @@ Ready = list[tuple[int, int]]
 IDLE_SECONDS: Final = 1.0
 """After this long without a call, the client reads its connections before it uses them again."""
 SLEEP_SECONDS_MAX: Final = 3600.0
-LOOK_SECONDS: Final = 1.0
+CLOCK_CHECK_SECONDS: Final = 1.0
 """How often the reader checks the clock while a lease is kept alive.
 
 The timeout of a poll does not advance while the machine is suspended. Without this limit, the
@@ -51,7 +51,7 @@ KEEPALIVE: Final = Keepalive(ping_seconds=6.0, pong_seconds_max=5.0)
 etcd servers do not tolerate pings more often than every five seconds.
 """
 
-clock: Callable[[], float] = lasting_clock()
+clock: Callable[[], float] = choose_boot_clock()
 """The clock of everything that the client times."""
 monotonic: Callable[[], float] = time.monotonic
 """The clock of the moments that users pass in and get back."""
@@ -65,7 +65,9 @@ def random_id() -> int:
     return int.from_bytes(os.urandom(8)) >> 1 or 1
 
 
-def link_to(number: int, address: Address, calls: Calls, context: "ssl.SSLContext | None") -> Link:
+def make_link(
+    number: int, address: Address, calls: Calls, context: "ssl.SSLContext | None"
+) -> Link:
     """Return the link to an endpoint; with a context, inside TLS. Raises LinkError."""
     wire = Wire(calls, address.authority, is_secure=context is not None, agent=AGENT)
     link = Link(number, wire, KEEPALIVE)
@@ -86,7 +88,7 @@ class Waiter:
         self.is_done: bool = False
         self.answer: bytes | KvorumError = b""
 
-    def answered(self, answer: bytes | KvorumError) -> None:
+    def take_answer(self, answer: bytes | KvorumError) -> None:
         """Store the answer, and end the wait."""
         self.answer = answer
         self.wake()
@@ -94,9 +96,9 @@ class Waiter:
     def wake(self) -> None:
         """End the wait."""
         self.is_done = True
-        self.ring()
+        self.notify()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake the thread, so that it checks again whether it must wait or read."""
         with suppress(RuntimeError):
             self._bell.release()
@@ -144,7 +146,7 @@ class ThreadedClient:
         core.transport = self
         self._watching: WatchSet | None = None
         self._keeping: LeaseKeeper | None = None
-        self._duties: list[WatchSet | LeaseKeeper] = []
+        self._in_use: list[WatchSet | LeaseKeeper] = []
         """Whichever of the two is in use; a program that only makes calls loads neither."""
         self._context = context
         self._connect_seconds_max = connect_seconds_max
@@ -161,9 +163,11 @@ class ThreadedClient:
         self._waiters: deque[Waiter] = deque()
         self._read_until = 0.0
         self._used_at = 0.0
-        self._arrived: deque[tuple[int, Link | None, socket.socket | None, str, bool]] = deque()
+        self._connection_results: deque[
+            tuple[int, Link | None, socket.socket | None, str, bool]
+        ] = deque()
         """The results of connecting threads: a connection, or the problem."""
-        self._open_bell()
+        self._open_wake_socket()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
@@ -174,7 +178,7 @@ class ThreadedClient:
             from kvorum.client.watch_set import WatchSet
 
             self._watching = WatchSet(self.core)
-            self._duties.append(self._watching)
+            self._in_use.append(self._watching)
         return self._watching
 
     @property
@@ -184,7 +188,7 @@ class ThreadedClient:
             from kvorum.client.lease_keeper import LeaseKeeper
 
             self._keeping = LeaseKeeper(self.core)
-            self._duties.append(self._keeping)
+            self._in_use.append(self._keeping)
         return self._keeping
 
     # Calls.
@@ -193,7 +197,7 @@ class ThreadedClient:
         """Make a call and return its answer; raises the error that it ended with."""
         waiter = Waiter()
         with self.turn():
-            call = self.core.start(rpc, message, seconds_max, waiter.answered, at)
+            call = self.core.start(rpc, message, seconds_max, waiter.take_answer, at)
         try:
             if not waiter.is_done:
                 self.wait(waiter)
@@ -215,7 +219,7 @@ class ThreadedClient:
         now = clock()
         if now - self._used_at > IDLE_SECONDS and self._reader is None:
             # Notice now if the server closed a connection: a write not yet sent can go elsewhere.
-            self._read(self._look())
+            self._read(self._poll_now())
         self._used_at = now
         self.core.now = now
 
@@ -236,7 +240,7 @@ class ThreadedClient:
         # continues for the rest of its timeout, although its moment has passed.
         is_late = self._read_until <= self.core.now
         if reader.is_done or is_late or self._wake_at() < self._read_until:
-            self._ring()
+            self._wake_reader()
 
     def wait(self, waiter: Waiter, until: float = FOREVER) -> None:
         """Return when the waiter is woken or at `until`; read for all if no thread reads."""
@@ -252,12 +256,12 @@ class ThreadedClient:
                 self._wait_in_line(waiter, until)
         with self.lock:
             # This thread may have got its answer just as another passed the reading on to it.
-            self._pass_on()
+            self._wake_next_reader()
 
-    def _pass_on(self) -> None:
+    def _wake_next_reader(self) -> None:
         """Let a waiting thread read, if no thread does."""
         if self._reader is None and self._waiters:
-            self._waiters.popleft().ring()
+            self._waiters.popleft().notify()
 
     def _wait_in_line(self, waiter: Waiter, until: float) -> None:
         try:
@@ -272,7 +276,7 @@ class ThreadedClient:
                 with self.lock:
                     self._read_until = min(self._wake_at(), until)
                     is_keeping = self._keeping is not None and self._keeping.is_busy
-                    longest = LOOK_SECONDS if is_keeping else SLEEP_SECONDS_MAX
+                    longest = CLOCK_CHECK_SECONDS if is_keeping else SLEEP_SECONDS_MAX
                     seconds = min(max(self._read_until - clock(), 0.0), longest)
                 ready = self._sleep(seconds)
                 with self.lock:
@@ -284,13 +288,13 @@ class ThreadedClient:
         finally:
             with self.lock:
                 self._reader = None
-                self._pass_on()
+                self._wake_next_reader()
                 if self._is_closed:
-                    self._close_bell()
+                    self._close_wake_socket()
 
     def _wake_at(self) -> float:
         moment = self.core.wake_at()
-        for duty in self._duties:
+        for duty in self._in_use:
             moment = min(moment, duty.wake_at())
         for _, link in self._sockets.values():
             moment = min(moment, link.wake_at(self.core.now))
@@ -299,7 +303,7 @@ class ThreadedClient:
     def _pass_time(self) -> None:
         now = self.core.now
         self.core.pass_time(now)
-        for duty in self._duties:
+        for duty in self._in_use:
             duty.pass_time(now)
         for descriptor, (connection, link) in list(self._sockets.items()):
             try:
@@ -361,51 +365,51 @@ class ThreadedClient:
             self._is_closed = True
             self.core.now = clock()
             self.core.close()
-            for duty in self._duties:
+            for duty in self._in_use:
                 duty.close()
             thread = self._thread
         if thread is not None:
             self._server.wake()
-            self._ring()
+            self._wake_reader()
             thread.join()
         else:
-            self._ring()
+            self._wake_reader()
         with self.lock:
             for connection, _ in self._sockets.values():
                 connection.close()
             self._sockets.clear()
-            for _, _, arrived, _, _ in self._arrived:
+            for _, _, arrived, _, _ in self._connection_results:
                 if arrived is not None:
                     arrived.close()
-            self._arrived.clear()
+            self._connection_results.clear()
             if self._reader is None:
-                self._close_bell()
+                self._close_wake_socket()
 
-    def _open_bell(self) -> None:
+    def _open_wake_socket(self) -> None:
         self._poll = select.poll()
-        self._bell, self._ringer = socket.socketpair()
-        self._bell.setblocking(False)
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
         # Ringing must not block: the ringing thread holds the lock that the reader needs before it
         # can empty the bell.
-        self._ringer.setblocking(False)
-        self._poll.register(self._bell, select.POLLIN)
+        self._wake_sender.setblocking(False)
+        self._poll.register(self._wake_receiver, select.POLLIN)
 
-    def _close_bell(self) -> None:
-        if self._bell.fileno() != -1:
-            self._poll.unregister(self._bell)
-            self._bell.close()
-            self._ringer.close()
+    def _close_wake_socket(self) -> None:
+        if self._wake_receiver.fileno() != -1:
+            self._poll.unregister(self._wake_receiver)
+            self._wake_receiver.close()
+            self._wake_sender.close()
 
-    def _ring(self) -> None:
+    def _wake_reader(self) -> None:
         with suppress(OSError):
-            self._ringer.send(b"\0")
+            self._wake_sender.send(b"\0")
 
     def _sleep(self, seconds: float) -> Ready:
         """Wait until a socket is ready or the time is over; return the ready descriptors."""
         # Rounded up, or poll would return a moment too early, again and again.
         return self._poll.poll(int(seconds * 1000) + 1 if seconds else 0)
 
-    def _look(self) -> Ready:
+    def _poll_now(self) -> Ready:
         """Return the descriptors that are ready now."""
         return self._poll.poll(0)
 
@@ -421,8 +425,8 @@ class ThreadedClient:
         link: Link | None = None
         problem, is_unusable = "", False
         try:
-            link = link_to(number, address, self.core, self._context(address))
-            link.opens_until = clock() + self._connect_seconds_max
+            link = make_link(number, address, self.core, self._context(address))
+            link.open_deadline = clock() + self._connect_seconds_max
             # Sockets take None for no limit.
             seconds = None if self._connect_seconds_max == FOREVER else self._connect_seconds_max
             if address.port is None:
@@ -443,8 +447,8 @@ class ThreadedClient:
             is_unusable = isinstance(error, UnusableError)
         with self.lock:
             if not self._is_closed:
-                self._arrived.append((number, link, connection, problem, is_unusable))
-                self._ring()
+                self._connection_results.append((number, link, connection, problem, is_unusable))
+                self._wake_reader()
             elif connection is not None:
                 connection.close()
 
@@ -484,10 +488,10 @@ class ThreadedClient:
         for descriptor, _ in ready:
             found = self._sockets.get(descriptor)
             if found is None:
-                if descriptor == self._bell.fileno():
+                if descriptor == self._wake_receiver.fileno():
                     with suppress(BlockingIOError):
-                        self._bell.recv(4096)
-                    self._take_arrived()
+                        self._wake_receiver.recv(4096)
+                    self._take_connection_results()
                 continue
             connection, link = found
             try:
@@ -508,32 +512,32 @@ class ThreadedClient:
         was_open = link.is_open
         link.receive(data)
         if link.is_open and not was_open:
-            self.core.connected(link.number)
-        if link.wire.connection.goes_away and not link.is_leaving:
+            self.core.note_connected(link.number)
+        if link.wire.connection.is_going_away and not link.is_leaving:
             link.is_leaving = True
             if self._links.get(link.number) is link:
                 del self._links[link.number]
-            self.core.disconnected(link.number, "the server is going away")
+            self.core.note_disconnected(link.number, "the server is going away")
 
-    def _take_arrived(self) -> None:
-        while self._arrived:
-            number, link, connection, problem, is_unusable = self._arrived.popleft()
+    def _take_connection_results(self) -> None:
+        while self._connection_results:
+            number, link, connection, problem, is_unusable = self._connection_results.popleft()
             if problem or link is None or connection is None or self._is_closed:
                 if connection is not None:
                     connection.close()
-                self.core.disconnected(number, problem, is_unusable=is_unusable)
+                self.core.note_disconnected(number, problem, is_unusable=is_unusable)
                 continue
             self._links[number] = link
             self._sockets[connection.fileno()] = (connection, link)
             self._poll.register(connection, select.POLLIN)
             if link.is_open:
-                self.core.connected(number)
+                self.core.note_connected(number)
 
     def _lose(self, descriptor: int, connection: socket.socket, link: Link, problem: str) -> None:
         self._drop(descriptor, connection)
         if self._links.get(link.number) is link:
             del self._links[link.number]
-            self.core.disconnected(link.number, problem, is_unusable=link.is_unusable)
+            self.core.note_disconnected(link.number, problem, is_unusable=link.is_unusable)
         link.wire.lose(problem, is_unprocessed=link.is_unusable)
 
     def _drop(self, descriptor: int, connection: socket.socket) -> None:

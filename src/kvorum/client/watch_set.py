@@ -19,7 +19,7 @@ from kvorum.api.errors import Code
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.client import rpcs
 from kvorum.client.backoff import BackOff
-from kvorum.client.core import HAS_LEADER, Answered, ClientStreamCall, Core
+from kvorum.client.core import HAS_LEADER, ClientStreamCall, Core, OnAnswer
 from kvorum.client.errors import (
     CallError,
     ClosedError,
@@ -39,7 +39,7 @@ KEPT_BYTES_MAX: Final = 16 << 20
 """How much a watch buffers for its user; it also keeps the response that exceeds the limit."""
 BACK_OFF_SECONDS: Final = 0.01
 BACK_OFF_SECONDS_MAX: Final = 1.0
-QUESTION_SECONDS_MAX: Final = 5.0
+READ_SECONDS_MAX: Final = 5.0
 """The timeout of a read of the store's revision, which is then repeated."""
 _LOST: Final = "the stream of the watch was lost, and the watch was not to be resumed on another"
 
@@ -72,7 +72,7 @@ class Watch:
         "resumes",
         "revision",
         "seen",
-        "standing",
+        "state",
         "was_created",
     )
 
@@ -87,7 +87,7 @@ class Watch:
         """The first revision that the watch has not received; 0 until its start is known."""
         self.seen: int = 0
         """The newest revision that the store is known to have had."""
-        self.standing: WatchState = WatchState.LOST
+        self.state: WatchState = WatchState.LOST
         self.is_created: bool = False
         """Whether the server has created the watch on this stream, so that progress includes it."""
         self.changes: deque[Changes] = deque()
@@ -106,7 +106,7 @@ class Watch:
         self.kept_bytes: int = 0
 
     @property
-    def is_begun(self) -> bool:
+    def is_started(self) -> bool:
         """Whether the start revision is known."""
         return self.revision != 0 and (self.is_created or not self.is_plain)
 
@@ -153,7 +153,7 @@ class WatchSet:
         watch.is_plain = is_plain
         watch.resumes = resumes
         if self._core.closed is not None:
-            watch.standing, watch.error = WatchState.ENDED, self._core.closed
+            watch.state, watch.error = WatchState.ENDED, self._core.closed
             return watch
         self._watches[number] = watch
         if watch.revision or is_plain:
@@ -169,14 +169,14 @@ class WatchSet:
         changes = watch.changes.popleft()
         watch.kept_events -= len(changes.events)
         watch.kept_bytes -= _size(changes)
-        if watch.standing is WatchState.PARKED and not watch.changes:
-            watch.standing = WatchState.LOST
+        if watch.state is WatchState.PARKED and not watch.changes:
+            watch.state = WatchState.LOST
             self._create(watch)
         return changes
 
     def cancel(self, watch: Watch) -> None:
         """End a watch that its user does not want any more."""
-        if watch.standing is WatchState.OPEN and self._stream is not None:
+        if watch.state is WatchState.OPEN and self._stream is not None:
             self._send_cancel(watch)
         watch.error = watch.error or ClosedError("the watch is closed")
         self._forget(watch)
@@ -208,42 +208,42 @@ class WatchSet:
             self._open()
         unanswered, self._unanswered = self._unanswered, []
         for watch in unanswered:
-            if watch.standing is WatchState.ASKING:
+            if watch.state is WatchState.ASKING:
                 self._ask_revision(watch)
 
     def _needs_stream(self) -> bool:
         watches = self._watches
-        return bool(watches) and any(each.standing is WatchState.LOST for each in watches.values())
+        return bool(watches) and any(each.state is WatchState.LOST for each in watches.values())
 
     # Starting.
 
     def _ask_revision(self, watch: Watch) -> None:
-        watch.standing = WatchState.ASKING
+        watch.state = WatchState.ASKING
 
-        def answered(answer: bytes | KvorumError) -> None:
-            if watch.standing is WatchState.ENDED:
+        def take_answer(answer: bytes | KvorumError) -> None:
+            if watch.state is WatchState.ENDED:
                 return
             if isinstance(answer, bytes):
                 watch.seen = pb.RangeResponse.FromString(answer).header.revision
                 watch.revision = watch.seen + 1
-                watch.standing = WatchState.LOST
+                watch.state = WatchState.LOST
                 self._create(watch)
                 watch.ready()
-            elif self._is_passing(answer, watch):
-                self._back_off.failed(self._core.now)
+            elif self._is_transient(answer, watch):
+                self._back_off.note_failure(self._core.now)
                 self._unanswered.append(watch)
             elif isinstance(answer, CallError | ClosedError):
                 self._end(watch, answer)
             else:
                 self._ask_revision(watch)
 
-        self._read_revision(watch, answered)
+        self._read_revision(watch, take_answer)
 
-    def _read_revision(self, watch: Watch, answered: Answered) -> None:
+    def _read_revision(self, watch: Watch, on_answer: OnAnswer) -> None:
         """Read the store's revision, with a range of a key that the watch may read."""
         request = pb.RangeRequest(key=watch.options.key or b"\0", count_only=True, limit=1)
         message = request.SerializeToString()
-        self._core.start(rpcs.RANGE, message, QUESTION_SECONDS_MAX, answered)
+        self._core.start(rpcs.RANGE, message, READ_SECONDS_MAX, on_answer)
 
     def _create(self, watch: Watch) -> None:
         if self._stream is None:
@@ -251,7 +251,7 @@ class WatchSet:
                 self._open()
             return
         self._core.send(self._stream, self._create_request(watch))
-        watch.standing = WatchState.OPEN
+        watch.state = WatchState.OPEN
 
     def _create_request(self, watch: Watch) -> bytes:
         watch.options.start_revision = watch.revision
@@ -262,7 +262,7 @@ class WatchSet:
 
     def _open(self) -> None:
         """Open a stream, and create on it all watches that have none."""
-        lost = [each for each in self._watches.values() if each.standing is WatchState.LOST]
+        lost = [each for each in self._watches.values() if each.state is WatchState.LOST]
         if not lost:
             return
         first = lost[0]
@@ -276,23 +276,23 @@ class WatchSet:
             (HAS_LEADER,),
         )
         if self._stream is None:
-            self._back_off.failed(self._core.now)
+            self._back_off.note_failure(self._core.now)
             return
-        first.standing = WatchState.OPEN
+        first.state = WatchState.OPEN
         for watch in lost[1:]:
             self._create(watch)
 
     # Responses.
 
     def _take_message(self, message: bytes) -> None:
-        self._back_off.worked()
+        self._back_off.note_success()
         response = pb.WatchResponse.FromString(message)
         if response.watch_id == -1 and not response.created and not response.canceled:
             # A progress notification for all watches of this stream.
             for watch in list(self._watches.values()):
                 # Skip watches that the server has not created yet, or that wait for fragments.
-                if watch.standing is WatchState.OPEN and watch.is_created and not watch.parts:
-                    self._tell(watch, response)
+                if watch.state is WatchState.OPEN and watch.is_created and not watch.parts:
+                    self._queue_changes(watch, response)
             return
         number = response.watch_id
         if response.created:
@@ -302,18 +302,18 @@ class WatchSet:
                 # A refusal has no watch id; the server answers create requests in order.
                 number = self._creating.popleft()
         found = self._watches.get(number)
-        if found is None or found.standing is not WatchState.OPEN:
+        if found is None or found.state is not WatchState.OPEN:
             return
         if response.canceled:
-            self._canceled(found, response)
+            self._take_cancellation(found, response)
         elif response.created:
-            self._created(found, response)
+            self._take_creation(found, response)
         elif response.fragment:
             found.parts.append(response)
         else:
-            self._tell(found, response)
+            self._queue_changes(found, response)
 
-    def _created(self, watch: Watch, response: "pb.WatchResponse") -> None:
+    def _take_creation(self, watch: Watch, response: "pb.WatchResponse") -> None:
         watch.is_created = watch.was_created = True
         if not watch.revision:
             watch.seen = response.header.revision
@@ -327,8 +327,8 @@ class WatchSet:
     def _check_revision(self, watch: Watch) -> None:
         seen = watch.seen
 
-        def answered(answer: bytes | KvorumError) -> None:
-            if watch.standing is not WatchState.OPEN:
+        def take_answer(answer: bytes | KvorumError) -> None:
+            if watch.state is not WatchState.OPEN:
                 # The next stream repeats the check.
                 return
             if isinstance(answer, bytes):
@@ -339,9 +339,9 @@ class WatchSet:
             elif not isinstance(answer, CallError | ClosedError):
                 self._check_revision(watch)
 
-        self._read_revision(watch, answered)
+        self._read_revision(watch, take_answer)
 
-    def _canceled(self, watch: Watch, response: "pb.WatchResponse") -> None:
+    def _take_cancellation(self, watch: Watch, response: "pb.WatchResponse") -> None:
         watch.refusal = response
         if response.compact_revision:
             self._end(watch, WatchCompactedError(watch.revision, response.compact_revision))
@@ -350,15 +350,15 @@ class WatchSet:
         error = error_of(Code.UNKNOWN, reason)
         if error.status is None:
             self._end(watch, WatchCanceledError(f"the server ended the watch: {reason}"))
-        elif self._core.renews(error):
+        elif self._core.is_fixed_by_login(error):
             # A stream keeps the token with which it was opened, so a new token needs a new stream.
             if self._stream is not None:
-                self._core.refuse(self._stream)
+                self._core.reject_token(self._stream)
             self._lose_stream()
         else:
             self._end(watch, error)
 
-    def _tell(self, watch: Watch, response: "pb.WatchResponse") -> None:
+    def _queue_changes(self, watch: Watch, response: "pb.WatchResponse") -> None:
         """Queue the events of a response, or its progress, for the user of a watch."""
         messages = [*watch.parts, response] if watch.parts else [response]
         watch.parts.clear()
@@ -385,26 +385,26 @@ class WatchSet:
         watch.kept_bytes += _size(changes)
         if watch.kept_events >= KEPT_EVENTS_MAX or watch.kept_bytes >= KEPT_BYTES_MAX:
             self._send_cancel(watch)
-            watch.standing = WatchState.PARKED
+            watch.state = WatchState.PARKED
         watch.ready()
 
     def _take_end(self, error: KvorumError | None) -> None:
         self._stream = None
         for watch in list(self._watches.values()):
-            if watch.standing is WatchState.PARKED and not watch.resumes:
+            if watch.state is WatchState.PARKED and not watch.resumes:
                 self._end(watch, WatchLostError(_LOST))
-            if watch.standing is not WatchState.OPEN:
+            if watch.state is not WatchState.OPEN:
                 continue
             watch.parts.clear()
-            if error is None or self._is_passing(error, watch):
+            if error is None or self._is_transient(error, watch):
                 if watch.resumes or not watch.was_created:
-                    watch.standing = WatchState.LOST
+                    watch.state = WatchState.LOST
                 else:
                     self._end(watch, WatchLostError(_LOST))
             else:
                 self._end(watch, error)
         if self._needs_stream():
-            self._back_off.failed(self._core.now)
+            self._back_off.note_failure(self._core.now)
 
     def _lose_stream(self) -> None:
         stream, self._stream = self._stream, None
@@ -429,17 +429,17 @@ class WatchSet:
         watch.ready()
 
     def _forget(self, watch: Watch) -> None:
-        watch.standing = WatchState.ENDED
+        watch.state = WatchState.ENDED
         self._watches.pop(watch.number, None)
         if not self._watches and self._stream is not None:
             self._core.close_stream(self._stream)
             self._stream = None
 
-    def _is_passing(self, error: KvorumError, watch: Watch) -> bool:
+    def _is_transient(self, error: KvorumError, watch: Watch) -> bool:
         """Return whether an error is transient, so that another stream may work."""
         if watch.is_plain and isinstance(error, NoLeaderError):
             return False
-        if self._core.renews(error) or isinstance(error, LearnerUnsupportedError):
+        if self._core.is_fixed_by_login(error) or isinstance(error, LearnerUnsupportedError):
             return True
         return isinstance(error, CallError) and error.code in (Code.UNAVAILABLE, Code.INTERNAL)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import uvloop
 
-from kvorum.embed.errors import ConfigError, told
+from kvorum.embed.errors import ConfigError, translate_error
 from kvorum.embed.logs import open_log
 from kvorum.process.ephemeral import STANDARD_INPUT
 from kvorum.process.own_process import OwnProcess
@@ -24,7 +24,7 @@ from kvorum.server.server import Server
 from kvorum.server.telemetry.logs import Line
 
 
-def _tell(kind: str, **fields: object) -> None:
+def _write_report(kind: str, **fields: object) -> None:
     sys.stdout.write(json.dumps({"kind": kind, **fields}, default=str) + "\n")
     sys.stdout.flush()
 
@@ -35,7 +35,7 @@ class _Forwarded:
     def write(self, line: Line) -> None:
         level, moment, logger, caller, message, fields = line
         parts = (logger, caller, message)
-        _tell("line", level=level, seconds=moment.timestamp(), parts=parts, fields=fields)
+        _write_report("line", level=level, seconds=moment.timestamp(), parts=parts, fields=fields)
 
 
 class _Child(OwnProcess):
@@ -54,7 +54,7 @@ class _Child(OwnProcess):
 
     def ready(self, server: Server) -> None:
         super().ready(server)
-        _tell("ready")
+        _write_report("ready")
 
 
 def main() -> None:
@@ -75,8 +75,8 @@ def main() -> None:
             finally:
                 is_ready = running.is_serving
     except Exception as error:
-        shown = told(error, is_start=not is_ready)
+        shown = translate_error(error, is_start=not is_ready)
         kind = "config" if isinstance(shown, ConfigError) else "stopped" if is_ready else "start"
         text = str(shown) if shown is not error or kind == "config" else f"{shown!r}"
-        _tell(kind, text=text)
+        _write_report(kind, text=text)
         sys.exit(1)

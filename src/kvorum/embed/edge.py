@@ -3,7 +3,7 @@
 The server sees `EdgeWithLocalClients`. Calls of the network edge pass unchanged; calls of this
 process have numbers from `LOCAL_FIRST` on. A client has a `LocalConnection`, whose methods any
 thread may call. The connection queues requests for the server, and the server queues responses for
-the client and calls the client's `ring`. Neither side ever waits for the other. A client that has
+the client and calls the client's `notify`. Neither side ever waits for the other. A client that has
 started calls pushes: if the server sleeps, the client's thread takes the server's turn, and has its
 responses without a switch of threads (`kvorum.embed.lending`). Everything else wakes a sleeping
 server.
@@ -34,26 +34,26 @@ class LocalCall:
     """A call of a client in this process."""
 
     __slots__ = (
-        "door",
+        "client_number",
+        "connection",
+        "held_deliveries",
         "is_ended",
         "is_held",
-        "is_owed",
         "is_stream",
         "is_waiting",
         "number",
-        "of_client",
+        "owes_writable",
         "sent_bytes",
         "taken_bytes",
-        "unseen",
     )
 
     def __init__(
-        self, number: int, of_client: int, door: "LocalConnection", *, is_stream: bool
+        self, number: int, client_number: int, connection: "LocalConnection", *, is_stream: bool
     ) -> None:
         self.number: int = number
-        self.of_client: int = of_client
+        self.client_number: int = client_number
         """The number of the call at the client."""
-        self.door: LocalConnection = door
+        self.connection: LocalConnection = connection
         self.is_stream: bool = is_stream
         self.is_ended: bool = False
         """Whether one side has ended the call."""
@@ -61,12 +61,12 @@ class LocalCall:
         """Whether the server wants an ENDED event although the call is unary."""
         self.is_held: bool = False
         """Whether the client has paused the call's messages."""
-        self.unseen: list[Delivery] = []
+        self.held_deliveries: list[Delivery] = []
         """Deliveries that arrived during the pause."""
         # Each counter is written by one thread alone, so that no update is lost.
         self.sent_bytes: int = 0
         self.taken_bytes: int = 0
-        self.is_owed: bool = False
+        self.owes_writable: bool = False
         """Whether the server waits for a WRITABLE event of this call."""
 
     @property
@@ -87,15 +87,15 @@ class Delivery(NamedTuple):
 class LocalConnection:
     """One client's connection to the server, with the responses that it has not taken."""
 
-    __slots__ = ("_calls", "_edge", "_known", "_metadata", "deliveries", "ring")
+    __slots__ = ("_calls", "_edge", "_known", "_metadata", "deliveries", "notify")
 
-    def __init__(self, edge: "EdgeWithLocalClients", ring: Callable[[], None]) -> None:
+    def __init__(self, edge: "EdgeWithLocalClients", notify: Callable[[], None]) -> None:
         self._edge = edge
         self._calls: dict[int, LocalCall] = {}
         # The metadata of the last call, and its part for the server: most calls share one object.
         self._metadata: Metadata = ()
         self._known: RequestMetadata | None = None
-        self.ring: Callable[[], None] = ring
+        self.notify: Callable[[], None] = notify
         """Called in the server's turn when there are deliveries; never blocks, never raises."""
         self.deliveries: deque[Delivery] = deque()
 
@@ -120,7 +120,7 @@ class LocalConnection:
         if refusal is not None:
             local.is_ended = True
             self.deliveries.append(Delivery(local, refusal))
-            self.ring()
+            self.notify()
             return
         if metadata is not self._metadata:
             found = {name: value.encode() for name, value in metadata if name in _KEYS}
@@ -148,7 +148,7 @@ class LocalConnection:
             self._calls[call] = local
             end = End(*message_too_large(len(message), self._edge.message_bytes_max))
             self.deliveries.append(Delivery(local, end))
-            self.ring()
+            self.notify()
             return
         self._edge.take((local, (EdgeEventKind.MESSAGE, local.number, message)))
 
@@ -158,10 +158,10 @@ class LocalConnection:
         if local is not None and local.is_held != is_held:
             local.is_held = is_held
             if not is_held:
-                unseen, local.unseen = local.unseen, []
+                unseen, local.held_deliveries = local.held_deliveries, []
                 # Put these first, because all others arrived later.
                 self.deliveries.extendleft(reversed(unseen))
-                self.ring()
+                self.notify()
 
     def cancel(self, call: int) -> None:
         """Cancel a call; nothing more of it is delivered."""
@@ -183,15 +183,15 @@ class LocalConnection:
         while deliveries:
             delivery = deliveries.popleft()
             call, content, is_last = delivery
-            if self._calls.get(call.of_client) is not call:
+            if self._calls.get(call.client_number) is not call:
                 continue  # the client cancelled it
             if call.is_held:
-                call.unseen.append(delivery)
+                call.held_deliveries.append(delivery)
                 continue
             if is_last:
-                del self._calls[call.of_client]
+                del self._calls[call.client_number]
             elif not isinstance(content, End):
-                self._edge.taken(call, len(content))
+                self._edge.note_taken(call, len(content))
             return delivery
         return None
 
@@ -275,18 +275,18 @@ class EdgeWithLocalClients:
     def _end(self, call: LocalCall) -> None:
         if not call.is_ended:
             call.is_ended = True
-            call.door.deliveries.append(Delivery(call, End(Code.UNAVAILABLE, _GONE)))
-            call.door.ring()
+            call.connection.deliveries.append(Delivery(call, End(Code.UNAVAILABLE, _GONE)))
+            call.connection.notify()
 
-    def taken(self, call: LocalCall, size: int) -> None:
+    def note_taken(self, call: LocalCall, size: int) -> None:
         """Record that a stream's client has taken this many bytes."""
         call.taken_bytes += size
-        self._pay(call)
+        self._send_writable(call)
 
-    def _pay(self, call: LocalCall) -> None:
+    def _send_writable(self, call: LocalCall) -> None:
         """Send a WRITABLE event of a stream, if the server waits for it."""
-        if call.is_owed and call.pending_bytes < self._writable_bytes:
-            call.is_owed = False
+        if call.owes_writable and call.pending_bytes < self._writable_bytes:
+            call.owes_writable = False
             self.take((call, (EdgeEventKind.WRITABLE, call.number, None)))
 
     # Called by the thread that takes the server's turn.
@@ -343,7 +343,7 @@ class EdgeWithLocalClients:
     def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
         """Send the responses of unary calls, which ends them."""
         if self._calls:
-            calls, others, doors = self._calls, [], set()
+            calls, others, connections = self._calls, [], set()
             for each in batch:
                 if each[0] < LOCAL_FIRST:
                     others.append(each)
@@ -352,12 +352,12 @@ class EdgeWithLocalClients:
                 if call is None or call.is_ended:
                     continue
                 call.is_ended = True
-                answer, door = each[1], call.door
+                answer, connection = each[1], call.connection
                 content = answer if isinstance(answer, bytes) else End(*answer)
-                door.deliveries.append(Delivery(call, content))
-                doors.add(door)
-            for door in doors:
-                door.ring()
+                connection.deliveries.append(Delivery(call, content))
+                connections.add(connection)
+            for connection in connections:
+                connection.notify()
             batch = others
         if batch:
             self._edge.reply(batch)
@@ -365,7 +365,7 @@ class EdgeWithLocalClients:
     def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
         """Send messages of streams."""
         if self._calls:
-            others, doors = [], set()
+            others, connections = [], set()
             for number, message in batch:
                 if number < LOCAL_FIRST:
                     others.append((number, message))
@@ -375,14 +375,14 @@ class EdgeWithLocalClients:
                     continue
                 call.sent_bytes += len(message)
                 if call.pending_bytes >= self._writable_bytes:
-                    call.is_owed = True
-                    # The client may have taken all bytes before `is_owed` was set, and sent no
-                    # event.
-                    self._pay(call)
-                call.door.deliveries.append(Delivery(call, message, False))
-                doors.add(call.door)
-            for door in doors:
-                door.ring()
+                    call.owes_writable = True
+                    # The client may have taken all bytes before `owes_writable` was set, without
+                    # sending an event.
+                    self._send_writable(call)
+                call.connection.deliveries.append(Delivery(call, message, False))
+                connections.add(call.connection)
+            for connection in connections:
+                connection.notify()
             batch = others
         if batch:
             self._edge.send(batch)
@@ -400,8 +400,8 @@ class EdgeWithLocalClients:
         local = self._calls.pop(call, None)
         if local is not None and not local.is_ended:
             local.is_ended = True
-            local.door.deliveries.append(Delivery(local, End(*status)))
-            local.door.ring()
+            local.connection.deliveries.append(Delivery(local, End(*status)))
+            local.connection.notify()
 
     def has_room(self, call: int, is_long: bool = False) -> bool:
         """Return whether a response may be sent; local calls always have room."""

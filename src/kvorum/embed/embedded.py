@@ -30,14 +30,14 @@ class Embedded(ABC):
     def __init__(self, config: Config | None = None) -> None:
         """Prepare a member and reserve its ports; raise ConfigError for invalid options."""
         self._process = os.getpid()
-        self._lodging = EphemeralResources()
+        self._resources = EphemeralResources()
         try:
-            self._given = self._lodging.furnish((config or Config()).given)
+            self._given = self._resources.furnish((config or Config()).given)
             self.config: Settled = settle(self._given)
             """All options, with defaults."""
             check(self.config, self._given)
         except BaseException:
-            self._lodging.leave()
+            self._resources.leave()
             raise
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class Embedded(ABC):
         """Run the member to its end, in its thread; raise the error that stopped it."""
 
     @abstractmethod
-    def _ask_to_end(self) -> None:
+    def _request_stop(self) -> None:
         """Make `_serve` return soon."""
 
     @abstractmethod
@@ -148,7 +148,7 @@ class Embedded(ABC):
             self._is_closing = True
             thread = self._thread
             if thread is not None and not self._stopped.is_set():
-                self._ask_to_end()
+                self._request_stop()
         if thread is None:
             self._finish()
         else:
@@ -167,12 +167,12 @@ class Embedded(ABC):
             self._finish()
 
     def _finish(self) -> None:
-        self._lodging.leave()
+        self._resources.leave()
         _servers.discard(self)
         self._stopped.set()
         self._changed.set()
 
-    def _became_ready(self) -> None:
+    def _note_ready(self) -> None:
         self.is_ready = True
         self._changed.set()
 
@@ -211,7 +211,7 @@ _servers: "weakref.WeakSet[Embedded]" = weakref.WeakSet()
 
 def _abandon_all() -> None:
     for server in list(_servers):
-        server._lodging.abandon()
+        server._resources.abandon()
         server._abandon()
     _servers.clear()
 

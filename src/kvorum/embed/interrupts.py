@@ -1,7 +1,7 @@
 """Run code that no signal handler interrupts.
 
 Python runs signal handlers in the main thread, between any two of its steps, and an exception that
-a handler raises, such as KeyboardInterrupt, appears there. `uninterrupted` delays the handlers
+a handler raises, such as KeyboardInterrupt, appears there. `run_uninterrupted` delays the handlers
 until its function has returned, as if the signals had come then. Other threads never run handlers.
 """
 
@@ -23,7 +23,7 @@ _NUMBERS: Final = sorted(
 _MAIN: Final = threading.main_thread()
 
 
-def uninterrupted(moment: Callable[[], T]) -> T:
+def run_uninterrupted(moment: Callable[[], T]) -> T:
     """Run a function, and after it the handlers of signals that arrived meanwhile."""
     if threading.get_ident() != _MAIN.ident:
         return moment()
@@ -34,7 +34,7 @@ def uninterrupted(moment: Callable[[], T]) -> T:
             _signal.signal(number, lambda number, _: came.append(number))
         return moment()
     finally:
-        _give_back(held)
+        _restore_handlers(held)
         # Call handlers instead of raising signals again, which the wakeup descriptor has reported.
         for number in came:
             held[number](number, sys._getframe())
@@ -56,7 +56,7 @@ def _handlers() -> dict[int, Handler]:
     return handlers
 
 
-def _give_back(held: dict[int, Handler]) -> None:
+def _restore_handlers(held: dict[int, Handler]) -> None:
     raised: BaseException | None = None
     for number, handler in held.items():
         try:

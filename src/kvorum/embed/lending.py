@@ -1,13 +1,13 @@
 """An event loop that other threads may run for one turn while its own thread sleeps.
 
-One rule: only the holder of the baton, a lock, may touch the loop. The loop's own thread always
+One rule: only the holder of the loop lock may touch the loop. The loop's own thread always
 holds it, except while it sleeps, and takes it back before it looks at the events that woke it. For
 the loop, and for everything that runs on it, another thread's turn is a part of its sleep, and one
 thread at a time touches them. Callbacks and timers that such a turn adds to the loop wake the
 loop's own thread.
 
-Only the loop's own thread waits for the baton, and while it waits, no other thread gets it. Signals
-do not interrupt a turn in the main thread (`kvorum.embed.interrupts`).
+Only the loop's own thread waits for the loop lock, and while it waits, no other thread gets it.
+Signals do not interrupt a turn in the main thread (`kvorum.embed.interrupts`).
 """
 
 import asyncio
@@ -19,25 +19,25 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import TypeVarTuple
 
-from kvorum.embed.interrupts import uninterrupted
+from kvorum.embed.interrupts import run_uninterrupted
 
 Ts = TypeVarTuple("Ts")
 
 
 class _LoopLock(selectors.EpollSelector):
-    """The selector in which the loop sleeps; it releases the baton during the sleep."""
+    """The selector in which the loop sleeps; it releases the loop lock during the sleep."""
 
     def __init__(self) -> None:
         super().__init__()
         self.held = threading.Lock()
         self.held.acquire()
         self.is_awaited = False
-        """Whether the loop's own thread waits for the baton."""
+        """Whether the loop's own thread waits for the loop lock."""
         self._sleep = select.poll()
         self._sleep.register(self.fileno(), select.POLLIN)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Sleep until an event arrives; take the baton back before reading the events."""
+        """Sleep until an event arrives; take the loop lock back before reading the events."""
         if timeout is None or timeout > 0:
             self.held.release()
             try:
@@ -53,10 +53,10 @@ class SharedLoop(asyncio.SelectorEventLoop):
     """The loop of a member; its own thread creates it, runs it and closes it."""
 
     def __init__(self) -> None:
-        self._baton = _LoopLock()
+        self._loop_lock = _LoopLock()
         self._is_lent = False
-        super().__init__(self._baton)
-        # The baton checks the threads; asyncio's debug mode would reject each lent turn.
+        super().__init__(self._loop_lock)
+        # The loop lock checks the threads; asyncio's debug mode would reject each lent turn.
         self.set_debug(False)
 
     def lend(self, turn: Callable[[], None]) -> bool:
@@ -65,12 +65,12 @@ class SharedLoop(asyncio.SelectorEventLoop):
         A turn handles its errors. An exception that still ends a turn, such as one that another
         thread sets for this thread, goes to the loop's exception handler, and on to the caller.
         """
-        if self._baton.is_awaited or self._baton.held.locked():
+        if self._loop_lock.is_awaited or self._loop_lock.held.locked():
             return False
-        return uninterrupted(lambda: self._lend(turn))
+        return run_uninterrupted(lambda: self._lend(turn))
 
     def _lend(self, turn: Callable[[], None]) -> bool:
-        held = self._baton.held
+        held = self._loop_lock.held
         if not held.acquire(blocking=False):
             return False
         self._is_lent = True

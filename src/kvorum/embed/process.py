@@ -82,12 +82,12 @@ class ProcessServer(Embedded):
                 line = Line(told["level"], moment, logger, caller, message, told["fields"])
                 self._log.write(line)
             elif told["kind"] == "ready":
-                self._became_ready()
+                self._note_ready()
             else:
                 error = _ERRORS[told["kind"]](told["text"])
         return error
 
-    def _ask_to_end(self) -> None:
+    def _request_stop(self) -> None:
         if self._child is not None and self._child.stdin is not None:
             with suppress(BrokenPipeError):
                 self._child.stdin.close()

@@ -17,7 +17,7 @@ from kvorum.client.options import parse_endpoints
 from kvorum.embed.config import Config
 from kvorum.embed.edge import EdgeWithLocalClients, LocalConnection
 from kvorum.embed.embedded import Embedded
-from kvorum.embed.errors import told
+from kvorum.embed.errors import translate_error
 from kvorum.embed.lending import SharedLoop
 from kvorum.embed.logs import LoggingOutput, open_log
 from kvorum.embed.shells import LocalLoop, LocalThreads
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kvorum.client.sync.client import Client
 
 
-NOWHERE = "in-process:1"
+NO_ADDRESS = "in-process:1"
 """The endpoint that clients show for a member that listens nowhere."""
 
 
@@ -53,14 +53,14 @@ class Server(Embedded):
         try:
             logger = open_log(self.config, self._given, self._log_output())
         except BaseException:
-            self._lodging.leave()
+            self._resources.leave()
             raise
-        self._running = Running(self.config, logger, _Guest(self))
+        self._running = Running(self.config, logger, _ThreadEnvironment(self))
         self.edge: EdgeWithLocalClients | None = None
         """Accepts calls of this process, once the member has started."""
         self._loop: SharedLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._has_begun = False
+        self._has_entered = False
 
     def _log_output(self) -> LogSink:
         """Return the output of the log if the configuration names none."""
@@ -75,7 +75,7 @@ class Server(Embedded):
         except asyncio.CancelledError:
             pass  # it was asked to end before it had started
         except Exception as error:
-            shown = told(error, is_start=not self.is_ready)
+            shown = translate_error(error, is_start=not self.is_ready)
             if shown is error:
                 raise
             raise shown from error
@@ -94,23 +94,23 @@ class Server(Embedded):
             with self._lock:
                 self._loop = None
 
-    def _ask_to_end(self) -> None:
+    def _request_stop(self) -> None:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._end_here)
 
     def _end_here(self) -> None:
-        if self._has_begun:
+        if self._has_entered:
             self._running.end("closed")
         elif self._task is not None:
             self._task.cancel()
 
-    def entered(self) -> None:
+    def note_entered(self) -> None:
         """Record that the member can be ended cleanly from now on."""
-        self._has_begun = True
+        self._has_entered = True
 
-    def became_ready(self) -> None:
+    def note_ready(self) -> None:
         """Record that the member serves clients."""
-        self._became_ready()
+        self._note_ready()
 
     def _abandon(self) -> None:
         self._running.abandon()
@@ -122,7 +122,7 @@ class Server(Embedded):
         from kvorum.client import Client
 
         addresses = self._addresses()
-        make = partial(LocalThreads, open_door=self._open_door, addresses=addresses)
+        make = partial(LocalThreads, open_connection=self._open_connection, addresses=addresses)
         return Client([each.text for each in addresses], shell=make, **options)
 
     def async_client(self, **options: Unpack[ClientOptions]) -> "AsyncClient":
@@ -130,18 +130,18 @@ class Server(Embedded):
         from kvorum.client import AsyncClient
 
         addresses = self._addresses()
-        make = partial(LocalLoop, open_door=self._open_door, addresses=addresses)
+        make = partial(LocalLoop, open_connection=self._open_connection, addresses=addresses)
         return AsyncClient([each.text for each in addresses], shell=make, **options)
 
     def _addresses(self) -> list[Address]:
         self._check_process()
         if self.edge is None or not self.is_ready:
             raise RuntimeError("the member is not ready; call `start` first")
-        return parse_endpoints(self.client_urls) or parse_endpoints(NOWHERE)
+        return parse_endpoints(self.client_urls) or parse_endpoints(NO_ADDRESS)
 
-    def _open_door(self, ring: Callable[[], None]) -> LocalConnection:
+    def _open_connection(self, notify: Callable[[], None]) -> LocalConnection:
         assert self.edge is not None, "the member has begun"
-        return LocalConnection(self.edge, ring)
+        return LocalConnection(self.edge, notify)
 
     def wake(self) -> None:
         """Make the member take a turn; called by its edge, from any thread."""
@@ -163,7 +163,7 @@ class Server(Embedded):
         self._running.ring(self.config.unsafe_no_fsync)
 
 
-class _Guest:
+class _ThreadEnvironment:
     """An environment that the member leaves unchanged."""
 
     def __init__(self, server: Server) -> None:
@@ -178,10 +178,10 @@ class _Guest:
         return joined
 
     def enter(self, loop: asyncio.AbstractEventLoop, running: Running) -> None:  # noqa: ARG002
-        self._server.entered()
+        self._server.note_entered()
 
     def tick(self, is_idle: bool) -> None:
         pass
 
     def ready(self, server: MemberServer) -> None:  # noqa: ARG002
-        self._server.became_ready()
+        self._server.note_ready()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import kvorum
 from kvorum.api.durations import seconds_text
-from kvorum.client.clocks import lasting_clock
+from kvorum.client.clocks import choose_boot_clock
 from kvorum.compiled.extension import core_name
 from kvorum.member.config import MEBIBYTE, MemberConfig, Seams
 from kvorum.member.member import Member
@@ -331,7 +331,7 @@ class Running:
             environments=environments,
             logger=self._logger,
             clock=time.monotonic,
-            boot_clock=lasting_clock(),
+            boot_clock=choose_boot_clock(),
             random_below=random.SystemRandom().randrange,
             unix_seconds=time.time(),
             wall_clock=time.time,

@@ -73,7 +73,7 @@ class ProxyEndpoints:
         place = self._by_number.get(number)
         if place is not None:
             place.is_connected = True
-            place.back_off.worked()
+            place.back_off.note_success()
             if place.problem:
                 self._logger.info("connected to a member again", endpoint=place.address.text)
             place.problem = ""
@@ -88,7 +88,7 @@ class ProxyEndpoints:
             place.problem = reason
             place.number = 0
             place.is_connected = False
-            place.back_off.failed(now)
+            place.back_off.note_failure(now)
 
     def replace(self, addresses: Sequence[Address], now: float) -> None:
         """Use the members at these addresses from now on."""

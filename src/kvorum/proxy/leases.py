@@ -130,7 +130,7 @@ class _SharedStream:
 
     def message(self, data: bytes) -> None:
         """Pass an answer to all clients that its request serves."""
-        self._back_off.worked()
+        self._back_off.note_success()
         lease = self._on_way.pop(pb.LeaseKeepAliveResponse.FromString(data).ID, None)
         if lease is None:
             return
@@ -158,7 +158,7 @@ class _SharedStream:
             for call in list(self.calls):
                 self._keep_alives.finish(call, status_of(end))
         else:
-            self._back_off.failed(self._routes.now)
+            self._back_off.note_failure(self._routes.now)
         self._ask_again()
 
     def writable(self) -> None:

@@ -12,7 +12,7 @@ from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.client import rpcs
 from kvorum.client.errors import KeyEmptyError
-from kvorum.client.namespacing import answer_from, request_into
+from kvorum.client.namespacing import prefix_request, strip_answer
 
 COVERED: Final = frozenset(
     each.path
@@ -40,7 +40,7 @@ class Namespace:
         if not self.prefix:
             return message
         try:
-            return request_into(self.prefix, path, message)
+            return prefix_request(self.prefix, path, message)
         except KeyEmptyError:
             return errors.EMPTY_KEY
         except DecodeError as error:
@@ -48,4 +48,4 @@ class Namespace:
 
     def answer(self, path: str, answer: bytes) -> bytes:
         """Return the answer for the client."""
-        return answer_from(self.prefix, path, answer) if self.prefix else answer
+        return strip_answer(self.prefix, path, answer) if self.prefix else answer

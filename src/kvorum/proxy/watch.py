@@ -26,7 +26,7 @@ from kvorum.api.errors import Status
 from kvorum.api.pb.etcdserverpb import WatchCreateRequest, WatchRequest
 from kvorum.api.responses import CANCELED, CREATED, NO_WATCHER, watch_refused
 from kvorum.api.wire import parse_message
-from kvorum.client.namespacing import end_into
+from kvorum.client.namespacing import prefix_range_end
 from kvorum.network.edge.interface import Limits, Metadata
 from kvorum.proxy.broadcasts import (
     NO_DELETE,
@@ -214,7 +214,7 @@ class ClientStream:
         key, range_end = create.key or FIRST_KEY, create.range_end
         namespace = self._service.namespace
         if namespace:
-            key, range_end = namespace + key, end_into(namespace, range_end)
+            key, range_end = namespace + key, prefix_range_end(namespace, range_end)
         return Creation(
             self,
             key,

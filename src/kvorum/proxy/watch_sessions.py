@@ -294,7 +294,7 @@ class WatchSession:
         except ValueError:
             self._give_up()
             return
-        self._back_off.worked()
+        self._back_off.note_success()
         if told.header:
             self._header = told.header
             self._revision = max(self._revision, told.revision)
@@ -532,7 +532,7 @@ class WatchSession:
         )
         self._awaiting = {}
         self._attempt_at = now if self._wanting else inf
-        self._back_off.failed(now)
+        self._back_off.note_failure(now)
         service.expect(self, self._back_off.until)
 
     def _end_all(self, status: Status) -> None:

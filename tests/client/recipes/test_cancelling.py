@@ -29,7 +29,7 @@ def test_whoever_is_cancelled_leaves_the_queue(server: str, name: str, kind: str
                 await client.put(f"{name}/{key}", "2")
             waiting = asyncio.ensure_future(WAITS[kind](client, name))
             watches = client.shell.watching._watches
-            while not any(each.standing is WatchState.OPEN for each in watches.values()):
+            while not any(each.state is WatchState.OPEN for each in watches.values()):
                 # Each call lets the task go on.
                 await client.get(name)
             waiting.cancel()

@@ -112,7 +112,7 @@ def test_a_waiter_whose_session_ends_waits_no_longer(
         waiting = pool.submit(other.lock(name, session=session).acquire)
         queue_of(client, f"{name}/", 2)
         watches = other.shell.watching._watches
-        while not any(each.standing is WatchState.OPEN for each in list(watches.values())):
+        while not any(each.state is WatchState.OPEN for each in list(watches.values())):
             client.get(name)
         session.close()
         with pytest.raises(ClosedError, match="the session is closed"):

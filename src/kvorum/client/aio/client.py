@@ -130,7 +130,7 @@ class AsyncClient(AsyncRecipes):
         except KvorumError as error:
             outcome = error
         with self.shell.turn():
-            self.shell.core.logged_in(outcome)
+            self.shell.core.take_login_answer(outcome)
         if isinstance(outcome, KvorumError) and not isinstance(outcome, AuthNotEnabledError):
             raise outcome
 
@@ -217,12 +217,12 @@ class AsyncClient(AsyncRecipes):
         return AsyncMirror(self, prefix)
 
     def _in_namespace(self, operation: Operation[T]) -> Operation[T]:
-        from kvorum.client.namespacing import answer_from, request_into
+        from kvorum.client.namespacing import prefix_request, strip_answer
 
         prefix, path, decode = self._prefix, operation.rpc.path, operation.decode
         return operation._replace(
-            message=request_into(prefix, path, operation.message),
-            decode=lambda answer: decode(answer_from(prefix, path, answer)),
+            message=prefix_request(prefix, path, operation.message),
+            decode=lambda answer: decode(strip_answer(prefix, path, answer)),
         )
 
     # The cluster.
@@ -280,7 +280,7 @@ class AsyncClient(AsyncRecipes):
         if at is None:
             return None
         with self.shell.turn():
-            return self.shell.core.endpoints.named(parse_endpoint(at)).number
+            return self.shell.core.endpoints.pin_endpoint(parse_endpoint(at)).number
 
     # Keys.
 
@@ -522,10 +522,10 @@ class AsyncClient(AsyncRecipes):
             keys, revision, previous=previous, progress=progress, puts=puts, deletes=deletes
         )
         if self._prefix:
-            from kvorum.client.namespacing import end_into
+            from kvorum.client.namespacing import prefix_range_end
 
             request.key = self._prefix + request.key
-            request.range_end = end_into(self._prefix, request.range_end)
+            request.range_end = prefix_range_end(self._prefix, request.range_end)
         return AsyncWatch(self.shell, request, self._prefix, resumes=resume)
 
 
@@ -590,12 +590,12 @@ class AsyncWatch:
         The watch returns every change from that revision on, and so all changes that this program
         makes afterwards.
         """
-        while not self._watch.is_begun:
+        while not self._watch.is_started:
             with self._shell.turn():
                 if self._watch.error is not None:
                     raise self._watch.error
                 waiter = self._waiter = Waiter()
-                if self._watch.is_begun:
+                if self._watch.is_started:
                     break
             await self._shell.wait(waiter)
         return self._watch.revision
@@ -623,7 +623,7 @@ class AsyncWatch:
         with self._shell.turn():
             found = self._shell.watching.take(self._watch)
             if found is not None:
-                return self._named(found)
+                return self._strip_prefix(found)
             if self._watch.error is not None:
                 raise self._watch.error
             if self._is_woken:
@@ -633,13 +633,13 @@ class AsyncWatch:
         await self._shell.wait(waiter, moment)
         return None
 
-    def _named(self, changes: Changes) -> Changes:
+    def _strip_prefix(self, changes: Changes) -> Changes:
         """Return changes without the prefix of the namespace."""
         if not self._prefix:
             return changes
-        from kvorum.client.namespacing import changes_from
+        from kvorum.client.namespacing import strip_changes
 
-        return changes_from(self._prefix, changes)
+        return strip_changes(self._prefix, changes)
 
     def wake(self) -> None:
         """Make a caller that waits in `changes_until` return."""

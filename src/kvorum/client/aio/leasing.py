@@ -10,7 +10,7 @@ from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.client import rpcs
 from kvorum.client.aio.carrier import AsyncCarrier
 from kvorum.client.aio.recipes.sessions import AsyncSession, begin_session
-from kvorum.client.aio.recipes.waiting import CALL_SECONDS_MIN, AsyncPatience
+from kvorum.client.aio.recipes.waiting import CALL_SECONDS_MIN, AsyncDeadline
 from kvorum.client.errors import CallError, ClosedError, KvorumError
 from kvorum.client.keys import KeyRange
 from kvorum.client.loop import clock
@@ -19,9 +19,9 @@ from kvorum.client.owned_keys import (
     OwnedKey,
     OwnedKeys,
     OwnershipNames,
-    guarded,
-    revoking,
-    written_by,
+    make_guarded_txn,
+    make_revoke_txn,
+    written_ranges,
 )
 from kvorum.client.rpcs import Rpc
 
@@ -112,7 +112,7 @@ class AsyncLeasing:
         if owning is None:
             return None
         with self._shell.turn():
-            asked = owning.ask(request)
+            asked = owning.request_ownership(request)
         if asked is None:
             return None
         try:
@@ -120,7 +120,7 @@ class AsyncLeasing:
         except CallError:
             # The server refused: perhaps the user may not write ownership keys.
             with self._shell.turn():
-                owning.refused(request.key)
+                owning.note_refused(request.key)
             return None
         except BaseException as error:
             with self._shell.turn():
@@ -133,10 +133,10 @@ class AsyncLeasing:
             if owning.has_ended:
                 return None
             if response.succeeded:
-                owning.granted(request.key, response)
+                owning.note_granted(request.key, response)
                 self._shell.start_reading()
                 return owning.read(request)
-            owning.refused(request.key)
+            owning.note_refused(request.key)
         found = response.responses[0].response_range
         found.header.CopyFrom(response.header)
         return found
@@ -194,7 +194,7 @@ class AsyncLeasing:
 
     async def _write(self, step: pb.RequestOp, seconds_max: float) -> pb.ResponseOp:
         """Perform a step once no other client owns the keys that it writes."""
-        written = written_by(step)
+        written = written_ranges(step)
         until = clock() + seconds_max
         while True:
             owning = self._current()
@@ -209,14 +209,14 @@ class AsyncLeasing:
             for keys in written:
                 if keys.key in held and not keys.end:
                     newest[keys] = held[keys.key].revision
-            request = guarded(self._names, step, newest, read)
+            request = make_guarded_txn(self._names, step, newest, read)
             response = await self._commit(owning, held, request, until)
             if response.succeeded:
                 reads = zip(read, response.responses[1:], strict=True)
                 found = {key: each.response_range for key, each in reads}
                 with self._shell.turn():
                     if owning is not None:
-                        owning.wrote(held, found, response.header)
+                        owning.note_written(held, found, response.header)
                 return _with_header(response)
             with self._shell.turn():
                 if owning is not None:
@@ -238,13 +238,13 @@ class AsyncLeasing:
         except BaseException:
             with self._shell.turn():
                 if owning is not None:
-                    owning.doubt(held)
+                    owning.note_doubt(held)
             raise
         return pb.TxnResponse.FromString(answer)
 
     async def _clear(self, owning: OwnedKeys | None, keys: KeyRange, until: float) -> int:
         """Make others release a range; return the newest creation of an ownership key in it."""
-        name = self._names.of_range(keys)
+        name = self._names.ownership_range(keys)
         request = pb.RangeRequest(key=name.key, range_end=name.end)
         answer = await self._below.call(rpcs.RANGE, request.SerializeToString(), _seconds_to(until))
         found = list(pb.RangeResponse.FromString(answer).kvs)
@@ -255,7 +255,7 @@ class AsyncLeasing:
         self, owning: OwnedKeys | None, kvs: list[KeyValue], until: float
     ) -> None:
         for kv in kvs:
-            key = self._names.owned(kv.key)
+            key = self._names.owned_key(kv.key)
             is_own = owning is not None and kv.lease == owning.lease and owning.owns(key)
             if not is_own:
                 await self._revoke(key, kv, until)
@@ -263,13 +263,15 @@ class AsyncLeasing:
     async def _revoke(self, key: bytes, kv: KeyValue, until: float) -> None:
         """Ask an owner to release its key, and wait until it has."""
         seconds = round(_seconds_to(until), 1)
-        patience = AsyncPatience(self._client, f"{key!r} was not given up by its owner", seconds)
+        deadline = AsyncDeadline(self._client, f"{key!r} was not given up by its owner", seconds)
         operation: Operation[pb.TxnResponse] = Operation(
-            rpcs.TXN, revoking(kv).SerializeToString(), pb.TxnResponse.FromString
+            rpcs.TXN, make_revoke_txn(kv).SerializeToString(), pb.TxnResponse.FromString
         )
-        response = await patience.run(operation)
+        response = await deadline.run(operation)
         if response.succeeded:
-            await patience.event(KeyRange(kv.key, b""), response.header.revision + 1, deletes=True)
+            await deadline.wait_event(
+                KeyRange(kv.key, b""), response.header.revision + 1, deletes=True
+            )
 
 
 def _seconds_to(moment: float) -> float:

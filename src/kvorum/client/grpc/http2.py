@@ -150,8 +150,8 @@ class Http2Connection:
         "_streams_max",
         "_window",
         "go_away_code",
-        "goes_away",
         "has_settings",
+        "is_going_away",
         "output",
         "pongs",
     )
@@ -167,7 +167,7 @@ class Http2Connection:
         """Whether the server's settings have arrived."""
         grown = CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW
         self._put(_WINDOW, 0, 0, _NUMBER.pack(grown))
-        self.goes_away: bool = False
+        self.is_going_away: bool = False
         """Whether new streams are impossible: the server goes away, or the numbers are used up."""
         self.go_away_code: int | None = None
         """The error code with which the server goes away; None if it does not."""
@@ -196,7 +196,7 @@ class Http2Connection:
     @property
     def has_room(self) -> bool:
         """Whether a stream may be opened now."""
-        return not self.goes_away and len(self._streams) < self._streams_max
+        return not self.is_going_away and len(self._streams) < self._streams_max
 
     @property
     def open_count(self) -> int:
@@ -211,7 +211,7 @@ class Http2Connection:
         number = self._next_stream
         self._next_stream = number + 2
         if number >= _WINDOW_MAX - 2:
-            self.goes_away = True
+            self.is_going_away = True
         stream = self._streams[number] = _Stream(self._stream_room)
         stream.ends = ends
         size, frame_max = len(data), self._frame_bytes_max
@@ -452,7 +452,7 @@ class Http2Connection:
             self._send_waiting(number, stream)
 
     def _go_away(self, payload: bytes) -> None:
-        self.goes_away = True
+        self.is_going_away = True
         last = _number(payload) & 0x7FFF_FFFF
         self.go_away_code = int.from_bytes(payload[4:8])
         for number in [each for each in self._streams if each > last]:

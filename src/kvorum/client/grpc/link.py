@@ -42,15 +42,15 @@ class Link:
     """The bytes of a connection: `receive` takes input, `take_output` returns output."""
 
     __slots__ = (
-        "_asked_at",
         "_keepalive",
+        "_pinged_at",
         "_silent_since",
         "_tls",
         "is_leaving",
         "is_open",
         "is_unusable",
         "number",
-        "opens_until",
+        "open_deadline",
         "wire",
     )
 
@@ -61,11 +61,11 @@ class Link:
         self._keepalive = keepalive
         self.is_open: bool = True
         """Whether calls can be sent: without TLS at once, otherwise after the handshake."""
-        self.opens_until: float = float("inf")
+        self.open_deadline: float = float("inf")
         """The connection fails if it is not open by this moment."""
         self._silent_since: float | None = None
         """Since when calls have been waiting without a byte from the server."""
-        self._asked_at: float | None = None
+        self._pinged_at: float | None = None
         """When the client pinged the server, if no byte has arrived since."""
         self.is_leaving: bool = False
         """Whether the connection finishes its calls and takes no new ones."""
@@ -113,21 +113,21 @@ class Link:
 
     def restart_silence(self) -> None:
         """Count the server's silence from the next `wake_at` on."""
-        self._silent_since = self._asked_at = None
+        self._silent_since = self._pinged_at = None
 
     def wake_at(self, now: float) -> float:
         """Return when to call `pass_time` next if no bytes arrive before."""
         if not self.is_open:
-            return self.opens_until
+            return self.open_deadline
         keepalive = self._keepalive
         if not self.wire.calls_open and not keepalive.pings_without_calls:
             self.restart_silence()
             return float("inf")
         if self._silent_since is None:
             self._silent_since = now
-        if self._asked_at is None:
+        if self._pinged_at is None:
             return self._silent_since + keepalive.ping_seconds
-        return self._asked_at + keepalive.pong_seconds_max
+        return self._pinged_at + keepalive.pong_seconds_max
 
     def pass_time(self, now: float) -> None:
         """Ping a silent server; raises LinkError if the pong or the TLS handshake is overdue."""
@@ -135,9 +135,9 @@ class Link:
             return
         if not self.is_open:
             raise LinkError("the TLS handshake was not finished in time")
-        if self._asked_at is not None:
+        if self._pinged_at is not None:
             raise LinkError("the server does not answer any more")
-        self._asked_at = now
+        self._pinged_at = now
         self.wire.connection.ping()
 
     @property

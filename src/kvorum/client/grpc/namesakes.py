@@ -25,7 +25,7 @@ _CERTIFICATE_TYPE = "2.16.840.1.113730.1.1"
 """Netscape's extension, by which OpenSSL may take a certificate for an authority."""
 
 
-def believe_namesakes(context: ssl.SSLContext, others: Sequence[ssl.SSLContext] = ()) -> None:
+def trust_namesakes(context: ssl.SSLContext, others: Sequence[ssl.SSLContext] = ()) -> None:
     """Make a context accept such certificates of its authorities.
 
     The other contexts then trust the certificates found, too. Until `forget_namesakes`, every TLS

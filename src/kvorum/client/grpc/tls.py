@@ -21,12 +21,12 @@ class Tls:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
         self.is_open: bool = False
         """Whether the handshake is done."""
-        self._shake_hands()
+        self._do_handshake()
 
     def receive(self, data: bytes | memoryview) -> Iterator[bytes]:
         """Take bytes from the server; yield the decrypted ones. Raises LinkError."""
         self._incoming.write(data)
-        if not self.is_open and not self._shake_hands():
+        if not self.is_open and not self._do_handshake():
             return
         try:
             while plain := self._object.read(READ_BYTES):
@@ -43,7 +43,7 @@ class Tls:
             self._object.write(plain)
         return self._outgoing.read()
 
-    def _shake_hands(self) -> bool:
+    def _do_handshake(self) -> bool:
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:

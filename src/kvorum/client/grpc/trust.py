@@ -10,7 +10,7 @@ import re
 import ssl
 from pathlib import Path
 
-from kvorum.client.grpc.namesakes import believe_namesakes
+from kvorum.client.grpc.namesakes import trust_namesakes
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _BASIC_CONSTRAINTS = b"\x06\x03\x55\x1d\x13"
@@ -22,16 +22,16 @@ def server_context(ca_file: str) -> ssl.SSLContext:
     """Return a context that trusts a file's authorities, or with an empty path the system's."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    believe_like_go(context)
+    verify_like_go(context)
     if ca_file:
         load_authorities(context, ca_file)
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-    believe_namesakes(context)
+    trust_namesakes(context)
     return context
 
 
-def believe_like_go(context: ssl.SSLContext) -> None:
+def verify_like_go(context: ssl.SSLContext) -> None:
     """Set the flags with which a context verifies certificates as Go does."""
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

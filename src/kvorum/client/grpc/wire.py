@@ -139,13 +139,13 @@ class Wire:
         If the server is going away, the call ends at once as unprocessed.
         """
         connection = self.connection
-        if connection.goes_away:
+        if connection.is_going_away:
             self._calls.take_end(call, End(_UNAVAILABLE, "the connection is closing", True))
             return
         block = self._blocks.get((path, metadata))
         if block is None:
             block = self._block(path, metadata)
-        data = b"" if message is None else framed(message)
+        data = b"" if message is None else frame_message(message)
         if connection.has_room:
             self._open(call, block, data, ends)
         else:
@@ -159,11 +159,11 @@ class Wire:
         """Send another message on a call."""
         stream = self._streams.get(call)
         if stream is not None:
-            self.connection.send(stream, framed(message))
+            self.connection.send(stream, frame_message(message))
         elif call in self._waiting:
             block, data, ends = self._waiting[call]
             if not ends:
-                self._waiting[call] = (block, data + framed(message), ends)
+                self._waiting[call] = (block, data + frame_message(message), ends)
 
     def half_close(self, call: int) -> None:
         """End the client's messages on a call."""
@@ -220,7 +220,7 @@ class Wire:
                 code = _RESETS.get(detail, _INTERNAL)  # type: ignore[call-overload]
                 text = f"the server reset the call with HTTP/2's error {detail}"
                 self._end(answer, stream, End(code, text))
-        if self._waiting and self.connection.goes_away:
+        if self._waiting and self.connection.is_going_away:
             # These calls would wait for the end of others, which may never come.
             self._refuse_waiting("the connection is closing")
 
@@ -262,7 +262,7 @@ class Wire:
                 break
             message = data[at + 5 : at + 5 + size]
             if data[at]:
-                message = _inflated(message)
+                message = _inflate(message)
             at += missing
             missing = 5
             self._calls.take_message(answer.call, message)
@@ -311,12 +311,12 @@ def request_block(
     )
 
 
-def framed(message: bytes) -> bytes:
+def frame_message(message: bytes) -> bytes:
     """Return a message with its prefix, uncompressed."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
-def _inflated(message: bytes) -> bytes:
+def _inflate(message: bytes) -> bytes:
     import zlib
 
     try:

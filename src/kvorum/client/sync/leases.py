@@ -50,7 +50,7 @@ class Lease:
     @property
     def lost(self) -> KvorumError | None:
         """Why the lease is no longer kept alive; None while it is, or if it never was."""
-        return None if self._kept is None else self._kept.lost(clock())
+        return None if self._kept is None else self._kept.find_loss(clock())
 
     @property
     def lives_until(self) -> float:

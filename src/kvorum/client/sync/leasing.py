@@ -16,14 +16,14 @@ from kvorum.client.owned_keys import (
     OwnedKey,
     OwnedKeys,
     OwnershipNames,
-    guarded,
-    revoking,
-    written_by,
+    make_guarded_txn,
+    make_revoke_txn,
+    written_ranges,
 )
 from kvorum.client.rpcs import Rpc
 from kvorum.client.sync.carrier import Carrier
 from kvorum.client.sync.recipes.sessions import Session, begin_session
-from kvorum.client.sync.recipes.waiting import CALL_SECONDS_MIN, Patience
+from kvorum.client.sync.recipes.waiting import CALL_SECONDS_MIN, Deadline
 from kvorum.client.threads import clock
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Leasing:
         if owning is None:
             return None
         with self._shell.turn():
-            asked = owning.ask(request)
+            asked = owning.request_ownership(request)
         if asked is None:
             return None
         try:
@@ -119,7 +119,7 @@ class Leasing:
         except CallError:
             # The server refused: perhaps the user may not write ownership keys.
             with self._shell.turn():
-                owning.refused(request.key)
+                owning.note_refused(request.key)
             return None
         except BaseException as error:
             with self._shell.turn():
@@ -132,10 +132,10 @@ class Leasing:
             if owning.has_ended:
                 return None
             if response.succeeded:
-                owning.granted(request.key, response)
+                owning.note_granted(request.key, response)
                 self._shell.start_reading()
                 return owning.read(request)
-            owning.refused(request.key)
+            owning.note_refused(request.key)
         found = response.responses[0].response_range
         found.header.CopyFrom(response.header)
         return found
@@ -193,7 +193,7 @@ class Leasing:
 
     def _write(self, step: pb.RequestOp, seconds_max: float) -> pb.ResponseOp:
         """Perform a step once no other client owns the keys that it writes."""
-        written = written_by(step)
+        written = written_ranges(step)
         until = clock() + seconds_max
         while True:
             owning = self._current()
@@ -208,14 +208,14 @@ class Leasing:
             for keys in written:
                 if keys.key in held and not keys.end:
                     newest[keys] = held[keys.key].revision
-            request = guarded(self._names, step, newest, read)
+            request = make_guarded_txn(self._names, step, newest, read)
             response = self._commit(owning, held, request, until)
             if response.succeeded:
                 reads = zip(read, response.responses[1:], strict=True)
                 found = {key: each.response_range for key, each in reads}
                 with self._shell.turn():
                     if owning is not None:
-                        owning.wrote(held, found, response.header)
+                        owning.note_written(held, found, response.header)
                 return _with_header(response)
             with self._shell.turn():
                 if owning is not None:
@@ -235,13 +235,13 @@ class Leasing:
         except BaseException:
             with self._shell.turn():
                 if owning is not None:
-                    owning.doubt(held)
+                    owning.note_doubt(held)
             raise
         return pb.TxnResponse.FromString(answer)
 
     def _clear(self, owning: OwnedKeys | None, keys: KeyRange, until: float) -> int:
         """Make others release a range; return the newest creation of an ownership key in it."""
-        name = self._names.of_range(keys)
+        name = self._names.ownership_range(keys)
         request = pb.RangeRequest(key=name.key, range_end=name.end)
         answer = self._below.call(rpcs.RANGE, request.SerializeToString(), _seconds_to(until))
         found = list(pb.RangeResponse.FromString(answer).kvs)
@@ -250,7 +250,7 @@ class Leasing:
 
     def _revoke_all(self, owning: OwnedKeys | None, kvs: list[KeyValue], until: float) -> None:
         for kv in kvs:
-            key = self._names.owned(kv.key)
+            key = self._names.owned_key(kv.key)
             is_own = owning is not None and kv.lease == owning.lease and owning.owns(key)
             if not is_own:
                 self._revoke(key, kv, until)
@@ -258,13 +258,13 @@ class Leasing:
     def _revoke(self, key: bytes, kv: KeyValue, until: float) -> None:
         """Ask an owner to release its key, and wait until it has."""
         seconds = round(_seconds_to(until), 1)
-        patience = Patience(self._client, f"{key!r} was not given up by its owner", seconds)
+        deadline = Deadline(self._client, f"{key!r} was not given up by its owner", seconds)
         operation: Operation[pb.TxnResponse] = Operation(
-            rpcs.TXN, revoking(kv).SerializeToString(), pb.TxnResponse.FromString
+            rpcs.TXN, make_revoke_txn(kv).SerializeToString(), pb.TxnResponse.FromString
         )
-        response = patience.run(operation)
+        response = deadline.run(operation)
         if response.succeeded:
-            patience.event(KeyRange(kv.key, b""), response.header.revision + 1, deletes=True)
+            deadline.wait_event(KeyRange(kv.key, b""), response.header.revision + 1, deletes=True)
 
 
 def _seconds_to(moment: float) -> float:

@@ -49,7 +49,7 @@ class Ordering:
                     return answer
                 endpoints, now = self._shell.core.endpoints, self._shell.core.now
                 # The member lags behind; the next call goes to another one, if there is any.
-                endpoints.fails(endpoints.pick(now), now)
+                endpoints.avoid(endpoints.pick(now), now)
                 count = len(endpoints.all)
             attempts += 1
             if not rpc.is_repeatable:

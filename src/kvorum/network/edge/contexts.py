@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvorum.client.grpc import trust
-from kvorum.client.grpc.trust import believe_like_go
+from kvorum.client.grpc.trust import verify_like_go
 
 SELF_SIGNED = 18
 """OpenSSL's number for a certificate that looks self-signed."""
@@ -79,7 +79,7 @@ def load_identity(context: ssl.SSLContext, cert_file: str, key_file: str) -> Non
 
 def load_authorities(context: ssl.SSLContext, path: str) -> None:
     """Load the authorities to trust; raise OSError or ValueError with the file's name."""
-    believe_like_go(context)
+    verify_like_go(context)
     try:
         trust.load_authorities(context, path)
     except ssl.SSLError as error:

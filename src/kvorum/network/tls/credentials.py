@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvorum.client.grpc.namesakes import believe_namesakes
+from kvorum.client.grpc.namesakes import trust_namesakes
 from kvorum.network.edge.contexts import (
     SELF_SIGNED,
     Stamp,
@@ -84,7 +84,7 @@ class TlsCredentials:
         if not is_self_signed or not self.settings.ca_file:
             return None
         first, second = self.context(), _load(self.settings)
-        believe_namesakes(second, [first])
+        trust_namesakes(second, [first])
         return second
 
     def refusal(self, certificate: bytes | None) -> str:

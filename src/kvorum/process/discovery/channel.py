@@ -22,7 +22,7 @@ from kvorum.client.grpc.http2 import (
     ProtocolError,
     StreamEventKind,
 )
-from kvorum.client.grpc.wire import Metadata, framed, request_block, status_of
+from kvorum.client.grpc.wire import Metadata, frame_message, request_block, status_of
 from kvorum.network.dialer.links import error_text
 from kvorum.network.edge.pure.grpc import MessageParser, is_grpc
 
@@ -129,7 +129,7 @@ class Channel(asyncio.Protocol):
             path, address.authority, metadata, is_secure=address.is_secure, agent=AGENT
         )
         ends = seconds_max is not None
-        self._calls[self._http.open(block, framed(request), ends=ends)] = call
+        self._calls[self._http.open(block, frame_message(request), ends=ends)] = call
         self._send()
         if self._timer is None:
             self._timer = self._loop.call_later(self._ping_seconds, self._ping)

@@ -53,7 +53,7 @@ class ThreadedShell:
         """Make a call and return its answer; raises the call's error."""
         waiter = Waiter()
         with self.turn():
-            call = self.core.start(rpc, message, seconds_max, waiter.answered, at)
+            call = self.core.start(rpc, message, seconds_max, waiter.take_answer, at)
         try:
             self.wait(waiter)
         except BaseException:

@@ -203,7 +203,7 @@ class Waiter:
         self.answer: bytes | KvorumError = b""
         self.thread: SimThread | None = None
 
-    def answered(self, answer: bytes | KvorumError) -> None:
+    def take_answer(self, answer: bytes | KvorumError) -> None:
         """Store an answer and end the wait."""
         self.answer = answer
         self.wake()

@@ -168,13 +168,13 @@ class Connections:
         machine = self._cluster.front(int(host.removeprefix("m")))
         self._core.now = self._process.clock()
         if is_late:
-            self._core.disconnected(endpoint, "no answer in time")
+            self._core.note_disconnected(endpoint, "no answer in time")
         elif machine is None or machine.member is None or machine.edge.is_closed:
-            self._core.disconnected(endpoint, "connection refused")
+            self._core.note_disconnected(endpoint, "connection refused")
         else:
             self.connected += 1
             self._current[endpoint] = _Connection(endpoint, machine)
-            self._core.connected(endpoint)
+            self._core.note_connected(endpoint)
         self._settle()
 
     def _depart(self, connection: _Connection, deed: Callable[..., None], *arguments: Any) -> None:
@@ -298,7 +298,7 @@ class Connections:
         if self._current.get(connection.endpoint) is connection:
             del self._current[connection.endpoint]
             self._core.now = self._process.clock()
-            self._core.disconnected(connection.endpoint, "the server is going away")
+            self._core.note_disconnected(connection.endpoint, "the server is going away")
 
     def _lose(self, connection: _Connection, reason: str) -> None:
         if connection.is_lost:
@@ -308,7 +308,7 @@ class Connections:
         self._core.now = self._process.clock()
         if self._current.get(connection.endpoint) is connection:
             del self._current[connection.endpoint]
-            self._core.disconnected(connection.endpoint, reason)
+            self._core.note_disconnected(connection.endpoint, reason)
         calls = list(connection.calls.values())
         connection.calls.clear()
         for call in calls:

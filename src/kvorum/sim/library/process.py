@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from random import Random
 
-from kvorum.client.clocks import lasting_clock
+from kvorum.client.clocks import choose_boot_clock
 from kvorum.sim.library.suspensions import draw_seconds
 from kvorum.sim.world import World
 
@@ -60,7 +60,7 @@ class Process:
         """For how long the monotonic clock has stood still so far."""
         self.on_resume: Callable[[], object] | None = None
         """Called after a suspension, before anything else runs."""
-        self.clock: Callable[[], float] = lasting_clock(self)
+        self.clock: Callable[[], float] = choose_boot_clock(self)
         """The clock that the library chooses from the simulated ones."""
         self.counts = dict.fromkeys(_COUNTED, 0)
 

@@ -17,7 +17,7 @@ from kvorum.api.errors import Code, Status
 from kvorum.api.pb.etcdserverpb import RangeRequest
 from kvorum.client import aio, loop
 from kvorum.client.aio.client import AsyncClient
-from kvorum.client.core import Answered, ClientCall, Core, TakeMessage
+from kvorum.client.core import ClientCall, Core, OnAnswer, TakeMessage
 from kvorum.client.endpoints import Address
 from kvorum.client.errors import (
     CallError,
@@ -63,14 +63,14 @@ class RecordedCore(Core):
         rpc: Rpc,
         message: bytes,
         seconds_max: float,
-        answered: Answered,
+        on_answer: OnAnswer,
         at: int | None = None,
         on_message: TakeMessage | None = None,
     ) -> ClientCall:
         """Start and record a call of a part of the library."""
         if rpc.path in MESSAGES:
-            answered = self.shell.recorded(rpc, message, answered)
-        return super().start(rpc, message, seconds_max, answered, at, on_message)
+            on_answer = self.shell.recorded(rpc, message, on_answer)
+        return super().start(rpc, message, seconds_max, on_answer, at, on_message)
 
 
 class Engine:
@@ -300,7 +300,7 @@ class Shell:
         answers: list[bytes | KvorumError] = []
         waiter = Waiter()
 
-        def answered(answer: bytes | KvorumError) -> None:
+        def take_answer(answer: bytes | KvorumError) -> None:
             answers.append(answer)
             self._note(record, MESSAGES[rpc.path][1], answer)
             waiter.wake()
@@ -308,7 +308,7 @@ class Shell:
         with self._engine:
             # `RecordedCore.start` would record the call again, and without its expectation.
             message = asked.request.SerializeToString()
-            call = Core.start(self.core, rpc, message, seconds_max, answered)
+            call = Core.start(self.core, rpc, message, seconds_max, take_answer)
         try:
             await waiter
         finally:
@@ -317,15 +317,15 @@ class Shell:
                     self.core.cancel(call)
         return record, answers[0]
 
-    def recorded(self, rpc: Rpc, message: bytes, then: Answered) -> Answered:
+    def recorded(self, rpc: Rpc, message: bytes, then: OnAnswer) -> OnAnswer:
         """Record a call of a part of the library; return the callback for its answer."""
         record = self._record(_asked(rpc, message))
 
-        def answered(answer: bytes | KvorumError) -> None:
+        def take_answer(answer: bytes | KvorumError) -> None:
             self._note(record, MESSAGES[rpc.path][1], answer)
             then(answer)
 
-        return answered
+        return take_answer
 
     def _record(self, asked: Asked) -> Record:
         """Add a request to the history before it is sent."""

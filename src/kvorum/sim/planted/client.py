@@ -32,7 +32,7 @@ def resume_a_revision_too_late() -> Iterator[None]:
 @contextmanager
 def tell_each_fragment_by_itself() -> Iterator[None]:
     """Treat one fragment of a revision as all of it, so that the watch skips the rest."""
-    original = WatchSet._tell
+    original = WatchSet._queue_changes
 
     def tell(watching: WatchSet, watch: Watch, response: WatchResponse) -> None:
         parts = [*watch.parts, response]
@@ -40,7 +40,7 @@ def tell_each_fragment_by_itself() -> Iterator[None]:
         for part in parts:
             original(watching, watch, part)
 
-    with patch.object(WatchSet, "_tell", tell):
+    with patch.object(WatchSet, "_queue_changes", tell):
         yield
 
 
@@ -66,7 +66,7 @@ def ask_a_clock_that_a_suspend_stops() -> Iterator[None]:
     def monotonic(clocks: Any) -> Any:
         return clocks.monotonic
 
-    with patch.object(process, "lasting_clock", monotonic):
+    with patch.object(process, "choose_boot_clock", monotonic):
         yield
 
 
@@ -74,7 +74,7 @@ def ask_a_clock_that_a_suspend_stops() -> Iterator[None]:
 def rely_on_a_lease_until_a_timer_ends_it() -> Iterator[None]:
     """Consider a lease lost only after a timer noticed that, without reading the clock."""
     original = LeaseKeeper.pass_time
-    look = KeptLease.lost
+    look = KeptLease.find_loss
 
     def pass_time(keeping: LeaseKeeper, now: float) -> None:
         for kept in keeping._kept.values():
@@ -82,7 +82,7 @@ def rely_on_a_lease_until_a_timer_ends_it() -> Iterator[None]:
         original(keeping, now)
 
     with (
-        patch.object(KeptLease, "lost", lambda kept, _: kept.error),
+        patch.object(KeptLease, "find_loss", lambda kept, _: kept.error),
         patch.object(LeaseKeeper, "pass_time", pass_time),
     ):
         yield

@@ -24,7 +24,7 @@ from kvorum.client.options import FOREVER, SESSION_SECONDS
 from kvorum.client.sync.client import Client, Watch
 from kvorum.client.sync.leases import grant
 from kvorum.client.sync.recipes.sessions import Session
-from kvorum.client.sync.recipes.waiting import Patience
+from kvorum.client.sync.recipes.waiting import Deadline
 from kvorum.client.values import KeyValue
 from kvorum.tools.cli.errors import BAD_ARGUMENTS, CommandError
 from kvorum.tools.ctl.invocation import CtlInvocation
@@ -188,7 +188,7 @@ class _QueueKey:
         self.key = b"%s%x" % (self._prefix, session.id)
         self._session = session
         self._value = value
-        self._patience = Patience(client, "its turn has not come", None, session)
+        self._deadline = Deadline(client, "its turn has not come", None, session)
 
     def wait_for_turn(self) -> tuple[int, bool]:
         """Wait until no older key is left; return this key's revision, and whether it waited."""
@@ -208,7 +208,7 @@ class _QueueKey:
                 pb.RequestOp(request_range=first),
             ],
         )
-        done = self._patience.run(
+        done = self._deadline.run(
             Operation(rpcs.TXN, request.SerializeToString(), pb.TxnResponse.FromString)
         )
         own, front = done.responses
@@ -219,7 +219,7 @@ class _QueueKey:
         holders = front.response_range.kvs
         if not holders or holders[0].create_revision >= revision:
             return revision, False
-        self._patience.older_gone(self._prefix, revision)
+        self._deadline.wait_older_gone(self._prefix, revision)
         return revision, True
 
     def wait_for_lock(self) -> int:
@@ -228,7 +228,7 @@ class _QueueKey:
         if not has_waited:
             return revision
         request = pb.RangeRequest(key=self.key)
-        found = self._patience.run(
+        found = self._deadline.run(
             Operation(rpcs.RANGE, request.SerializeToString(), pb.RangeResponse.FromString)
         )
         if not found.kvs:

@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from kvorum.client.aio.recipes.sessions import AsyncSession, begin_session
-from kvorum.client.aio.recipes.waiting import AsyncPatience
+from kvorum.client.aio.recipes.waiting import AsyncDeadline
 from kvorum.client.keys import Text, as_bytes, key_range
 from kvorum.client.loop import unix_nanoseconds
 from kvorum.client.operations import put as put_request
@@ -37,10 +37,10 @@ class AsyncBarrier:
     async def wait(self, timeout: float | None = None) -> None:
         """Wait until the barrier does not exist; raises DeadlineError after `timeout` seconds."""
         what = f"barrier {self._key.decode(errors='replace')!r} was not removed"
-        patience = AsyncPatience(self._client, what, timeout)
+        deadline = AsyncDeadline(self._client, what, timeout)
         keys = key_range(self._key)
-        while (found := await patience.read(keys)).kvs:
-            if await patience.event(keys, found.revision + 1, deletes=True) is not None:
+        while (found := await deadline.read(keys)).kvs:
+            if await deadline.wait_event(keys, found.revision + 1, deletes=True) is not None:
                 return
 
 
@@ -84,18 +84,18 @@ class AsyncDoubleBarrier:
         self._session = session
         self._key = b""
         what = f"{self._count} did not enter {self._name.decode(errors='replace')!r}"
-        patience = AsyncPatience(self._client, what, timeout, session)
+        deadline = AsyncDeadline(self._client, what, timeout, session)
         try:
-            await self._enter(session, patience)
+            await self._enter(session, deadline)
         except BaseException:
             await self._end(session)
             raise
 
-    async def _enter(self, session: AsyncSession, patience: AsyncPatience) -> None:
-        if len((await patience.read(self._waiters)).kvs) >= self._count:
+    async def _enter(self, session: AsyncSession, deadline: AsyncDeadline) -> None:
+        if len((await deadline.read(self._waiters)).kvs) >= self._count:
             raise self._too_many()
-        revision = await self._create_key(session, patience)
-        entered = await patience.read(self._waiters, order="ascending", by="create_revision")
+        revision = await self._create_key(session, deadline)
+        entered = await deadline.read(self._waiters, order="ascending", by="create_revision")
         if len(entered.kvs) >= self._count:
             last = entered.kvs[self._count - 1].create_revision
             if revision > last:
@@ -104,22 +104,22 @@ class AsyncDoubleBarrier:
                 request = put_request(
                     self._ready, b"", 0, previous=False, keep_value=False, keep_lease=False
                 )
-                await patience.run(put_operation(request))
+                await deadline.run(put_operation(request))
                 return
         keys = key_range(self._ready)
-        if await patience.event(keys, revision, puts=True) is None:
+        if await deadline.wait_event(keys, revision, puts=True) is None:
             # The event was compacted. If the ready key exists, it is newer than this client's key.
-            while not (found := await patience.read(keys)).kvs:
-                await patience.event(keys, found.revision + 1, puts=True)
+            while not (found := await deadline.read(keys)).kvs:
+                await deadline.wait_event(keys, found.revision + 1, puts=True)
 
-    async def _create_key(self, session: AsyncSession, patience: AsyncPatience) -> int:
+    async def _create_key(self, session: AsyncSession, deadline: AsyncDeadline) -> int:
         while True:
             self._key = b"%s/waiters/%d" % (self._name, unix_nanoseconds())
             parts = TxnParts()
             parts.add_conditions((version(self._key) == 0,))
             parts.add_success((put(self._key, lease=session.id),))
             parts.add_failure((get(self._key),))
-            done = await patience.run(txn_operation(parts.request))
+            done = await deadline.run(txn_operation(parts.request))
             found = done.responses[0]
             if not isinstance(found, RangeResult):
                 return done.revision
@@ -132,16 +132,16 @@ class AsyncDoubleBarrier:
         if session is None:
             return
         what = f"not all left {self._name.decode(errors='replace')!r}"
-        patience = AsyncPatience(self._client, what, timeout, session)
+        deadline = AsyncDeadline(self._client, what, timeout, session)
         try:
-            await self._leave(session, patience)
+            await self._leave(session, deadline)
         finally:
             await self._end(session)
 
-    async def _leave(self, session: AsyncSession, patience: AsyncPatience) -> None:
+    async def _leave(self, session: AsyncSession, deadline: AsyncDeadline) -> None:
         is_in = True
         while True:
-            found = await patience.read(self._waiters, order="ascending", by="create_revision")
+            found = await deadline.read(self._waiters, order="ascending", by="create_revision")
             if not found.kvs:
                 return
             lowest, highest = found.kvs[0], found.kvs[-1]
@@ -151,16 +151,16 @@ class AsyncDoubleBarrier:
                 if is_in:
                     await session.remove(self._key)
                     is_in = False
-                await self._gone(lowest, found.revision, patience)
+                await self._wait_gone(lowest, found.revision, deadline)
             elif len(found.kvs) > 1:
-                await self._gone(highest, found.revision, patience)
+                await self._wait_gone(highest, found.revision, deadline)
             else:
                 await self._client.delete(self._ready)
                 await session.remove(self._key)
                 return
 
-    async def _gone(self, waiter: KeyValue, revision: int, patience: AsyncPatience) -> None:
-        await patience.event(key_range(waiter.key), revision + 1, deletes=True)
+    async def _wait_gone(self, waiter: KeyValue, revision: int, deadline: AsyncDeadline) -> None:
+        await deadline.wait_event(key_range(waiter.key), revision + 1, deletes=True)
 
     async def _end(self, session: AsyncSession) -> None:
         self._session = None

@@ -67,7 +67,7 @@ class AsyncCache:
         self._check()
         with self._shell.turn():
             found = self._reflector.found
-            every = [found[key] for key in self._reflector.ordered()]
+            every = [found[key] for key in self._reflector.sorted_keys()]
         return iter(every)
 
     def __len__(self) -> int:

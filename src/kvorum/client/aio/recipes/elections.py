@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from kvorum.client.aio.recipes.sessions import AsyncSession, begin_session
-from kvorum.client.aio.recipes.waiting import AsyncPatience
+from kvorum.client.aio.recipes.waiting import AsyncDeadline
 from kvorum.client.errors import KvorumError
 from kvorum.client.keys import Text, as_bytes, key_range
 from kvorum.client.operations import txn_operation
@@ -39,14 +39,14 @@ class AsyncElection:
             raise RuntimeError(f"this object leads, or campaigns in, {self._name!r} already")
         session = self._shared or await begin_session(self._client, self._ttl)
         what = f"election {self._name.decode(errors='replace')!r} was not won"
-        patience = AsyncPatience(self._client, what, timeout, session)
+        deadline = AsyncDeadline(self._client, what, timeout, session)
         key = b"%s%x" % (self._prefix, session.id)
         session.claim(key)
         self._session, self._key, self._revision = session, key, 0
         try:
-            await self._enter(session, as_bytes(value, "value"), patience)
-            await patience.older_gone(self._prefix, self._revision)
-            own = (await patience.read(key_range(key))).kvs
+            await self._enter(session, as_bytes(value, "value"), deadline)
+            await deadline.wait_older_gone(self._prefix, self._revision)
+            own = (await deadline.read(key_range(key))).kvs
             if not own or own[0].create_revision != self._revision:
                 raise session_expired()
             lost = session.lost
@@ -56,12 +56,12 @@ class AsyncElection:
             await self.resign()
             raise
 
-    async def _enter(self, session: AsyncSession, value: bytes, patience: AsyncPatience) -> None:
+    async def _enter(self, session: AsyncSession, value: bytes, deadline: AsyncDeadline) -> None:
         parts = TxnParts()
         parts.add_conditions((create_revision(self._key) == 0,))
         parts.add_success((put(self._key, value, lease=session.id),))
         parts.add_failure((get(self._key),))
-        done = await patience.run(txn_operation(parts.request))
+        done = await deadline.run(txn_operation(parts.request))
         self._revision = done.revision
         own = done.responses[0]
         if isinstance(own, RangeResult):
@@ -71,7 +71,7 @@ class AsyncElection:
 
     async def proclaim(self, value: Text, timeout: float | None = None) -> None:
         """Change this leader's value; raises ElectionNotLeaderError if it leads no longer."""
-        session = self._leading()
+        session = self._require_leadership()
         parts = TxnParts()
         parts.add_conditions((self.condition,))
         parts.add_success((put(self._key, value, lease=session.id),))
@@ -109,31 +109,31 @@ class AsyncElection:
     @property
     def fencing(self) -> int:
         """A number that grows with each leader: send it to the systems that the leader controls."""
-        self._leading()
+        self._require_leadership()
         return self._revision
 
     @property
     def key(self) -> bytes:
         """The key that stands for this candidate."""
-        self._leading()
+        self._require_leadership()
         return self._key
 
     @property
     def condition(self) -> Condition:
         """The condition, for a transaction, that this candidate still leads."""
-        self._leading()
+        self._require_leadership()
         return create_revision(self._key) == self._revision
 
     @property
     def lost(self) -> KvorumError | None:
         """Why the candidate leads no longer although it did not resign; None while it leads."""
-        return self._leading().lost
+        return self._require_leadership().lost
 
     async def wait_lost(self) -> KvorumError:
         """Wait until the candidate leads no longer, and return why."""
-        return await self._leading().wait_lost()
+        return await self._require_leadership().wait_lost()
 
-    def _leading(self) -> AsyncSession:
+    def _require_leadership(self) -> AsyncSession:
         if self._session is None:
             raise not_leader()
         return self._session
@@ -142,31 +142,31 @@ class AsyncElection:
 
     async def leader(self, timeout: float | None = None) -> KeyValue:
         """Return the leader's key; raises ElectionNoLeaderError if there is none."""
-        found = await self._oldest(timeout)
+        found = await self._read_oldest(timeout)
         if not found.kvs:
             raise no_leader()
         return found.kvs[0]
 
     async def observe(self) -> AsyncIterator[KeyValue]:
         """Iterate over leaders and what they proclaim, from the present leader on, for ever."""
-        patience = AsyncPatience(self._client, "leaders", None)
+        deadline = AsyncDeadline(self._client, "leaders", None)
         while True:
-            found = await self._oldest(None)
+            found = await self._read_oldest(None)
             if not found.kvs:
                 keys = key_range(prefix=self._prefix)
-                await patience.event(keys, found.revision + 1, puts=True)
+                await deadline.wait_event(keys, found.revision + 1, puts=True)
                 continue
             yield found.kvs[0]
             keys = key_range(found.kvs[0].key)
             revision = found.revision
             while True:
-                event = await patience.event(keys, revision + 1, puts=True, deletes=True)
+                event = await deadline.wait_event(keys, revision + 1, puts=True, deletes=True)
                 if event is None or not event.is_put:
                     break
                 revision = event.revision
                 yield event.kv
 
-    async def _oldest(self, timeout: float | None) -> RangeResult:
+    async def _read_oldest(self, timeout: float | None) -> RangeResult:
         return await self._client.read(
             prefix=self._prefix,
             limit=1,

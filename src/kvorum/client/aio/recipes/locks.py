@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from kvorum.client.aio.recipes.sessions import AsyncSession, begin_session
-from kvorum.client.aio.recipes.waiting import AsyncPatience
+from kvorum.client.aio.recipes.waiting import AsyncDeadline
 from kvorum.client.errors import KvorumError
 from kvorum.client.keys import Text, as_bytes, key_range
 from kvorum.client.loop import unix_nanoseconds
@@ -69,19 +69,19 @@ class AsyncHolder:
     @property
     def key(self) -> bytes:
         """The key that stands for the holder."""
-        self._held()
+        self._require_session()
         return self._key
 
     @property
     def fencing(self) -> int:
         """A number that grows with each holder: send it to the systems that the lock protects."""
-        self._held()
+        self._require_session()
         return self._revision
 
     @property
     def condition(self) -> Condition:
         """The condition, for a transaction, that the lock is still held."""
-        self._held()
+        self._require_session()
         return create_revision(self._key) == self._revision
 
     @property
@@ -92,13 +92,13 @@ class AsyncHolder:
     @property
     def lost(self) -> KvorumError | None:
         """Why the lock is no longer held although it was not released; None while it is held."""
-        return self._held().lost
+        return self._require_session().lost
 
     async def wait_lost(self) -> KvorumError:
         """Wait until the lock is no longer held, and return why."""
-        return await self._held().wait_lost()
+        return await self._require_session().wait_lost()
 
-    def _held(self) -> AsyncSession:
+    def _require_session(self) -> AsyncSession:
         if self._session is None:
             raise NotHeldError(self._name.decode(errors="replace"))
         return self._session
@@ -124,23 +124,23 @@ class AsyncHolder:
         try:
             session = self._shared or await begin_session(self._client, self._ttl)
             what = f"{self._name.decode(errors='replace')!r} was not free"
-            patience = AsyncPatience(self._client, what, timeout, session)
+            deadline = AsyncDeadline(self._client, what, timeout, session)
             self._claim_key(session)
             self._revision = 0
             try:
-                found = await self._enter(session, patience)
+                found = await self._enter(session, deadline)
                 is_free = not self._is_blocked(found)
                 if not is_free and waits:
-                    await self._wait_turn(found, patience)
+                    await self._wait_turn(found, deadline)
                     is_free = True
                 lost = session.lost
                 if lost is not None:
                     raise lost
             except BaseException:
-                await self._give_back(session)
+                await self._release_key(session)
                 raise
             if not is_free:
-                await self._give_back(session)
+                await self._release_key(session)
                 return False
             self._session = session
             return True
@@ -149,14 +149,14 @@ class AsyncHolder:
 
     async def release(self) -> None:
         """Release the lock; if it was lost before, raises the error that explains the loss."""
-        session = self._held()
+        session = self._require_session()
         lost = session.lost
         self._session = None
-        await self._give_back(session)
+        await self._release_key(session)
         if lost is not None:
             raise lost
 
-    async def _give_back(self, session: AsyncSession) -> None:
+    async def _release_key(self, session: AsyncSession) -> None:
         try:
             if session is self._shared:
                 await session.remove(self._key, self._revision)
@@ -175,7 +175,7 @@ class AsyncHolder:
         session.claim(key)
         self._key = key
 
-    async def _enter(self, session: AsyncSession, patience: AsyncPatience) -> RangeResult:
+    async def _enter(self, session: AsyncSession, deadline: AsyncDeadline) -> RangeResult:
         """Create the key in the queue; return the oldest keys that may block it."""
         front = get(
             prefix=self._blockers, limit=self._permits, order="ascending", by="create_revision"
@@ -185,7 +185,7 @@ class AsyncHolder:
             parts.add_conditions((create_revision(self._key) == 0,))
             parts.add_success((put(self._key, self._value, lease=session.id), front))
             parts.add_failure((get(self._key), front))
-            done = await patience.run(txn_operation(parts.request))
+            done = await deadline.run(txn_operation(parts.request))
             own, found = done.responses
             assert isinstance(found, RangeResult)
             self._revision = done.revision
@@ -202,17 +202,17 @@ class AsyncHolder:
         older = sum(1 for each in found.kvs if each.create_revision < self._revision)
         return older >= self._permits
 
-    async def _wait_turn(self, found: RangeResult, patience: AsyncPatience) -> None:
+    async def _wait_turn(self, found: RangeResult, deadline: AsyncDeadline) -> None:
         if self._permits == 1:
-            await patience.older_gone(self._blockers, self._revision)
+            await deadline.wait_older_gone(self._blockers, self._revision)
         else:
             keys = key_range(prefix=self._blockers)
             while self._is_blocked(found):
-                await patience.event(keys, found.revision + 1, deletes=True)
-                found = await patience.read(
+                await deadline.wait_event(keys, found.revision + 1, deletes=True)
+                found = await deadline.read(
                     keys, limit=self._permits, order="ascending", by="create_revision"
                 )
-        own = (await patience.read(key_range(self._key))).kvs
+        own = (await deadline.read(key_range(self._key))).kvs
         if not own or own[0].create_revision != self._revision:
             raise session_expired()
 

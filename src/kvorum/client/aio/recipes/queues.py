@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from kvorum.client.aio.recipes.waiting import AsyncPatience
+from kvorum.client.aio.recipes.waiting import AsyncDeadline
 from kvorum.client.keys import KeyRange, Text, as_bytes, key_range
 from kvorum.client.loop import unix_nanoseconds
 from kvorum.client.transactions import delete, mod_revision, put, version
@@ -30,19 +30,19 @@ class AsyncItems:
         After OutcomeUnknownError, the next item may or may not have been taken.
         """
         what = f"queue {self._name.decode(errors='replace')!r} had no item"
-        patience = AsyncPatience(self._client, what, timeout)
+        deadline = AsyncDeadline(self._client, what, timeout)
         while True:
-            found = await self._first(patience)
+            found = await self._first(deadline)
             if not found.kvs:
-                await patience.event(self._keys, found.revision + 1, puts=True)
+                await deadline.wait_event(self._keys, found.revision + 1, puts=True)
             elif await self._claim(found):
                 return found.kvs[0].value
 
     async def get_nowait(self) -> bytes | None:
         """Take the next item; return None if there is none."""
-        patience = AsyncPatience(self._client, "", None)
+        deadline = AsyncDeadline(self._client, "", None)
         while True:
-            found = await self._first(patience)
+            found = await self._first(deadline)
             if not found.kvs:
                 return None
             if await self._claim(found):
@@ -52,8 +52,8 @@ class AsyncItems:
         """Return how many items there are."""
         return await self._client.count(self._keys.key, end=self._keys.end, timeout=timeout)
 
-    async def _first(self, patience: AsyncPatience) -> RangeResult:
-        return await patience.read(self._keys, limit=1, order="ascending", by=self._by)
+    async def _first(self, deadline: AsyncDeadline) -> RangeResult:
+        return await deadline.read(self._keys, limit=1, order="ascending", by=self._by)
 
     async def _claim(self, found: RangeResult) -> bool:
         first = found.kvs[0]

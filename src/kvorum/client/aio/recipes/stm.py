@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from kvorum.client.aio.recipes.waiting import AsyncPatience
+from kvorum.client.aio.recipes.waiting import AsyncDeadline
 from kvorum.client.errors import CompactedError
 from kvorum.client.keys import Text, as_bytes
 from kvorum.client.loop import Outcome, Waiter, clock, random_id
@@ -69,7 +69,7 @@ async def transact(
     timeout: float | None,
 ) -> T:
     """Run a function until its reads still hold when its writes are committed."""
-    patience = AsyncPatience(client, "the transaction could not commit", timeout)
+    deadline = AsyncDeadline(client, "the transaction could not commit", timeout)
     attempt = Attempt(isolation)
     seconds = BACK_OFF_SECONDS
     while True:
@@ -85,7 +85,7 @@ async def transact(
         except CompactedError:
             # The revision of the reads was compacted; the next attempt has a newer one.
             attempt = Attempt(isolation)
-        patience.check()
+        deadline.check()
         # Random delays keep clients that collided from retrying at the same moment.
         await client.shell.wait(Waiter(), clock() + seconds * (random_id() % 1000) / 1000)
         seconds = min(2 * seconds, BACK_OFF_SECONDS_MAX)

@@ -25,7 +25,7 @@ CALL_SECONDS_MIN = 0.01
 """The shortest timeout of a call, so that a recipe that must not wait can still make calls."""
 
 
-class AsyncPatience:
+class AsyncDeadline:
     """The wait of a recipe: its deadline, its purpose, and its session."""
 
     def __init__(
@@ -87,7 +87,7 @@ class AsyncPatience:
         )
         return await self.run(operations.range_operation(request))
 
-    async def event(
+    async def wait_event(
         self, keys: KeyRange, revision: int, *, puts: bool = False, deletes: bool = False
     ) -> Event | None:
         """Return the first change of the wanted kinds from a revision on.
@@ -112,7 +112,7 @@ class AsyncPatience:
                 self._session.ignore(watch.wake)
             await watch.close()
 
-    async def older_gone(self, prefix: bytes, revision: int) -> None:
+    async def wait_older_gone(self, prefix: bytes, revision: int) -> None:
         """Wait until no key under a prefix is older than a revision; watch one key at a time."""
         while True:
             found = await self.read(
@@ -125,4 +125,4 @@ class AsyncPatience:
             if not found.kvs:
                 return
             blocking: KeyValue = found.kvs[0]
-            await self.event(key_range(blocking.key), found.revision + 1, deletes=True)
+            await self.wait_event(key_range(blocking.key), found.revision + 1, deletes=True)

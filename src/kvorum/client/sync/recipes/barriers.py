@@ -9,7 +9,7 @@ from kvorum.client.operations import put as put_request
 from kvorum.client.operations import put_operation, txn_operation
 from kvorum.client.recipes.errors import BarrierExistsError, TooManyClientsError, session_expired
 from kvorum.client.sync.recipes.sessions import Session, begin_session
-from kvorum.client.sync.recipes.waiting import Patience
+from kvorum.client.sync.recipes.waiting import Deadline
 from kvorum.client.threads import unix_nanoseconds
 from kvorum.client.transactions import TxnParts, get, put, version
 from kvorum.client.values import KeyValue, RangeResult
@@ -38,10 +38,10 @@ class Barrier:
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the barrier does not exist; raises DeadlineError after `timeout` seconds."""
         what = f"barrier {self._key.decode(errors='replace')!r} was not removed"
-        patience = Patience(self._client, what, timeout)
+        deadline = Deadline(self._client, what, timeout)
         keys = key_range(self._key)
-        while (found := patience.read(keys)).kvs:
-            if patience.event(keys, found.revision + 1, deletes=True) is not None:
+        while (found := deadline.read(keys)).kvs:
+            if deadline.wait_event(keys, found.revision + 1, deletes=True) is not None:
                 return
 
 
@@ -85,18 +85,18 @@ class DoubleBarrier:
         self._session = session
         self._key = b""
         what = f"{self._count} did not enter {self._name.decode(errors='replace')!r}"
-        patience = Patience(self._client, what, timeout, session)
+        deadline = Deadline(self._client, what, timeout, session)
         try:
-            self._enter(session, patience)
+            self._enter(session, deadline)
         except BaseException:
             self._end(session)
             raise
 
-    def _enter(self, session: Session, patience: Patience) -> None:
-        if len((patience.read(self._waiters)).kvs) >= self._count:
+    def _enter(self, session: Session, deadline: Deadline) -> None:
+        if len((deadline.read(self._waiters)).kvs) >= self._count:
             raise self._too_many()
-        revision = self._create_key(session, patience)
-        entered = patience.read(self._waiters, order="ascending", by="create_revision")
+        revision = self._create_key(session, deadline)
+        entered = deadline.read(self._waiters, order="ascending", by="create_revision")
         if len(entered.kvs) >= self._count:
             last = entered.kvs[self._count - 1].create_revision
             if revision > last:
@@ -105,22 +105,22 @@ class DoubleBarrier:
                 request = put_request(
                     self._ready, b"", 0, previous=False, keep_value=False, keep_lease=False
                 )
-                patience.run(put_operation(request))
+                deadline.run(put_operation(request))
                 return
         keys = key_range(self._ready)
-        if patience.event(keys, revision, puts=True) is None:
+        if deadline.wait_event(keys, revision, puts=True) is None:
             # The event was compacted. If the ready key exists, it is newer than this client's key.
-            while not (found := patience.read(keys)).kvs:
-                patience.event(keys, found.revision + 1, puts=True)
+            while not (found := deadline.read(keys)).kvs:
+                deadline.wait_event(keys, found.revision + 1, puts=True)
 
-    def _create_key(self, session: Session, patience: Patience) -> int:
+    def _create_key(self, session: Session, deadline: Deadline) -> int:
         while True:
             self._key = b"%s/waiters/%d" % (self._name, unix_nanoseconds())
             parts = TxnParts()
             parts.add_conditions((version(self._key) == 0,))
             parts.add_success((put(self._key, lease=session.id),))
             parts.add_failure((get(self._key),))
-            done = patience.run(txn_operation(parts.request))
+            done = deadline.run(txn_operation(parts.request))
             found = done.responses[0]
             if not isinstance(found, RangeResult):
                 return done.revision
@@ -133,16 +133,16 @@ class DoubleBarrier:
         if session is None:
             return
         what = f"not all left {self._name.decode(errors='replace')!r}"
-        patience = Patience(self._client, what, timeout, session)
+        deadline = Deadline(self._client, what, timeout, session)
         try:
-            self._leave(session, patience)
+            self._leave(session, deadline)
         finally:
             self._end(session)
 
-    def _leave(self, session: Session, patience: Patience) -> None:
+    def _leave(self, session: Session, deadline: Deadline) -> None:
         is_in = True
         while True:
-            found = patience.read(self._waiters, order="ascending", by="create_revision")
+            found = deadline.read(self._waiters, order="ascending", by="create_revision")
             if not found.kvs:
                 return
             lowest, highest = found.kvs[0], found.kvs[-1]
@@ -152,16 +152,16 @@ class DoubleBarrier:
                 if is_in:
                     session.remove(self._key)
                     is_in = False
-                self._gone(lowest, found.revision, patience)
+                self._wait_gone(lowest, found.revision, deadline)
             elif len(found.kvs) > 1:
-                self._gone(highest, found.revision, patience)
+                self._wait_gone(highest, found.revision, deadline)
             else:
                 self._client.delete(self._ready)
                 session.remove(self._key)
                 return
 
-    def _gone(self, waiter: KeyValue, revision: int, patience: Patience) -> None:
-        patience.event(key_range(waiter.key), revision + 1, deletes=True)
+    def _wait_gone(self, waiter: KeyValue, revision: int, deadline: Deadline) -> None:
+        deadline.wait_event(key_range(waiter.key), revision + 1, deletes=True)
 
     def _end(self, session: Session) -> None:
         self._session = None

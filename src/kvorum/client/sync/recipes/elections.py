@@ -9,7 +9,7 @@ from kvorum.client.keys import Text, as_bytes, key_range
 from kvorum.client.operations import txn_operation
 from kvorum.client.recipes.errors import no_leader, not_leader, session_expired
 from kvorum.client.sync.recipes.sessions import Session, begin_session
-from kvorum.client.sync.recipes.waiting import Patience
+from kvorum.client.sync.recipes.waiting import Deadline
 from kvorum.client.transactions import Condition, TxnParts, create_revision, get, put
 from kvorum.client.values import KeyValue, RangeResult
 
@@ -38,14 +38,14 @@ class Election:
             raise RuntimeError(f"this object leads, or campaigns in, {self._name!r} already")
         session = self._shared or begin_session(self._client, self._ttl)
         what = f"election {self._name.decode(errors='replace')!r} was not won"
-        patience = Patience(self._client, what, timeout, session)
+        deadline = Deadline(self._client, what, timeout, session)
         key = b"%s%x" % (self._prefix, session.id)
         session.claim(key)
         self._session, self._key, self._revision = session, key, 0
         try:
-            self._enter(session, as_bytes(value, "value"), patience)
-            patience.older_gone(self._prefix, self._revision)
-            own = (patience.read(key_range(key))).kvs
+            self._enter(session, as_bytes(value, "value"), deadline)
+            deadline.wait_older_gone(self._prefix, self._revision)
+            own = (deadline.read(key_range(key))).kvs
             if not own or own[0].create_revision != self._revision:
                 raise session_expired()
             lost = session.lost
@@ -55,12 +55,12 @@ class Election:
             self.resign()
             raise
 
-    def _enter(self, session: Session, value: bytes, patience: Patience) -> None:
+    def _enter(self, session: Session, value: bytes, deadline: Deadline) -> None:
         parts = TxnParts()
         parts.add_conditions((create_revision(self._key) == 0,))
         parts.add_success((put(self._key, value, lease=session.id),))
         parts.add_failure((get(self._key),))
-        done = patience.run(txn_operation(parts.request))
+        done = deadline.run(txn_operation(parts.request))
         self._revision = done.revision
         own = done.responses[0]
         if isinstance(own, RangeResult):
@@ -70,7 +70,7 @@ class Election:
 
     def proclaim(self, value: Text, timeout: float | None = None) -> None:
         """Change this leader's value; raises ElectionNotLeaderError if it leads no longer."""
-        session = self._leading()
+        session = self._require_leadership()
         parts = TxnParts()
         parts.add_conditions((self.condition,))
         parts.add_success((put(self._key, value, lease=session.id),))
@@ -108,31 +108,31 @@ class Election:
     @property
     def fencing(self) -> int:
         """A number that grows with each leader: send it to the systems that the leader controls."""
-        self._leading()
+        self._require_leadership()
         return self._revision
 
     @property
     def key(self) -> bytes:
         """The key that stands for this candidate."""
-        self._leading()
+        self._require_leadership()
         return self._key
 
     @property
     def condition(self) -> Condition:
         """The condition, for a transaction, that this candidate still leads."""
-        self._leading()
+        self._require_leadership()
         return create_revision(self._key) == self._revision
 
     @property
     def lost(self) -> KvorumError | None:
         """Why the candidate leads no longer although it did not resign; None while it leads."""
-        return self._leading().lost
+        return self._require_leadership().lost
 
     def wait_lost(self) -> KvorumError:
         """Wait until the candidate leads no longer, and return why."""
-        return self._leading().wait_lost()
+        return self._require_leadership().wait_lost()
 
-    def _leading(self) -> Session:
+    def _require_leadership(self) -> Session:
         if self._session is None:
             raise not_leader()
         return self._session
@@ -141,31 +141,31 @@ class Election:
 
     def leader(self, timeout: float | None = None) -> KeyValue:
         """Return the leader's key; raises ElectionNoLeaderError if there is none."""
-        found = self._oldest(timeout)
+        found = self._read_oldest(timeout)
         if not found.kvs:
             raise no_leader()
         return found.kvs[0]
 
     def observe(self) -> Iterator[KeyValue]:
         """Iterate over leaders and what they proclaim, from the present leader on, for ever."""
-        patience = Patience(self._client, "leaders", None)
+        deadline = Deadline(self._client, "leaders", None)
         while True:
-            found = self._oldest(None)
+            found = self._read_oldest(None)
             if not found.kvs:
                 keys = key_range(prefix=self._prefix)
-                patience.event(keys, found.revision + 1, puts=True)
+                deadline.wait_event(keys, found.revision + 1, puts=True)
                 continue
             yield found.kvs[0]
             keys = key_range(found.kvs[0].key)
             revision = found.revision
             while True:
-                event = patience.event(keys, revision + 1, puts=True, deletes=True)
+                event = deadline.wait_event(keys, revision + 1, puts=True, deletes=True)
                 if event is None or not event.is_put:
                     break
                 revision = event.revision
                 yield event.kv
 
-    def _oldest(self, timeout: float | None) -> RangeResult:
+    def _read_oldest(self, timeout: float | None) -> RangeResult:
         return self._client.read(
             prefix=self._prefix,
             limit=1,

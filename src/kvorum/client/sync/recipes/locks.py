@@ -14,7 +14,7 @@ from kvorum.client.keys import Text, as_bytes, key_range
 from kvorum.client.operations import txn_operation
 from kvorum.client.recipes.errors import NotHeldError, session_expired
 from kvorum.client.sync.recipes.sessions import Session, begin_session
-from kvorum.client.sync.recipes.waiting import Patience
+from kvorum.client.sync.recipes.waiting import Deadline
 from kvorum.client.threads import unix_nanoseconds
 from kvorum.client.transactions import Condition, TxnParts, create_revision, get, put
 from kvorum.client.values import RangeResult
@@ -70,19 +70,19 @@ class Holder:
     @property
     def key(self) -> bytes:
         """The key that stands for the holder."""
-        self._held()
+        self._require_session()
         return self._key
 
     @property
     def fencing(self) -> int:
         """A number that grows with each holder: send it to the systems that the lock protects."""
-        self._held()
+        self._require_session()
         return self._revision
 
     @property
     def condition(self) -> Condition:
         """The condition, for a transaction, that the lock is still held."""
-        self._held()
+        self._require_session()
         return create_revision(self._key) == self._revision
 
     @property
@@ -93,13 +93,13 @@ class Holder:
     @property
     def lost(self) -> KvorumError | None:
         """Why the lock is no longer held although it was not released; None while it is held."""
-        return self._held().lost
+        return self._require_session().lost
 
     def wait_lost(self) -> KvorumError:
         """Wait until the lock is no longer held, and return why."""
-        return self._held().wait_lost()
+        return self._require_session().wait_lost()
 
-    def _held(self) -> Session:
+    def _require_session(self) -> Session:
         if self._session is None:
             raise NotHeldError(self._name.decode(errors="replace"))
         return self._session
@@ -125,23 +125,23 @@ class Holder:
         try:
             session = self._shared or begin_session(self._client, self._ttl)
             what = f"{self._name.decode(errors='replace')!r} was not free"
-            patience = Patience(self._client, what, timeout, session)
+            deadline = Deadline(self._client, what, timeout, session)
             self._claim_key(session)
             self._revision = 0
             try:
-                found = self._enter(session, patience)
+                found = self._enter(session, deadline)
                 is_free = not self._is_blocked(found)
                 if not is_free and waits:
-                    self._wait_turn(found, patience)
+                    self._wait_turn(found, deadline)
                     is_free = True
                 lost = session.lost
                 if lost is not None:
                     raise lost
             except BaseException:
-                self._give_back(session)
+                self._release_key(session)
                 raise
             if not is_free:
-                self._give_back(session)
+                self._release_key(session)
                 return False
             self._session = session
             return True
@@ -150,14 +150,14 @@ class Holder:
 
     def release(self) -> None:
         """Release the lock; if it was lost before, raises the error that explains the loss."""
-        session = self._held()
+        session = self._require_session()
         lost = session.lost
         self._session = None
-        self._give_back(session)
+        self._release_key(session)
         if lost is not None:
             raise lost
 
-    def _give_back(self, session: Session) -> None:
+    def _release_key(self, session: Session) -> None:
         try:
             if session is self._shared:
                 session.remove(self._key, self._revision)
@@ -176,7 +176,7 @@ class Holder:
         session.claim(key)
         self._key = key
 
-    def _enter(self, session: Session, patience: Patience) -> RangeResult:
+    def _enter(self, session: Session, deadline: Deadline) -> RangeResult:
         """Create the key in the queue; return the oldest keys that may block it."""
         front = get(
             prefix=self._blockers, limit=self._permits, order="ascending", by="create_revision"
@@ -186,7 +186,7 @@ class Holder:
             parts.add_conditions((create_revision(self._key) == 0,))
             parts.add_success((put(self._key, self._value, lease=session.id), front))
             parts.add_failure((get(self._key), front))
-            done = patience.run(txn_operation(parts.request))
+            done = deadline.run(txn_operation(parts.request))
             own, found = done.responses
             assert isinstance(found, RangeResult)
             self._revision = done.revision
@@ -203,17 +203,17 @@ class Holder:
         older = sum(1 for each in found.kvs if each.create_revision < self._revision)
         return older >= self._permits
 
-    def _wait_turn(self, found: RangeResult, patience: Patience) -> None:
+    def _wait_turn(self, found: RangeResult, deadline: Deadline) -> None:
         if self._permits == 1:
-            patience.older_gone(self._blockers, self._revision)
+            deadline.wait_older_gone(self._blockers, self._revision)
         else:
             keys = key_range(prefix=self._blockers)
             while self._is_blocked(found):
-                patience.event(keys, found.revision + 1, deletes=True)
-                found = patience.read(
+                deadline.wait_event(keys, found.revision + 1, deletes=True)
+                found = deadline.read(
                     keys, limit=self._permits, order="ascending", by="create_revision"
                 )
-        own = (patience.read(key_range(self._key))).kvs
+        own = (deadline.read(key_range(self._key))).kvs
         if not own or own[0].create_revision != self._revision:
             raise session_expired()
 

@@ -4,7 +4,7 @@
 from typing import TYPE_CHECKING
 
 from kvorum.client.keys import KeyRange, Text, as_bytes, key_range
-from kvorum.client.sync.recipes.waiting import Patience
+from kvorum.client.sync.recipes.waiting import Deadline
 from kvorum.client.threads import unix_nanoseconds
 from kvorum.client.transactions import delete, mod_revision, put, version
 from kvorum.client.values import RangeResult
@@ -31,19 +31,19 @@ class Items:
         After OutcomeUnknownError, the next item may or may not have been taken.
         """
         what = f"queue {self._name.decode(errors='replace')!r} had no item"
-        patience = Patience(self._client, what, timeout)
+        deadline = Deadline(self._client, what, timeout)
         while True:
-            found = self._first(patience)
+            found = self._first(deadline)
             if not found.kvs:
-                patience.event(self._keys, found.revision + 1, puts=True)
+                deadline.wait_event(self._keys, found.revision + 1, puts=True)
             elif self._claim(found):
                 return found.kvs[0].value
 
     def get_nowait(self) -> bytes | None:
         """Take the next item; return None if there is none."""
-        patience = Patience(self._client, "", None)
+        deadline = Deadline(self._client, "", None)
         while True:
-            found = self._first(patience)
+            found = self._first(deadline)
             if not found.kvs:
                 return None
             if self._claim(found):
@@ -53,8 +53,8 @@ class Items:
         """Return how many items there are."""
         return self._client.count(self._keys.key, end=self._keys.end, timeout=timeout)
 
-    def _first(self, patience: Patience) -> RangeResult:
-        return patience.read(self._keys, limit=1, order="ascending", by=self._by)
+    def _first(self, deadline: Deadline) -> RangeResult:
+        return deadline.read(self._keys, limit=1, order="ascending", by=self._by)
 
     def _claim(self, found: RangeResult) -> bool:
         first = found.kvs[0]

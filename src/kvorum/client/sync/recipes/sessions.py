@@ -42,7 +42,7 @@ class Session:
         self._ended: KvorumError | None = None
         self._listeners: set[Callable[[], None]] = set()
         self._claimed: set[bytes] = set()
-        self._kept: KeptLease = client.shell.keep(lease, ttl, asked_at, self._changed)
+        self._kept: KeptLease = client.shell.keep(lease, ttl, asked_at, self._take_lease_change)
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +53,7 @@ class Session:
     @property
     def lost(self) -> KvorumError | None:
         """Why the session has ended, or must count as ended; None while it surely lives."""
-        return self._kept.lost(clock()) if self._ended is None else self._ended
+        return self._kept.find_loss(clock()) if self._ended is None else self._ended
 
     @property
     def lives_until(self) -> float:
@@ -129,7 +129,7 @@ class Session:
             if self.lost is not None:
                 return
             with suppress(UnavailableError, DeadlineError, OutcomeUnknownError):
-                revision = revision or self._creation(key)
+                revision = revision or self._read_create_revision(key)
                 parts = TxnParts()
                 parts.add_conditions((create_revision(key) == revision,))
                 parts.add_success((delete(key),))
@@ -138,7 +138,7 @@ class Session:
                 return
         self._end(LeaseLostError(f"the key {key!r} of the session could not be removed"))
 
-    def _creation(self, key: bytes) -> int:
+    def _read_create_revision(self, key: bytes) -> int:
         """Return the create revision of a key of this session; 0 if there is none."""
         found = self.client.get(key)
         return found.create_revision if found is not None and found.lease == self.id else 0
@@ -149,7 +149,7 @@ class Session:
         with self.client.shell.turn():
             self._wake_listeners()
 
-    def _changed(self) -> None:
+    def _take_lease_change(self) -> None:
         # The lease may change before `keep` has returned; there are no listeners then.
         if self._listeners and self._kept.error is not None:
             self._wake_listeners()

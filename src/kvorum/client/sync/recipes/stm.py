@@ -10,7 +10,7 @@ from kvorum.client.operations import txn_operation
 from kvorum.client.recipes.errors import NotANumberError
 from kvorum.client.recipes.isolation import Attempt
 from kvorum.client.recipes.levels import Isolation
-from kvorum.client.sync.recipes.waiting import Patience
+from kvorum.client.sync.recipes.waiting import Deadline
 from kvorum.client.threads import Outcome, Waiter, clock, random_id
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def transact(
     timeout: float | None,
 ) -> T:
     """Run a function until its reads still hold when its writes are committed."""
-    patience = Patience(client, "the transaction could not commit", timeout)
+    deadline = Deadline(client, "the transaction could not commit", timeout)
     attempt = Attempt(isolation)
     seconds = BACK_OFF_SECONDS
     while True:
@@ -86,7 +86,7 @@ def transact(
         except CompactedError:
             # The revision of the reads was compacted; the next attempt has a newer one.
             attempt = Attempt(isolation)
-        patience.check()
+        deadline.check()
         # Random delays keep clients that collided from retrying at the same moment.
         client.shell.wait(Waiter(), clock() + seconds * (random_id() % 1000) / 1000)
         seconds = min(2 * seconds, BACK_OFF_SECONDS_MAX)

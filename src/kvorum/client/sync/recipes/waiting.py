@@ -26,7 +26,7 @@ CALL_SECONDS_MIN = 0.01
 """The shortest timeout of a call, so that a recipe that must not wait can still make calls."""
 
 
-class Patience:
+class Deadline:
     """The wait of a recipe: its deadline, its purpose, and its session."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Patience:
         )
         return self.run(operations.range_operation(request))
 
-    def event(
+    def wait_event(
         self, keys: KeyRange, revision: int, *, puts: bool = False, deletes: bool = False
     ) -> Event | None:
         """Return the first change of the wanted kinds from a revision on.
@@ -113,7 +113,7 @@ class Patience:
                 self._session.ignore(watch.wake)
             watch.close()
 
-    def older_gone(self, prefix: bytes, revision: int) -> None:
+    def wait_older_gone(self, prefix: bytes, revision: int) -> None:
         """Wait until no key under a prefix is older than a revision; watch one key at a time."""
         while True:
             found = self.read(
@@ -126,4 +126,4 @@ class Patience:
             if not found.kvs:
                 return
             blocking: KeyValue = found.kvs[0]
-            self.event(key_range(blocking.key), found.revision + 1, deletes=True)
+            self.wait_event(key_range(blocking.key), found.revision + 1, deletes=True)

@@ -33,7 +33,7 @@ from hyperframe.frame import GoAwayFrame
 
 from kvorum.api import errors
 from kvorum.api.errors import Code, Status, StatusError
-from kvorum.client.grpc.wire import framed
+from kvorum.client.grpc.wire import frame_message
 from kvorum.network.edge.interface import EdgeEventKind, Headers, Serves
 from kvorum.network.edge.pure import grpc
 from kvorum.network.edge.pure.call import CallKind, EdgeCall
@@ -549,7 +549,7 @@ class Http2(HttpProtocol):
         else:
             self.start(call, ())
             self._shared.counters.messages_sent += 1
-            data = framed(data)
+            data = frame_message(data)
         if data:
             call.outgoing += data
             self._connection.block(call, len(data))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from kvorum.client.grpc.namesakes import believe_namesakes
+from kvorum.client.grpc.namesakes import trust_namesakes
 from kvorum.network.edge.contexts import (
     Stamp,
     failure,
@@ -85,7 +85,7 @@ class ListenerTls:
         if settings.client_ca_file:
             context.verify_mode = ssl.CERT_REQUIRED
             load_authorities(context, settings.client_ca_file)
-            believe_namesakes(context)
+            trust_namesakes(context)
             if settings.client_crl_file:
                 revoked = _revocation_list(settings.client_crl_file)
         return context, revoked

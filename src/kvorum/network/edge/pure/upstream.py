@@ -405,7 +405,7 @@ class PureUpstream:
             connection.is_open = True
             self._counters["connections_made"] += 1
             self._push_connection_event(connection, UpstreamEventKind.CONNECTED)
-        if connection.wire.connection.goes_away and not connection.link.is_leaving:
+        if connection.wire.connection.is_going_away and not connection.link.is_leaving:
             connection.link.is_leaving = True
             self._push_connection_event(connection, UpstreamEventKind.LEAVING)
 
