@@ -1,6 +1,6 @@
 """A proxy without a network, in front of whole servers in the same thread.
 
-Time stands still until it is told to pass; what is sent arrives when somebody settles.
+Time advances only in `pass_time`; messages arrive when the test calls `settle`.
 """
 
 from typing import Any
@@ -29,24 +29,24 @@ class Logger(RecordingLogger):
 
 
 class UnevenMembers(Members):
-    """Members whose streams may be heard later than their answers to other calls."""
+    """Members whose stream messages can be delayed behind their answers to other calls."""
 
     def __init__(self, members: dict[str, Harness]) -> None:
         super().__init__(members)
-        self.is_hearing_streams = True
-        self._unheard: list[UpstreamEvent] = []
+        self.delivers_streams = True
+        self._delayed: list[UpstreamEvent] = []
 
     def poll(self, events_max: int, bytes_max: int) -> list[UpstreamEvent]:
-        events = self._unheard + super().poll(events_max, bytes_max)
-        self._unheard = []
-        if self.is_hearing_streams:
+        events = self._delayed + super().poll(events_max, bytes_max)
+        self._delayed = []
+        if self.delivers_streams:
             return events
-        self._unheard = [each for each in events if each[0] == UpstreamEventKind.MESSAGE]
+        self._delayed = [each for each in events if each[0] == UpstreamEventKind.MESSAGE]
         return [each for each in events if each[0] != UpstreamEventKind.MESSAGE]
 
     def cancel(self, call: int) -> None:
         super().cancel(call)
-        self._unheard = [each for each in self._unheard if each[1] != call]
+        self._delayed = [each for each in self._delayed if each[1] != call]
 
 
 class Standing:
@@ -66,7 +66,7 @@ class Standing:
 
     @property
     def member(self) -> Harness:
-        """The only one there is."""
+        """The only member."""
         (member,) = self.members.values()
         return member
 
@@ -75,12 +75,12 @@ class Standing:
     def turn(
         self, requests: list[Request] | None = None, events: list[Event] | None = None
     ) -> None:
-        """Let what the members said arrive, with what clients sent."""
-        told = self.upstream.poll(1000, 1 << 20)
-        self.proxy.turn(self.now, requests or [], events or [], told)
+        """Run a turn with the members' events and the clients' input."""
+        upstream_events = self.upstream.poll(1000, 1 << 20)
+        self.proxy.turn(self.now, requests or [], events or [], upstream_events)
 
     def settle(self) -> None:
-        """Take turns until nothing is on its way."""
+        """Run turns until no message is in flight."""
         for _ in range(TURNS_MAX):
             self.turn()
             self.upstream.arrive()
@@ -113,8 +113,8 @@ class Standing:
         self.settle()
         return self.answer(path, number)
 
-    def elsewhere(self, path: str, message: Message) -> Any:
-        """Make a unary call past the proxy."""
+    def call_member(self, path: str, message: Message) -> Any:
+        """Make a unary call at the member, not through the proxy."""
         return self.member.ask(path.rpartition(".")[2], message)
 
     def answer(self, path: str, number: int) -> Any:
@@ -123,13 +123,13 @@ class Standing:
         return answer if isinstance(answer, Status) else METHODS[path].response.FromString(answer)
 
     def stream(self, path: str, metadata: Metadata | None = None) -> "ClientStream":
-        """Begin a stream."""
+        """Open a stream."""
         self._calls += 1
         self.happen((EdgeEventKind.OPENED, self._calls, (NUMBERS[path], metadata)))
         return ClientStream(self, self._calls, path)
 
     def happen(self, event: Event) -> None:
-        """Let an event of a client arrive."""
+        """Run a turn with an event of a client."""
         self.turn(events=[event])
 
     def get(self, target: str) -> tuple[int, bytes | None]:
@@ -150,28 +150,28 @@ class ClientStream:
         self._taken = 0
 
     def send(self, message: Message) -> None:
-        """Send a message, without waiting for anything."""
+        """Send a message without waiting for an answer."""
         self.send_bytes(message.SerializeToString())
 
     def send_bytes(self, data: bytes) -> None:
-        """Send what may be no message."""
+        """Send bytes that may not be a valid message."""
         self._standing.happen((EdgeEventKind.MESSAGE, self.call, data))
 
     def half_close(self) -> None:
-        """Say that nothing more will be sent."""
+        """Close the client's side of the stream."""
         self._standing.happen((EdgeEventKind.HALF_CLOSED, self.call, None))
 
     def leave(self) -> None:
-        """Be gone."""
+        """Leave: end the stream as a lost client does."""
         self._standing.happen((EdgeEventKind.ENDED, self.call, None))
 
     def received(self) -> list[Any]:
-        """Return what arrived since the last time."""
+        """Return the messages that arrived since the last call."""
         sent = self._standing.edge.sent.get(self.call, [])
         fresh, self._taken = sent[self._taken :], len(sent)
         return [METHODS[self._path].response.FromString(each) for each in fresh]
 
     @property
     def status(self) -> Status | None:
-        """How it ended."""
+        """The status with which the stream ended; None while it is open."""
         return self._standing.edge.finished.get(self.call)

@@ -98,7 +98,7 @@ class _History:
         question = pb.RangeRequest()
         question.CopyFrom(request)
         question.revision = revision
-        expected = self._standing.elsewhere(rpcs.RANGE.path, question)
+        expected = self._standing.call_member(rpcs.RANGE.path, question)
         for each in (expected, answer):
             each.ClearField("header")
         assert answer == expected, f"the store was not so at revision {revision}"
@@ -122,20 +122,20 @@ def test_what_is_read_is_the_store_as_it_was_after_every_own_write(
             case "write" | "write and settle":
                 history.write(*detail)
             case "write elsewhere":
-                standing.elsewhere(*detail)
+                standing.call_member(*detail)
             case "arrive":
                 standing.upstream.arrive(detail)
             case "turn":
                 standing.turn()
             case "hear streams":
-                standing.upstream.is_hearing_streams = detail
+                standing.upstream.delivers_streams = detail
             case "rarely":
                 _trouble(standing, detail)
         if what.endswith("settle"):
             standing.settle()
         history.look()
         assert cache.bytes <= bytes_max
-    standing.upstream.is_hearing_streams = True
+    standing.upstream.delivers_streams = True
     standing.pass_time(6, step=0.5)
     history.look()
     assert history.is_answered
@@ -145,7 +145,7 @@ def _trouble(standing: Standing, kind: str | None) -> None:
     if kind == "wait":
         standing.pass_time(1.0, step=0.2)
     elif kind == "lose":
-        standing.upstream.is_hearing_streams = True
+        standing.upstream.delivers_streams = True
         standing.turn()
         standing.upstream.lose_all()
 
@@ -172,7 +172,7 @@ def _warm(standing: Standing, request: pb.RangeRequest) -> None:
 
 def test_what_is_cached_costs_no_call() -> None:
     standing = Standing()
-    standing.elsewhere(rpcs.PUT.path, pb.PutRequest(key=b"a", value=b"1"))
+    standing.call_member(rpcs.PUT.path, pb.PutRequest(key=b"a", value=b"1"))
     _warm(standing, READS[0])
     standing.begin(rpcs.RANGE.path, READS[0])
     assert not standing.upstream._leaving
@@ -182,7 +182,7 @@ def test_what_is_cached_costs_no_call() -> None:
 def test_a_write_elsewhere_is_seen_without_anybody_asking() -> None:
     standing = Standing()
     _warm(standing, READS[2])
-    standing.elsewhere(rpcs.PUT.path, pb.PutRequest(key=b"bb", value=b"new"))
+    standing.call_member(rpcs.PUT.path, pb.PutRequest(key=b"bb", value=b"new"))
     standing.settle()
     assert [kv.value for kv in _read(standing, READS[2]).kvs] == [b"new"]
 
@@ -274,7 +274,7 @@ def test_authentication_that_is_enabled_through_the_proxy_empties_it_at_once() -
 def test_authentication_that_is_enabled_elsewhere_is_soon_noticed() -> None:
     standing = _guarded()
     _warm(standing, READS[0])
-    standing.elsewhere(rpcs.AUTH_ENABLE.path, pb.AuthEnableRequest())
+    standing.call_member(rpcs.AUTH_ENABLE.path, pb.AuthEnableRequest())
     standing.pass_time(FRESH_SECONDS)
     assert _read(standing, READS[0]) == errors.USER_EMPTY
 
@@ -297,49 +297,49 @@ def test_an_answer_that_is_older_than_a_change_is_not_kept() -> None:
     standing.begin(rpcs.RANGE.path, READS[3])
     standing.upstream.arrive()
     # The member has answered, and nobody has heard of it.
-    standing.elsewhere(rpcs.PUT.path, pb.PutRequest(key=b"b", value=b"new"))
+    standing.call_member(rpcs.PUT.path, pb.PutRequest(key=b"b", value=b"new"))
     standing.settle()
     for _ in range(4):
         assert [kv.value for kv in _read(standing, READS[3]).kvs] == [b"new"]
 
 
 class _Wire:
-    """Routes that keep what is sent on one stream."""
+    """Routes that record the messages sent on one stream."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.sent: list[pb.WatchRequest] = []
 
-    def stream(self, *_: object) -> int:
+    def open_stream(self, *_: object) -> int:
         return 1
 
     def send(self, _: int, message: bytes) -> None:
         self.sent.append(pb.WatchRequest.FromString(message))
 
-    def unary(self, *_: object) -> int:
+    def start_unary(self, *_: object) -> int:
         return 2
 
 
-def test_progress_says_nothing_of_watches_that_were_begun_after_the_question() -> None:
+def test_progress_does_not_cover_watches_created_after_the_request() -> None:
     wire = _Wire()
     cache = Cache(1 << 20)
     freshness = cache.freshness = Freshness(cache, wire)  # type: ignore[arg-type]
     first, second = CachedRange(b"a", b""), CachedRange(b"b", b"")
     progress = pb.WatchResponse(watch_id=-1)
     progress.header.revision = 7
-    freshness.begin(first)
-    freshness.ask()
-    freshness.begin(second)
+    freshness.watch_range(first)
+    freshness.request_progress()
+    freshness.watch_range(second)
     wire.now += 1.0
-    freshness.ask()
+    freshness.request_progress()
     assert [each.WhichOneof("request_union") for each in wire.sent].count("progress_request") == 2
-    freshness.message(progress.SerializeToString())
-    assert (freshness.known_to(first), freshness.known_to(second)) == (7, 0)
-    freshness.ask()
+    freshness.take_message(progress.SerializeToString())
+    assert (freshness.complete_revision(first), freshness.complete_revision(second)) == (7, 0)
+    freshness.request_progress()
     # This may be the answer to the repeated question, which was sent before the last one.
     progress.header.revision = 8
-    freshness.message(progress.SerializeToString())
-    assert (freshness.known_to(first), freshness.known_to(second)) == (7, 0)
+    freshness.take_message(progress.SerializeToString())
+    assert (freshness.complete_revision(first), freshness.complete_revision(second)) == (7, 0)
     progress.header.revision = 9
-    freshness.message(progress.SerializeToString())
-    assert (freshness.known_to(first), freshness.known_to(second)) == (9, 9)
+    freshness.take_message(progress.SerializeToString())
+    assert (freshness.complete_revision(first), freshness.complete_revision(second)) == (9, 9)

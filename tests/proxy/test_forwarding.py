@@ -367,9 +367,9 @@ def test_a_proxy_is_registered_while_it_serves() -> None:
     other = b'{"Op":0,"Addr":"10.0.0.2:1","Metadata":"{\\"name\\":\\"other\\"}"}'
     for key, value in ((b"2", other), (b"3", b"no JSON"), (b"4", b"[1]")):
         put = pb.PutRequest(key=b"ns/proxies/" + key, value=value)
-        standing.elsewhere(rpcs.PUT.path, put)
+        standing.call_member(rpcs.PUT.path, put)
     for _ in range(3):
-        kv = standing.elsewhere(rpcs.RANGE.path, registered).kvs[0]
+        kv = standing.call_member(rpcs.RANGE.path, registered).kvs[0]
         assert kv.key == b"ns/proxies/10.0.0.1:23790"
         value = json.loads(kv.value)
         assert (value["Op"], value["Addr"]) == (0, "10.0.0.1:23790")
@@ -381,12 +381,12 @@ def test_a_proxy_is_registered_while_it_serves() -> None:
         ("other", "10.0.0.2:1"),
     ]
     # A lease that somebody revokes is noticed, and the proxy registered anew.
-    standing.elsewhere(rpcs.LEASE_REVOKE.path, pb.LeaseRevokeRequest(ID=kv.lease))
+    standing.call_member(rpcs.LEASE_REVOKE.path, pb.LeaseRevokeRequest(ID=kv.lease))
     standing.pass_time(10, step=0.5)
-    assert standing.elsewhere(rpcs.RANGE.path, registered).kvs[0].lease not in (0, kv.lease)
+    assert standing.call_member(rpcs.RANGE.path, registered).kvs[0].lease not in (0, kv.lease)
     standing.proxy.drain(standing.now)
     standing.settle()
-    keys = [each.key for each in standing.elsewhere(rpcs.RANGE.path, registered).kvs]
+    keys = [each.key for each in standing.call_member(rpcs.RANGE.path, registered).kvs]
     assert b"ns/proxies/10.0.0.1:23790" not in keys
 
 
@@ -435,7 +435,7 @@ def test_members_that_are_asked_no_more_keep_their_calls_for_a_while() -> None:
     proxied.proxy.routes.replace([parse_endpoint(each) for each in ("b:3", "127.0.0.1:2", "b:3")])
     proxied.turn((UpstreamEventKind.CONNECTED, first, None))
     proxied.connect()
-    third = proxied.proxy.routes.places[0].number
+    third = proxied.proxy.routes.endpoints[0].number
     for call in (2, 3):
         proxied.request(call)
     assert {unary[1] for unary in proxied.upstream.calls[1:]} == {second, third}
@@ -457,4 +457,4 @@ def test_the_members_are_asked_where_they_are() -> None:
     learner = pb.Member(isLearner=True, clientURLs=["http://l:1"])
     members = pb.MemberListResponse(members=[pb.Member(clientURLs=["http://c:9"]), learner])
     proxied.turn((UpstreamEventKind.ANSWERED, asked[0], members.SerializeToString()))
-    assert [place.address.host for place in proxied.proxy.routes.places] == ["c"]
+    assert [place.address.host for place in proxied.proxy.routes.endpoints] == ["c"]

@@ -49,7 +49,7 @@ class _Renewals:
 def _granted(**settings_: Any) -> Standing:
     standing = Standing(**settings_)
     for lease in LEASES:
-        standing.elsewhere(rpcs.LEASE_GRANT.path, pb.LeaseGrantRequest(ID=lease, TTL=TTL))
+        standing.call_member(rpcs.LEASE_GRANT.path, pb.LeaseGrantRequest(ID=lease, TTL=TTL))
     return standing
 
 

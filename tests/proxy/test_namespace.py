@@ -86,14 +86,14 @@ def _pair() -> tuple[Standing, Standing]:
     """Return a proxy with a namespace and one without, before stores of the same revision."""
     within, plainly = Standing(namespace=NAMESPACE), Standing()
     for each in (within, plainly):
-        each.elsewhere(rpcs.LEASE_GRANT.path, pb.LeaseGrantRequest(ID=7, TTL=1000))
-    within.elsewhere(rpcs.PUT.path, pb.PutRequest(key=OUTSIDE[0], lease=7))
+        each.call_member(rpcs.LEASE_GRANT.path, pb.LeaseGrantRequest(ID=7, TTL=1000))
+    within.call_member(rpcs.PUT.path, pb.PutRequest(key=OUTSIDE[0], lease=7))
     for key in OUTSIDE[1:]:
-        within.elsewhere(rpcs.PUT.path, pb.PutRequest(key=key))
+        within.call_member(rpcs.PUT.path, pb.PutRequest(key=key))
     # What is put and deleted is not to be seen either.
     for _ in OUTSIDE[1:]:
-        plainly.elsewhere(rpcs.PUT.path, pb.PutRequest(key=b"x"))
-    plainly.elsewhere(rpcs.DELETE_RANGE.path, pb.DeleteRangeRequest(key=b"x"))
+        plainly.call_member(rpcs.PUT.path, pb.PutRequest(key=b"x"))
+    plainly.call_member(rpcs.DELETE_RANGE.path, pb.DeleteRangeRequest(key=b"x"))
     return within, plainly
 
 
@@ -107,13 +107,13 @@ def test_all_calls_for_keys_are_answered_as_without_a_namespace(
     for path, message in made:
         assert within.call(path, message) == plainly.call(path, message)
     for key in OUTSIDE:
-        assert within.elsewhere(rpcs.RANGE.path, pb.RangeRequest(key=key)).count == 1
+        assert within.call_member(rpcs.RANGE.path, pb.RangeRequest(key=key)).count == 1
 
 
 def test_ranges_in_pieces_are_in_the_namespace() -> None:
     standing = Standing(namespace=NAMESPACE)
     for key in (b"ns", b"ns/a", b"ns/b", b"ns0"):
-        standing.elsewhere(rpcs.PUT.path, pb.PutRequest(key=key))
+        standing.call_member(rpcs.PUT.path, pb.PutRequest(key=key))
     stream = standing.stream(rpcs.RANGE_STREAM.path)
     stream.send(pb.RangeRequest(key=b"\0", range_end=b"\0"))
     stream.half_close()
@@ -140,4 +140,4 @@ def test_locks_have_the_names_that_they_were_given() -> None:
     path = "/v3lockpb.Lock/Lock"
     answer = standing.call(path, METHODS[path].request(name=b"lock", lease=7))
     assert answer.key == b"lock/7"
-    assert standing.elsewhere(rpcs.RANGE.path, pb.RangeRequest(key=b"lock/7")).count == 1
+    assert standing.call_member(rpcs.RANGE.path, pb.RangeRequest(key=b"lock/7")).count == 1

@@ -544,7 +544,7 @@ def test_a_slow_client_holds_nobody_back(
 def test_all_clients_are_slow(
     standing: Standing, monkeypatch: pytest.MonkeyPatch, spread_bytes: int
 ) -> None:
-    monkeypatch.setattr(broadcasts, "SPREAD_BYTES_MAX", spread_bytes)
+    monkeypatch.setattr(broadcasts, "FAN_OUT_BYTES_MAX", spread_bytes)
     monkeypatch.setattr(watch, "PENDING_BYTES_MAX", 5000)
     monkeypatch.setattr(watch, "STREAM_PENDING_BYTES_MAX", 1000)
     monkeypatch.setattr(watch, "UNSENT_BYTES_MAX", 500)

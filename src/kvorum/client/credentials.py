@@ -86,9 +86,9 @@ def _load(context: "ssl.SSLContext", cert: str, key: str) -> None:
         if error.reason == "KEY_VALUES_MISMATCH":
             reason = f"key={key!r} does not belong to the certificate in cert={cert!r}"
         else:
-            told = (error.reason or str(error)).replace("_", " ").lower()
+            detail = (error.reason or str(error)).replace("_", " ").lower()
             reason = (
-                f"cert={cert!r} and key={key!r} cannot be used: {told}; expected a certificate and "
-                "its key in PEM, without a password"
+                f"cert={cert!r} and key={key!r} cannot be used: {detail}; expected a certificate "
+                "and its key in PEM, without a password"
             )
         raise UnusableError(reason) from None

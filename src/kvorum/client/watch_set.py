@@ -321,7 +321,7 @@ class WatchSet:
         if watch.is_plain:
             watch.ready()
         if response.header.revision < watch.seen:
-            # The member lags behind, or the store was restored: a linearizable read tells which.
+            # The member lags, or the store was restored: a linearizable read finds out which.
             self._check_revision(watch)
 
     def _check_revision(self, watch: Watch) -> None:
@@ -365,7 +365,7 @@ class WatchSet:
         first = watch.revision
         found = [each for message in messages for each in message.events]
         if found and found[0].kv.mod_revision < first:
-            # Events are in the order of their revisions, so the first tells whether any is too old.
+            # Events are in the order of their revisions, so the first shows whether any is too old.
             found = [each for each in found if each.kv.mod_revision >= first]
         events = list(map(event, found))
         if events:

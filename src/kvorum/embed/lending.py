@@ -1,7 +1,7 @@
 """An event loop that other threads may run for one turn while its own thread sleeps.
 
 One rule: only the holder of the loop lock may touch the loop. The loop's own thread always
-holds it, except while it sleeps, and takes it back before it looks at the events that woke it. For
+holds it, except while it sleeps, and takes it back before it reads the events that woke it. For
 the loop, and for everything that runs on it, another thread's turn is a part of its sleep, and one
 thread at a time touches them. Callbacks and timers that such a turn adds to the loop wake the
 loop's own thread.

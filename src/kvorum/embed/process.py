@@ -75,16 +75,16 @@ class ProcessServer(Embedded):
         """Process the reports of the child until it ends; return the reported error, if any."""
         assert child.stdout is not None
         error = None
-        for told in map(json.loads, child.stdout):
-            if told["kind"] == "line":
-                moment = datetime.fromtimestamp(told["seconds"], UTC)
-                logger, caller, message = told["parts"]
-                line = Line(told["level"], moment, logger, caller, message, told["fields"])
+        for report in map(json.loads, child.stdout):
+            if report["kind"] == "line":
+                moment = datetime.fromtimestamp(report["seconds"], UTC)
+                logger, caller, message = report["parts"]
+                line = Line(report["level"], moment, logger, caller, message, report["fields"])
                 self._log.write(line)
-            elif told["kind"] == "ready":
+            elif report["kind"] == "ready":
                 self._note_ready()
             else:
-                error = _ERRORS[told["kind"]](told["text"])
+                error = _ERRORS[report["kind"]](report["text"])
         return error
 
     def _request_stop(self) -> None:

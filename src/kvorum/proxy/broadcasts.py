@@ -39,7 +39,7 @@ _FILTERS: Final = NO_PUT | NO_DELETE
 
 FRAGMENT_BYTES_MAX = REQUEST_BYTES_MAX + FRAGMENT_OVERHEAD_BYTES
 """Size from which a response is sent in fragments, if the watcher asked for fragments."""
-SPREAD_BYTES_MAX = 4 * 1024 * 1024
+FAN_OUT_BYTES_MAX = 4 * 1024 * 1024
 """Bytes that a fan-out may send before each watcher's stream is checked individually."""
 _HEAD_BYTES_MAX: Final = 256
 """Upper bound for the size of a header and a watch id."""
@@ -157,16 +157,16 @@ class Broadcast:
         "_counters",
         "_groups",
         "_times_full",
-        "attempts",
         "ceiling",
         "complete_revision",
         "created_revision",
         "members",
         "number",
         "position",
+        "progress_requests",
         "selection",
-        "standing",
         "start_revision",
+        "state",
         "waiting",
         "watched",
     )
@@ -191,10 +191,10 @@ class Broadcast:
         self.complete_revision = 0
         """Every event up to this revision has come, according to the member's progress messages."""
         self.selection = selection
-        self.standing = BroadcastState.UNCONFIRMED
+        self.state = BroadcastState.UNCONFIRMED
         self.created_revision = 0
         """The member's revision when the watch was created there."""
-        self.attempts = 0
+        self.progress_requests = 0
         """The session's count of progress requests when the member confirmed the watch."""
         self.members: dict[ClientWatcher, None] = {}
         # Calls that receive the same bytes, each group with one of its watchers. Valid while
@@ -211,7 +211,7 @@ class Broadcast:
         """Return whether a watcher may join, because every event it needs is still to come."""
         if not covers(self.selection, watcher.upstream_selection):
             return False
-        if self.standing is BroadcastState.SYNCED:
+        if self.state is BroadcastState.SYNCED:
             return self.position <= watcher.next_revision
         # A broadcast that is behind may have a long history to send, so only watchers that start at
         # its position join.
@@ -233,9 +233,9 @@ class Broadcast:
         watcher.broadcast = None
         watcher.next_revision = max(watcher.next_revision, next_revision)
 
-    def deliver(self, told: ParsedResponse, outgoing: "Outgoing") -> None:
+    def deliver(self, response: ParsedResponse, outgoing: "Outgoing") -> None:
         """Send a message's events to the watchers."""
-        events = told.events
+        events = response.events
         before = self.position
         if events[0].revision < before:
             # A resumed watch starts with a revision that was delivered already.
@@ -244,16 +244,16 @@ class Broadcast:
                 return
         first, last = events[0].revision, events[-1].revision
         self.position = last + 1
-        batch = EventBatch(told.header, events)
+        batch = EventBatch(response.header, events)
         is_cut, is_long = self.ceiling > first, batch.is_long
-        is_small = batch.bytes * len(self.members) <= SPREAD_BYTES_MAX
+        is_small = batch.bytes * len(self.members) <= FAN_OUT_BYTES_MAX
         if is_small and not is_cut and not is_long:
             if self._groups is None or self._times_full != outgoing.times_full:
                 self._find_groups(outgoing)
             if self._groups is not None and not outgoing.is_full:
                 for watcher, calls in self._groups:
                     if shared := batch.response(watcher):
-                        outgoing.spread(calls, shared)
+                        outgoing.send_to_all(calls, shared)
                 return
         whole = batch.whole
         behind: list[ClientWatcher] = []
@@ -263,15 +263,15 @@ class Broadcast:
                 behind.append(watcher)
             elif is_cut and watcher.next_revision > first:
                 if watcher.next_revision <= last:
-                    outgoing.add_all(stream.call, batch.cut(watcher))
+                    outgoing.add_all(stream.call, batch.responses_from(watcher))
             elif is_long and watcher.is_fragmented:
                 outgoing.add_all(stream.call, batch.fragments(watcher))
             else:
-                response = whole.get(watcher.variant)
-                if response is None:
-                    response = batch.response(watcher)
-                if response:
-                    outgoing.add(stream.call, response)
+                encoded = whole.get(watcher.variant)
+                if encoded is None:
+                    encoded = batch.response(watcher)
+                if encoded:
+                    outgoing.add(stream.call, encoded)
         for watcher in behind:
             self.leave(watcher, before)
             watcher.stream.fall_behind(watcher)
@@ -308,24 +308,24 @@ class EventBatch:
         selection = watcher.selection & ~PROGRESS
         body = self._bodies.get(selection)
         if body is None:
-            body = b"".join(_selected(self._events, selection))
+            body = b"".join(_select_fields(self._events, selection))
             self._bodies[selection] = body
         response = self._header + watcher.id_field + body if body else b""
         self.whole[watcher.variant] = response
         return response
 
-    def cut(self, watcher: ClientWatcher) -> list[bytes]:
+    def responses_from(self, watcher: ClientWatcher) -> list[bytes]:
         """Return the responses to a watcher that needs only events from `next_revision` on."""
         events = self._events
         first = bisect_left(events, watcher.next_revision, key=lambda event: event.revision)
-        return self._made(watcher, events[first:])
+        return self._encode(watcher, events[first:])
 
     def fragments(self, watcher: ClientWatcher) -> list[bytes]:
         """Return the responses to a watcher that takes them in fragments."""
-        return self._made(watcher, self._events)
+        return self._encode(watcher, self._events)
 
-    def _made(self, watcher: ClientWatcher, events: Sequence[EncodedEvent]) -> list[bytes]:
-        fields = _selected(events, watcher.selection)
+    def _encode(self, watcher: ClientWatcher, events: Sequence[EncodedEvent]) -> list[bytes]:
+        fields = _select_fields(events, watcher.selection)
         if not fields:
             return []
         if watcher.is_fragmented:
@@ -333,7 +333,7 @@ class EventBatch:
         return [b"".join((self._header, watcher.id_field, *fields))]
 
 
-def _selected(events: Sequence[EncodedEvent], selection: int) -> list[bytes]:
+def _select_fields(events: Sequence[EncodedEvent], selection: int) -> list[bytes]:
     if selection & _FILTERS:
         unwanted = (selection & NO_PUT != 0, selection & NO_DELETE != 0)
         events = [event for event in events if not unwanted[event.is_deletion]]

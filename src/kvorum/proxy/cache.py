@@ -91,16 +91,16 @@ class Freshness(Protocol):
     fresh_until: float
     """The time until which the cache may answer."""
 
-    def known_to(self, watched: CachedRange) -> int:
+    def complete_revision(self, watched: CachedRange) -> int:
         """Return the revision up to which a range's watch has had every change; 0: unknown."""
 
-    def begin(self, watched: CachedRange) -> None:
+    def watch_range(self, watched: CachedRange) -> None:
         """Watch a range from now on."""
 
-    def give_up(self, watched: CachedRange) -> None:
+    def cancel_watch(self, watched: CachedRange) -> None:
         """Cancel a range's watch."""
 
-    def ask(self) -> None:
+    def request_progress(self) -> None:
         """Send the member a progress request."""
 
 
@@ -130,10 +130,10 @@ class Cache:
             self.misses += 1
             return None
         freshness, watched = self.freshness, entry.watched
-        revision = max(entry.as_of, freshness.known_to(watched))
+        revision = max(entry.as_of, freshness.complete_revision(watched))
         if revision < floor or now >= freshness.fresh_until:
             self.misses += 1
-            freshness.ask()
+            freshness.request_progress()
             return None
         self.hits += 1
         entry.is_used = True
@@ -168,7 +168,7 @@ class Cache:
         watched = self.ranges.get((key, end))
         if watched is None:
             watched = self.ranges[key, end] = CachedRange(key, end)
-            self.freshness.begin(watched)
+            self.freshness.watch_range(watched)
             self._evict()
         if not watched.is_live or revision < watched.newest:
             return
@@ -204,7 +204,7 @@ class Cache:
 
     # Called by `Freshness`.
 
-    def changed(self, watched: CachedRange, revision: int) -> None:
+    def note_change(self, watched: CachedRange, revision: int) -> None:
         """Remove a range's answers that are older than its newest change."""
         watched.newest = max(watched.newest, revision)
         if not watched.entries:
@@ -220,7 +220,7 @@ class Cache:
         if self.ranges.pop((watched.key, watched.end), None) is not None:
             for entry in list(watched.entries.values()):
                 self._remove(entry)
-            self.freshness.give_up(watched)
+            self.freshness.cancel_watch(watched)
 
     def clear(self) -> None:
         """Forget all answers, ranges and remembered requests."""

@@ -23,7 +23,7 @@ from kvorum.proxy.settings import ProxySettings
 _PATH: Final = rpcs.MEMBER_LIST.path
 
 
-def registered_under(settings: ProxySettings) -> bytes:
+def registration_prefix(settings: ProxySettings) -> bytes:
     """Return the prefix, with the namespace, of the keys of all registered proxies."""
     return settings.namespace + settings.resolver_prefix.encode() + b"/"
 
@@ -45,10 +45,10 @@ class MemberLists:
         if not settings.resolver_prefix:
             routes.replies.append((call, self._answer([])))
             return
-        prefix = registered_under(settings)
+        prefix = registration_prefix(settings)
         request = pb.RangeRequest(key=prefix, range_end=prefix_end(prefix), serializable=True)
 
-        def answered(answer: bytes | End) -> None:
+        def take_answer(answer: bytes | End) -> None:
             if isinstance(answer, bytes):
                 found = pb.RangeResponse.FromString(answer).kvs
                 members = [_member(kv.value) for kv in found]
@@ -59,7 +59,9 @@ class MemberLists:
             else:
                 routes.replies.append((call, status_of(answer)))
 
-        routes.unary_for(call, rpcs.RANGE.path, request.SerializeToString(), sent, answered)
+        routes.start_unary_for(
+            call, rpcs.RANGE.path, request.SerializeToString(), sent, take_answer
+        )
 
     def _answer(self, proxies: list[pb.Member]) -> bytes:
         if not proxies:

@@ -36,6 +36,6 @@ class Downstream:
         self._edge.send(sends)
         if self.full:
             for call in {call: None for call, _ in sends}:
-                told = self.full.get(call)
-                if told is not None and self._edge.pending_bytes(call) >= STREAM_PENDING_BYTES_MAX:
-                    told()
+                pause = self.full.get(call)
+                if pause is not None and self._edge.pending_bytes(call) >= STREAM_PENDING_BYTES_MAX:
+                    pause()

@@ -56,79 +56,79 @@ class ProxyEndpoints:
         self._next_endpoint: Callable[[], int] = count(1).__next__
         self.all = [ProxyEndpoint(address) for address in (*addresses[first:], *addresses[:first])]
         self._by_number: dict[int, ProxyEndpoint] = {}
-        self._given_up: dict[int, float] = {}
+        self._former: dict[int, float] = {}
         """Connections that get no more calls, and when each is closed."""
 
-    def ready(self) -> list[int]:
+    def connected_numbers(self) -> list[int]:
         """Return the numbers of the open connections."""
         return [each.number for each in self.all if each.is_connected]
 
-    def problem(self) -> str:
+    def describe_problems(self) -> str:
         """Return why no member is connected."""
         reasons = [f"{each.address.text}: {each.problem}" for each in self.all if each.problem]
         return ": ".join([_NOTHING_CONNECTED, *filter(None, ["; ".join(reasons)])])
 
-    def connected(self, number: int) -> None:
+    def note_connected(self, number: int) -> None:
         """Note that a connection is open."""
-        place = self._by_number.get(number)
-        if place is not None:
-            place.is_connected = True
-            place.back_off.note_success()
-            if place.problem:
-                self._logger.info("connected to a member again", endpoint=place.address.text)
-            place.problem = ""
+        endpoint = self._by_number.get(number)
+        if endpoint is not None:
+            endpoint.is_connected = True
+            endpoint.back_off.note_success()
+            if endpoint.problem:
+                self._logger.info("connected to a member again", endpoint=endpoint.address.text)
+            endpoint.problem = ""
 
-    def lost(self, number: int, reason: str, now: float) -> None:
+    def note_lost(self, number: int, reason: str, now: float) -> None:
         """Note that a connection accepts no more calls, was lost, or could not be opened."""
-        self._given_up.pop(number, None)
-        place = self._by_number.pop(number, None)
-        if place is not None:
-            if not place.problem:
-                self._logger.warning("lost a member", endpoint=place.address.text, reason=reason)
-            place.problem = reason
-            place.number = 0
-            place.is_connected = False
-            place.back_off.note_failure(now)
+        self._former.pop(number, None)
+        endpoint = self._by_number.pop(number, None)
+        if endpoint is not None:
+            if not endpoint.problem:
+                self._logger.warning("lost a member", endpoint=endpoint.address.text, reason=reason)
+            endpoint.problem = reason
+            endpoint.number = 0
+            endpoint.is_connected = False
+            endpoint.back_off.note_failure(now)
 
     def replace(self, addresses: Sequence[Address], now: float) -> None:
         """Use the members at these addresses from now on."""
         kept: list[ProxyEndpoint] = []
         for address in addresses:
-            known = [each for each in (*kept, *self.all) if each.address.is_same(address)]
-            place = known[0] if known else ProxyEndpoint(address)
-            if place not in kept:
-                kept.append(place)
-        for place in self.all:
-            if place not in kept and place.number:
-                del self._by_number[place.number]
-                self._given_up[place.number] = now + LINGER_SECONDS
+            matching = [each for each in (*kept, *self.all) if each.address.is_same(address)]
+            endpoint = matching[0] if matching else ProxyEndpoint(address)
+            if endpoint not in kept:
+                kept.append(endpoint)
+        for endpoint in self.all:
+            if endpoint not in kept and endpoint.number:
+                del self._by_number[endpoint.number]
+                self._former[endpoint.number] = now + LINGER_SECONDS
         self.all = kept
 
     def pass_time(self, now: float) -> float:
         """Open and close the connections that are due; return when the next one is."""
         moment = inf
-        for place in self.all:
-            if not place.number:
-                if place.back_off.until <= now:
-                    self._connect(place)
+        for endpoint in self.all:
+            if not endpoint.number:
+                if endpoint.back_off.until <= now:
+                    self._connect(endpoint)
                 else:
-                    moment = min(moment, place.back_off.until)
-        if self._given_up:
-            for number in [each for each, until in self._given_up.items() if until <= now]:
-                del self._given_up[number]
+                    moment = min(moment, endpoint.back_off.until)
+        if self._former:
+            for number in [each for each, until in self._former.items() if until <= now]:
+                del self._former[number]
                 self._upstream.disconnect(number)
-            moment = min(moment, *self._given_up.values(), inf)
+            moment = min(moment, *self._former.values(), inf)
         return moment
 
     def close(self) -> None:
         """Close every connection."""
-        for number in (*self._by_number, *self._given_up):
+        for number in (*self._by_number, *self._former):
             self._upstream.disconnect(number)
 
-    def _connect(self, place: ProxyEndpoint) -> None:
-        number = place.number = self._next_endpoint()
-        self._by_number[number] = place
-        address = place.address
+    def _connect(self, endpoint: ProxyEndpoint) -> None:
+        number = endpoint.number = self._next_endpoint()
+        self._by_number[number] = endpoint
+        address = endpoint.address
         tls = None
         if address.is_secure or (address.is_secure is None and self._tls is not None):
             tls = self._tls or UpstreamTls(server_name="")

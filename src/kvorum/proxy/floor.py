@@ -61,7 +61,7 @@ class Floor:
         if len(self._unread) >= UNREAD_MAX:
             self._read()
 
-    def begin_anew(self, revision: int) -> None:
+    def restart_from(self, revision: int) -> None:
         """Restart from a revision after a linearizable read returned less than the floor.
 
         The store must then be another one: the cluster was restored from a snapshot.

@@ -19,7 +19,7 @@ ChangeRequest = Callable[[bytes], bytes | Status]
 ChangeAnswer = Callable[[bytes], bytes]
 
 
-def as_it_is(message: bytes) -> bytes:
+def keep_unchanged(message: bytes) -> bytes:
     """Return the message unchanged."""
     return message
 
@@ -39,16 +39,16 @@ class _ForwardedStream:
         self.number = 0
         """The number of the stream to the member."""
 
-    def message(self, data: bytes) -> None:
+    def take_message(self, data: bytes) -> None:
         self._forwarding.downstream.send(self.call, self.answer(data))
 
-    def ended(self, end: End) -> None:
-        self._forwarding.finished(self.call, end)
+    def take_end(self, end: End) -> None:
+        self._forwarding.take_member_end(self.call, end)
 
-    def writable(self) -> None:
+    def take_writable(self) -> None:
         """Do nothing: clients send only one short message on these streams."""
 
-    def full(self) -> None:
+    def pause_member(self) -> None:
         """Stop reading from the member until the client has read."""
         self._forwarding.routes.pause(self.number)
 
@@ -72,40 +72,40 @@ class Forwarding:
         call: int,
         path: str,
         metadata: Metadata | None,
-        request: ChangeRequest = as_it_is,
-        answer: ChangeAnswer = as_it_is,
+        request: ChangeRequest = keep_unchanged,
+        answer: ChangeAnswer = keep_unchanged,
     ) -> None:
         """Open a stream; `request` and `answer` may change its messages."""
         relay = self._open[call] = _ForwardedStream(self, call, request, answer)
         sent = () if metadata is None else tuple(metadata.items())
-        relay.number = self.routes.stream(path, sent, relay)
-        self.downstream.full[call] = relay.full
+        relay.number = self.routes.open_stream(path, sent, relay)
+        self.downstream.full[call] = relay.pause_member
 
-    def message(self, call: int, data: bytes) -> None:
+    def take_message(self, call: int, data: bytes) -> None:
         """Forward a client's message."""
         relay = self._open[call]
         request = relay.request(data)
         if isinstance(request, Status):
-            self.ended(call)
+            self.take_end(call)
             self.downstream.finish(call, request)
         else:
             self.routes.send(relay.number, request)
 
-    def half_closed(self, call: int) -> None:
+    def take_half_close(self, call: int) -> None:
         """Close the sending side to the member, as the client did."""
         self.routes.half_close(self._open[call].number)
 
-    def writable(self, call: int) -> None:
+    def take_writable(self, call: int) -> None:
         """Read from the member again, because the client has read."""
         self.routes.resume(self._open[call].number)
 
-    def ended(self, call: int) -> None:
+    def take_end(self, call: int) -> None:
         """Forget a stream whose client has left."""
         relay = self._open.pop(call)
         self.downstream.full.pop(call, None)
         self.routes.cancel(relay.number)
 
-    def finished(self, call: int, end: End) -> None:
+    def take_member_end(self, call: int, end: End) -> None:
         """End a client's stream as the member ended it."""
         del self._open[call]
         self.downstream.finish(call, status_of(end))
@@ -113,5 +113,5 @@ class Forwarding:
     def stop(self, status: Status) -> None:
         """End every stream because the proxy stops."""
         for call in list(self._open):
-            self.ended(call)
+            self.take_end(call)
             self.downstream.finish(call, status)

@@ -9,7 +9,7 @@ send; the proxy never credits it to a later request.
 
 A linearizable read without credentials, every `LOOK_SECONDS`, finds out whether the cluster
 requires them. The cache answers only if both checks succeeded within the last `FRESH_SECONDS`.
-That bounds how long the cache still answers after somebody enabled authentication elsewhere, or
+That bounds how long the cache still answers after a client enabled authentication elsewhere, or
 after the member with the watches was cut off. The proxy closes the stream after `IDLE_SECONDS`
 without a request to the cache.
 """
@@ -27,10 +27,10 @@ from kvorum.network.edge.upstream import End
 from kvorum.proxy.cache import Cache, CachedRange
 from kvorum.proxy.routes import Routes
 
-LOOK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 FRESH_SECONDS: Final = 2.5
 IDLE_SECONDS: Final = 30.0
-REST_SECONDS: Final = 1.0
+PAUSE_SECONDS: Final = 1.0
 """Pause after the end of the stream of watches, in which the cache keeps nothing."""
 RETRY_SECONDS: Final = 0.1
 """Time after which an unanswered progress request is sent again."""
@@ -38,7 +38,7 @@ PROGRESS_ID: Final = -1
 """The watch id in answers to progress requests."""
 
 _METADATA: Final = (("hasleader", b"true"),)
-_LOOK: Final = pb.RangeRequest(key=b"\0", count_only=True).SerializeToString()
+_CHECK: Final = pb.RangeRequest(key=b"\0", count_only=True).SerializeToString()
 _PROGRESS: Final = pb.WatchRequest(progress_request=pb.WatchProgressRequest()).SerializeToString()
 
 
@@ -62,37 +62,37 @@ class Freshness:
         self._skipped = 0
         """Answers to earlier, resent requests that may still come, and do not count."""
         self._answered = 0
-        self._told = 0
+        self._answered_revision = 0
         """The revision in the last answer."""
-        self._told_until = 0.0
+        self._answer_fresh_until = 0.0
         self._open_until = 0.0
         """The time until which the last read without credentials proves that none are needed."""
         self._generation = 0
         """Incremented by `doubt`: reads from an earlier generation prove nothing."""
-        self._look_at = inf
+        self._check_at = inf
         self._idle_at = inf
-        self._rests_until = 0.0
+        self._paused_until = 0.0
 
     # Called by the cache.
 
-    def known_to(self, watched: CachedRange) -> int:
+    def complete_revision(self, watched: CachedRange) -> int:
         """Return the revision up to which a range's watch has had every change; 0: unknown."""
-        return self._told if watched.sequence < self._answered else 0
+        return self._answered_revision if watched.sequence < self._answered else 0
 
-    def begin(self, watched: CachedRange) -> None:
+    def watch_range(self, watched: CachedRange) -> None:
         """Watch a range from now on.
 
         The watch has no start revision in the past, because members are slow to start such a watch.
         """
         now = self._routes.now
-        if now < self._rests_until:
+        if now < self._paused_until:
             self._cache.drop(watched)
             return
         if self._stream is None:
-            self._stream = self._routes.stream(rpcs.WATCH.path, _METADATA, self)
-            self._asked = self._answered = self._told = self._skipped = 0
+            self._stream = self._routes.open_stream(rpcs.WATCH.path, _METADATA, self)
+            self._asked = self._answered = self._answered_revision = self._skipped = 0
             self._asked_at = inf
-            self._look_at = now
+            self._check_at = now
             self._idle_at = now + IDLE_SECONDS
         watched.id = self._next_id()
         watched.sequence = self._asked
@@ -101,14 +101,14 @@ class Freshness:
         request = pb.WatchRequest(create_request=create)
         self._routes.send(self._stream, request.SerializeToString())
 
-    def give_up(self, watched: CachedRange) -> None:
+    def cancel_watch(self, watched: CachedRange) -> None:
         """Cancel a range's watch."""
         if self._watches.pop(watched.id, None) is not None and self._stream is not None:
             cancel = pb.WatchCancelRequest(watch_id=watched.id)
             request = pb.WatchRequest(cancel_request=cancel)
             self._routes.send(self._stream, request.SerializeToString())
 
-    def ask(self) -> None:
+    def request_progress(self) -> None:
         """Send a progress request, or resend one that is unanswered for `RETRY_SECONDS`."""
         now = self._routes.now
         if self._stream is None:
@@ -123,7 +123,7 @@ class Freshness:
         self._sent_at = now
         self._routes.send(self._stream, _PROGRESS)
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Clear the cache, because a client is enabling authentication."""
         self._generation += 1
         self._open_until = self.fresh_until = 0.0
@@ -131,7 +131,7 @@ class Freshness:
 
     # The stream of watches.
 
-    def message(self, data: bytes) -> None:
+    def take_message(self, data: bytes) -> None:
         """Process a message of the stream of watches."""
         try:
             response = pb.WatchResponse.FromString(data)
@@ -153,7 +153,7 @@ class Freshness:
         elif response.events:
             if watched is not None:
                 newest = max(event.kv.mod_revision for event in response.events)
-                self._cache.changed(watched, newest)
+                self._cache.note_change(watched, newest)
         elif response.watch_id == PROGRESS_ID:
             self._take_progress(response.header.revision)
 
@@ -161,45 +161,45 @@ class Freshness:
         if self._skipped:
             self._skipped -= 1
         elif self._asked_at < inf:
-            self._told = revision
+            self._answered_revision = revision
             self._answered = self._asked
-            self._told_until = self._asked_at + FRESH_SECONDS
+            self._answer_fresh_until = self._asked_at + FRESH_SECONDS
             self._asked_at = inf
             self._skipped = self._sends - 1
             self._note_fresh()
 
-    def ended(self, _end: End) -> None:
+    def take_end(self, _end: End) -> None:
         """Clear the cache: without the stream, no watch reports changes."""
         self._stream = None
-        self._rest()
+        self._pause()
 
-    def writable(self) -> None:
+    def take_writable(self) -> None:
         """Do nothing: requests are few and short."""
 
     def _close(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
             self._routes.cancel(stream)
-        self._rest()
+        self._pause()
 
-    def _rest(self) -> None:
-        self._rests_until = self._routes.now + REST_SECONDS
-        self._look_at = self._idle_at = self._asked_at = inf
-        self.fresh_until = self._told_until = 0.0
+    def _pause(self) -> None:
+        self._paused_until = self._routes.now + PAUSE_SECONDS
+        self._check_at = self._idle_at = self._asked_at = inf
+        self.fresh_until = self._answer_fresh_until = 0.0
         self._watches.clear()
         self._cache.clear()
 
     # The check for credentials.
 
     def _note_fresh(self) -> None:
-        self.fresh_until = min(self._told_until, self._open_until)
+        self.fresh_until = min(self._answer_fresh_until, self._open_until)
 
-    def _look(self, now: float) -> None:
+    def _check_credentials(self, now: float) -> None:
         """Check that a read needs no credentials."""
-        self._look_at = now + LOOK_SECONDS
+        self._check_at = now + CHECK_SECONDS
         generation = self._generation
 
-        def answered(answer: bytes | End) -> None:
+        def take_answer(answer: bytes | End) -> None:
             if generation != self._generation or self._stream is None:
                 return
             if isinstance(answer, bytes):
@@ -208,7 +208,7 @@ class Freshness:
             else:
                 self._close()
 
-        self._routes.unary(rpcs.RANGE.path, _LOOK, (), answered, LOOK_SECONDS)
+        self._routes.start_unary(rpcs.RANGE.path, _CHECK, (), take_answer, CHECK_SECONDS)
 
     def pass_time(self, now: float) -> float:
         """Run the timers that are due; return when the next one is."""
@@ -220,7 +220,7 @@ class Freshness:
         if now >= self._idle_at:
             self._close()
             return inf
-        if now >= self._look_at:
-            self._look(now)
-            self.ask()
-        return self._look_at
+        if now >= self._check_at:
+            self._check_credentials(now)
+            self.request_progress()
+        return self._check_at

@@ -32,30 +32,30 @@ none, to the callback. The callback runs later, between two turns."""
 class _Watch:
     """A health check's watch: it tests whether a member accepts one, then cancels itself."""
 
-    def __init__(self, routes: Routes, namespace: Namespace, told: Callable[[str], None]) -> None:
+    def __init__(self, routes: Routes, namespace: Namespace, report: Callable[[str], None]) -> None:
         self._routes = routes
-        self._told: Callable[[str], None] | None = told
+        self._report: Callable[[str], None] | None = report
         create = pb.WatchCreateRequest(key=namespace.prefix + HEALTH_KEY)
-        self._stream = routes.stream(rpcs.WATCH.path, (), self)
+        self._stream = routes.open_stream(rpcs.WATCH.path, (), self)
         request = pb.WatchRequest(create_request=create)
         routes.send(self._stream, request.SerializeToString())
         self.until = routes.now + WATCH_SECONDS_MAX
 
-    def message(self, _data: bytes) -> None:
-        self.tell("")
+    def take_message(self, _data: bytes) -> None:
+        self.report_once("")
 
-    def ended(self, end: End) -> None:
-        self.tell(f"WATCH ERROR:{end[1]}")
+    def take_end(self, end: End) -> None:
+        self.report_once(f"WATCH ERROR:{end[1]}")
 
-    def writable(self) -> None:
+    def take_writable(self) -> None:
         """Do nothing: the watch sends only one short request."""
 
-    def tell(self, problem: str) -> None:
+    def report_once(self, problem: str) -> None:
         """Cancel the watch and report its problem ("" for none), once."""
-        told, self._told = self._told, None
-        if told is not None:
+        report, self._report = self._report, None
+        if report is not None:
             self._routes.cancel(self._stream)
-            told(problem)
+            report(problem)
 
 
 class HttpEndpoints:
@@ -86,7 +86,7 @@ class HttpEndpoints:
     def pass_time(self, now: float) -> float:
         """End watches that take too long; return when the next one will."""
         for watch in [each for each in self._watches.values() if each.until <= now]:
-            watch.tell("WATCH TIMEOUT")
+            watch.report_once("WATCH TIMEOUT")
         return min((each.until for each in self._watches.values()), default=float("inf"))
 
     # Metrics.
@@ -141,17 +141,17 @@ class HttpEndpoints:
     def _forget(self, call: int) -> None:
         watch = self._watches.pop(call, None)
         if watch is not None:
-            watch.tell("")
+            watch.report_once("")
 
-    def _read(self, told: Callable[[str], None]) -> None:
+    def _read(self, report: Callable[[str], None]) -> None:
         """Read the health key, and report why the read failed, or "" for success."""
         request = get_request(self._namespace.prefix + HEALTH_KEY, 0, serializable=False)
 
-        def answered(answer: bytes | End) -> None:
+        def take_answer(answer: bytes | End) -> None:
             is_well = isinstance(answer, bytes) or answer[0] == Code.PERMISSION_DENIED
-            told("" if is_well else f"GET ERROR:{answer[1]!s}")
+            report("" if is_well else f"GET ERROR:{answer[1]!s}")
 
-        self._routes.unary(rpcs.RANGE.path, request, (), answered, READ_SECONDS_MAX)
+        self._routes.start_unary(rpcs.RANGE.path, request, (), take_answer, READ_SECONDS_MAX)
 
     def _answer(self, call: int, problem: str) -> None:
         health = {"health": "false" if problem else "true", "reason": problem}

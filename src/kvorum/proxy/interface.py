@@ -12,7 +12,7 @@ from kvorum.network.edge.upstream import End
 from kvorum.server.http.http import HttpOutput as HttpOutput
 from kvorum.server.rpc.interface import RpcOutput as CallOutput
 
-Answered: TypeAlias = Callable[[bytes | End], None]
+OnAnswer: TypeAlias = Callable[[bytes | End], None]
 """Called with the answer to a unary call, or with the `End` of one that has none."""
 
 
@@ -35,13 +35,13 @@ class ProxyEdge(CallOutput, HttpOutput, Protocol):
 class StreamListener(Protocol):
     """Receives the events of one stream to a member; it may send or cancel while handling one."""
 
-    def message(self, data: bytes) -> None:
+    def take_message(self, data: bytes) -> None:
         """Process a message."""
 
-    def ended(self, end: End) -> None:
+    def take_end(self, end: End) -> None:
         """Process the stream's end; no event follows."""
 
-    def writable(self) -> None:
+    def take_writable(self) -> None:
         """Continue sending: the stream's pending bytes have become few."""
 
 

@@ -39,32 +39,34 @@ class ProxiedKeyValues:
         self._namespace = namespace
         self._cache = cache
         self._is_ordering = is_ordering
-        self.found: dict[bytes, bytes] = {}
+        self.cached_answers: dict[bytes, bytes] = {}
         """The cache's answers to callers without credentials, by request. `Proxy` clears them
         before each batch of requests; within a batch they stay valid."""
         self.floor = Floor()
-        self.noted = frozenset((*WRITES, _RANGE) if is_ordering else WRITES)
+        self.noted_paths = frozenset((*WRITES, _RANGE) if is_ordering else WRITES)
         """The paths of calls whose answers raise the floor, the lowest revision reads may show."""
-        for path in self.noted:
+        for path in self.noted_paths:
             routes.taps[path] = self.floor.note
 
-    def range(self, call: int, message: bytes, metadata: Metadata | None) -> None:
+    def serve_range(self, call: int, message: bytes, metadata: Metadata | None) -> None:
         """Serve a Range call."""
         if SERIALIZABLE in message:
-            self._serializable(call, message, metadata)
+            self._serve_serializable(call, message, metadata)
         elif self._namespace.prefix:
-            self.namespaced(call, _RANGE, message, metadata)
+            self.forward_namespaced(call, _RANGE, message, metadata)
         else:
-            self._routes.forward(call, _RANGE, message, _sent(metadata))
+            self._routes.forward(call, _RANGE, message, _upstream_metadata(metadata))
 
-    def namespaced(self, call: int, path: str, message: bytes, metadata: Metadata | None) -> None:
+    def forward_namespaced(
+        self, call: int, path: str, message: bytes, metadata: Metadata | None
+    ) -> None:
         """Forward a call with the namespace added to its keys, and removed from the answer's."""
         request = self._namespace.request(path, message)
         if isinstance(request, Status):
             self._routes.refuse(call, path, request)
             return
 
-        def answered(answer: bytes | End) -> None:
+        def take_answer(answer: bytes | End) -> None:
             if isinstance(answer, bytes):
                 tap = self._routes.taps.get(path)
                 if tap is not None:
@@ -73,48 +75,50 @@ class ProxiedKeyValues:
             else:
                 self._routes.replies.append((call, status_of(answer)))
 
-        self._routes.unary_for(call, path, request, _sent(metadata), answered)
+        self._routes.start_unary_for(call, path, request, _upstream_metadata(metadata), take_answer)
 
-    def _serializable(self, call: int, message: bytes, metadata: Metadata | None) -> None:
+    def _serve_serializable(self, call: int, message: bytes, metadata: Metadata | None) -> None:
         routes, cache = self._routes, self._cache
         floor = self.floor.revision
         is_anonymous = metadata is None or CREDENTIALS.isdisjoint(metadata)
         if cache is not None and is_anonymous:
             found = cache.find(message, floor, routes.now)
             if found is not None:
-                self.found[message] = found
+                self.cached_answers[message] = found
                 routes.replies.append((call, found))
                 return
         request = self._namespace.request(_RANGE, message)
         if isinstance(request, Status):
             routes.refuse(call, _RANGE, request)
             return
-        sent = _sent(metadata)
+        sent = _upstream_metadata(metadata)
 
-        def answered(answer: bytes | End) -> None:
+        def take_answer(answer: bytes | End) -> None:
             if not isinstance(answer, bytes):
                 routes.replies.append((call, status_of(answer)))
             elif revision_of(answer) < floor:
-                self._ask_again(call, request + LINEARIZABLE, sent, floor)
+                self._repeat_linearizable(call, request + LINEARIZABLE, sent, floor)
             else:
-                shown = self._show(call, answer)
+                shown = self._reply(call, answer)
                 if cache is not None and is_anonymous:
                     cache.offer(message, request, answer, shown)
 
-        routes.unary_for(call, _RANGE, request, sent, answered)
+        routes.start_unary_for(call, _RANGE, request, sent, take_answer)
 
-    def _ask_again(self, call: int, request: bytes, sent: UpstreamMetadata, floor: int) -> None:
-        def answered(answer: bytes | End) -> None:
+    def _repeat_linearizable(
+        self, call: int, request: bytes, sent: UpstreamMetadata, floor: int
+    ) -> None:
+        def take_answer(answer: bytes | End) -> None:
             if isinstance(answer, bytes):
                 if (revision := revision_of(answer)) < floor:
-                    self.floor.begin_anew(revision)
-                self._show(call, answer)
+                    self.floor.restart_from(revision)
+                self._reply(call, answer)
             else:
                 self._routes.replies.append((call, status_of(answer)))
 
-        self._routes.unary_again(call, _RANGE, request, sent, answered)
+        self._routes.start_unary_again(call, _RANGE, request, sent, take_answer)
 
-    def _show(self, call: int, answer: bytes) -> bytes:
+    def _reply(self, call: int, answer: bytes) -> bytes:
         if self._is_ordering:
             self.floor.note(answer)
         shown = self._namespace.answer(_RANGE, answer)
@@ -122,5 +126,5 @@ class ProxiedKeyValues:
         return shown
 
 
-def _sent(metadata: Metadata | None) -> UpstreamMetadata:
+def _upstream_metadata(metadata: Metadata | None) -> UpstreamMetadata:
     return () if metadata is None else list(metadata.items())

@@ -39,7 +39,7 @@ WAITING_MAX: Final = 10_000
 
 _UNANSWERED: Final = Status(Code.UNAVAILABLE, "no member answered the keep-alive in time")
 _TOO_MANY: Final = Status(Code.RESOURCE_EXHAUSTED, "too many keep-alives wait for an answer")
-_SERVERS_WORDS: Final = "etcdserver: "
+_SERVER_ERROR_PREFIX: Final = "etcdserver: "
 
 Identity = tuple[tuple[str, bytes], ...]
 
@@ -47,13 +47,13 @@ Identity = tuple[tuple[str, bytes], ...]
 class _Lease:
     """A lease whose renewal clients wait for."""
 
-    __slots__ = ("asked", "asked_at", "id", "waiting")
+    __slots__ = ("asked_at", "id", "served_calls", "waiting_calls")
 
     def __init__(self, lease: int) -> None:
         self.id = lease
-        self.asked: list[int] = []
+        self.served_calls: list[int] = []
         """The clients' calls that the request in flight serves, one entry for each keep-alive."""
-        self.waiting: list[int] = []
+        self.waiting_calls: list[int] = []
         """The calls of keep-alives that arrived meanwhile, for the next request."""
         self.asked_at = 0.0
 
@@ -61,11 +61,11 @@ class _Lease:
 class _Client:
     """A client's keep-alive stream."""
 
-    __slots__ = ("is_half_closed", "keeper", "waits_for")
+    __slots__ = ("is_half_closed", "stream", "unanswered")
 
-    def __init__(self, keeper: "_SharedStream") -> None:
-        self.keeper = keeper
-        self.waits_for = 0
+    def __init__(self, stream: "_SharedStream") -> None:
+        self.stream = stream
+        self.unanswered = 0
         self.is_half_closed = False
 
 
@@ -79,20 +79,20 @@ class _SharedStream:
         self.calls: set[int] = set()
         self._stream: int | None = None
         self._leases: dict[int, _Lease] = {}
-        self._on_way: dict[int, _Lease] = {}
+        self._in_flight: dict[int, _Lease] = {}
         """Leases with a request at the member, in the order of the requests."""
         self._back_off = BackOff(BACK_OFF_SECONDS, BACK_OFF_SECONDS_MAX)
 
-    def ask(self, call: int, lease_id: int) -> None:
+    def renew(self, call: int, lease_id: int) -> None:
         """Renew a lease for a client's keep-alive."""
         lease = self._leases.get(lease_id)
         if lease is None:
             lease = self._leases[lease_id] = _Lease(lease_id)
-        if lease_id in self._on_way:
-            lease.waiting.append(call)
+        if lease_id in self._in_flight:
+            lease.waiting_calls.append(call)
             return
-        lease.asked.append(call)
-        if len(lease.asked) == 1:
+        lease.served_calls.append(call)
+        if len(lease.served_calls) == 1:
             lease.asked_at = self._routes.now
             self._send(lease)
 
@@ -100,8 +100,8 @@ class _SharedStream:
         if self._stream is None:
             if self._routes.now < self._back_off.until:
                 return
-            self._stream = self._routes.stream(rpcs.LEASE_KEEP_ALIVE.path, self.identity, self)
-        self._on_way[lease.id] = lease
+            self._stream = self._routes.open_stream(rpcs.LEASE_KEEP_ALIVE.path, self.identity, self)
+        self._in_flight[lease.id] = lease
         request = pb.LeaseKeepAliveRequest(ID=lease.id)
         self._routes.send(self._stream, request.SerializeToString())
 
@@ -109,68 +109,68 @@ class _SharedStream:
         """Forget a client's keep-alives; requests in flight are not cancelled."""
         self.calls.discard(call)
         for lease in list(self._leases.values()):
-            if call in lease.waiting:
-                lease.waiting = [each for each in lease.waiting if each != call]
-            if call in lease.asked:
-                lease.asked = [each for each in lease.asked if each != call]
-                if not lease.asked and lease.id not in self._on_way:
-                    self._ask_next(lease)
+            if call in lease.waiting_calls:
+                lease.waiting_calls = [each for each in lease.waiting_calls if each != call]
+            if call in lease.served_calls:
+                lease.served_calls = [each for each in lease.served_calls if each != call]
+                if not lease.served_calls and lease.id not in self._in_flight:
+                    self._renew_next(lease)
         if not self.calls:
             self.close()
 
     def close(self) -> None:
         """End the stream to the member after its last client has left."""
         self._leases.clear()
-        self._on_way.clear()
+        self._in_flight.clear()
         if self._stream is not None:
             stream, self._stream = self._stream, None
             self._routes.cancel(stream)
 
     # Events from the member.
 
-    def message(self, data: bytes) -> None:
+    def take_message(self, data: bytes) -> None:
         """Pass an answer to all clients that its request serves."""
         self._back_off.note_success()
-        lease = self._on_way.pop(pb.LeaseKeepAliveResponse.FromString(data).ID, None)
+        lease = self._in_flight.pop(pb.LeaseKeepAliveResponse.FromString(data).ID, None)
         if lease is None:
             return
-        for call in lease.asked:
+        for call in lease.served_calls:
             self._keep_alives.answer(call, data)
-        self._ask_next(lease)
+        self._renew_next(lease)
 
-    def _ask_next(self, lease: _Lease) -> None:
-        lease.asked, lease.waiting = lease.waiting, []
-        if lease.asked:
+    def _renew_next(self, lease: _Lease) -> None:
+        lease.served_calls, lease.waiting_calls = lease.waiting_calls, []
+        if lease.served_calls:
             lease.asked_at = self._routes.now
             self._send(lease)
         else:
             self._leases.pop(lease.id, None)
 
-    def ended(self, end: End) -> None:
+    def take_end(self, end: End) -> None:
         """End the client streams that the status concerns, and resend the other requests."""
         self._stream = None
-        on_way, self._on_way = list(self._on_way.values()), {}
+        in_flight, self._in_flight = list(self._in_flight.values()), {}
         code, text, _ = end
-        if code == Code.PERMISSION_DENIED and on_way:
-            for call in set(on_way[0].asked):
+        if code == Code.PERMISSION_DENIED and in_flight:
+            for call in set(in_flight[0].served_calls):
                 self._keep_alives.finish(call, status_of(end))
-        elif code == Code.OK or text.startswith(_SERVERS_WORDS):
+        elif code == Code.OK or text.startswith(_SERVER_ERROR_PREFIX):
             for call in list(self.calls):
                 self._keep_alives.finish(call, status_of(end))
         else:
             self._back_off.note_failure(self._routes.now)
-        self._ask_again()
+        self._resend()
 
-    def writable(self) -> None:
+    def take_writable(self) -> None:
         """Do nothing: requests are short, and each lease has at most one."""
 
-    def _ask_again(self) -> None:
+    def _resend(self) -> None:
         for lease in list(self._leases.values()):
-            if lease.id not in self._on_way:
-                if lease.asked:
+            if lease.id not in self._in_flight:
+                if lease.served_calls:
                     self._send(lease)
                 else:
-                    self._ask_next(lease)
+                    self._renew_next(lease)
 
     def pass_time(self, now: float) -> float:
         """Resend unsent requests, and end client streams whose request got no answer in time."""
@@ -178,7 +178,7 @@ class _SharedStream:
             call
             for lease in self._leases.values()
             if lease.asked_at + ANSWER_SECONDS_MAX <= now
-            for call in lease.asked
+            for call in lease.served_calls
         }
         for call in late:
             self._keep_alives.finish(call, _UNANSWERED)
@@ -186,12 +186,12 @@ class _SharedStream:
             # The member may have stopped answering on this stream.
             self._routes.cancel(self._stream)
             self._stream = None
-            self._on_way.clear()
+            self._in_flight.clear()
         if self._stream is None and self._back_off.until <= now:
-            self._ask_again()
+            self._resend()
         moment = inf
         for lease in self._leases.values():
-            if lease.asked:
+            if lease.served_calls:
                 moment = min(moment, lease.asked_at + ANSWER_SECONDS_MAX)
         if self._leases and self._stream is None:
             moment = min(moment, self._back_off.until)
@@ -204,7 +204,7 @@ class SharedKeepAlives:
     def __init__(self, routes: Routes, downstream: Downstream) -> None:
         self.routes = routes
         self._downstream = downstream
-        self._keepers: dict[Identity, _SharedStream] = {}
+        self._shared_streams: dict[Identity, _SharedStream] = {}
         self._clients: dict[int, _Client] = {}
 
     def __contains__(self, call: object) -> bool:
@@ -213,13 +213,13 @@ class SharedKeepAlives:
     def open(self, call: int, metadata: Metadata | None) -> None:
         """Open a client's stream."""
         identity = () if metadata is None else tuple(sorted(metadata.items()))
-        keeper = self._keepers.get(identity)
-        if keeper is None:
-            keeper = self._keepers[identity] = _SharedStream(self, identity)
-        keeper.calls.add(call)
-        self._clients[call] = _Client(keeper)
+        stream = self._shared_streams.get(identity)
+        if stream is None:
+            stream = self._shared_streams[identity] = _SharedStream(self, identity)
+        stream.calls.add(call)
+        self._clients[call] = _Client(stream)
 
-    def message(self, call: int, data: bytes) -> None:
+    def take_message(self, call: int, data: bytes) -> None:
         """Process a client's keep-alive."""
         client = self._clients[call]
         try:
@@ -227,25 +227,25 @@ class SharedKeepAlives:
         except DecodeError as error:
             self.finish(call, errors.unparsable_message(str(error)))
             return
-        if client.waits_for >= WAITING_MAX:
+        if client.unanswered >= WAITING_MAX:
             self.finish(call, _TOO_MANY)
             return
-        client.waits_for += 1
-        client.keeper.ask(call, lease)
+        client.unanswered += 1
+        client.stream.renew(call, lease)
 
-    def half_closed(self, call: int) -> None:
+    def take_half_close(self, call: int) -> None:
         """End a stream once all its keep-alives are answered."""
         client = self._clients[call]
         client.is_half_closed = True
-        if not client.waits_for:
+        if not client.unanswered:
             self.finish(call, OK)
 
-    def ended(self, call: int) -> None:
+    def take_end(self, call: int) -> None:
         """Forget a stream whose client has left."""
         client = self._clients.pop(call)
-        client.keeper.forget(call)
-        if not client.keeper.calls:
-            self._keepers.pop(client.keeper.identity, None)
+        client.stream.forget(call)
+        if not client.stream.calls:
+            self._shared_streams.pop(client.stream.identity, None)
 
     def answer(self, call: int, data: bytes) -> None:
         """Answer a client's keep-alive, if its stream is still open."""
@@ -253,14 +253,14 @@ class SharedKeepAlives:
         if client is None:
             return
         self._downstream.send(call, data)
-        client.waits_for -= 1
-        if client.is_half_closed and not client.waits_for:
+        client.unanswered -= 1
+        if client.is_half_closed and not client.unanswered:
             self.finish(call, OK)
 
     def finish(self, call: int, status: Status) -> None:
         """End a client's stream."""
         if call in self._clients:
-            self.ended(call)
+            self.take_end(call)
             self._downstream.finish(call, status)
 
     def stop(self, status: Status) -> None:
@@ -270,4 +270,6 @@ class SharedKeepAlives:
 
     def pass_time(self, now: float) -> float:
         """Run the timers that are due; return when the next one is."""
-        return min((each.pass_time(now) for each in list(self._keepers.values())), default=inf)
+        return min(
+            (each.pass_time(now) for each in list(self._shared_streams.values())), default=inf
+        )

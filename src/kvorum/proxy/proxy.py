@@ -132,29 +132,29 @@ class Proxy:
         self._handlers: list[Handler | None] = [None] * len(RPCS)
         if settings.namespace:
             for path in COVERED:
-                self._handlers[NUMBERS[path]] = self._in_namespace(path)
-        self._handlers[_RANGE] = self._key_values.range
+                self._handlers[NUMBERS[path]] = self._make_namespaced_handler(path)
+        self._handlers[_RANGE] = self._key_values.serve_range
         if settings.advertise_client_url:
             member_lists = MemberLists(self.routes, settings)
             self._handlers[NUMBERS[rpcs.MEMBER_LIST.path]] = member_lists.serve
         if self.freshness is not None:
             self._handlers[NUMBERS[rpcs.AUTH_ENABLE.path]] = self._enable_auth
-            self.routes.taps[rpcs.AUTH_ENABLE.path] = self._auth_enabled
+            self.routes.taps[rpcs.AUTH_ENABLE.path] = self._note_auth_enabled
         relay = self.routes.relay = upstream.relay(self._relay_rules())
         if relay is not None:
             self._key_values.floor.take_relayed = relay.take_revision
 
     def _relay_rules(self) -> RelayRules:
         """Return which calls the relay may forward without the proxy."""
-        noted = self._key_values.noted
+        noted_paths = self._key_values.noted_paths
         methods = [
-            RelayedMethod(number, rpc.path, b"", rpc.path in noted)
+            RelayedMethod(number, rpc.path, b"", rpc.path in noted_paths)
             for number, rpc in enumerate(RPCS)
             if not rpc.is_stream and self._handlers[number] is None
         ]
         if not self.settings.namespace:
             path = rpcs.RANGE.path
-            methods.append(RelayedMethod(_RANGE, path, SERIALIZABLE, path in noted))
+            methods.append(RelayedMethod(_RANGE, path, SERIALIZABLE, path in noted_paths))
         return RelayRules(
             methods=methods,
             request_bytes_max=self.settings.send_bytes_max,
@@ -215,7 +215,7 @@ class Proxy:
             self._pass_time(now)
         else:
             # The turn only forwarded calls and answers: no timer but the age check can have moved.
-            self._wake_at = min(self._wake_at, routes.look_at_age(now))
+            self._wake_at = min(self._wake_at, routes.check_age(now))
         self._reply()
         routes.flush()
         if self.phase is not ProxyPhase.SERVING:
@@ -230,7 +230,7 @@ class Proxy:
     def _serve(self, requests: Sequence[Request]) -> None:
         handlers, forward, started = self._handlers, self.routes.forward, self.counters.started
         bytes_max = self.settings.send_bytes_max
-        found, replies, hits = self._key_values.found, self.routes.replies, 0
+        found, replies, hits = self._key_values.cached_answers, self.routes.replies, 0
         found.clear()
         for call, method, message, metadata in requests:
             started[method] += 1
@@ -275,23 +275,23 @@ class Proxy:
                 self.front.handle(kind, call, detail)
             elif kind == EdgeEventKind.OPENED:
                 method, metadata = detail
-                self._opened(call, method, metadata, now)
+                self._open_stream(call, method, metadata, now)
             elif kind == EdgeEventKind.ENDED:
-                self._ended(call)
+                self._take_end(call)
             elif call in self._watches:
                 self._take_watch_event(kind, call, detail, now)
             elif call in self._keep_alives:
                 if kind == EdgeEventKind.MESSAGE:
-                    self._keep_alives.message(call, detail)
+                    self._keep_alives.take_message(call, detail)
                 elif kind == EdgeEventKind.HALF_CLOSED:
-                    self._keep_alives.half_closed(call)
+                    self._keep_alives.take_half_close(call)
             elif call in self._forwarding:
                 if kind == EdgeEventKind.MESSAGE:
-                    self._forwarding.message(call, detail)
+                    self._forwarding.take_message(call, detail)
                 elif kind == EdgeEventKind.HALF_CLOSED:
-                    self._forwarding.half_closed(call)
+                    self._forwarding.take_half_close(call)
                 elif kind == EdgeEventKind.WRITABLE:
-                    self._forwarding.writable(call)
+                    self._forwarding.take_writable(call)
         except Exception as error:
             sent = detail if isinstance(detail, bytes) else str(detail)
             self._boundary.take(error, "call", f"a stream of {self._edge.peer(call)}", sent)
@@ -299,7 +299,7 @@ class Proxy:
                 self._forget(call)
                 self._edge.finish(call, INTERNAL)
 
-    def _opened(self, call: int, method: int, metadata: Metadata | None, now: float) -> None:
+    def _open_stream(self, call: int, method: int, metadata: Metadata | None, now: float) -> None:
         self.counters.started[method] += 1
         self.counters.streams[call] = method
         if method == _WATCH:
@@ -320,13 +320,13 @@ class Proxy:
 
     def _take_watch_event(self, kind: int, call: int, detail: Any, now: float) -> None:
         if kind == EdgeEventKind.MESSAGE:
-            self._watches.message(call, detail, now)
+            self._watches.take_message(call, detail, now)
         elif kind == EdgeEventKind.HALF_CLOSED:
-            self._watches.half_closed(call)
+            self._watches.take_half_close(call)
         elif kind == EdgeEventKind.WRITABLE:
-            self._watches.writable(call)
+            self._watches.take_writable(call)
 
-    def _ended(self, call: int) -> None:
+    def _take_end(self, call: int) -> None:
         """Forget a call whose client has left."""
         if call in self.counters.streams:
             self._forget(call)
@@ -336,11 +336,11 @@ class Proxy:
 
     def _forget(self, call: int) -> None:
         if call in self._watches:
-            self._watches.ended(call)
+            self._watches.take_end(call)
         elif call in self._keep_alives:
-            self._keep_alives.ended(call)
+            self._keep_alives.take_end(call)
         elif call in self._forwarding:
-            self._forwarding.ended(call)
+            self._forwarding.take_end(call)
 
     def _pass_time(self, now: float) -> None:
         self.routes.has_news = False
@@ -360,21 +360,21 @@ class Proxy:
 
     # Methods with their own handling.
 
-    def _in_namespace(self, path: str) -> Handler:
+    def _make_namespaced_handler(self, path: str) -> Handler:
         def serve(call: int, message: bytes, metadata: Metadata | None) -> None:
-            self._key_values.namespaced(call, path, message, metadata)
+            self._key_values.forward_namespaced(call, path, message, metadata)
 
         return serve
 
     def _enable_auth(self, call: int, message: bytes, metadata: Metadata | None) -> None:
         assert self.freshness is not None
-        self.freshness.doubt()
+        self.freshness.invalidate()
         sent = () if metadata is None else list(metadata.items())
         self.routes.forward(call, rpcs.AUTH_ENABLE.path, message, sent)
 
-    def _auth_enabled(self, _answer: bytes) -> None:
+    def _note_auth_enabled(self, _answer: bytes) -> None:
         assert self.freshness is not None
-        self.freshness.doubt()
+        self.freshness.invalidate()
 
     def _families(self) -> Iterator[Family]:
         yield from families(self.counters, self.routes, self.cache)
@@ -391,10 +391,10 @@ class Proxy:
             is_quiet = edge.is_quiet()
             in_flight = routes.calls_in_flight + len(self.front.open)
             if (in_flight or not is_quiet) and now < self._quiet_by:
-                self._look_again(self._quiet_by)
+                self._schedule_turn(self._quiet_by)
                 return
             if in_flight and now < self._until:
-                self._look_again(self._until)
+                self._schedule_turn(self._until)
                 return
             self._watches.stop(STOPPED)
             self._keep_alives.stop(STOPPED)
@@ -403,11 +403,11 @@ class Proxy:
             self._until = now + QUIET_SECONDS_MAX
         if self.phase is ProxyPhase.CLOSING:
             if not edge.is_drained() and now < self._until:
-                self._look_again(self._until)
+                self._schedule_turn(self._until)
                 return
             routes.close()
             self.phase = ProxyPhase.ENDED
             self.is_busy = False
 
-    def _look_again(self, until: float) -> None:
+    def _schedule_turn(self, until: float) -> None:
         self._wake_at = min(self._wake_at, until)

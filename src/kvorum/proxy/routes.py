@@ -34,7 +34,7 @@ from kvorum.network.edge.upstream import (
     UpstreamTls,
 )
 from kvorum.proxy.endpoints import ProxyEndpoint, ProxyEndpoints
-from kvorum.proxy.interface import Answered, Logger, StreamListener, status_of
+from kvorum.proxy.interface import Logger, OnAnswer, StreamListener, status_of
 from kvorum.proxy.settings import BYTES_IN_FLIGHT_MAX, CALLS_IN_FLIGHT_MAX
 
 OWN_FIRST: Final = 1 << 62
@@ -47,7 +47,7 @@ the client leaves. Younger calls are not tracked, because most are answered earl
 SYNC_CALL_SECONDS_MAX: Final = 5.0
 
 _ANSWERED: Final = UpstreamEventKind.ANSWERED
-_LATE: Final = (int(Code.DEADLINE_EXCEEDED), "context deadline exceeded", False)
+_TIMED_OUT: Final = (int(Code.DEADLINE_EXCEEDED), "context deadline exceeded", False)
 _FAILED: Final = (int(INTERNAL.code), INTERNAL.text, False)
 
 
@@ -96,7 +96,7 @@ class Routes:
         self._mark_waiting = mark_waiting
         self.now = 0.0
         self.next_call: Callable[[], int] = count(OWN_FIRST).__next__
-        self._places = ProxyEndpoints(upstream, addresses, tls, logger, first)
+        self._endpoints = ProxyEndpoints(upstream, addresses, tls, logger, first)
         self._next: Callable[[], int] | None = None
         """Returns the connected endpoints in an endless cycle; None if there are none."""
         # Unanswered unary calls by age: made since the last age check, since the one before it, or
@@ -108,7 +108,7 @@ class Routes:
         self._held: dict[int, tuple[Unary, float]] = {}
         self._held_streams: dict[int, _HeldStream] = {}
         self._resent: dict[int, _Resent] = {}
-        self._callbacks: dict[int, Answered] = {}
+        self._callbacks: dict[int, OnAnswer] = {}
         self._deadlines: dict[int, float] = {}
         self._streams: dict[int, StreamListener] = {}
         self._batch: list[Unary] = []
@@ -172,18 +172,18 @@ class Routes:
         self._young[call] = unary
         self._batch.append(unary)
 
-    def unary_for(
-        self, call: int, path: str, message: bytes, metadata: Metadata, answered: Answered
+    def start_unary_for(
+        self, call: int, path: str, message: bytes, metadata: Metadata, on_answer: OnAnswer
     ) -> None:
-        """Make a unary call for a client; `answered` turns the result into the client's answer.
+        """Make a unary call for a client; `on_answer` turns the result into the client's answer.
 
         The call is cancelled with the client's call, which can have only one.
         """
-        self._callbacks[call] = answered
+        self._callbacks[call] = on_answer
         self.forward(call, path, message, metadata)
 
-    def unary_again(
-        self, call: int, path: str, message: bytes, metadata: Metadata, answered: Answered
+    def start_unary_again(
+        self, call: int, path: str, message: bytes, metadata: Metadata, on_answer: OnAnswer
     ) -> None:
         """Make another unary call for a client whose first one has its answer.
 
@@ -191,15 +191,15 @@ class Routes:
         """
         number = self.next_call()
         self._resent[number] = _Resent(call, 0)
-        self._callbacks[call] = answered
+        self._callbacks[call] = on_answer
         self.forward(number, path, message, metadata)
 
-    def unary(
+    def start_unary(
         self,
         path: str,
         message: bytes,
         metadata: Metadata,
-        answered: Answered,
+        on_answer: OnAnswer,
         seconds_max: float = inf,
     ) -> int:
         """Make a unary call of the proxy's own; return its number.
@@ -209,10 +209,10 @@ class Routes:
         number = self.next_call()
         if seconds_max < inf:
             self._deadlines[number] = self.now + seconds_max
-        self.unary_for(number, path, message, metadata, answered)
+        self.start_unary_for(number, path, message, metadata, on_answer)
         return number
 
-    def stream(self, path: str, metadata: Metadata, listener: StreamListener) -> int:
+    def open_stream(self, path: str, metadata: Metadata, listener: StreamListener) -> int:
         """Open a stream to a member; return its number."""
         number = self.next_call()
         self._streams[number] = listener
@@ -330,7 +330,7 @@ class Routes:
                 replies.append((call, detail))
             except Exception as error:
                 # A resent call has another number than the client's, which awaits the answer.
-                self._failed(call, detail, error)
+                self._take_handler_error(call, detail, error)
         return rest
 
     def take_rest(self, events: Sequence[UpstreamEvent]) -> None:
@@ -339,16 +339,16 @@ class Routes:
             try:
                 self._take_other(kind, number, detail)
             except Exception as error:
-                self._failed(number, detail, error)
+                self._take_handler_error(number, detail, error)
 
-    def _failed(self, number: int, sent: object, error: Exception) -> None:
+    def _take_handler_error(self, number: int, sent: object, error: Exception) -> None:
         """End only the call or stream whose handler raised an unforeseen error."""
         what = sent if isinstance(sent, bytes) else b""
         self.boundary.take(error, "call", f"call {number} to a member", what)
         listener = self._streams.get(number)
         if listener is not None:
             self.cancel(number)
-            listener.ended(_FAILED)
+            listener.take_end(_FAILED)
         elif number < OWN_FIRST:
             self.replies.append((number, INTERNAL))
 
@@ -367,28 +367,28 @@ class Routes:
         if kind == UpstreamEventKind.MESSAGE:
             if listener is not None:
                 assert isinstance(detail, bytes)
-                listener.message(detail)
+                listener.take_message(detail)
         elif kind == UpstreamEventKind.WRITABLE:
             if listener is not None:
-                listener.writable()
+                listener.take_writable()
         elif kind == UpstreamEventKind.ENDED:
             assert isinstance(detail, tuple)
             if listener is not None:
                 del self._streams[number]
-                listener.ended(detail)
+                listener.take_end(detail)
             else:
-                self._unary_ended(number, detail)
+                self._take_unary_end(number, detail)
         elif kind == UpstreamEventKind.CONNECTED:
-            self._places.connected(number)
-            self._choose_anew()
+            self._endpoints.note_connected(number)
+            self._update_choice()
             self._release()
         else:
             is_leaving = kind == UpstreamEventKind.LEAVING
             reason = "it asked for no more calls" if is_leaving else str(detail)
-            self._places.lost(number, reason, self.now)
-            self._choose_anew()
+            self._endpoints.note_lost(number, reason, self.now)
+            self._update_choice()
 
-    def _unary_ended(self, number: int, end: End) -> None:
+    def _take_unary_end(self, number: int, end: End) -> None:
         unary = self._take_unary(number)
         if unary is None:
             return
@@ -398,32 +398,32 @@ class Routes:
             self._resent[again] = _Resent(resent.call, resent.attempts + 1)
             self.forward(again, unary[2], unary[3], unary[4])
         else:
-            self._tell_end(resent.call, unary[2], end)
+            self._deliver_end(resent.call, unary[2], end)
 
-    def _tell_end(self, call: int, path: str, end: End) -> None:
+    def _deliver_end(self, call: int, path: str, end: End) -> None:
         if call < OWN_FIRST:
             self.failures[path, status_of(end).code] += 1
         self._deadlines.pop(call, None)
-        answered = self._callbacks.pop(call, None)
-        if answered is not None:
-            answered(end)
+        on_answer = self._callbacks.pop(call, None)
+        if on_answer is not None:
+            on_answer(end)
         elif call < OWN_FIRST:
             self.replies.append((call, status_of(end)))
 
     # Members.
 
     @property
-    def places(self) -> list[ProxyEndpoint]:
+    def endpoints(self) -> list[ProxyEndpoint]:
         """The members that get calls."""
-        return self._places.all
+        return self._endpoints.all
 
     def replace(self, addresses: Sequence[Address]) -> None:
         """Send calls to the members at these addresses from now on."""
-        self._places.replace(addresses, self.now)
-        self._choose_anew()
+        self._endpoints.replace(addresses, self.now)
+        self._update_choice()
 
-    def _choose_anew(self) -> None:
-        numbers = self._places.ready()
+    def _update_choice(self) -> None:
+        numbers = self._endpoints.connected_numbers()
         self._next = cycle(numbers).__next__ if numbers else None
         if self.relay is not None:
             self.relay.ask(numbers)
@@ -458,43 +458,45 @@ class Routes:
     def pass_time(self, now: float) -> float:
         """Run the timers that are due; return when the next one is."""
         self.now = now
-        moment = self._places.pass_time(now)
+        moment = self._endpoints.pass_time(now)
         if self._held or self._held_streams:
-            moment = min(moment, self._give_up_held(now))
+            moment = min(moment, self._expire_held(now))
         if now >= self._sync_at and self._next is not None:
             self._sync(now)
         if self._deadlines:
             for number in [each for each, until in self._deadlines.items() if until <= now]:
-                answered = self._callbacks[number]
+                on_answer = self._callbacks[number]
                 self.cancel(number)
-                answered(_LATE)
+                on_answer(_TIMED_OUT)
                 # The callback may have made a call with a timer that is not considered here.
                 moment = now
             moment = min(moment, *self._deadlines.values(), inf)
-        return min(moment, self.look_at_age(now), self._sync_at if self._next else inf)
+        return min(moment, self.check_age(now), self._sync_at if self._next else inf)
 
-    def _give_up_held(self, now: float) -> float:
+    def _expire_held(self, now: float) -> float:
         late = [call for call, (_, until) in self._held.items() if until <= now]
         for call in late:
             unary, _ = self._held.pop(call)
             self.bytes_in_flight -= len(unary[3])
             resent = self._resent.pop(call, None)
-            self._tell_end(
+            self._deliver_end(
                 call if resent is None else resent.call,
                 unary[2],
-                (int(Code.UNAVAILABLE), self._places.problem(), True),
+                (int(Code.UNAVAILABLE), self._endpoints.describe_problems(), True),
             )
         late_streams = [call for call, held in self._held_streams.items() if held.until <= now]
         for call in late_streams:
             del self._held_streams[call]
-            self._streams.pop(call).ended((int(Code.UNAVAILABLE), self._places.problem(), True))
+            self._streams.pop(call).take_end(
+                (int(Code.UNAVAILABLE), self._endpoints.describe_problems(), True)
+            )
         if late or late_streams:
             return now
         moments = [until for _, until in self._held.values()]
         moments += [held.until for held in self._held_streams.values()]
         return min(moments, default=inf)
 
-    def look_at_age(self, now: float) -> float:
+    def check_age(self, now: float) -> float:
         """Ask the edge to report departed clients of old calls; return when to check again."""
         if now >= self._age_at:
             for call, unary in self._older.items():
@@ -511,7 +513,7 @@ class Routes:
         """Update the endpoints from the cluster's member list."""
         self._sync_at = now + self._sync_seconds
 
-        def answered(answer: bytes | End) -> None:
+        def take_answer(answer: bytes | End) -> None:
             try:
                 if isinstance(answer, bytes):
                     addresses = member_addresses(answer)
@@ -523,8 +525,10 @@ class Routes:
                 problem = str(error)
             self._logger.warning("the members could not be asked for", reason=problem)
 
-        self.unary(rpcs.MEMBER_LIST.path, members_request(), (), answered, SYNC_CALL_SECONDS_MAX)
+        self.start_unary(
+            rpcs.MEMBER_LIST.path, members_request(), (), take_answer, SYNC_CALL_SECONDS_MAX
+        )
 
     def close(self) -> None:
         """Close every connection."""
-        self._places.close()
+        self._endpoints.close()

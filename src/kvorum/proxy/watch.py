@@ -82,8 +82,8 @@ class Outgoing:
         self.room = self._whole_room = UNSENT_BYTES_MAX
         """Bytes that may still be gathered; code that uses them up calls `flush`."""
         # The calls that were sent messages since the last check of unread bytes (values unused).
-        self._unlooked: dict[int, bytes] = {}
-        self._unlooked_bytes = 0
+        self._unchecked: dict[int, bytes] = {}
+        self._unchecked_bytes = 0
         self._pending: dict[int, int] = {}
         self._pending_bytes = 0
         self.is_full = False
@@ -103,7 +103,7 @@ class Outgoing:
         for message in messages:
             self.add(call, message)
 
-    def spread(self, calls: Sequence[int], message: bytes) -> None:
+    def send_to_all(self, calls: Sequence[int], message: bytes) -> None:
         """Send a message to many streams without checking whether their clients read."""
         self.messages.extend(zip(calls, repeat(message)))
         self.room -= len(calls) * len(message)
@@ -116,25 +116,25 @@ class Outgoing:
         if not messages:
             return
         self._edge.send(messages)
-        self._unlooked.update(messages)
-        self._unlooked_bytes += self._whole_room - self.room
+        self._unchecked.update(messages)
+        self._unchecked_bytes += self._whole_room - self.room
         self.messages = []
         self.room = self._whole_room = UNSENT_BYTES_MAX
-        if self._unlooked_bytes >= STREAM_PENDING_BYTES_MAX:
-            calls, self._unlooked, self._unlooked_bytes = self._unlooked, {}, 0
-            self._look(calls)
+        if self._unchecked_bytes >= STREAM_PENDING_BYTES_MAX:
+            calls, self._unchecked, self._unchecked_bytes = self._unchecked, {}, 0
+            self._check_streams(calls)
 
     def forget(self, call: int) -> None:
         """Drop a stream's unread bytes from the total: it has ended, or its client has read."""
         self._pending_bytes -= self._pending.pop(call, 0)
 
-    def look_again(self) -> None:
+    def recount_unread(self) -> None:
         """Recount all unread bytes, and allow events again once they fall below half the limit."""
-        self._look(tuple(self._pending))
+        self._check_streams(tuple(self._pending))
         if self._pending_bytes < PENDING_BYTES_MAX // 2:
             self.is_full = False
 
-    def _look(self, calls: Iterable[int]) -> None:
+    def _check_streams(self, calls: Iterable[int]) -> None:
         pending, pending_bytes = self._pending, self._edge.pending_bytes
         for call in calls:
             stream = self._streams.get(call)
@@ -152,7 +152,7 @@ class Outgoing:
         if self._pending_bytes >= PENDING_BYTES_MAX and not self.is_full:
             # Clients may have read some of the bytes since they were counted.
             self.is_full = True
-            self.look_again()
+            self.recount_unread()
 
 
 class ClientStream:
@@ -195,9 +195,9 @@ class ClientStream:
         message = parse_message(WatchRequest, data)
         kind = message.WhichOneof("request_union")
         if kind == "create_request":
-            creation = self._creation(message.create_request)
+            creation = self._parse_creation(message.create_request)
             self._requests.append(creation)
-            self.session.ask(creation)
+            self.session.request_creation(creation)
         elif kind == "cancel_request":
             self._requests.append(message.cancel_request.watch_id)
         elif kind == "progress_request":
@@ -206,7 +206,7 @@ class ClientStream:
         if len(self._requests) > REQUESTS_WAITING_MAX:
             self._service.finish(self, errors.REQUEST_TOO_MANY_REQUESTS)
 
-    def _creation(self, create: WatchCreateRequest) -> Creation:
+    def _parse_creation(self, create: WatchCreateRequest) -> Creation:
         selection = (PREV_KV if create.prev_kv else 0) | (PROGRESS if create.progress_notify else 0)
         # A request may name a million filters.
         for kind in set(create.filters):
@@ -227,10 +227,10 @@ class ClientStream:
 
     # Called by the session.
 
-    def answered(self, creation: Creation, told: ParsedResponse) -> None:
+    def take_answer(self, creation: Creation, response: ParsedResponse) -> None:
         """Continue with a request that a member has answered."""
         creation.is_answered = True
-        creation.header, creation.revision = told.header, told.revision
+        creation.header, creation.revision = response.header, response.revision
         if not self.is_ended:
             self._serve()
 
@@ -240,18 +240,18 @@ class ClientStream:
         if not self.is_full:
             self._service.resume(self)
 
-    def end_compacted(self, watcher: ClientWatcher, response: bytes) -> None:
+    def cancel_compacted(self, watcher: ClientWatcher, response: bytes) -> None:
         """Send the client the cancellation of a watcher whose next revision is compacted."""
         watcher.is_compacted = True
         self.compacted += 1
         self._service.outgoing.add(self.call, response)
 
-    def tell_progress(self, header: bytes, revision: int, id_field: bytes) -> None:
+    def send_progress(self, header: bytes, revision: int, id_field: bytes) -> None:
         """Send a watcher's progress: it has had every event up to a revision."""
         if revision >= self.floor and not self.is_full:
             self._service.outgoing.add(self.call, header + id_field)
 
-    def take_progress(self, header: bytes, revision: int, times: int) -> bool:
+    def answer_progress(self, header: bytes, revision: int, times: int) -> bool:
         """Answer progress requests, or drop them as a member would.
 
         Return False if the requests must wait because some watcher still lacks events, or because
@@ -266,7 +266,7 @@ class ClientStream:
             if watcher.start_revision > revision:
                 return True
             broadcast = watcher.broadcast
-            if broadcast is None or broadcast.standing is not BroadcastState.SYNCED:
+            if broadcast is None or broadcast.state is not BroadcastState.SYNCED:
                 is_complete = False
         if not is_complete:
             return False
@@ -390,11 +390,11 @@ class WatchService:
             session = WatchSession(self, identity, upstream, requires_leader=requires_leader)
             self._sessions[identity] = session
             self.has_requests[session] = None
-            self.expect(session, now)
+            self.schedule(session, now)
         stream = self._streams[call] = ClientStream(self, call, session)
         session.streams[stream] = None
 
-    def message(self, call: int, data: bytes, now: float) -> None:
+    def take_message(self, call: int, data: bytes, now: float) -> None:
         """Process a client's request."""
         del now
         stream = self._streams.get(call)
@@ -405,16 +405,16 @@ class WatchService:
         except DecodeError as error:
             self.finish(stream, errors.unparsable_message(str(error)))
 
-    def half_closed(self, call: int) -> None:
+    def take_half_close(self, call: int) -> None:
         """Do nothing: watchers outlive their client's last request."""
 
-    def ended(self, call: int) -> None:
+    def take_end(self, call: int) -> None:
         """Forget a stream and its watchers."""
         stream = self._streams.pop(call, None)
         if stream is not None:
             self._forget(stream)
 
-    def writable(self, call: int) -> None:
+    def take_writable(self, call: int) -> None:
         """Resume a stream whose client has read."""
         stream = self._streams.get(call)
         if stream is not None:
@@ -441,22 +441,22 @@ class WatchService:
         if self.has_gathered:
             sessions, self.has_gathered = self.has_gathered, {}
             for session in sessions:
-                session.tell_gathered()
+                session.deliver_gathered()
         if self.outgoing.is_full:
-            self.outgoing.look_again()
+            self.outgoing.recount_unread()
         if self._resuming:
             self._resume()
         if now >= self._due_at:
             self._due_at = inf
             for session in tuple(self._sessions.values()):
-                self.expect(session, session.pass_time(now))
+                self.schedule(session, session.pass_time(now))
         if self.outgoing.is_full:
             return min(self._due_at, now + CONGESTED_SECONDS)
         return now if self._resuming else self._due_at
 
     # Called by sessions and streams.
 
-    def expect(self, session: WatchSession, moment: float) -> None:
+    def schedule(self, session: WatchSession, moment: float) -> None:
         """Schedule a session for a moment: its `flush` if that is now, else its `pass_time`."""
         if moment <= self.routes.now:
             self.has_requests[session] = None

@@ -68,7 +68,7 @@ not resume at a revision that was compacted long ago."""
 PROGRESS_ANSWERS_MAX: Final = 1000
 """Progress requests that a client's stream may have unanswered; further ones get no answer."""
 
-_PASSING: Final = frozenset(
+_TRANSIENT: Final = frozenset(
     (
         Code.OK,
         Code.CANCELLED,
@@ -122,7 +122,7 @@ class WatchSession:
         self._unconfirmed: deque[Broadcast] = deque()
         # Broadcasts created in this turn for clients' requests, by (key, range_end, start revision,
         # selection).
-        self._asking: dict[tuple[bytes, bytes, int, int], Broadcast] = {}
+        self._created_this_turn: dict[tuple[bytes, bytes, int, int], Broadcast] = {}
         self._behind: dict[Broadcast, None] = {}
         self._call = 0
         self._requests: list[Broadcast | WatchRequest] = []
@@ -139,24 +139,24 @@ class WatchSession:
         self._unreachable_since = inf
         # Clients' streams that wait for progress, with their number of requests: those that came
         # after the last progress request to the member, and those that came before it.
-        self._wanting: dict[ClientStream, int] = {}
-        self._awaiting: dict[ClientStream, int] = {}
-        self._attempts = 0
-        self._attempt_at = inf
+        self._unsent_progress: dict[ClientStream, int] = {}
+        self._sent_progress: dict[ClientStream, int] = {}
+        self._progress_requests = 0
+        self._progress_at = inf
 
     # Called by clients' streams.
 
-    def ask(self, creation: Creation) -> None:
-        """Send a client's create request to the member; `ClientStream.answered` gets the answer."""
+    def request_creation(self, creation: Creation) -> None:
+        """Send a create request to the member; `ClientStream.take_answer` gets the result."""
         start = creation.start_revision
         if start > self._revision:
             start = 0
         selection = creation.upstream_selection
         same = (creation.key, creation.range_end, start, selection)
-        broadcast = self._asking.get(same)
+        broadcast = self._created_this_turn.get(same)
         if broadcast is None:
             broadcast = self._begin(creation.key, creation.range_end, start, selection)
-            self._asking[same] = broadcast
+            self._created_this_turn[same] = broadcast
         broadcast.waiting.append(creation)
 
     def place(self, watcher: ClientWatcher, *, is_exact: bool = False) -> None:
@@ -174,7 +174,7 @@ class WatchSession:
         start, selection = watcher.next_revision, watcher.upstream_selection
         broadcast = self._begin(watcher.key, watcher.range_end, start, selection)
         if not is_exact:
-            broadcast.start_revision = _known(start)
+            broadcast.start_revision = _resume_revision(start)
         broadcast.join(watcher)
 
     def remove(self, watcher: ClientWatcher) -> None:
@@ -186,10 +186,12 @@ class WatchSession:
 
     def want_progress(self, stream: "ClientStream") -> None:
         """Answer a stream's progress request with a revision that the member reports after it."""
-        self._wanting[stream] = min(self._wanting.get(stream, 0) + 1, PROGRESS_ANSWERS_MAX)
-        if not self._awaiting:
-            self._attempt_at = self._service.routes.now
-        self._service.expect(self, self._attempt_at)
+        self._unsent_progress[stream] = min(
+            self._unsent_progress.get(stream, 0) + 1, PROGRESS_ANSWERS_MAX
+        )
+        if not self._sent_progress:
+            self._progress_at = self._service.routes.now
+        self._service.schedule(self, self._progress_at)
 
     def header(self, floor: int) -> bytes:
         """Return a header with the newest known revision, or with `floor` if that is newer."""
@@ -198,8 +200,8 @@ class WatchSession:
     def forget(self, stream: "ClientStream") -> None:
         """Forget a client's stream; the last one ends the stream to the member."""
         del self.streams[stream]
-        self._wanting.pop(stream, None)
-        self._awaiting.pop(stream, None)
+        self._unsent_progress.pop(stream, None)
+        self._sent_progress.pop(stream, None)
         if not self.streams and self._call:
             self._service.routes.cancel(self._call)
             self._call = 0
@@ -212,13 +214,13 @@ class WatchSession:
         if not self._call:
             if service.routes.now < self._back_off.until:
                 return
-            self._call = service.routes.stream(PATH, self._metadata, self)
+            self._call = service.routes.open_stream(PATH, self._metadata, self)
             self._requests = [*self._broadcasts.values()]
             self._unconfirmed = deque(self._broadcasts.values())
-            service.expect(self, self._attempt_at)
-        self._asking.clear()
-        if service.routes.now >= self._attempt_at:
-            self._attempt()
+            service.schedule(self, self._progress_at)
+        self._created_this_turn.clear()
+        if service.routes.now >= self._progress_at:
+            self._request_progress()
         requests, self._requests = self._requests, []
         for request in requests:
             message = _create_request(request) if isinstance(request, Broadcast) else request
@@ -226,7 +228,7 @@ class WatchSession:
 
     def pass_time(self, now: float) -> float:
         """Run the timers that are due; return when the next one is."""
-        moment = self._attempt_at if self._call else self._back_off.until
+        moment = self._progress_at if self._call else self._back_off.until
         if moment <= now:
             self._service.has_requests[self] = None
             moment = inf
@@ -270,9 +272,9 @@ class WatchSession:
 
     def _drop(self, broadcast: Broadcast) -> None:
         """Forget a broadcast, and cancel its watch at the member."""
-        if broadcast.standing is BroadcastState.DROPPED:
+        if broadcast.state is BroadcastState.DROPPED:
             return
-        broadcast.standing = BroadcastState.DROPPED
+        broadcast.state = BroadcastState.DROPPED
         del self._broadcasts[broadcast.number]
         self._behind.pop(broadcast, None)
         watched = broadcast.watched
@@ -287,140 +289,140 @@ class WatchSession:
 
     # Events from the member.
 
-    def message(self, data: bytes) -> None:
+    def take_message(self, data: bytes) -> None:
         """Process a message of the member."""
         try:
-            told = self._reader.read(data)
+            response = self._reader.read(data)
         except ValueError:
-            self._give_up()
+            self._leave_member()
             return
         self._back_off.note_success()
-        if told.header:
-            self._header = told.header
-            self._revision = max(self._revision, told.revision)
-        if told.events and not told.created and not told.canceled:
-            self._gather(told, len(data))
+        if response.header:
+            self._header = response.header
+            self._revision = max(self._revision, response.revision)
+        if response.events and not response.created and not response.canceled:
+            self._gather(response, len(data))
             return
-        self.tell_gathered()
-        if told.created:
-            if not self._unconfirmed or told.watch_id not in (-1, self._unconfirmed[0].number):
-                self._give_up()
+        self.deliver_gathered()
+        if response.created:
+            if not self._unconfirmed or response.watch_id not in (-1, self._unconfirmed[0].number):
+                self._leave_member()
                 return
-            self._answered(self._unconfirmed.popleft(), told)
-        elif told.watch_id == -1:
-            self._progressed(told)
+            self._take_creation_answer(self._unconfirmed.popleft(), response)
+        elif response.watch_id == -1:
+            self._take_stream_progress(response)
         else:
-            broadcast = self._broadcasts.get(told.watch_id)
+            broadcast = self._broadcasts.get(response.watch_id)
             if broadcast is None:
                 return
-            if told.canceled:
-                self._canceled(broadcast, told)
+            if response.canceled:
+                self._take_cancellation(broadcast, response)
             else:
-                self._told_progress(broadcast, told)
+                self._take_watch_progress(broadcast, response)
 
-    def _gather(self, told: ParsedResponse, size: int) -> None:
+    def _gather(self, response: ParsedResponse, size: int) -> None:
         """Keep events until the turn ends or another message comes, to send them as one message."""
-        broadcast = self._broadcasts.get(told.watch_id)
+        broadcast = self._broadcasts.get(response.watch_id)
         if broadcast is None:
             return
         self._service.counters.events_coalesced += len(broadcast.members) - 1
         if self._gathered is not None:
             other, gathered = self._gathered
             if other is broadcast and self._gathered_bytes + size <= GATHERED_BYTES_MAX:
-                gathered.header, gathered.revision = told.header, told.revision
-                gathered.events += told.events
+                gathered.header, gathered.revision = response.header, response.revision
+                gathered.events += response.events
                 self._gathered_bytes += size
                 return
-            self.tell_gathered()
-        self._gathered, self._gathered_bytes = (broadcast, told), size
+            self.deliver_gathered()
+        self._gathered, self._gathered_bytes = (broadcast, response), size
         self._service.has_gathered[self] = None
 
-    def tell_gathered(self) -> None:
+    def deliver_gathered(self) -> None:
         """Send the gathered events to the watchers."""
         if self._gathered is not None:
-            (broadcast, told), self._gathered = self._gathered, None
-            if broadcast.standing is not BroadcastState.DROPPED:
-                self._happened(broadcast, told)
+            (broadcast, response), self._gathered = self._gathered, None
+            if broadcast.state is not BroadcastState.DROPPED:
+                self._deliver_events(broadcast, response)
 
-    def writable(self) -> None:
+    def take_writable(self) -> None:
         """Do nothing: no request waits for room on the stream."""
 
-    def ended(self, end: End) -> None:
+    def take_end(self, end: End) -> None:
         """Resume at another member, or end the clients' streams, when the stream ends."""
-        self.tell_gathered()
+        self.deliver_gathered()
         status = status_of(end)
         is_leaderless = self._requires_leader and status == errors.NO_LEADER
-        if is_leaderless or status.code not in _PASSING:
+        if is_leaderless or status.code not in _TRANSIENT:
             self._call = 0
             self._end_all(status)
         else:
-            self._lost()
+            self._prepare_resume()
 
-    def _answered(self, broadcast: Broadcast, told: ParsedResponse) -> None:
+    def _take_creation_answer(self, broadcast: Broadcast, response: ParsedResponse) -> None:
         """Process the member's answer to the creation of a watch."""
         waiting, broadcast.waiting = broadcast.waiting, []
-        if told.canceled:
-            if broadcast.standing is not BroadcastState.DROPPED:
+        if response.canceled:
+            if broadcast.state is not BroadcastState.DROPPED:
                 members = tuple(broadcast.members)
                 self._drop(broadcast)
-                self._end_streams_of(members, told.reason)
+                self._end_streams_of(members, response.reason)
             for creation in waiting:
-                creation.refusal = told.reason
-                creation.stream.answered(creation, told)
+                creation.refusal = response.reason
+                creation.stream.take_answer(creation, response)
             return
-        if broadcast.standing is BroadcastState.DROPPED:
+        if broadcast.state is BroadcastState.DROPPED:
             return
-        broadcast.created_revision = told.revision
-        broadcast.attempts = self._attempts
+        broadcast.created_revision = response.revision
+        broadcast.progress_requests = self._progress_requests
         if not broadcast.start_revision:
-            broadcast.position = told.revision + 1
-        if broadcast.position > told.revision:
-            broadcast.standing = BroadcastState.SYNCED
+            broadcast.position = response.revision + 1
+        if broadcast.position > response.revision:
+            broadcast.state = BroadcastState.SYNCED
         else:
-            broadcast.standing = BroadcastState.BEHIND
+            broadcast.state = BroadcastState.BEHIND
             self._behind[broadcast] = None
-            self._expect_attempt(RETRY_SECONDS)
-        self._expect_attempt(PROGRESS_SECONDS)
+            self._schedule_progress_request(RETRY_SECONDS)
+        self._schedule_progress_request(PROGRESS_SECONDS)
         for creation in waiting:
-            creation.stream.answered(creation, told)
+            creation.stream.take_answer(creation, response)
         if not broadcast.members:
             self._drop(broadcast)
         self._merge_all(broadcast.watched)
 
-    def _happened(self, broadcast: Broadcast, told: ParsedResponse) -> None:
-        broadcast.deliver(told, self._service.outgoing)
-        if broadcast.position > told.revision:
-            self._synced(broadcast)
+    def _deliver_events(self, broadcast: Broadcast, response: ParsedResponse) -> None:
+        broadcast.deliver(response, self._service.outgoing)
+        if broadcast.position > response.revision:
+            self._mark_synced(broadcast)
         if not broadcast.members:
             self._drop(broadcast)
         elif len(broadcast.watched.broadcasts) > 1:
             self._merge_all(broadcast.watched)
 
-    def _told_progress(self, broadcast: Broadcast, told: ParsedResponse) -> None:
+    def _take_watch_progress(self, broadcast: Broadcast, response: ParsedResponse) -> None:
         """Process a watch's progress: the member has no further events for it up to a revision."""
-        revision = told.revision
+        revision = response.revision
         broadcast.complete_revision = max(broadcast.complete_revision, revision)
-        self._synced(broadcast)
+        self._mark_synced(broadcast)
         for watcher in broadcast.members:
             if watcher.selection & PROGRESS and watcher.start_revision <= revision:
-                watcher.stream.tell_progress(told.header, revision, watcher.id_field)
+                watcher.stream.send_progress(response.header, revision, watcher.id_field)
         self._merge_all(broadcast.watched)
 
-    def _canceled(self, broadcast: Broadcast, told: ParsedResponse) -> None:
+    def _take_cancellation(self, broadcast: Broadcast, response: ParsedResponse) -> None:
         """Cancel watchers whose next revision is compacted, and place the others again."""
         members = tuple(broadcast.members)
-        done = self._done(broadcast)
+        done = self._next_revision(broadcast)
         for watcher in members:
             broadcast.leave(watcher, done)
         self._drop(broadcast)
-        compacted = told.compact_revision
+        compacted = response.compact_revision
         if not compacted:
-            self._end_streams_of(members, told.reason)
+            self._end_streams_of(members, response.reason)
             return
         for watcher in members:
             if watcher.next_revision < compacted:
-                watcher.stream.end_compacted(
-                    watcher, watch_compacted(told.header, watcher.id_field, compacted)
+                watcher.stream.cancel_compacted(
+                    watcher, watch_compacted(response.header, watcher.id_field, compacted)
                 )
             else:
                 self.place(watcher, is_exact=True)
@@ -432,50 +434,53 @@ class WatchSession:
 
     # Progress.
 
-    def _expect_attempt(self, seconds: float) -> None:
-        self._attempt_at = min(self._attempt_at, self._service.routes.now + seconds)
-        self._service.expect(self, self._attempt_at)
+    def _schedule_progress_request(self, seconds: float) -> None:
+        self._progress_at = min(self._progress_at, self._service.routes.now + seconds)
+        self._service.schedule(self, self._progress_at)
 
-    def _attempt(self) -> None:
+    def _request_progress(self) -> None:
         """Ask the member for progress."""
-        self._attempts += 1
+        self._progress_requests += 1
         self._requests.append(WatchRequest(progress_request=WatchProgressRequest()))
-        for stream, times in self._wanting.items():
-            self._awaiting[stream] = self._awaiting.get(stream, 0) + times
-        self._wanting = {}
-        self._attempt_at = inf
-        if self._awaiting or self._behind:
-            self._expect_attempt(RETRY_SECONDS)
+        for stream, times in self._unsent_progress.items():
+            self._sent_progress[stream] = self._sent_progress.get(stream, 0) + times
+        self._unsent_progress = {}
+        self._progress_at = inf
+        if self._sent_progress or self._behind:
+            self._schedule_progress_request(RETRY_SECONDS)
         elif self._broadcasts:
-            self._expect_attempt(PROGRESS_SECONDS)
+            self._schedule_progress_request(PROGRESS_SECONDS)
 
-    def _progressed(self, told: ParsedResponse) -> None:
+    def _take_stream_progress(self, response: ParsedResponse) -> None:
         """Process the stream's progress: all watches have had every event up to a revision."""
-        revision = told.revision
+        revision = response.revision
         self._complete_revision = max(self._complete_revision, revision)
         for broadcast in tuple(self._behind):
-            if self._attempts > broadcast.attempts and revision >= broadcast.created_revision:
-                self._synced(broadcast)
+            if (
+                self._progress_requests > broadcast.progress_requests
+                and revision >= broadcast.created_revision
+            ):
+                self._mark_synced(broadcast)
         for watched in tuple(self._crowded):
             self._merge_all(watched)
-        awaiting, self._awaiting = self._awaiting, {}
+        awaiting, self._sent_progress = self._sent_progress, {}
         for stream, times in awaiting.items():
-            if not stream.take_progress(told.header, revision, times):
-                self._awaiting[stream] = times
-        if not self._awaiting:
-            self._attempt_at = inf
-            if self._wanting:
-                self._expect_attempt(0)
-            self._expect_attempt(RETRY_SECONDS if self._behind else PROGRESS_SECONDS)
+            if not stream.answer_progress(response.header, revision, times):
+                self._sent_progress[stream] = times
+        if not self._sent_progress:
+            self._progress_at = inf
+            if self._unsent_progress:
+                self._schedule_progress_request(0)
+            self._schedule_progress_request(RETRY_SECONDS if self._behind else PROGRESS_SECONDS)
 
-    def _synced(self, broadcast: Broadcast) -> None:
-        broadcast.standing = BroadcastState.SYNCED
+    def _mark_synced(self, broadcast: Broadcast) -> None:
+        broadcast.state = BroadcastState.SYNCED
         self._behind.pop(broadcast, None)
 
-    def _done(self, broadcast: Broadcast) -> int:
+    def _next_revision(self, broadcast: Broadcast) -> int:
         """Return the revision below which a broadcast has had every event."""
         done = max(broadcast.position, broadcast.complete_revision + 1)
-        if broadcast.standing is BroadcastState.SYNCED:
+        if broadcast.state is BroadcastState.SYNCED:
             done = max(done, self._complete_revision + 1)
         return done
 
@@ -486,13 +491,13 @@ class WatchSession:
                 self._merge(broadcast)
 
     def _merge(self, broadcast: Broadcast) -> None:
-        if broadcast.standing is BroadcastState.UNCONFIRMED:
+        if broadcast.state is BroadcastState.UNCONFIRMED:
             return
-        done = self._done(broadcast)
+        done = self._next_revision(broadcast)
         for other in broadcast.watched.broadcasts:
             if (
                 other is not broadcast
-                and other.standing is BroadcastState.SYNCED
+                and other.state is BroadcastState.SYNCED
                 and other.position <= done
                 and covers(other.selection, broadcast.selection)
             ):
@@ -504,13 +509,13 @@ class WatchSession:
 
     # The end of the stream or the session.
 
-    def _give_up(self) -> None:
+    def _leave_member(self) -> None:
         """Leave a member that violates the protocol."""
-        self.tell_gathered()
+        self.deliver_gathered()
         self._service.routes.cancel(self._call)
-        self._lost()
+        self._prepare_resume()
 
-    def _lost(self) -> None:
+    def _prepare_resume(self) -> None:
         """Prepare to resume at another member."""
         service = self._service
         now = service.routes.now
@@ -519,21 +524,21 @@ class WatchSession:
         self._unconfirmed.clear()
         self._behind.clear()
         for broadcast in self._broadcasts.values():
-            if broadcast.standing is not BroadcastState.UNCONFIRMED:
-                broadcast.position = self._done(broadcast)
-                broadcast.start_revision = _known(broadcast.position)
-                broadcast.standing = BroadcastState.UNCONFIRMED
+            if broadcast.state is not BroadcastState.UNCONFIRMED:
+                broadcast.position = self._next_revision(broadcast)
+                broadcast.start_revision = _resume_revision(broadcast.position)
+                broadcast.state = BroadcastState.UNCONFIRMED
         for stream in self.streams:
             stream.floor = max(stream.floor, self._revision)
         self._revision = self._complete_revision = 0
-        self._wanting.update(
-            (stream, self._wanting.get(stream, 0) + times)
-            for stream, times in self._awaiting.items()
+        self._unsent_progress.update(
+            (stream, self._unsent_progress.get(stream, 0) + times)
+            for stream, times in self._sent_progress.items()
         )
-        self._awaiting = {}
-        self._attempt_at = now if self._wanting else inf
+        self._sent_progress = {}
+        self._progress_at = now if self._unsent_progress else inf
         self._back_off.note_failure(now)
-        service.expect(self, self._back_off.until)
+        service.schedule(self, self._back_off.until)
 
     def _end_all(self, status: Status) -> None:
         """End all clients' streams, and thereby this session."""
@@ -541,7 +546,7 @@ class WatchSession:
             self._service.finish(stream, status)
 
 
-def _known(position: int) -> int:
+def _resume_revision(position: int) -> int:
     """Return the start revision of a watch that resumes at a position: one it already had."""
     return max(1, position - 1)
 

@@ -69,7 +69,7 @@ class Reader:
 
     def read(self, data: bytes) -> ParsedResponse:
         """Parse a message."""
-        told = ParsedResponse()
+        response = ParsedResponse()
         at, size = 0, len(data)
         while at < size:
             begin = at
@@ -80,28 +80,28 @@ class Reader:
                 if end > size:
                     raise ValueError(f"field {tag >> 3} of a WatchResponse is cut off")
                 if tag == 0x5A:
-                    told.events.append(self._event(data, begin, at, end))
+                    response.events.append(self._event(data, begin, at, end))
                 elif tag == 0x0A:
-                    told.header = data[begin:end]
-                    told.revision = self._revision(data, at, end)
+                    response.header = data[begin:end]
+                    response.revision = self._revision(data, at, end)
                 elif tag == 0x32:
-                    told.reason = data[at:end].decode("utf-8", "replace")
+                    response.reason = data[at:end].decode("utf-8", "replace")
                 at = end
             elif tag & 7 == _VARINT:
                 value, at = read_varint(data, at)
                 if tag == 0x10:
-                    told.watch_id = value - 2 * _SIGN if value >= _SIGN else value
+                    response.watch_id = value - 2 * _SIGN if value >= _SIGN else value
                 elif tag == 0x18:
-                    told.created = value != 0
+                    response.created = value != 0
                 elif tag == 0x20:
-                    told.canceled = value != 0
+                    response.canceled = value != 0
                 elif tag == 0x28:
-                    told.compact_revision = value
+                    response.compact_revision = value
                 elif tag == 0x38:
                     raise ValueError("a WatchResponse is a fragment, which was not asked for")
             else:
                 at = _after(data, tag, at, size)
-        return told
+        return response
 
     def _revision(self, data: bytes, at: int, end: int) -> int:
         known = self._before_revision

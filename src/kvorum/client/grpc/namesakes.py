@@ -32,7 +32,7 @@ def trust_namesakes(context: ssl.SSLContext, others: Sequence[ssl.SSLContext] = 
     record of the context's connections costs a call.
     """
 
-    def look(
+    def check_certificates(
         _connection: object, direction: str, version: int, content: int, kind: int, data: bytes
     ) -> None:
         if (direction, content, kind) == ("read", _HANDSHAKE, _CERTIFICATE):
@@ -42,7 +42,7 @@ def trust_namesakes(context: ssl.SSLContext, others: Sequence[ssl.SSLContext] = 
                     one.load_verify_locations(cadata=found)
 
     # The `ssl` module's hook for debuggers, the only one before OpenSSL judges a certificate.
-    context._msg_callback = look  # type: ignore[attr-defined]
+    context._msg_callback = check_certificates  # type: ignore[attr-defined]
 
 
 def forget_namesakes(context: ssl.SSLContext) -> None:

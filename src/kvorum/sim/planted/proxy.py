@@ -49,28 +49,28 @@ class _Renewal:
         self._routes = routes
         self._lease = lease
         self.asks_at = inf
-        self._stream = routes.stream(rpcs.LEASE_KEEP_ALIVE.path, (), self)
+        self._stream = routes.open_stream(rpcs.LEASE_KEEP_ALIVE.path, (), self)
         routes.send(self._stream, LeaseKeepAliveRequest(ID=lease).SerializeToString())
 
-    def message(self, data: bytes) -> None:
+    def take_message(self, data: bytes) -> None:
         self._routes.cancel(self._stream)
         if LeaseKeepAliveResponse.FromString(data).TTL:
             self.asks_at = self._routes.now + RENEW_SECONDS
 
-    def ended(self, _end: End) -> None:
+    def take_end(self, _end: End) -> None:
         self.asks_at = self._routes.now + RENEW_SECONDS
 
-    def writable(self) -> None:
+    def take_writable(self) -> None:
         """Ignore the stream's readiness: there is nothing more to send."""
 
-    def again(self, now: float) -> "_Renewal":
+    def renew_if_due(self, now: float) -> "_Renewal":
         return self if self.asks_at > now else _Renewal(self._routes, self._lease)
 
 
 @contextmanager
 def renew_leases_of_clients_that_left() -> Iterator[None]:
     """Keep renewing every lease for which a client has asked once."""
-    take, pass_time = SharedKeepAlives.message, SharedKeepAlives.pass_time
+    take, pass_time = SharedKeepAlives.take_message, SharedKeepAlives.pass_time
     renewals: dict[SharedKeepAlives, dict[int, _Renewal]] = {}
 
     def message(keep_alives: SharedKeepAlives, call: int, data: bytes) -> None:
@@ -83,12 +83,12 @@ def renew_leases_of_clients_that_left() -> Iterator[None]:
     def renew(keep_alives: SharedKeepAlives, now: float) -> float:
         known = renewals.get(keep_alives, {})
         for lease, renewal in known.items():
-            known[lease] = renewal.again(now)
+            known[lease] = renewal.renew_if_due(now)
         moments = [renewal.asks_at for renewal in known.values()]
         return min(pass_time(keep_alives, now), *moments, inf)
 
     with (
-        patch.object(SharedKeepAlives, "message", message),
+        patch.object(SharedKeepAlives, "take_message", message),
         patch.object(SharedKeepAlives, "pass_time", renew),
     ):
         yield

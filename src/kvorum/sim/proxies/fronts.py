@@ -196,7 +196,7 @@ class Fronts:
         for host in self.hosts:
             host.faults = host.edge.faults = faults
             if host.proxy is not None:
-                known = {place.address.host for place in host.proxy.routes.places}
+                known = {place.address.host for place in host.proxy.routes.endpoints}
                 if known.isdisjoint(f"m{number}" for number in self._cluster.members):
                     host.crash()
             self._start(host)

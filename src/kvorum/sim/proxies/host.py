@@ -343,7 +343,7 @@ class ProxyHost:
             "streams of clients": len(proxy.counters.streams),
             "watch streams": len(watches._streams) + len(watches._sessions),
             "streams passed on": len(proxy._forwarding),
-            "keep-alive streams": len(keep_alives._clients) + len(keep_alives._keepers),
+            "keep-alive streams": len(keep_alives._clients) + len(keep_alives._shared_streams),
             "bytes of requests": routes.bytes_in_flight and 1,
             "ranges watched for the cache": len(proxy.cache.ranges) if proxy.cache else 0,
         }

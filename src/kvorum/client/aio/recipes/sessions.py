@@ -109,7 +109,7 @@ class AsyncSession:
             if key in self._claimed:
                 raise RuntimeError(
                     f"this session holds {key!r} already, or waits for it; a session holds it "
-                    "once, whoever else is to wait for it needs a session of its own"
+                    "once; any other user of the key needs a session of its own"
                 )
             self._claimed.add(key)
 
