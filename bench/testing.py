@@ -33,14 +33,14 @@ def import_seconds() -> float:
 
 
 def first_seconds(module: str, make: Callable[[WorkerProcess], object]) -> float:
-    """Return how long a new companion takes to make its first store or cluster."""
+    """Return how long a new worker takes to make its first store or cluster."""
     begun = time.perf_counter()
-    companion = WorkerProcess(module)
+    worker = WorkerProcess(module)
     try:
-        make(companion)
+        make(worker)
         return time.perf_counter() - begun
     finally:
-        companion.stop()
+        worker.stop()
 
 
 def store_seconds(stores: Stores, count: int, test_seconds: float) -> list[float]:
@@ -82,15 +82,15 @@ def main() -> None:
     print(f"{'':44} {'best':>8} {'median':>8} {'9 of 10':>8} {'worst':>8}")
     rounds = range(asked.rounds)
     show("loading the plugin, if nothing uses it", [import_seconds() for _ in rounds])
-    keeper, nursery = "kvorum.testing.store_pool", "kvorum.testing.cluster_runner"
+    store_module, cluster_module = "kvorum.testing.store_pool", "kvorum.testing.cluster_runner"
     firsts = [
-        first_seconds(keeper, lambda it: Stores(it).take(StoreOptions(), None))
+        first_seconds(store_module, lambda it: Stores(it).take(StoreOptions(), None))
         for _ in range(asked.rounds + 1)
     ]
     show("the first store", firsts[1:])
-    companion = WorkerProcess(keeper)
+    worker = WorkerProcess(store_module)
     try:
-        stores = Stores(companion)
+        stores = Stores(worker)
         stores.take(StoreOptions(), None).end()
         for each in asked.tests:
             show(
@@ -98,23 +98,24 @@ def main() -> None:
                 store_seconds(stores, asked.stores, each / 1000),
             )
     finally:
-        companion.stop()
+        worker.stop()
     firsts = [
-        first_seconds(nursery, lambda it: start_cluster(it, StoreOptions(), None)) for _ in rounds
+        first_seconds(cluster_module, lambda it: start_cluster(it, StoreOptions(), None))
+        for _ in rounds
     ]
     show("the first cluster", firsts)
-    companion = WorkerProcess(nursery)
+    worker = WorkerProcess(cluster_module)
     try:
-        start_cluster(companion, StoreOptions(), None).end()
+        start_cluster(worker, StoreOptions(), None).end()
         found = []
         for _ in rounds:
             begun = time.perf_counter()
-            cluster = start_cluster(companion, StoreOptions(), None)
+            cluster = start_cluster(worker, StoreOptions(), None)
             found.append(time.perf_counter() - begun)
             cluster.end()
         show("a cluster", found)
     finally:
-        companion.stop()
+        worker.stop()
 
 
 if __name__ == "__main__":

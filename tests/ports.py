@@ -19,11 +19,11 @@ def held_port() -> Iterator[int]:
     It is bound but not listened at, with the same option as servers use: they can bind it, and
     whoever asks for any free port does not get it.
     """
-    port = _ports.hold()
+    port = _ports.reserve()
     try:
         yield port
     finally:
-        _ports.give_back(port)
+        _ports.release(port)
 
 
 @contextmanager

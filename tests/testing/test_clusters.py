@@ -60,7 +60,7 @@ def test_a_killed_leader_is_replaced_and_comes_back(kvorum_cluster: Cluster) -> 
 
 
 @pytest.mark.long
-def test_without_a_majority_nobody_leads(kvorum_cluster: Cluster) -> None:
+def test_without_a_majority_there_is_no_leader(kvorum_cluster: Cluster) -> None:
     leader = kvorum_cluster.leader()
     first, second = others(kvorum_cluster, leader)
     kvorum_cluster.kill(first)
@@ -152,7 +152,7 @@ def test_reports_and_refusals(pytester: pytest.Pytester, run_pytest: Run) -> Non
     result.assert_outcomes(failed=1, errors=1)
     result.stdout.fnmatch_lines(
         [
-            "no kvorum_cluster for this test: member ? ended with 1; it said:",
+            "no kvorum_cluster for this test: member ? ended with 1; it logged:",
             "*should be at least*",
             "*- kvorum cluster -*",
             "member 0 *; member 1 *; member 2 *",

@@ -13,7 +13,7 @@ import pytest
 from kvorum.testing.cluster import start_cluster
 from kvorum.testing.options import StoreOptions
 from kvorum.testing.store import Stores
-from kvorum.testing.store_pool import MAKERS
+from kvorum.testing.store_pool import BUILDERS
 from kvorum.testing.worker_process import CompanionError, WorkerProcess
 from tests.testing.conftest import Run, loading
 from tests.waiting import WAIT_SECONDS_MAX
@@ -101,14 +101,14 @@ def test_stores_end_with_the_process_that_keeps_them(how: signal.Signals) -> Non
     worker = WorkerProcess("kvorum.testing.store_pool")
     try:
         stores = Stores(worker)
-        held = [stores.take(StoreOptions(), None) for _ in range(MAKERS + 1)]
-        makers = children(worker)
-        assert len(makers) == MAKERS
+        held = [stores.take(StoreOptions(), None) for _ in range(BUILDERS + 1)]
+        builders = children(worker)
+        assert len(builders) == BUILDERS
         directories = [directory_of(store.log) for store in held]
         assert all(each.exists() for each in directories)
         os.kill(worker.process_id, how)
-        for maker in makers:
-            wait_gone(maker)
+        for builder in builders:
+            wait_gone(builder)
     finally:
         worker.stop()
     assert not any(each.exists() for each in directories)
@@ -121,7 +121,7 @@ def test_a_process_that_makes_stores_and_is_killed_ends_all_of_them() -> None:
         directory = directory_of(store.log)
         killed = children(worker)[0]
         os.kill(killed, signal.SIGKILL)
-        with pytest.raises(CompanionError, match=f"a process that makes stores has .*{killed}"):
+        with pytest.raises(CompanionError, match=f"a process that builds stores has .*{killed}"):
             store.log  # noqa: B018 (it asks)
     finally:
         worker.stop()

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient
     from kvorum.client.sync.client import Client
     from kvorum.testing.certificates import Certificates
-    from kvorum.testing.deferred import LateAsyncClient
+    from kvorum.testing.deferred import DeferredAsyncClient
 
 CLIENT_SECONDS = 5.0
 AUTH_SECONDS_MAX = 60.0
@@ -46,7 +46,7 @@ class Access:
         """A user with all permissions; empty without auth."""
         self.password: str = PASSWORD if auth else ""
         self._clients: list[Client] = []
-        self._late: list[LateAsyncClient] = []
+        self._deferred_clients: list[DeferredAsyncClient] = []
 
     def _open(
         self, urls: tuple[str, ...], user: str | None, password: str, seconds: float
@@ -64,14 +64,14 @@ class Access:
     def _open_async(
         self, urls: tuple[str, ...], user: str | None, password: str, seconds: float
     ) -> "AsyncClient":
-        from kvorum.testing.deferred import LateAsyncClient
+        from kvorum.testing.deferred import DeferredAsyncClient
 
         ca, cert, key = self._files()
         name, secret = (self.user, self.password) if user is None else (user, password)
-        client = LateAsyncClient(
+        client = DeferredAsyncClient(
             urls, user=name, password=secret, ca=ca, cert=cert, key=key, timeout=seconds
         )
-        self._late.append(client)
+        self._deferred_clients.append(client)
         return client
 
     def _files(self) -> tuple[str, str, str]:
@@ -82,7 +82,7 @@ class Access:
         """Close all clients that this object created."""
         for client in self._clients:
             client.close()
-        for late in self._late:
-            late.end()
+        for deferred in self._deferred_clients:
+            deferred.end()
         self._clients.clear()
-        self._late.clear()
+        self._deferred_clients.clear()

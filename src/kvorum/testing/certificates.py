@@ -32,13 +32,13 @@ class Certificates:
         """Return the flags of a server that presents its certificate."""
         return {"cert-file": self.server_cert, "key-file": self.server_key}
 
-    def asking_flags(self) -> dict[str, str]:
+    def require_client_flags(self) -> dict[str, str]:
         """Return the additional flags of a server that requires client certificates."""
         return {"trusted-ca-file": self.ca, "client-cert-auth": "true"}
 
     def peer_flags(self) -> dict[str, str]:
         """Return the flags of members that require each other's certificates."""
-        flags = self.flags() | self.asking_flags()
+        flags = self.flags() | self.require_client_flags()
         return {f"peer-{name}": value for name, value in flags.items()}
 
 

@@ -76,13 +76,13 @@ class Cluster(Access):
         return self._open_async(self._urls_of(members), user, password, timeout)
 
     def _urls_of(self, members: tuple[int, ...]) -> tuple[str, ...]:
-        return tuple(self.urls[self._checked(each)] for each in members) or self.urls
+        return tuple(self.urls[self._check_number(each)] for each in members) or self.urls
 
     # Leadership.
 
     def leader(self, *, timeout: float = WAIT_SECONDS) -> int:
         """Return the leader, as soon as a majority that it reaches follows it."""
-        member: int = self._ask("leader", seconds=timeout)["member"]
+        member: int = self._request("leader", seconds=timeout)["member"]
         return member
 
     def followers(self, *, timeout: float = WAIT_SECONDS) -> list[int]:
@@ -92,40 +92,40 @@ class Cluster(Access):
 
     def settle(self, *, timeout: float = WAIT_SECONDS) -> None:
         """Wait until all members serve, and follow one leader."""
-        self._ask("settle", seconds=timeout)
+        self._request("settle", seconds=timeout)
 
     # Faults.
 
     def kill(self, member: int) -> None:
         """Kill a member with SIGKILL; its files stay."""
-        self._ask("kill", member=self._checked(member))
+        self._request("kill", member=self._check_number(member))
 
     def restart(self, member: int, *, wait: bool = True, timeout: float = WAIT_SECONDS) -> None:
         """Restart a member, after a clean end if it runs; return when it serves.
 
         Without a majority no member starts to serve: then pass `wait=False`.
         """
-        self._ask("restart", member=self._checked(member), wait=wait, seconds=timeout)
+        self._request("restart", member=self._check_number(member), wait=wait, seconds=timeout)
 
     def pause(self, member: int) -> None:
         """Stop a member's process; its connections stay open, and it answers nothing."""
-        self._ask("pause", member=self._checked(member))
+        self._request("pause", member=self._check_number(member))
 
     def resume(self, member: int) -> None:
         """Resume a paused member."""
-        self._ask("resume", member=self._checked(member))
+        self._request("resume", member=self._check_number(member))
 
     def partition(self, *groups: Iterable[int]) -> None:
         """Allow members to reach only their own group; unnamed members form one group.
 
         Messages between groups wait until `heal`. Clients still reach all members.
         """
-        named = [sorted({self._checked(each) for each in group}) for group in groups]
+        named = [sorted({self._check_number(each) for each in group}) for group in groups]
         members = [each for group in named for each in group]
         if len(set(members)) != len(members):
             raise ValueError(f"a member is in one group alone, but these share some: {named}")
         rest = [each for each in range(len(self)) if each not in members]
-        self._ask("partition", groups=[*named, rest])
+        self._request("partition", groups=[*named, rest])
 
     def isolate(self, member: int) -> None:
         """Cut a member off from all others."""
@@ -133,30 +133,30 @@ class Cluster(Access):
 
     def heal(self) -> None:
         """End all partitions."""
-        self._ask("partition", groups=[])
+        self._request("partition", groups=[])
 
     # Logs and state.
 
     def log(self, member: int) -> str:
         """Return a member's log so far."""
-        text: str = self._ask("log", member=self._checked(member))["text"]
+        text: str = self._request("log", member=self._check_number(member))["text"]
         return text
 
     def logs(self) -> list[tuple[str, str]]:
         """Return the sections of a failed test's report: titles and texts."""
-        state = ("kvorum cluster", self._ask("state")["text"])
+        state = ("kvorum cluster", self._request("state")["text"])
         logs = enumerate(map(self.log, range(len(self))))
         return [state, *((f"kvorum log of member {each}", last_lines(log)) for each, log in logs)]
 
     def end(self) -> None:
         """Kill the members, and close all their clients."""
         self.end_clients()
-        self._ask("end")
+        self._request("end")
 
-    def _ask(self, what: str, **fields: object) -> Answer:
-        return self._worker.ask(what, cluster=self._number, **fields)
+    def _request(self, what: str, **fields: object) -> Answer:
+        return self._worker.request(what, cluster=self._number, **fields)
 
-    def _checked(self, member: int) -> int:
+    def _check_number(self, member: int) -> int:
         if not 0 <= member < len(self):
             raise ValueError(f"there is no member {member}; members are 0 to {len(self) - 1}")
         return member
@@ -184,7 +184,7 @@ def start_cluster(
     flags |= server_flags(options, certificates)
     if certificates is not None:
         flags |= certificates.peer_flags()
-    found = worker.ask(
+    found = worker.request(
         "start",
         size=SIZE,
         flags=[f"--{name}={value}" for name, value in flags.items()],

@@ -30,7 +30,7 @@ from kvorum.network.dialer.links import DialAddress, address_of
 from kvorum.process.main import run
 from kvorum.testing.network import Network
 from kvorum.testing.ports import HOST, Ports
-from kvorum.testing.worker_process import Answer, take_output
+from kvorum.testing.worker_process import Answer, reserve_output
 
 assert kvorum.process.startup  # imported for the forked members
 
@@ -40,7 +40,7 @@ _DIE_WITH_PARENT = 1
 _prctl = ctypes.CDLL(None).prctl
 
 
-class NurseryError(Exception):
+class ClusterRequestError(Exception):
     """A request cannot be fulfilled; the text says why."""
 
 
@@ -73,7 +73,7 @@ class MemberProcess:
         """Whether the member runs and is not paused."""
         return bool(self.process) and not self.is_paused
 
-    def hear(self, line: str) -> None:
+    def take_log_line(self, line: str) -> None:
         """Process a line of its log."""
         self.lines.append(line)
         if not line.startswith("{"):
@@ -86,7 +86,7 @@ class MemberProcess:
             self.id = entry["local-member-id"]
             self.follows = entry["leader"] if message == "elected leader" else ""
 
-    def ended(self, code: int) -> None:
+    def note_exit(self, code: int) -> None:
         """Record that its process has ended."""
         self.process, self.exit_code = 0, code
         self.is_ready = self.is_paused = False
@@ -110,7 +110,7 @@ class ProcessCluster:
     async def add(self, size: int) -> None:
         """Create the members and reserve their ports, without starting them."""
         for number in range(size):
-            hold = self._runner.ports.hold
+            hold = self._runner.ports.reserve
             self.members.append(MemberProcess(number, f"member-{number}", hold(), hold(), hold()))
         for source, target in permutations(self.members, 2):
             source.routes[target.advertised_port] = await self.network.listen(
@@ -151,10 +151,10 @@ class ProcessCluster:
         return [f"{self._client_scheme}://{HOST}:{each.client_port}" for each in self.members]
 
     def running(self, number: int) -> MemberProcess:
-        """Return a member that has a process; raise NurseryError if it has none."""
+        """Return a member that has a process; raise ClusterRequestError if it has none."""
         member = self.members[number]
         if not member.process:
-            raise NurseryError(f"member {number} does not run; restart it first")
+            raise ClusterRequestError(f"member {number} does not run; restart it first")
         return member
 
     def signal(self, number: int, what: signal.Signals) -> MemberProcess:
@@ -165,21 +165,21 @@ class ProcessCluster:
 
     # Conditions to wait for.
 
-    def all_ready(self) -> bool:
-        """Return whether all members serve clients; raise NurseryError if one has ended."""
+    def is_ready(self) -> bool:
+        """Return whether all members serve clients; raise ClusterRequestError if one has ended."""
         for member in self.members:
             self.check_alive(member)
         return all(member.is_ready for member in self.members)
 
     def check_alive(self, member: MemberProcess) -> None:
-        """Raise NurseryError if a member that was started has ended."""
+        """Raise ClusterRequestError if a member that was started has ended."""
         if not member.process:
-            raise NurseryError(
-                f"member {member.number} ended with {member.exit_code}; it said:\n"
+            raise ClusterRequestError(
+                f"member {member.number} ended with {member.exit_code}; it logged:\n"
                 + "\n".join(member.lines)
             )
 
-    def leader(self) -> int | None:
+    def find_leader(self) -> int | None:
         """Return the leader that reaches a majority whose logs say that they follow it."""
         majority = len(self.members) // 2 + 1
         for leader in self.members:
@@ -196,44 +196,44 @@ class ProcessCluster:
                 return leader.number
         return None
 
-    def all_follow(self) -> bool:
+    def is_settled(self) -> bool:
         """Return whether all members run, are ready, and follow one leader."""
-        leader = self.leader()
+        leader = self.find_leader()
         if leader is None or not all(each.is_ready and each.is_running for each in self.members):
             return False
         return {each.follows for each in self.members} == {self.members[leader].follows}
 
-    def state(self) -> str:
+    def describe_members(self) -> str:
         """Describe the members, for errors."""
         return "; ".join(
             f"member {each.number} {f'({each.id}) ' if each.id else ''}"
             + (
                 "is paused"
                 if each.is_paused
-                else f"follows {each.follows or 'nobody'}"
+                else f"follows {each.follows or 'no leader'}"
                 if each.process
                 else f"ended with {each.exit_code}"
             )
             for each in self.members
         )
 
-    def account(self) -> str:
+    def describe_with_logs(self) -> str:
         """Describe the members, with what they logged."""
-        logs = [f"member {each.number} said:\n" + "\n".join(each.lines) for each in self.members]
-        return "\n".join([self.state(), *logs])
+        logs = [f"member {each.number} logged:\n" + "\n".join(each.lines) for each in self.members]
+        return "\n".join([self.describe_members(), *logs])
 
     async def end(self) -> None:
         """Kill the members, and remove their files."""
         for member in self.members:
             if member.process:
                 os.kill(member.process, signal.SIGKILL)
-        await self._runner.until(lambda: not any(each.process for each in self.members))
+        await self._runner.wait_until(lambda: not any(each.process for each in self.members))
         await self.network.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
         for member in self.members:
-            self._runner.ports.give_back(member.client_port)
-            self._runner.ports.give_back(member.peer_port)
-            self._runner.ports.give_back(member.advertised_port)
+            self._runner.ports.release(member.client_port)
+            self._runner.ports.release(member.peer_port)
+            self._runner.ports.release(member.advertised_port)
 
 
 class ClusterRunner:
@@ -259,10 +259,10 @@ class ClusterRunner:
         member.lines.append(f"--- started: kvorum {' '.join(arguments)}")
         self._processes[process] = member
         os.set_blocking(reading, False)
-        asyncio.get_running_loop().add_reader(reading, self._hear, reading, member, bytearray())
+        asyncio.get_running_loop().add_reader(reading, self._read_log, reading, member, bytearray())
         return process
 
-    def _hear(self, descriptor: int, member: MemberProcess, rest: bytearray) -> None:
+    def _read_log(self, descriptor: int, member: MemberProcess, rest: bytearray) -> None:
         data = os.read(descriptor, 1 << 16)
         if not data:
             asyncio.get_running_loop().remove_reader(descriptor)
@@ -272,7 +272,7 @@ class ClusterRunner:
         *lines, left = rest.split(b"\n")
         rest[:] = left
         for line in lines:
-            member.hear(line.decode(errors="replace"))
+            member.take_log_line(line.decode(errors="replace"))
         self._changed.set()
 
     def _reap(self) -> None:
@@ -280,10 +280,10 @@ class ClusterRunner:
             ended, status = os.waitpid(process, os.WNOHANG)
             if ended:
                 del self._processes[process]
-                member.ended(os.waitstatus_to_exitcode(status))
+                member.note_exit(os.waitstatus_to_exitcode(status))
         self._changed.set()
 
-    async def until(self, holds: Callable[[], bool]) -> None:
+    async def wait_until(self, holds: Callable[[], bool]) -> None:
         """Wait until a condition holds, checking it after each log line and event of a member."""
         while not holds():
             if self._changed.is_set():
@@ -292,7 +292,7 @@ class ClusterRunner:
 
     # Requests.
 
-    async def answer(self, question: Answer) -> Answer:
+    async def fulfil(self, question: Answer) -> Answer:
         """Fulfil one request."""
         what, seconds = question["what"], question.get("seconds")
         if what == "start":
@@ -300,10 +300,10 @@ class ClusterRunner:
         cluster = self._clusters[question["cluster"]]
         try:
             async with asyncio.timeout(seconds):
-                return await self._told(cluster, what, question)
+                return await self._run_command(cluster, what, question)
         except TimeoutError:
-            raise NurseryError(
-                f"{what.replace('_', ' ')}: not within {seconds} s; {cluster.state()}"
+            raise ClusterRequestError(
+                f"{what.replace('_', ' ')}: not within {seconds} s; {cluster.describe_members()}"
             ) from None
 
     async def _start(self, question: Answer) -> Answer:
@@ -317,27 +317,28 @@ class ClusterRunner:
             for member in cluster.members:
                 cluster.start(member.number)
             async with asyncio.timeout(question["seconds"]):
-                await self.until(cluster.all_ready)
-                await self.until(cluster.all_follow)
+                await self.wait_until(cluster.is_ready)
+                await self.wait_until(cluster.is_settled)
         except BaseException as error:
-            told = f"the cluster is not ready after {question['seconds']} s: {cluster.account()}"
+            state = cluster.describe_with_logs()
+            problem = f"the cluster is not ready after {question['seconds']} s: {state}"
             await cluster.end()
             if isinstance(error, TimeoutError):
-                raise NurseryError(told) from None
+                raise ClusterRequestError(problem) from None
             raise
         self._clusters[number] = cluster
         return {"cluster": number, "urls": cluster.urls()}
 
-    async def _told(self, cluster: ProcessCluster, what: str, question: Answer) -> Answer:
+    async def _run_command(self, cluster: ProcessCluster, what: str, question: Answer) -> Answer:
         number: int = question.get("member", 0)
         if what == "leader":
-            await self.until(lambda: cluster.leader() is not None)
-            return {"member": cluster.leader()}
+            await self.wait_until(lambda: cluster.find_leader() is not None)
+            return {"member": cluster.find_leader()}
         if what == "settle":
-            await self.until(cluster.all_follow)
+            await self.wait_until(cluster.is_settled)
         elif what == "kill":
             killed = cluster.signal(number, signal.SIGKILL)
-            await self.until(lambda: not killed.process)
+            await self.wait_until(lambda: not killed.process)
         elif what == "pause":
             cluster.signal(number, signal.SIGSTOP).is_paused = True
         elif what == "resume":
@@ -351,7 +352,7 @@ class ClusterRunner:
         elif what == "log":
             return {"text": "\n".join(cluster.members[number].lines)}
         elif what == "state":
-            return {"text": cluster.state()}
+            return {"text": cluster.describe_members()}
         else:
             assert what == "end", what
             del self._clusters[question["cluster"]]
@@ -365,7 +366,7 @@ class ClusterRunner:
             os.kill(member.process, signal.SIGTERM)
             os.kill(member.process, signal.SIGCONT)
             member.is_paused = False
-            await self.until(lambda: not member.process)
+            await self.wait_until(lambda: not member.process)
         cluster.start(number)
         if is_waited_for:
 
@@ -373,7 +374,7 @@ class ClusterRunner:
                 cluster.check_alive(member)
                 return member.is_ready
 
-            await self.until(is_ready)
+            await self.wait_until(is_ready)
 
     async def close(self) -> None:
         """End all clusters."""
@@ -395,7 +396,7 @@ def _become_member(output: int, arguments: Sequence[str], routes: Mapping[int, i
         os.dup2(output, 2)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         asyncio.set_event_loop(None)
-        _dial_by(routes)
+        _redirect_dials(routes)
         code = run(arguments)
     except BaseException:
         traceback.print_exc()
@@ -404,7 +405,7 @@ def _become_member(output: int, arguments: Sequence[str], routes: Mapping[int, i
         os._exit(code)
 
 
-def _dial_by(routes: Mapping[int, int]) -> None:
+def _redirect_dials(routes: Mapping[int, int]) -> None:
     """Let this process dial other ports than those that members advertise."""
 
     def routed(text: str) -> DialAddress:
@@ -415,7 +416,7 @@ def _dial_by(routes: Mapping[int, int]) -> None:
 
 
 async def _serve() -> None:
-    write = take_output()
+    write = reserve_output()
     runner = ClusterRunner()
     loop = asyncio.get_running_loop()
     questions = asyncio.StreamReader()
@@ -428,8 +429,8 @@ async def _serve() -> None:
     async def answer(question: Answer) -> None:
         number = question["question"]
         try:
-            found = await runner.answer(question)
-        except NurseryError as error:
+            found = await runner.fulfil(question)
+        except ClusterRequestError as error:
             found = {"error": str(error)}
         except Exception:
             found = {"error": traceback.format_exc()}

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 from kvorum.client.aio.client import AsyncClient
 
 
-class LateAsyncClient(AsyncClient):
+class DeferredAsyncClient(AsyncClient):
     """A client that belongs to the loop that first uses it."""
 
     def __init__(self, endpoints: tuple[str, ...], **options: Any) -> None:
         """Keep the arguments of an `AsyncClient`; the first use creates the client."""
-        self.__dict__["_late"] = (endpoints, options)
+        self.__dict__["_arguments"] = (endpoints, options)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             """Create the client at the first access to one of its attributes."""
-            if "_late" not in self.__dict__ or name.startswith("__"):
+            if "_arguments" not in self.__dict__ or name.startswith("__"):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             loop = asyncio.get_running_loop()
-            endpoints, options = self.__dict__.pop("_late")
+            endpoints, options = self.__dict__.pop("_arguments")
             super().__init__(endpoints, **options)
             self.__dict__["_loop"] = loop
             # A loop that ends closes the async generators that started in it, and so the client.
@@ -47,14 +47,14 @@ class LateAsyncClient(AsyncClient):
             return
         if not loop.is_running():
             loop.run_until_complete(self.close())
-        elif _runs_here(loop):
+        elif _is_running_here(loop):
             # This thread runs the loop, so it cannot wait; the loop closes the client later.
             self.__dict__["_closing"] = loop.create_task(self.close())
         else:
             asyncio.run_coroutine_threadsafe(self.close(), loop).result()
 
 
-def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
     with suppress(RuntimeError):
         return asyncio.get_running_loop() is loop
     return False

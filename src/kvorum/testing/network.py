@@ -1,6 +1,6 @@
 """The network between the members of a test cluster, which can be partitioned and healed.
 
-This network listens once for each pair of a dialing and a dialed member, so the port tells who
+This network listens once for each pair of a dialing and a dialed member, so the port shows who
 dials, with TLS or without. A member dials these ports instead of those that the others advertise.
 Bytes between partitioned members wait, as they do where routers drop packets.
 """

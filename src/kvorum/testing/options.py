@@ -12,9 +12,17 @@ if TYPE_CHECKING:
     from kvorum.testing.certificates import Certificates
 
 USER, PASSWORD = "root", "root"
-TAKEN = ("name", "data-dir", "wal-dir", "config-file", "ephemeral", "logger", "unsafe-no-fsync")
+RESERVED_FLAGS = (
+    "name",
+    "data-dir",
+    "wal-dir",
+    "config-file",
+    "ephemeral",
+    "logger",
+    "unsafe-no-fsync",
+)
 """Flags that the fixtures set, beside those that begin with one of `TAKEN_BEGINNINGS`."""
-TAKEN_BEGINNINGS = ("advertise-", "discovery", "initial-", "listen-", "log-")
+RESERVED_PREFIXES = ("advertise-", "discovery", "initial-", "listen-", "log-")
 
 
 CLIENT_CERTIFICATES = ("client-cert-auth", "true")
@@ -44,7 +52,7 @@ def server_flags(options: StoreOptions, certificates: "Certificates | None") -> 
     if certificates is not None:
         flags |= certificates.flags()
         if CLIENT_CERTIFICATES in options.flags:
-            flags |= certificates.asking_flags()
+            flags |= certificates.require_client_flags()
     return flags | dict(options.flags)
 
 
@@ -70,7 +78,7 @@ def options_of(marks: Iterable[tuple[tuple[object, ...], Mapping[str, object]]])
 
 def _flag(given: str, value: object) -> tuple[str, str]:
     name = given.lstrip("-").replace("_", "-")
-    if name in TAKEN or name.startswith(TAKEN_BEGINNINGS):
+    if name in RESERVED_FLAGS or name.startswith(RESERVED_PREFIXES):
         raise MarkError(
             f"the flag {given} cannot be set by the mark kvorum: its fixtures set it themselves"
         )

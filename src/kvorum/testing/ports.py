@@ -9,7 +9,7 @@ import socket
 from collections import deque
 
 HOST = "127.0.0.1"
-GONE_PORTS_MAX = 200
+RELEASED_PORTS_MAX = 200
 """The number of ports that stay bound after their use."""
 
 
@@ -17,28 +17,28 @@ class Ports:
     """Reserves ports that servers can bind, but that the kernel gives to no other program."""
 
     def __init__(self) -> None:
-        self._held: dict[int, socket.socket] = {}
-        self._gone: deque[socket.socket] = deque()
+        self._reserved: dict[int, socket.socket] = {}
+        self._released: deque[socket.socket] = deque()
 
-    def hold(self) -> int:
+    def reserve(self) -> int:
         """Reserve and return a free port."""
         holder = socket.socket()
         # Servers set this option, too, so they can bind the port as well.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((HOST, 0))
         number: int = holder.getsockname()[1]
-        self._held[number] = holder
+        self._reserved[number] = holder
         return number
 
-    def give_back(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Release a port that is no longer used, after a while."""
-        self._gone.append(self._held.pop(number))
-        if len(self._gone) > GONE_PORTS_MAX:
-            self._gone.popleft().close()
+        self._released.append(self._reserved.pop(number))
+        if len(self._released) > RELEASED_PORTS_MAX:
+            self._released.popleft().close()
 
     def close(self) -> None:
         """Release all ports."""
-        for holder in (*self._held.values(), *self._gone):
+        for holder in (*self._reserved.values(), *self._released):
             holder.close()
-        self._held.clear()
-        self._gone.clear()
+        self._reserved.clear()
+        self._released.clear()

@@ -28,8 +28,8 @@ _PAUSES = (0.2, 2.0, 15.0)
 _CUTS = (0.2, 2.0, 15.0)
 _DOWN_SECONDS = (0.1, 2.0, 10.0)
 """Upper limits of a fault's duration for a process; the seed chooses one of them."""
-_LOOK_SECONDS = 0.05
-_AGAIN_SECONDS = 0.2
+_CHECK_SECONDS = 0.05
+_RESTART_SECONDS = 0.2
 
 Main = Callable[[], Coroutine[Any, Any, object]]
 
@@ -49,9 +49,9 @@ class SimulatedProcess:
         self._random: Random = cluster._world.stream(f"troubles {name}")
         self._program: Program | None = None
         self._lives = 0
-        self._gap = draw_gap(self._random, cluster._kinds)
+        self._fault_gap_seconds = draw_gap(self._random, cluster._kinds)
         # Whether faults have killed the process, and will start it again.
-        self._is_expected = False
+        self._is_restart_expected = False
 
     @property
     def is_running(self) -> bool:
@@ -64,7 +64,7 @@ class SimulatedProcess:
             return
         cluster = self._cluster
         self._lives += 1
-        self._is_expected = False
+        self._is_restart_expected = False
         program = Program(cluster._world, cluster._cluster, self._process, self._lives)
         self._program = program
         cluster._programs.append(program)
@@ -72,8 +72,8 @@ class SimulatedProcess:
         context = copy_context()
         context.run(PROGRAM.set, program)
         task = cluster._loop.create_task(self._main(), name=self.name, context=context)
-        task.add_done_callback(self._ended, context=cluster._context)
-        self._trouble_later()
+        task.add_done_callback(self._take_end, context=cluster._context)
+        self._schedule_fault()
 
     restart = start
 
@@ -105,7 +105,7 @@ class SimulatedProcess:
         if self._program is not None:
             self._program.line(what, kind, seconds)
 
-    def _ended(self, task: asyncio.Task[object]) -> None:
+    def _take_end(self, task: asyncio.Task[object]) -> None:
         """Handle the end of a life: an uncaught error would end a real process, too."""
         error = None if task.cancelled() else task.exception()
         if self._program is None:
@@ -114,23 +114,23 @@ class SimulatedProcess:
         self._program.end()
         self._program = None
         if isinstance(error, KvorumError):
-            self._is_expected = True
-            self._cluster._loop.call_later(_AGAIN_SECONDS, self._start_expected)
+            self._is_restart_expected = True
+            self._cluster._loop.call_later(_RESTART_SECONDS, self._restart_if_expected)
         elif error is not None:
             self._cluster._loop.fail(error)
 
-    def _start_expected(self) -> None:
-        if self._is_expected:
+    def _restart_if_expected(self) -> None:
+        if self._is_restart_expected:
             self.start()
 
     # Faults by the seed.
 
-    def _trouble_later(self) -> None:
-        if self._gap and not self._cluster._is_calm:
-            wait = self._random.expovariate(1 / self._gap)
-            self._cluster._world.after(wait, self._trouble, self._program)
+    def _schedule_fault(self) -> None:
+        if self._fault_gap_seconds and not self._cluster._is_calm:
+            wait = self._random.expovariate(1 / self._fault_gap_seconds)
+            self._cluster._world.after(wait, self._inject_fault, self._program)
 
-    def _trouble(self, program: Program) -> None:
+    def _inject_fault(self, program: Program) -> None:
         random, cluster = self._random, self._cluster
         if program is not self._program or cluster._is_calm:
             return
@@ -144,11 +144,11 @@ class SimulatedProcess:
         else:
             cluster._count("processes killed")
             self.kill()
-            self._is_expected = True
+            self._is_restart_expected = True
             seconds = random.uniform(0.0, random.choice(_DOWN_SECONDS))
-            cluster._world.after(seconds, self._start_expected)
+            cluster._world.after(seconds, self._restart_if_expected)
             return
-        self._trouble_later()
+        self._schedule_fault()
 
 
 class SimulatedCluster:
@@ -285,27 +285,27 @@ class SimulatedCluster:
         self._is_calm = True
         self._cluster.stop_faults()
         for process in self._processes:
-            process._start_expected()
+            process._restart_if_expected()
         for process in self._processes:
             ends_at = max(process._process.paused_until, process._process.cut_until)
             await asyncio.sleep(max(0.0, ends_at - self.now))
         for endpoint in self.endpoints:
             async with AsyncClient(endpoint) as client:
-                await _insistently(lambda client=client: client.get(b"\0"))  # type: ignore[misc]
+                await _retry_until_success(lambda client=client: client.get(b"\0"))  # type: ignore[misc]
 
     async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         """Return when a condition holds; raise AssertionError after this many virtual seconds."""
         deadline = self.now + seconds
         while not condition():
             assert self.now < deadline, f"still not so after {seconds:g} virtual seconds"
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_CHECK_SECONDS)
 
 
-async def _insistently(ask: Callable[[], Awaitable[object]]) -> None:
+async def _retry_until_success(ask: Callable[[], Awaitable[object]]) -> None:
     while True:
         try:
             await ask()
         except KvorumError:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_CHECK_SECONDS)
         else:
             return

@@ -98,14 +98,14 @@ class _Plan:
     def call(self, seed: int, extra: str = "") -> str:
         """Return the source of a call that reproduces a seed."""
         name = getattr(self.scenario, "__qualname__", repr(self.scenario))
-        told = f"seed={seed}, members={self.members}"
+        arguments = f"seed={seed}, members={self.members}"
         if self.faults != ALL_FAULTS:
-            told += f", faults={self.faults!r}"
+            arguments += f", faults={self.faults!r}"
         if self.seconds_max != SECONDS_MAX:
-            told += f", seconds_max={self.seconds_max!r}"
+            arguments += f", seconds_max={self.seconds_max!r}"
         if isinstance(self.scenario, _Test):
-            return f"@kvorum.testing.simulated({told}{extra})"
-        return f"kvorum.testing.simulate({name}, {told}{extra})"
+            return f"@kvorum.testing.simulated({arguments}{extra})"
+        return f"kvorum.testing.simulate({name}, {arguments}{extra})"
 
 
 def simulate(
@@ -141,7 +141,7 @@ def simulate(
         _check(plan, seed, done, trace, picture)
         done.trace = trace.text()
         if picture is not None:
-            Path(picture).write_text(_drawn(plan, seed, trace), encoding="utf-8")
+            Path(picture).write_text(_draw_run(plan, seed, trace), encoding="utf-8")
         return done
     for each in range(seeds) if isinstance(seeds, int) else seeds:
         _check(plan, each, done, None, picture)
@@ -181,23 +181,25 @@ def _check(
     if error is None:
         done.seeds += 1
         done.seconds += run.world.now
-        for name, count in run.faults().items():
+        for name, count in run.count_faults().items():
             done.faults[name] = done.faults.get(name, 0) + count
         return
     if trace is None:
         trace = Trace()
         again = _Run(plan, seed, trace).run()
         if repr(again) != repr(error):
-            raise _unequal(plan, seed, error, again, trace) from error
+            raise _describe_difference(plan, seed, error, again, trace) from error
         assert again is not None
         error = again
-    failed = _failed(plan, seed, error, trace)
+    failed = _describe_failure(plan, seed, error, trace)
     if picture is not None:
         Path(picture).write_text(failed.picture, encoding="utf-8")
     raise failed from error
 
 
-def _failed(plan: _Plan, seed: int, error: BaseException, trace: Trace) -> SimulationError:
+def _describe_failure(
+    plan: _Plan, seed: int, error: BaseException, trace: Trace
+) -> SimulationError:
     lines = [line for line in trace.lines if not _INNER.match(line)]
     drawn = f', picture="sim-{seed}.html"'
     message = [
@@ -207,10 +209,10 @@ def _failed(plan: _Plan, seed: int, error: BaseException, trace: Trace) -> Simul
         f"the last of what happened, of {len(trace.lines)} lines in all:",
         *lines[-_SHOWN_LINES:],
     ]
-    return SimulationError("\n".join(message), seed, trace.text(), _drawn(plan, seed, trace))
+    return SimulationError("\n".join(message), seed, trace.text(), _draw_run(plan, seed, trace))
 
 
-def _unequal(
+def _describe_difference(
     plan: _Plan, seed: int, first: BaseException, second: BaseException | None, trace: Trace
 ) -> SimulationError:
     message = (
@@ -218,10 +220,10 @@ def _unequal(
         "scenario depends on more than its seed, such as the order of a set, datetime.now(), or "
         "what an earlier run has left behind"
     )
-    return SimulationError(message, seed, trace.text(), _drawn(plan, seed, trace))
+    return SimulationError(message, seed, trace.text(), _draw_run(plan, seed, trace))
 
 
-def _drawn(plan: _Plan, seed: int, trace: Trace) -> str:
+def _draw_run(plan: _Plan, seed: int, trace: Trace) -> str:
     heading = f"seed {seed} with {plan.members} members"
     return draw(trace.moments, heading, [plan.call(seed)])
 
@@ -260,7 +262,7 @@ class _Run:
         try:
             with surrounded(world, loop), loop.running():
                 try:
-                    self._go(loop, program)
+                    self._run_scenario(loop, program)
                 except Exception as raised:
                     error = raised
                 self._end_trace(error)
@@ -271,7 +273,7 @@ class _Run:
                 machine.end()
         return error
 
-    def _go(self, loop: VirtualLoop, program: Program) -> None:
+    def _run_scenario(self, loop: VirtualLoop, program: Program) -> None:
         """Run until the scenario is done; raise its error."""
         __tracebackhide__ = True
         world, plan, given = self.world, self.plan, self.given
@@ -297,14 +299,14 @@ class _Run:
             if error is not None:
                 # A single line, because test runners add explanations of assertions on further
                 # lines.
-                told = f"{type(error).__name__}: {error}".splitlines()[0]
-                trace.line(self.world.now, "!!!", told)
+                arguments = f"{type(error).__name__}: {error}".splitlines()[0]
+                trace.line(self.world.now, "!!!", arguments)
                 if not isinstance(error, Violation):
                     error = Violation(type(error).__name__, f"{error}")
                 trace.moments.violation = error
             self.world.trace = None
 
-    def faults(self) -> dict[str, int]:
+    def count_faults(self) -> dict[str, int]:
         """Return the faults that happened, by kind."""
         assert self.cluster is not None and self.given is not None
         return {

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from kvorum.testing.access import CLIENT_SECONDS, Access, last_lines
 from kvorum.testing.options import server_flags
-from kvorum.testing.worker_process import Answer, WorkerProcess, answered
+from kvorum.testing.worker_process import Answer, WorkerProcess, wait_for_response
 
 if TYPE_CHECKING:
     from kvorum.client.aio.client import AsyncClient
@@ -59,7 +59,7 @@ class Store(Access):
     @property
     def log(self) -> str:
         """The member's log so far."""
-        text: str = self._worker.ask("log", number=self._number)["text"]
+        text: str = self._worker.request("log", number=self._number)["text"]
         return text
 
     def logs(self) -> list[tuple[str, str]]:
@@ -69,7 +69,7 @@ class Store(Access):
     def end(self) -> None:
         """Release the store, and close all its clients."""
         self.end_clients()
-        self._worker.tell("drop", number=self._number)
+        self._worker.send("drop", number=self._number)
 
 
 class Stores:
@@ -77,24 +77,24 @@ class Stores:
 
     def __init__(self, worker: WorkerProcess) -> None:
         self._worker = worker
-        self._next: dict[StoreOptions, Future[Answer]] = {}
+        self._requested: dict[StoreOptions, Future[Answer]] = {}
 
     def take(self, options: "StoreOptions", certificates: "Certificates | None") -> Store:
         """Return a fresh store; raise CompanionError, with the reason, if none can start."""
-        asked = self._next.pop(options, None) or self._ask(options, certificates)
-        found = answered(asked)
-        self._next[options] = self._ask(options, certificates)
-        if len(self._next) > KINDS_MAX:
-            self._next.pop(next(iter(self._next))).add_done_callback(self._drop)
+        asked = self._requested.pop(options, None) or self._request_store(options, certificates)
+        found = wait_for_response(asked)
+        self._requested[options] = self._request_store(options, certificates)
+        if len(self._requested) > KINDS_MAX:
+            self._requested.pop(next(iter(self._requested))).add_done_callback(self._drop_store)
         return Store(self._worker, found["number"], found["url"], certificates, auth=options.auth)
 
-    def _ask(
+    def _request_store(
         self, options: "StoreOptions", certificates: "Certificates | None"
     ) -> "Future[Answer]":
         flags = server_flags(options, certificates)
-        return self._worker.begin("take", flags=flags, auth=options.auth)
+        return self._worker.start_request("take", flags=flags, auth=options.auth)
 
-    def _drop(self, asked: "Future[Answer]") -> None:
+    def _drop_store(self, asked: "Future[Answer]") -> None:
         found = asked.result()
         if "number" in found:
-            self._worker.tell("drop", number=found["number"])
+            self._worker.send("drop", number=found["number"])

@@ -1,8 +1,8 @@
-"""Make and end stores for tests, as embedded members in a process that the keeper forks.
+"""Make and end stores for tests, as embedded members in a process that the store pool forks.
 
-The maker carries out one task after another, which it reads as lines of JSON. It ends with the
-keeper, however the keeper ends. Nothing is reused: each store has a member, a directory and a port
-of its own.
+The builder carries out one task after another, which it reads as lines of JSON. It ends with the
+pool, however the pool ends. Nothing is reused: each store has a member, a directory and a port of
+its own.
 """
 
 import gc
@@ -32,7 +32,7 @@ _SWITCH_SECONDS = 0.001
 
 
 class LogTail:
-    """The newest lines of a member's log, unformatted: most tests pass, and nobody reads them."""
+    """The newest lines of a member's log, unformatted: most tests pass without a report of them."""
 
     def __init__(self) -> None:
         self._lines: deque[Line] = deque(maxlen=LOG_LINES_MAX)
@@ -66,25 +66,25 @@ class ReadyStore(NamedTuple):
     server: StoreServer
 
 
-class Maker:
+class StoreBuilder:
     """Owns the stores that it made, by their numbers."""
 
     def __init__(self) -> None:
         self._ports = Ports()
-        self._kept: dict[int, ReadyStore] = {}
-        self._ended = 0
+        self._stores: dict[int, ReadyStore] = {}
+        self._ended_count = 0
 
-    def make(self, number: int, flags: Mapping[str, str], auth: bool) -> Answer:
+    def build(self, number: int, flags: Mapping[str, str], auth: bool) -> Answer:
         """Make a store; the answer has its URL, or an error."""
         try:
-            return {"url": self._make(number, flags, auth)}
+            return {"url": self._start_store(number, flags, auth)}
         except (ConfigError, StartError) as error:
             return {"error": str(error)}
         except Exception as error:
             return {"error": f"{type(error).__name__}: {error}"}
 
-    def _make(self, number: int, flags: Mapping[str, str], auth: bool) -> str:
-        port = self._ports.hold()
+    def _start_store(self, number: int, flags: Mapping[str, str], auth: bool) -> str:
+        port = self._ports.reserve()
         scheme = "https" if "cert-file" in flags else "http"
         options = {flag.replace("-", "_"): value for flag, value in flags.items()}
         server: StoreServer | None = None
@@ -98,41 +98,41 @@ class Maker:
             )
             server = StoreServer(config)
             server.start()
-            if not self._kept and not self._ended:
+            if not self._stores and not self._ended_count:
                 # All imported objects stay in use from now on, so the collector need not scan them
                 # again.
                 gc.freeze()
             if auth:
                 _enable_auth(server, options)
         except BaseException as error:
-            self._ports.give_back(port)
+            self._ports.release(port)
             if isinstance(error, StartError) and server is not None:
                 raise StartError(f"{error}\n{server.lines.text}") from error
             raise
-        self._kept[number] = ReadyStore(port, server)
+        self._stores[number] = ReadyStore(port, server)
         return server.client_url
 
     def log(self, number: int) -> Answer:
         """Return the log of a store's member."""
-        return {"text": self._kept[number].server.lines.text}
+        return {"text": self._stores[number].server.lines.text}
 
     def end(self, number: int) -> Answer:
         """End a store."""
-        kept = self._kept.pop(number)
+        kept = self._stores.pop(number)
         try:
             kept.server.close()
         except Exception as error:
             # The log of the store's test has the reason why the member stopped.
             sys.stderr.write(f"a member stopped: {error}\n")
-        self._ports.give_back(kept.port)
-        self._ended += 1
-        if self._ended % COLLECT_STORES == 0:
+        self._ports.release(kept.port)
+        self._ended_count += 1
+        if self._ended_count % COLLECT_STORES == 0:
             gc.collect()
         return {}
 
     def close(self) -> None:
         """End all stores."""
-        for number in list(self._kept):
+        for number in list(self._stores):
             self.end(number)
         self._ports.close()
 
@@ -157,11 +157,11 @@ def _enable_auth(server: Server, options: Mapping[str, str]) -> None:
         raise
 
 
-def become_maker(tasks: socket.socket) -> NoReturn:
+def run_builder(tasks: socket.socket) -> NoReturn:
     """Carry out tasks until there are no more, in a child that was just forked."""
     code = 1
     try:
-        # Close the keeper's ends of other makers' sockets, or those makers would not end with it.
+        # Close the pool's ends of other builders' sockets, or those builders would not end with it.
         first = tasks.fileno()
         os.closerange(3, first)
         os.closerange(first + 1, os.sysconf("SC_OPEN_MAX"))
@@ -169,11 +169,11 @@ def become_maker(tasks: socket.socket) -> NoReturn:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         sys.setswitchinterval(_SWITCH_SECONDS)
         gc.disable()
-        maker = Maker()
+        builder = StoreBuilder()
         known: dict[str, Callable[..., Answer]] = {
-            "make": maker.make,
-            "log": maker.log,
-            "end": maker.end,
+            "make": builder.build,
+            "log": builder.log,
+            "end": builder.end,
         }
         try:
             for line in tasks.makefile("rb"):
@@ -181,10 +181,10 @@ def become_maker(tasks: socket.socket) -> NoReturn:
                 answer = known[task.pop("what")](**task)
                 tasks.sendall(json.dumps(answer).encode() + b"\n")
         finally:
-            maker.close()
+            builder.close()
         code = 0
     except (ConnectionError, SystemExit):
-        pass  # the keeper is gone, or SIGTERM arrived
+        pass  # the pool is gone, or SIGTERM arrived
     except BaseException:
         traceback.print_exc()
     finally:
