@@ -50,10 +50,10 @@ class Told:
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
 
-    def took(self, name: SnapshotName) -> None:
+    def note_snapshot(self, name: SnapshotName) -> None:
         self._keeper.told(None, str(name), name.revision, is_snapshot=True)  # type: ignore[arg-type]
 
-    def recorded(self, name: SegmentName) -> None:
+    def note_segment(self, name: SegmentName) -> None:
         self._keeper.told(None, str(name), name.last, is_snapshot=False)  # type: ignore[arg-type]
 
 
@@ -72,8 +72,8 @@ def archive_of(seed: int) -> tuple[Place, Source, Keeper, list[SegmentName], Sna
     keeper = Keeper(world, "a1", place, Lines(history_of(source)), has_log=True, shared=False)
     told = Told(keeper)
     for each in segments:
-        told.recorded(each)
-    told.took(newest)
+        told.note_segment(each)
+    told.note_snapshot(newest)
     return place, source, keeper, segments, newest
 
 

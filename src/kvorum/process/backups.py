@@ -21,7 +21,7 @@ from kvorum.process.settings.config import Config, ConfigError
 from kvorum.server.telemetry.counters import BackupCounters
 from kvorum.server.telemetry.logs import Logger
 from kvorum.tools.backup.errors import ArchiveError
-from kvorum.tools.backup.stores import check_place
+from kvorum.tools.backup.stores import check_location
 
 RESTART_SECONDS = 5.0
 END_SECONDS_MAX = 5.0
@@ -39,7 +39,7 @@ def check_backups(config: Config) -> None:
     if not config.backup_to:
         return
     try:
-        check_place(config.backup_to)
+        check_location(config.backup_to)
     except ArchiveError as error:
         raise ConfigError(f"--backup-to: {error}") from None
     for name, value in (

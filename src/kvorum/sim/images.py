@@ -21,7 +21,7 @@ from kvorum.storage.backend.images import checked_content
 from kvorum.storage.files.interface import Opening
 from kvorum.storage.files.memory import MemoryFiles
 from kvorum.tools.cli.errors import CommandError
-from kvorum.tools.offline.snapshots import HashCheck, opened_snapshot
+from kvorum.tools.offline.snapshots import HashCheck, open_snapshot
 
 GUARANTEE = "snapshots are states of the store"
 _PATH = "/snapshot.db"
@@ -80,7 +80,7 @@ class Blobs:
         rows: list[tuple[int, bytes]] = []
         meta: dict[bytes, bytes] = {}
         sizes: dict[bytes, int] = {}
-        with opened_snapshot(files, _PATH, HashCheck.REQUIRED) as image:
+        with open_snapshot(files, _PATH, HashCheck.REQUIRED) as image:
             for bucket, entries in checked_content(image):
                 found = list(entries)
                 sizes[bucket] = len(found)

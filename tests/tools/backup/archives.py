@@ -14,7 +14,7 @@ from kvorum.storage.backend.images import checked_content
 from kvorum.storage.files import Opening
 from kvorum.storage.files.interface import read_file
 from kvorum.storage.files.memory import MemoryFiles
-from kvorum.tools.backup.content import with_log
+from kvorum.tools.backup.content import merge_log
 from kvorum.tools.backup.moments import stamp_of
 from kvorum.tools.backup.names import SegmentName
 from kvorum.tools.backup.points import Point
@@ -124,7 +124,7 @@ def rows_at(store: ArchiveStore, point: Point) -> list[Row]:
         files.close(descriptor)
         image = open_image(files, path, length)
         try:
-            content = with_log(checked_content(image), store, point)
+            content = merge_log(checked_content(image), store, point)
             return [row for bucket, entries in content for row in entries if bucket == KEY]
         finally:
             image.close()

@@ -14,7 +14,7 @@ from kvorum.storage.backend import open_view
 from kvorum.storage.backend.real import LmdbEnvironments
 from kvorum.storage.files.real import RealFiles
 from kvorum.tools.backup.archive import Archive
-from kvorum.tools.backup.content import with_log
+from kvorum.tools.backup.content import merge_log
 from kvorum.tools.backup.names import SegmentName
 from kvorum.tools.backup.points import Point, find_point
 from kvorum.tools.backup.running import Backup
@@ -45,24 +45,24 @@ class Told:
             where.append(what)
             self._changed.notify_all()
 
-    def began(self, history: str, reason: str) -> None:
+    def note_history_started(self, history: str, reason: str) -> None:
         self.reasons.append(reason)
         self._add(self.histories, history)  # type: ignore[arg-type]
 
-    def progress(self, received: int, remaining: int) -> None:
+    def note_progress(self, received: int, remaining: int) -> None:
         pass
 
-    def took(self, taken: Taken) -> None:
+    def note_snapshot(self, taken: Taken) -> None:
         self._add(self.taken, taken)  # type: ignore[arg-type]
 
-    def recorded(self, name: SegmentName, size: int) -> None:
+    def note_segment(self, name: SegmentName, size: int) -> None:
         self.bytes += size
         self._add(self.segments, name)  # type: ignore[arg-type]
 
-    def failed(self, what: str, error: Exception) -> None:
+    def note_failure(self, what: str, error: Exception) -> None:
         self._add(self.failures, f"{what}: {error!r}")  # type: ignore[arg-type]
 
-    def warned(self, text: str) -> None:
+    def note_warning(self, text: str) -> None:
         self._add(self.warnings, text)  # type: ignore[arg-type]
 
     def wait(self, is_so: Callable[[], bool]) -> None:
@@ -122,7 +122,7 @@ def restored(directory: Path, store: ArchiveStore, point: Point, **options: obje
             files,
             LmdbEnvironments(),
             RestoreOptions(path=path, data_directory=str(directory), **options),  # type: ignore[arg-type]
-            lambda content: with_log(content, store, point),
+            lambda content: merge_log(content, store, point),
         )
 
 

@@ -26,7 +26,7 @@ from kvorum.tools.backup.points import find_point, spans_of
 from kvorum.tools.backup.recording import HistoryPosition, Recorder
 from kvorum.tools.backup.segments import read_segment
 from kvorum.tools.backup.stores import DirectoryStore, read_whole
-from kvorum.tools.backup.verifying import problems_of
+from kvorum.tools.backup.verifying import find_problems
 from tests.tools.backup.archives import CLUSTER, Scribe, Source, rows_at
 
 SEEDS = st.integers(0, 2**32)
@@ -82,7 +82,7 @@ def test_what_is_kept_restores_and_nothing_else_is_kept(seed: int, steps: int, k
     store = store_of(files)
     archive = Archive(store)
     assert len(archive.snapshots) <= keep
-    assert problems_of(archive, nothing) == []
+    assert find_problems(archive, nothing) == []
     revisions = covered(store)
     # All of the newest snapshots' revisions, and all that came after.
     assert revisions == list(range(archive.snapshots[0].revision, source.revision + 1))
@@ -176,7 +176,7 @@ def test_what_is_damaged_is_found_and_never_restored(seed: int, data: st.DataObj
         files.flip(f"{PLACE}/{name}", offset, 1 << data.draw(st.integers(0, 7)))
     archive = Archive(store)
     if not is_gone or name.endswith(".db"):
-        assert any(name in each for each in problems_of(archive, nothing))
+        assert any(name in each for each in find_problems(archive, nothing))
     for revision in covered(store):
         told: list[str] = []
         try:
@@ -203,7 +203,7 @@ def test_a_part_of_the_log_that_is_gone_is_missed() -> None:
     scribe.snapshot(9)
     names = [scribe.record(3) for _ in range(3)]
     store_of(files).delete(str(names[1]))
-    assert any(str(names[2]) in each for each in problems_of(Archive(store_of(files)), nothing))
+    assert any(str(names[2]) in each for each in find_problems(Archive(store_of(files)), nothing))
 
 
 @settings(max_examples=20)
@@ -224,7 +224,7 @@ def test_every_hole_inside_a_history_is_told(seed: int, data: st.DataObject, is_
     has_hole = set(range(history.snapshots[0].revision, newest + 1)) != set(covered(store))
     # Older versions do not tell a log that is lost as a whole from snapshots without one.
     is_unknown = is_old and not history.segments
-    problems = [each for each in problems_of(archive, nothing) if "a clock" not in each]
+    problems = [each for each in find_problems(archive, nothing) if "a clock" not in each]
     assert bool(problems) == (has_hole and not is_unknown)
     for text in problems:
         first, last = map(int, re.findall(r"lacks revisions (\d+) to (\d+),", text)[0])
@@ -250,9 +250,9 @@ def test_older_archives_in_a_wrong_order_are_told() -> None:
     later.snapshot(9)
     later.record(2)
     ahead.snapshot(9)
-    assert problems_of(Archive(store), nothing) == []
+    assert find_problems(Archive(store), nothing) == []
     forget_logs(store)
-    (problem,) = problems_of(Archive(store), nothing)
+    (problem,) = find_problems(Archive(store), nothing)
     assert f"history {later.history} has a later snapshot" in problem
     # They are restored all the same.
     for revision in (1, source.revision):
@@ -261,7 +261,7 @@ def test_older_archives_in_a_wrong_order_are_told() -> None:
     ahead.now = time.time() + 3600
     ahead.snapshot(9)
     forget_logs(store)
-    (problem,) = problems_of(Archive(store), nothing)
+    (problem,) = find_problems(Archive(store), nothing)
     assert "is in the future" in problem
 
 
@@ -373,17 +373,17 @@ def test_a_history_ends_where_something_is_missing() -> None:
     def progress_beyond(source: Source) -> object:
         return source.change(2)._replace(events=[])
 
-    assert "revisions 5 to 5 were not told of" in refused(skipped)
+    assert "revisions 5 to 5 were not received" in refused(skipped)
     assert "the cluster is 8 and no longer 7" in refused(other_cluster)
     assert "its term went back" in refused(older_term)
-    assert "revisions 5 to 6 were not told of" in refused(progress_beyond)
+    assert "revisions 5 to 6 were not received" in refused(progress_beyond)
 
 
 def test_another_history_with_the_same_numbers_is_told_apart() -> None:
     first, second = Source(1), Source(2)
     recorder = Recorder("history", CLUSTER, HistoryPosition(1, ""))
     recorder.add(first.change(3), 0.0)
-    same, other = (Recorder("history", CLUSTER, recorder.place) for _ in range(2))
+    same, other = (Recorder("history", CLUSTER, recorder.position) for _ in range(2))
     again = Source(1).change(3)
     start = same.resume()
     assert start == 2  # everything that the recorder knows is compared

@@ -13,7 +13,7 @@ from kvorum.tools.backup.archive import Archive
 from kvorum.tools.backup.running import Backup
 from kvorum.tools.backup.session import BackupOptions
 from kvorum.tools.backup.stores import DirectoryStore
-from kvorum.tools.backup.verifying import problems_of
+from kvorum.tools.backup.verifying import find_problems
 from tests.kvorum import running_kvorum
 from tests.tools.backup.harness import Told, point_of, restored, running_backup, state_in, state_of
 from tests.waiting import WAIT_SECONDS_MAX
@@ -89,7 +89,7 @@ def test_a_history_that_began_in_the_future_hides_no_later_one(
         (taken,) = told.taken
         archive = Archive(store)
         assert taken.name == archive.snapshots[-1] and len(archive.snapshots) <= keep
-        assert problems_of(archive, nothing) == []
+        assert find_problems(archive, nothing) == []
         point = point_of(store)
         assert (point.revision, point.snapshot) == (newest, taken.name)
     expected = state_of(client, newest)
@@ -130,5 +130,5 @@ def test_a_clock_that_jumps_while_a_backup_runs_stops_nothing(
         moment = clock.time()
         # That nothing happens after it is known, too.
         told.wait_recorded(client.put("a", "3").revision)
-    assert problems_of(Archive(store), nothing) == []
+    assert find_problems(Archive(store), nothing) == []
     assert point_of(store, moment=moment).revision == newest

@@ -16,7 +16,7 @@ from kvorum.client import Client
 from kvorum.storage.files.real import RealFiles
 from kvorum.tools.backup.archive import Archive
 from kvorum.tools.backup.stores import DirectoryStore
-from kvorum.tools.backup.verifying import problems_of
+from kvorum.tools.backup.verifying import find_problems
 from kvorum.tools.cli.parsing import parse
 from kvorum.tools.ctl.commands import ROOT as CTL
 from kvorum.tools.utl.commands import ROOT as UTL
@@ -126,7 +126,7 @@ def test_a_backup_that_is_killed_again_and_again_misses_nothing(tmp_path: Path) 
             "kvorumctl", f"--endpoints={server.address}", "backup", f"--to={archive}", "--once"
         ).returncode == 0  # fmt: skip
     found = Archive(store)
-    assert problems_of(found, lambda _: None) == []
+    assert find_problems(found, lambda _: None) == []
     assert not any(name.startswith("tmp.") for name in RealFiles().list(str(archive)))
     first = found.histories[-1].snapshots[0].revision
     for revision in [each for each in states if first <= each][-6:]:

@@ -12,7 +12,7 @@ from kvorum.tools.backup.archive import Archive
 from kvorum.tools.backup.points import spans_of
 from kvorum.tools.backup.running import Backup
 from kvorum.tools.backup.stores import DirectoryStore
-from kvorum.tools.backup.verifying import problems_of
+from kvorum.tools.backup.verifying import find_problems
 from tests.kvorum import _running
 from tests.ports import held_port
 from tests.tools.backup.harness import OPTIONS, Told, point_of, restored, state_in, state_of
@@ -77,7 +77,7 @@ def test_a_survivor_that_went_back_begins_another_history(tmp_path: Path, is_ali
         backed_up.close()
     assert "does not continue" in told.reasons[1]
     archive = Archive(store)
-    assert problems_of(archive, nothing) == []
+    assert find_problems(archive, nothing) == []
     first, second = spans_of(archive)
     assert first.last == last < second.first
     states[second.first] = new[second.first]

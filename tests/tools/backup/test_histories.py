@@ -9,11 +9,11 @@ import pytest
 from kvorum.client import Client
 from kvorum.storage.files.real import RealFiles
 from kvorum.tools.backup import session
-from kvorum.tools.backup.archive import Archive, read_watched
+from kvorum.tools.backup.archive import Archive, read_recorded_period
 from kvorum.tools.backup.points import spans_of
 from kvorum.tools.backup.session import BackupOptions
 from kvorum.tools.backup.stores import DirectoryStore
-from kvorum.tools.backup.verifying import problems_of
+from kvorum.tools.backup.verifying import find_problems
 from tests.kvorum import running_kvorum
 from tests.tools.backup.harness import point_of, restored, running_backup, state_in, state_of
 from tests.waiting import WAIT_SECONDS_MAX, until
@@ -39,7 +39,7 @@ def test_what_happened_between_two_runs_is_recorded(tmp_path: Path) -> None:
         with running_backup(client, store) as told:
             told.wait_recorded(revision)
             assert told.histories == [] and told.taken == []
-    assert problems_of(Archive(store), nothing) == []
+    assert find_problems(Archive(store), nothing) == []
     for revision, expected in states.items():
         directory = tmp_path / str(revision)
         restored(directory, store, point_of(store, revision))
@@ -80,7 +80,7 @@ def test_changes_that_were_compacted_begin_another_history(tmp_path: Path) -> No
             assert len(told.histories) == 1 and "compacted" in told.reasons[0]
     archive = Archive(store)
     assert len(archive.histories) == 2
-    assert problems_of(archive, nothing) == []
+    assert find_problems(archive, nothing) == []
     assert not any(each.first <= newest - 2 <= each.last for each in spans_of(archive))
 
 
@@ -129,7 +129,7 @@ def test_that_nothing_happened_is_known_too(
 
     def watched_until() -> float:
         names = Archive(store).histories[0].watched
-        return max((read_watched(store, each).until for each in names), default=0.0)
+        return max((read_recorded_period(store, each).until for each in names), default=0.0)
 
     with (
         running_kvorum(tmp_path / "data") as server,
@@ -164,7 +164,7 @@ def test_snapshots_alone_restore_themselves(tmp_path: Path) -> None:
             told.wait_recorded(revision)
         archive = Archive(store)
         assert len(archive.snapshots) == 3 and not archive.histories[0].segments
-        assert problems_of(archive, nothing) == []
+        assert find_problems(archive, nothing) == []
         expected = state_of(client, revision)
     restored(tmp_path / "restored", store, point_of(store, revision))
     assert state_in(tmp_path / "restored", revision, expected.compact_revision) == expected

@@ -14,11 +14,11 @@ from kvorum.client import Client
 from kvorum.storage.files.memory import DiskCall, MemoryFiles
 from kvorum.storage.files.real import RealFiles
 from kvorum.tools.backup.archive import Archive
-from kvorum.tools.backup.points import find_point, segment_of, spans_of
+from kvorum.tools.backup.points import find_point, read_segment_of, spans_of
 from kvorum.tools.backup.running import Backup
 from kvorum.tools.backup.session import LEASE_SECONDS, BackupOptions
 from kvorum.tools.backup.stores import DirectoryStore
-from kvorum.tools.backup.verifying import problems_of
+from kvorum.tools.backup.verifying import find_problems
 from tests.kvorum import running_kvorum
 from tests.tools.backup.archives import rows_at
 from tests.tools.backup.harness import OPTIONS, Told
@@ -105,7 +105,7 @@ def test_a_backup_that_is_killed_at_any_step_leaves_no_hole(
     run_once(client, reference)
     assert told.histories == [], told.reasons
     archive = Archive(store_of(files))
-    assert problems_of(archive, nothing) == []
+    assert find_problems(archive, nothing) == []
     (span,) = spans_of(archive)
     whole = Archive(store_of(reference))
     for revision in range(span.first, span.last + 1):
@@ -137,6 +137,6 @@ def test_what_was_heard_of_a_killed_server_is_written_without_its_leases(tmp_pat
     assert not thread.is_alive()
     (name,) = told.segments
     assert name.last == last
-    assert segment_of(store, name).leases == {lease.id: LEASE_SECONDS}
+    assert read_segment_of(store, name).leases == {lease.id: LEASE_SECONDS}
     assert any(f"get {LEASE_SECONDS} seconds" in each for each in told.warnings)
-    assert problems_of(Archive(store), nothing) == []
+    assert find_problems(Archive(store), nothing) == []

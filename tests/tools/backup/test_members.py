@@ -13,7 +13,7 @@ from kvorum.storage.files.real import RealFiles
 from kvorum.tools.backup.archive import Archive
 from kvorum.tools.backup.points import spans_of
 from kvorum.tools.backup.stores import DirectoryStore
-from kvorum.tools.backup.verifying import problems_of
+from kvorum.tools.backup.verifying import find_problems
 from tests.cluster.members import running_cluster
 from tests.kvorum import running_kvorum
 from tests.tools.backup.harness import point_of, restored, state_in, state_of
@@ -45,7 +45,7 @@ def test_whoever_leads_makes_the_backup(tmp_path: Path) -> None:
             expected = state_of(client, second)
         until("the second leader records", lambda: has_recorded(store, second))
     archive = Archive(store)
-    assert problems_of(archive, lambda _: None) == []
+    assert find_problems(archive, lambda _: None) == []
     # Nothing was missed, and the newest snapshot is young: the new leader goes on with the log.
     assert len(archive.histories) == len(archive.snapshots) == 1
     restored(tmp_path / "restored", store, point_of(store, second))
@@ -73,7 +73,7 @@ def test_a_killed_leader_leaves_no_hole(tmp_path: Path) -> None:
         last = cluster.settle().put(b"key", b"end").header.revision
         until("everything is recorded", lambda: has_recorded(store, last))
     archive = Archive(store)
-    assert problems_of(archive, lambda _: None) == []
+    assert find_problems(archive, lambda _: None) == []
     assert len(archive.histories) == 1
     covered = spans_of(archive)[0]
     assert covered.first <= first + 1 and covered.last >= last
@@ -107,7 +107,7 @@ def test_a_member_takes_snapshots_from_time_to_time(tmp_path: Path) -> None:
     shown = {name: float(value) for name, value in found}
     assert shown["failures_total"] == 0 and shown["snapshots_total"] >= 1
     assert shown["written_bytes_total"] > 0 and shown["snapshot_timestamp_seconds"] > 0
-    assert problems_of(Archive(store), lambda _: None) == []
+    assert find_problems(Archive(store), lambda _: None) == []
 
 
 def is_in_snapshot(store: DirectoryStore, revision: int) -> bool:

@@ -16,7 +16,7 @@ from kvorum.client.transactions import delete, put
 from kvorum.storage.files.real import RealFiles
 from kvorum.tools.backup.archive import Archive
 from kvorum.tools.backup.stores import DirectoryStore
-from kvorum.tools.backup.verifying import problems_of
+from kvorum.tools.backup.verifying import find_problems
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 from tests.tools.backup.harness import State, point_of, restored, running_backup, state_in, state_of
@@ -108,7 +108,7 @@ def test_every_revision_restores_to_what_the_server_was(kind: str, tmp_path: Pat
                         told.wait_recorded(newest)
                         assert not told.failures
                 assert len(Archive(store).histories) == 1
-                assert problems_of(Archive(store), lambda _: None) == []
+                assert find_problems(Archive(store), lambda _: None) == []
                 chance = random.Random(seed)
                 covered = [each for each in writer.states if each >= base]
                 for revision in {*chance.sample(covered, 4), newest}:

@@ -10,7 +10,7 @@ from kvorum.tools.backup.names import MANIFEST_ENDING
 from kvorum.tools.backup.points import find_point
 from kvorum.tools.backup.stores import DirectoryStore
 from kvorum.tools.backup.taking import count_snapshot, keep_snapshot
-from kvorum.tools.backup.verifying import problems_of
+from kvorum.tools.backup.verifying import find_problems
 from tests.tools.backup.archives import CLUSTER, Scribe, Source
 
 MANIFEST_CALLS = 5
@@ -45,7 +45,7 @@ def test_a_snapshot_counts_although_older_ones_cannot_be_removed(calls: int) -> 
     assert left[0] <= 0 and taken.problem is not None
     assert taken.name == Archive(store).snapshots[-1]
     assert find_point(Archive(store), None, None, print).revision == source.revision
-    assert problems_of(Archive(store), lambda _: None) == []
+    assert find_problems(Archive(store), lambda _: None) == []
 
 
 def test_a_manifest_without_its_snapshot_is_told_and_removed() -> None:
@@ -57,7 +57,9 @@ def test_a_manifest_without_its_snapshot_is_told_and_removed() -> None:
     lost = Archive(store).snapshots[0]
     store.delete(str(lost))
     assert Archive(store).orphans == [f"{lost}{MANIFEST_ENDING}"]
-    assert "is missing, but its manifest is there" in problems_of(Archive(store), lambda _: None)[0]
+    assert (
+        "is missing, but its manifest is there" in find_problems(Archive(store), lambda _: None)[0]
+    )
     rotate(store, 9, scribe.history)
     assert Archive(store).orphans == []
-    assert problems_of(Archive(store), lambda _: None) == []
+    assert find_problems(Archive(store), lambda _: None) == []

@@ -14,7 +14,7 @@ from kvorum.tools.backup.errors import ArchiveError, StoreError
 from kvorum.tools.backup.points import find_point
 from kvorum.tools.backup.s3 import S3Store
 from kvorum.tools.backup.stores import open_store, read_whole
-from kvorum.tools.backup.verifying import problems_of
+from kvorum.tools.backup.verifying import find_problems
 from tests.tools.backup.archives import Scribe, Source, rows_at
 
 pytest.importorskip("botocore")
@@ -77,7 +77,7 @@ def test_an_archive_is_kept_rotated_and_restored(place: str) -> None:
         scribe.record(3)
     archive = Archive(store)
     assert len(archive.snapshots) == 2
-    assert problems_of(archive, lambda _: None) == []
+    assert find_problems(archive, lambda _: None) == []
     for revision in range(archive.snapshots[0].revision, source.revision + 1):
         point = find_point(archive, revision, None, fail)
         assert rows_at(store, point) == source.rows_to(revision)

@@ -157,7 +157,7 @@ def test_a_pace_gives_as_many_turns_as_it_has() -> None:
 
         async def client() -> None:
             nonlocal taken
-            while await pace.turn():
+            while await pace.wait_turn():
                 taken += 1
                 if taken == 20:
                     pace.stop()

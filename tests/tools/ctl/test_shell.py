@@ -110,4 +110,4 @@ def test_what_is_offered(before: str, word: str, offers: list[str]) -> None:
     def beginning(text: str) -> list[str]:
         return [key for key in keys if key.startswith(text)]
 
-    assert Offering(ROOT).offers(before.split(), word, beginning) == offers
+    assert Offering(ROOT).list_completions(before.split(), word, beginning) == offers

@@ -12,7 +12,7 @@ from kvorum.tools.ctl.commands import ROOT
 from kvorum.tools.ctl.invocation import CtlInvocation
 from kvorum.tools.ctl.samples import GAUGES, LATENCIES, RATES, Sampler
 from kvorum.tools.ctl.scraping import parse_samples, quantile, rate, total
-from kvorum.tools.ctl.top import ENTER, LEAVE, looks_of
+from kvorum.tools.ctl.top import ENTER, LEAVE, iterate_samples
 from tests.etcd import is_target
 from tests.tools.ctl.store import Store
 from tests.tools.ctl.terminal import kvorumctl
@@ -21,7 +21,7 @@ from tests.waiting import WAIT_SECONDS_MAX, until
 
 def test_each_look_is_a_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     # A busy member may take longer to answer.
-    monkeypatch.setattr(top, "LOOK_SECONDS_MIN", WAIT_SECONDS_MAX)
+    monkeypatch.setattr(top, "ANSWER_SECONDS_MIN", WAIT_SECONDS_MAX)
     first, second = store.lines("top", "--count=2", "--interval=1ms")
     (member,) = second["members"]
     assert member["is_up"] and member["is_leader"]
@@ -37,7 +37,7 @@ def test_each_look_is_a_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> N
 def test_rates_and_latencies_are_of_the_time_between_looks(store: Store) -> None:
     given = parse(ROOT, ["--endpoints", store.address, "top"])
     looker = Sampler(CtlInvocation(ROOT, given), store.client, [store.address], WAIT_SECONDS_MAX)
-    looks = looks_of(looker)
+    looks = iterate_samples(looker)
     next(looks)
 
     def counted() -> Mapping[str, float] | None:

@@ -201,7 +201,7 @@ HEAD = b'{"export":1,"revision":1,"prefix":""}\n'
         (HEAD + b'{"key":"a","value_base64":"?"}\n', b"no base64"),
         (HEAD + b'{"key":"a","value":"\\ud800"}\n', b"no text"),
         (HEAD + b'{"key":"a","value":"","lease":"zz"}\n', b"invalid syntax"),
-        (HEAD + b'{"end":true,"keys":3}\n', b"3 keys are told of, 0 were there"),
+        (HEAD + b'{"end":true,"keys":3}\n', b"3 keys are announced, 0 were there"),
         (HEAD + b'{"end":true,"keys":0}\n{"key":"a","value":""}\n', b"behind the last line"),
         (HEAD + b'{"key":"a","value":""}\n', b"cut off"),
         (HEAD + b'{"key":"a","val', b"cut off"),

@@ -19,7 +19,7 @@ from kvorum.raft.entries import EntryType
 from kvorum.state.apply.incompatible_entries import describe_foreign, is_v2_request
 from kvorum.storage.files.real import RealFiles
 from kvorum.storage.wal import SnapshotRecord, read_log
-from kvorum.tools.utl.v2_requests import translated
+from kvorum.tools.utl.v2_requests import translate_entry
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
 from tests.tools.utl.commands import done, refusal
@@ -194,14 +194,14 @@ def test_requests_of_version_2_get_the_form_of_version_3(tmp_path: Path) -> None
     wal = tmp_path / "etcd" / "member" / "wal"
     entries = read_log(RealFiles(), str(wal), SnapshotRecord()).entries
     old = [entry for entry in entries if is_v2_request(entry.data)]
-    found = [InternalRaftRequest.FromString(translated(entry).data) for entry in old]
+    found = [InternalRaftRequest.FromString(translate_entry(entry).data) for entry in old]
     (published,) = [each for each in found if each.HasField("cluster_member_attr_set")]
     attributes = published.cluster_member_attr_set.member_attributes
     assert (attributes.name, list(attributes.client_urls)) == ("default", [f"http://{address}"])
     assert "3.5.0" in [each.cluster_version_set.ver for each in found]
     others = [entry for entry in entries if entry not in old]
     assert any(entry.type == EntryType.CONF_CHANGE for entry in others)
-    assert [translated(entry) for entry in others] == others
+    assert [translate_entry(entry) for entry in others] == others
     for entry in old:
         said = describe_foreign(entry.data, ValueError())
         assert "etcd 3.5 and older" in said and "newer member" not in said

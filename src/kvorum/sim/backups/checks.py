@@ -24,12 +24,12 @@ from kvorum.storage.backend.encoding import parse_row_key
 from kvorum.storage.backend.images import checked_content
 from kvorum.tools.backup.archive import Archive
 from kvorum.tools.backup.archive import ArchiveHistory as Recorded
-from kvorum.tools.backup.content import with_log
+from kvorum.tools.backup.content import merge_log
 from kvorum.tools.backup.errors import ArchiveError
 from kvorum.tools.backup.names import SegmentName, SnapshotName, parse_name
-from kvorum.tools.backup.points import Point, find_point, segment_of
-from kvorum.tools.backup.verifying import problems_of
-from kvorum.tools.offline.snapshots import HashCheck, opened_snapshot
+from kvorum.tools.backup.points import Point, find_point, read_segment_of
+from kvorum.tools.backup.verifying import find_problems
+from kvorum.tools.offline.snapshots import HashCheck, open_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -189,7 +189,7 @@ class Keeper(Listener):
                 self._violate(WHOLE, f"has {begun[-1].snapshots[-1]}, and its log ends before that")
         elif taken is not None:
             self._violate(NEWEST, f"{taken} was reported, and the archive has no snapshot at all")
-        problems = problems_of(archive, lambda _: None)
+        problems = find_problems(archive, lambda _: None)
         if is_quiet and problems and not open_ended:
             self._violate(VERIFIES, f"nothing is missing, and verify tells {problems}")
 
@@ -245,7 +245,7 @@ class Keeper(Listener):
                                 each.number,
                                 tuple((parse_row_key(row), value) for row, value in each.rows),
                             )
-                            for each in segment_of(archive.store, name).revisions
+                            for each in read_segment_of(archive.store, name).revisions
                         ]
                     )
             except ArchiveError as error:
@@ -321,9 +321,9 @@ class Keeper(Listener):
         meta: dict[bytes, bytes] = {}
         with (
             archive.store.local(str(point.snapshot)) as (files, path),
-            opened_snapshot(files, path, HashCheck.REQUIRED) as image,
+            open_snapshot(files, path, HashCheck.REQUIRED) as image,
         ):
-            for bucket, entries in with_log(checked_content(image), archive.store, point):
+            for bucket, entries in merge_log(checked_content(image), archive.store, point):
                 if bucket == KEY:
                     rows = [(parse_row_key(name), value) for name, value in entries]
                 elif bucket == META:

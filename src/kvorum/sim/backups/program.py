@@ -183,29 +183,29 @@ class Program:
 
     # Reports of the backup.
 
-    def began(self, history: str, reason: str) -> None:
+    def note_history_started(self, history: str, reason: str) -> None:
         """Trace that a new history started."""
         self.line(f"begins history {history}: {reason}")
 
-    def progress(self, received: int, remaining: int) -> None:
+    def note_progress(self, received: int, remaining: int) -> None:
         """Ignore the progress of a snapshot."""
 
-    def took(self, taken: Taken) -> None:
+    def note_snapshot(self, taken: Taken) -> None:
         """Report a completed snapshot."""
         self.line(f"took {taken.name}, removed {len(taken.removed)}")
         self._host.listener.told(
             self, str(taken.name), taken.manifest.facts.revision, is_snapshot=True
         )
 
-    def recorded(self, name: SegmentName, size: int) -> None:
+    def note_segment(self, name: SegmentName, size: int) -> None:
         """Report changes that are in the archive."""
         self.line(f"recorded {name}, {size} bytes")
         self._host.listener.told(self, str(name), name.last, is_snapshot=False)
 
-    def failed(self, what: str, error: Exception) -> None:
+    def note_failure(self, what: str, error: Exception) -> None:
         """Trace a failure that will be retried."""
         self.line(f"{what} failed: {error}")
 
-    def warned(self, text: str) -> None:
+    def note_warning(self, text: str) -> None:
         """Trace a warning that an operator should read."""
         self.line(f"warns: {text}")

@@ -25,7 +25,7 @@ def order_histories_by_the_wall_clock() -> Iterator[None]:
         store: ArchiveStore, keep: int, current: str = "", taken: SnapshotName | None = None
     ) -> list[str]:
         del current, taken
-        removed = list(Archive(store).superfluous(keep))
+        removed = list(Archive(store).find_superfluous(keep))
         for name in removed:
             store.delete(name)
         return removed
@@ -40,7 +40,7 @@ def order_histories_by_the_wall_clock() -> Iterator[None]:
 @contextmanager
 def go_on_at_the_newest_snapshot() -> Iterator[None]:
     """Continue a log at the newest snapshot, without checking for a gap before it."""
-    original = Backup._place
+    original = Backup._find_position
 
     def place(backup: Backup, history: ArchiveHistory) -> HistoryPosition:
         found = original(backup, history)
@@ -51,7 +51,7 @@ def go_on_at_the_newest_snapshot() -> Iterator[None]:
         return HistoryPosition(facts.revision, facts.rows_digest)
 
     with (
-        patch.object(Backup, "_place", place),
+        patch.object(Backup, "_find_position", place),
         patch.object(session.BackupSession, "_count", _count_at_once),
     ):
         yield
@@ -64,7 +64,9 @@ def _count_at_once(recording: session.BackupSession, received: taking.Received) 
     def count(_: object) -> taking.Taken:
         return taking.count_snapshot(store, received, keep, has_log=True)
 
-    recording._counting = session._Work(count, recording._report.progress, recording.wake)
+    recording._counting = session._SnapshotStep(
+        count, recording._report.note_progress, recording.wake
+    )
 
 
 @contextmanager

@@ -35,7 +35,7 @@ class Manifest(NamedTuple):
     has_log: bool | None = None
     """Whether the history's log reaches the snapshot if its run recorded one; None: unknown."""
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Return the content of the manifest's object."""
         document = {
             "kvorum_backup_snapshot": FORMAT,
@@ -76,7 +76,7 @@ class RecordedPeriod(NamedTuple):
     until: float
     revision: int
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Return the content of the object."""
         document = {
             "since": text_of(self.since),
@@ -86,7 +86,7 @@ class RecordedPeriod(NamedTuple):
         return json.dumps(document).encode() + b"\n"
 
 
-def read_watched(store: ArchiveStore, name: WatchedName) -> RecordedPeriod:
+def read_recorded_period(store: ArchiveStore, name: WatchedName) -> RecordedPeriod:
     """Read the period that a run has recorded; raise ArchiveError if the object is damaged."""
     try:
         document = json.loads(read_whole(store, str(name)))
@@ -167,7 +167,7 @@ class Archive:
         """All snapshots that count, the newest last."""
         return [each for history in self.histories for each in history.snapshots]
 
-    def superfluous(
+    def find_superfluous(
         self, keep: int, current: str = "", taken: SnapshotName | None = None
     ) -> Iterator[str]:
         """Yield the objects that the newest `keep` snapshots do not need, in a safe order.
@@ -206,7 +206,7 @@ def rotate(
     store: ArchiveStore, keep: int, current: str = "", taken: SnapshotName | None = None
 ) -> list[str]:
     """Remove superfluous objects; return their names."""
-    removed = list(Archive(store).superfluous(keep, current, taken))
+    removed = list(Archive(store).find_superfluous(keep, current, taken))
     for name in removed:
         store.delete(name)
     return removed

@@ -35,14 +35,14 @@ class _ReportLines:
             sys.stdout.write(json.dumps({"kind": kind, **fields}) + "\n")
             sys.stdout.flush()
 
-    def began(self, history: str, reason: str) -> None:
+    def note_history_started(self, history: str, reason: str) -> None:
         """Report the start of a new history, with the reason."""
         self._write("began", history=history, reason=reason)
 
-    def progress(self, received: int, remaining: int) -> None:
+    def note_progress(self, received: int, remaining: int) -> None:
         """Do nothing, because the member logs the progress itself."""
 
-    def took(self, taken: Taken) -> None:
+    def note_snapshot(self, taken: Taken) -> None:
         """Report a snapshot."""
         facts = taken.manifest.facts
         self._write(
@@ -54,15 +54,15 @@ class _ReportLines:
             removed=len(taken.removed),
         )
 
-    def recorded(self, name: SegmentName, size: int) -> None:
+    def note_segment(self, name: SegmentName, size: int) -> None:
         """Report that changes are in the archive."""
         self._write("recorded", name=str(name), revision=name.last, size=size)
 
-    def failed(self, what: str, error: Exception) -> None:
+    def note_failure(self, what: str, error: Exception) -> None:
         """Report a failure."""
         self._write("failed", what=what, error=str(error))
 
-    def warned(self, text: str) -> None:
+    def note_warning(self, text: str) -> None:
         """Report a warning for the operator."""
         self._write("warned", text=text)
 

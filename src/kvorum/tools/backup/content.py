@@ -10,11 +10,11 @@ from kvorum.api.pb.leasepb import Lease
 from kvorum.state.mvcc.keyvalue import lease_of
 from kvorum.storage.backend.buckets import KEY, LEASE
 from kvorum.storage.backend.images import Content, Entries
-from kvorum.tools.backup.points import Point, segment_of
+from kvorum.tools.backup.points import Point, read_segment_of
 from kvorum.tools.backup.stores import ArchiveStore
 
 
-def with_log(content: Content, store: ArchiveStore, point: Point) -> Content:
+def merge_log(content: Content, store: ArchiveStore, point: Point) -> Content:
     """Yield the content of a point's snapshot with the changes up to the point."""
     leases: dict[bytes, bytes] = {}
     # Bucket `lease` comes after bucket `key`, so the rows have named all leases by then.
@@ -22,7 +22,7 @@ def with_log(content: Content, store: ArchiveStore, point: Point) -> Content:
         if bucket == KEY:
             yield bucket, chain(entries, _rows(store, point, leases))
         elif bucket == LEASE:
-            yield bucket, _merged(entries, leases)
+            yield bucket, _merge_rows(entries, leases)
         else:
             yield bucket, entries
 
@@ -30,7 +30,7 @@ def with_log(content: Content, store: ArchiveStore, point: Point) -> Content:
 def _rows(store: ArchiveStore, point: Point, leases: dict[bytes, bytes]) -> Entries:
     revision = point.snapshot.revision
     for name in point.segments:
-        segment = segment_of(store, name)
+        segment = read_segment_of(store, name)
         for each in segment.revisions:
             if revision < each.number <= point.revision:
                 revision = each.number
@@ -44,7 +44,7 @@ def _rows(store: ArchiveStore, point: Point, leases: dict[bytes, bytes]) -> Entr
     assert revision == point.revision, f"the log ends at {revision}, before {point.revision}"
 
 
-def _merged(entries: Entries, added: dict[bytes, bytes]) -> Entries:
+def _merge_rows(entries: Entries, added: dict[bytes, bytes]) -> Entries:
     """Merge two sets of sorted entries; on the same name, the first set's entry wins."""
     waiting = sorted(added.items(), reverse=True)
     for name, value in entries:

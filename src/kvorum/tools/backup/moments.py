@@ -11,14 +11,14 @@ further ahead does not count towards the time of the next one."""
 _STAMP = "%Y%m%dT%H%M%S"
 
 
-def rounded(seconds: float) -> float:
+def round_moment(seconds: float) -> float:
     """Round a time to the precision of archives."""
     return round(seconds, 3)
 
 
 def text_of(seconds: float) -> str:
     """Return a time as `2026-11-17T20:15:00.250Z`."""
-    moment = datetime.fromtimestamp(rounded(seconds), UTC)
+    moment = datetime.fromtimestamp(round_moment(seconds), UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{round(moment.microsecond / 1000):03}Z"
 
 
@@ -27,12 +27,12 @@ def parse_text(text: str) -> float:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return rounded(moment.timestamp())
+    return round_moment(moment.timestamp())
 
 
 def stamp_of(seconds: float) -> str:
     """Return a time in the form of names: `20261117T201500.250Z`. Stamps sort by time."""
-    moment = datetime.fromtimestamp(rounded(seconds), UTC)
+    moment = datetime.fromtimestamp(round_moment(seconds), UTC)
     return f"{moment:{_STAMP}}.{round(moment.microsecond / 1000):03}Z"
 
 
@@ -40,4 +40,4 @@ def parse_stamp(stamp: str) -> float:
     """Parse a stamp."""
     whole, _, rest = stamp.partition(".")
     moment = datetime.strptime(whole, _STAMP).replace(tzinfo=UTC)
-    return rounded(moment.timestamp() + int(rest.removesuffix("Z")) / 1000)
+    return round_moment(moment.timestamp() + int(rest.removesuffix("Z")) / 1000)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from kvorum.tools.backup.archive import Archive, ArchiveHistory, read_manifest, read_watched
+from kvorum.tools.backup.archive import Archive, ArchiveHistory, read_manifest, read_recorded_period
 from kvorum.tools.backup.errors import ArchiveError
 from kvorum.tools.backup.images import examine
 from kvorum.tools.backup.moments import parse_stamp, text_of
@@ -35,7 +35,7 @@ class Span(NamedTuple):
     until: float
 
 
-def segment_of(store: ArchiveStore, name: SegmentName) -> ArchiveSegment:
+def read_segment_of(store: ArchiveStore, name: SegmentName) -> ArchiveSegment:
     """Read a segment; raise ArchiveError if it is damaged or does not match its name."""
     segment = read_segment(str(name), read_whole(store, str(name)))
     numbers = [each.number for each in segment.revisions]
@@ -63,7 +63,7 @@ def spans_of(archive: Archive) -> list[Span]:
 def _watched_until(archive: Archive, history: ArchiveHistory, revision: int) -> Iterator[float]:
     for name in history.watched:
         with suppress(ArchiveError):
-            watched = read_watched(archive.store, name)
+            watched = read_recorded_period(archive.store, name)
             if watched.revision == revision:
                 yield watched.until
 
@@ -84,50 +84,50 @@ def find_point(
     archive: Archive,
     revision: int | None,
     moment: float | None,
-    tell: Callable[[str], None],
+    warn: Callable[[str], None],
 ) -> Point:
     """Return the point of a revision, of a time, or the newest one; raise ArchiveError if none.
 
-    The function reads all objects of the point. `tell` receives a message for each damaged object
+    The function reads all objects of the point. `warn` receives a message for each damaged object
     that the point avoids.
     """
     histories = [each for each in reversed(archive.histories) if each.snapshots]
     if moment is not None:
-        history, revision = _revision_at(archive, histories, moment)
-        return _made(archive, history, revision, tell)
+        history, revision = _find_revision_at(archive, histories, moment)
+        return _find_exact(archive, history, revision, warn)
     for history in histories:
         reaches = [history.reach(each) for each in history.snapshots]
         if revision is None:
-            return _newest(archive, history, max(reaches), tell)
+            return _find_newest(archive, history, max(reaches), warn)
         if any(
             each.revision <= revision <= reach
             for each, reach in zip(history.snapshots, reaches, strict=True)
         ):
-            return _made(archive, history, revision, tell)
+            return _find_exact(archive, history, revision, warn)
     what = "nothing" if revision is None else f"revision {revision}"
     raise ArchiveError(f"{archive.store} cannot restore {what}: {coverage_text(archive)}")
 
 
-def _newest(
-    archive: Archive, history: ArchiveHistory, revision: int, tell: Callable[[str], None]
+def _find_newest(
+    archive: Archive, history: ArchiveHistory, revision: int, warn: Callable[[str], None]
 ) -> Point:
     """Return the newest point that can be restored, even if the newest objects are damaged."""
-    made = _Made(archive, history, tell)
-    while (point := made.point(revision)) is None:
-        older = made.below(revision)
+    finder = _PointFinder(archive, history, warn)
+    while (point := finder.find(revision)) is None:
+        older = finder.next_lower(revision)
         if older is None:
             raise ArchiveError(
                 f"{archive.store}: nothing of history {history.name} can be restored"
             )
-        tell(f"revision {revision} cannot be restored; {older} is the newest that can")
+        warn(f"revision {revision} cannot be restored; {older} is the newest that can")
         revision = older
     return point
 
 
-def _made(
-    archive: Archive, history: ArchiveHistory, revision: int, tell: Callable[[str], None]
+def _find_exact(
+    archive: Archive, history: ArchiveHistory, revision: int, warn: Callable[[str], None]
 ) -> Point:
-    point = _Made(archive, history, tell).point(revision)
+    point = _PointFinder(archive, history, warn).find(revision)
     if point is None:
         raise ArchiveError(
             f"{archive.store} cannot restore revision {revision}: objects that it needs are damaged"
@@ -135,20 +135,20 @@ def _made(
     return point
 
 
-class _Made:
+class _PointFinder:
     """Finds points of a history, and remembers damaged objects."""
 
     def __init__(
-        self, archive: Archive, history: ArchiveHistory, tell: Callable[[str], None]
+        self, archive: Archive, history: ArchiveHistory, warn: Callable[[str], None]
     ) -> None:
         self._store = archive.store
         self._history = history
-        self._tell = tell
+        self._warn = warn
         self._bad_segments: list[SegmentName] = []
         self._good_segments: set[SegmentName] = set()
         self._snapshots: dict[SnapshotName, bool] = {}
 
-    def point(self, revision: int) -> Point | None:
+    def find(self, revision: int) -> Point | None:
         """Return the point of a revision, or None if it cannot be restored."""
         for snapshot in reversed(self._history.snapshots):
             if snapshot.revision <= revision and self._is_whole(snapshot):
@@ -157,7 +157,7 @@ class _Made:
                     return Point(revision, snapshot, segments)
         return None
 
-    def below(self, revision: int) -> int | None:
+    def next_lower(self, revision: int) -> int | None:
         """Return the next lower revision that may be restorable, given the damage known by now."""
         found = [
             (chain[-1].last if chain else snapshot.revision)
@@ -173,7 +173,7 @@ class _Made:
                 check_snapshot(self._store, snapshot)
                 self._snapshots[snapshot] = True
             except ArchiveError as error:
-                self._tell(f"a snapshot is left out: {error}")
+                self._warn(f"a snapshot is left out: {error}")
                 self._snapshots[snapshot] = False
         return self._snapshots[snapshot]
 
@@ -189,9 +189,9 @@ class _Made:
     def _is_good(self, name: SegmentName) -> bool:
         if name not in self._good_segments:
             try:
-                segment_of(self._store, name)
+                read_segment_of(self._store, name)
             except ArchiveError as error:
-                self._tell(f"a part of the log is left out: {error}")
+                self._warn(f"a part of the log is left out: {error}")
                 self._bad_segments.append(name)
                 return False
             self._good_segments.add(name)
@@ -206,7 +206,7 @@ def check_snapshot(store: ArchiveStore, snapshot: SnapshotName) -> None:
             raise ArchiveError(f"{snapshot} is not what its manifest says")
 
 
-def _revision_at(
+def _find_revision_at(
     archive: Archive, histories: list[ArchiveHistory], moment: float
 ) -> tuple[ArchiveHistory, int]:
     """Return the revision that the store had at a time, and its history."""
@@ -214,16 +214,16 @@ def _revision_at(
         taken = {parse_stamp(each.stamp): each.revision for each in history.snapshots}
         if moment in taken:
             return history, taken[moment]
-        found = _heard(archive, history, moment)
+        found = _find_last_received(archive, history, moment)
         if found is not None and found >= history.snapshots[0].revision:
             return history, found
     raise ArchiveError(
-        f"{archive.store} does not tell what the store was at {text_of(moment)}, as no backup "
+        f"{archive.store} does not show what the store was at {text_of(moment)}, as no backup "
         f"listened then: {coverage_text(archive)}"
     )
 
 
-def _heard(archive: Archive, history: ArchiveHistory, moment: float) -> int | None:
+def _find_last_received(archive: Archive, history: ArchiveHistory, moment: float) -> int | None:
     """Return the newest revision received by a time; None if no backup was watching then."""
     segments = sorted(history.segments, key=lambda each: each.stamp)
     before = [each.last for each in segments if parse_stamp(each.stamp) <= moment]
@@ -232,7 +232,7 @@ def _heard(archive: Archive, history: ArchiveHistory, moment: float) -> int | No
     has_listened = False
     for name in segments[len(before) :]:
         with suppress(ArchiveError):
-            segment = segment_of(archive.store, name)
+            segment = read_segment_of(archive.store, name)
             known = [each.number for each in segment.revisions if each.known <= moment]
             revision = max([revision, *known])
             has_listened = segment.since is not None and segment.since <= moment
@@ -241,7 +241,7 @@ def _heard(archive: Archive, history: ArchiveHistory, moment: float) -> int | No
     if not has_listened:
         for each in history.watched:
             with suppress(ArchiveError):
-                watched = read_watched(archive.store, each)
+                watched = read_recorded_period(archive.store, each)
                 has_listened = has_listened or watched.since <= moment <= watched.until
     has_listened = has_listened or any(parse_stamp(each.stamp) == moment for each in segments)
     return revision if has_listened else None

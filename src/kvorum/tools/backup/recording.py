@@ -69,19 +69,19 @@ class Recorder:
         self,
         history: str,
         cluster_id: int,
-        place: HistoryPosition,
+        position: HistoryPosition,
         expected: Mapping[int, str] | None = None,
     ) -> None:
-        """Start after `place`; `expected` has digests of later revisions, taken from snapshots."""
+        """Start after `position`; `expected` has digests of later revisions, from snapshots."""
         self.history = history
-        self.last = place.revision
+        self.last = position.revision
         """The newest received revision."""
-        self.written = place.revision
+        self.written = position.revision
         """The newest revision in a segment that `take` returned."""
         self._cluster_id = cluster_id
         self._term = 0
-        last = [Known(place.revision, place.digest)] if place.digest else []
-        self._tail = Tail([*place.before, *last])
+        last = [Known(position.revision, position.digest)] if position.digest else []
+        self._tail = Tail([*position.before, *last])
         self._awaited: deque[Known] = deque()
         """Revisions that the watch must repeat before anything else is added."""
         self._expected = expected or {}
@@ -90,7 +90,7 @@ class Recorder:
         """Leases of keys in this segment."""
 
     @property
-    def place(self) -> HistoryPosition:
+    def position(self) -> HistoryPosition:
         """The position after the newest received revision."""
         *before, last = self._tail or [Known(self.last, "")]
         return HistoryPosition(last.revision, last.digest, before)
@@ -134,7 +134,7 @@ class Recorder:
             self._add_revision(number, list(group), known)
         if changes.revision > self.last:
             raise HistoryEndedError(
-                f"revisions {self.last + 1} to {changes.revision} were not told of"
+                f"revisions {self.last + 1} to {changes.revision} were not received"
             )
 
     def _add_revision(self, number: int, events: Sequence[Event], known: float) -> None:
@@ -151,7 +151,7 @@ class Recorder:
                 self._tail.add(known_rows, size_of(rows))
             return
         if number != self.last + 1:
-            raise HistoryEndedError(f"revisions {self.last + 1} to {number - 1} were not told of")
+            raise HistoryEndedError(f"revisions {self.last + 1} to {number - 1} were not received")
         if self._expected.get(number, known_rows.digest) != known_rows.digest:
             raise HistoryEndedError(f"revision {number} is not the one that its snapshot has")
         self._writer.add(number, known, events)
@@ -164,7 +164,7 @@ class Recorder:
     ) -> tuple[int, int, bytes]:
         """Return the segment with its first and last revision, and start the next segment."""
         first, last = self.written + 1, self.last
-        data = self._writer.finished(last, since, until, leases)
+        data = self._writer.finish(last, since, until, leases)
         self._writer = SegmentWriter(self.history, last + 1)
         self.written = last
         self.leases = set()

@@ -20,7 +20,7 @@ from kvorum.tools.backup.archive import Archive, ArchiveHistory, read_manifest
 from kvorum.tools.backup.errors import ArchiveError, HistoryEndedError, StoreError
 from kvorum.tools.backup.moments import AHEAD_SECONDS_MAX, parse_stamp, text_of
 from kvorum.tools.backup.names import SegmentName, history_name
-from kvorum.tools.backup.points import segment_of
+from kvorum.tools.backup.points import read_segment_of
 from kvorum.tools.backup.recording import HistoryPosition, Recorder, Tail, size_of
 from kvorum.tools.backup.segments import (
     COMPARED_BYTES_MAX,
@@ -87,7 +87,7 @@ class Backup:
                 else:
                     self._stopped.wait(TURN_SECONDS)
             except (KvorumError, ArchiveError, OSError) as error:
-                self._report.failed("backup", error)
+                self._report.note_failure("backup", error)
                 self._stopped.wait(RETRY_SECONDS)
 
     def run_once(self) -> None:
@@ -100,15 +100,15 @@ class Backup:
 
     def _record(self, *, is_once: bool) -> bool:
         """Record a history; return False if the history ended, or the backup was stopped before."""
-        header, history, place, due = self._begin()
-        expected = self._digests_beyond(history, place.revision)
-        recorder = Recorder(history.name, header.cluster_id, place, expected)
+        header, history, position, due = self._choose_history()
+        expected = self._digests_beyond(history, position.revision)
+        recorder = Recorder(history.name, header.cluster_id, position, expected)
         session = self._session = BackupSession(
             self._client, self._store, self._options, self._report, recorder, self._run_name
         )
         if self._stopped.is_set():
             return False
-        least = place.revision
+        least = position.revision
         if history.snapshots:
             # Without a log, only the newest snapshot can show that a store went back.
             least = history.snapshots[0 if self._options.log_seconds else -1].revision
@@ -119,17 +119,17 @@ class Backup:
             return False
         return True
 
-    def _begin(self) -> tuple["ResponseHeader", ArchiveHistory, HistoryPosition, float]:
+    def _choose_history(self) -> tuple["ResponseHeader", ArchiveHistory, HistoryPosition, float]:
         """Return the store's header, the history, its position, and when a snapshot is due."""
         archive = Archive(self._store)
         header: ResponseHeader | None = None
         recorded = [each for each in archive.histories if each.snapshots]
         if recorded and recorded[-1].name != self._ended:
             history = recorded[-1]
-            due = self._due(history)
+            due = self._next_snapshot_at(history)
             try:
                 manifest = read_manifest(self._store, history.snapshots[-1])
-                place = self._place(history)
+                position = self._find_position(history)
             except StoreError:
                 raise
             except ArchiveError as error:
@@ -137,20 +137,20 @@ class Backup:
             else:
                 # Read the header after the archive, because another program may be recording.
                 header = header_of(self._client)
-                if self._is_continued(history, place, header, manifest.cluster_id):
-                    return header, history, place, due
+                if self._is_continued(history, position, header, manifest.cluster_id):
+                    return header, history, position, due
         header = header or header_of(self._client)
         newest = archive.histories[-1].name if archive.histories else ""
         history = ArchiveHistory(history_name(time.time(), newest, token_hex(4)))
-        self._report.began(history.name, self._reason)
+        self._report.note_history_started(history.name, self._reason)
         return header, history, HistoryPosition(header.revision, ""), 0.0
 
-    def _due(self, history: ArchiveHistory) -> float:
+    def _next_snapshot_at(self, history: ArchiveHistory) -> float:
         """Return when a history needs a snapshot; snapshots dated in the future do not count."""
         now = time.time()
         taken = [parse_stamp(each.stamp) for each in history.snapshots]
         if max(taken) > now + AHEAD_SECONDS_MAX:
-            self._report.warned(
+            self._report.note_warning(
                 f"a snapshot of history {history.name} is dated {text_of(max(taken))}, and it is "
                 f"{text_of(now)}: a clock was or is wrong"
             )
@@ -160,7 +160,7 @@ class Backup:
     def _is_continued(
         self,
         history: ArchiveHistory,
-        place: HistoryPosition,
+        position: HistoryPosition,
         header: "ResponseHeader",
         cluster_id: int,
     ) -> bool:
@@ -169,29 +169,29 @@ class Backup:
         # a log.
         is_kind = bool(self._options.log_seconds) or not history.segments
         # An empty store has no rows that could differ.
-        is_known = place.digest or place.revision == EMPTY_REVISION
-        is_same = cluster_id == header.cluster_id and place.revision <= header.revision
+        is_known = position.digest or position.revision == EMPTY_REVISION
+        is_same = cluster_id == header.cluster_id and position.revision <= header.revision
         return bool(is_kind and is_known and is_same)
 
-    def _place(self, history: ArchiveHistory) -> HistoryPosition:
+    def _find_position(self, history: ArchiveHistory) -> HistoryPosition:
         """Return the end of a history's log, with the revisions to compare when it continues.
 
         A damaged segment ends the log; the revisions from there on are recorded again.
         """
         damaged: list[SegmentName] = []
         while chain := history.chain(history.snapshots[0].revision, damaged):
-            if tail := self._tail(chain, damaged):
+            if tail := self._read_tail(chain, damaged):
                 *before, last = tail
                 return HistoryPosition(last.revision, last.digest, before)
         facts = read_manifest(self._store, history.snapshots[0]).facts
         return HistoryPosition(facts.revision, facts.rows_digest)
 
-    def _tail(self, chain: list[SegmentName], damaged: list[SegmentName]) -> list[Known]:
+    def _read_tail(self, chain: list[SegmentName], damaged: list[SegmentName]) -> list[Known]:
         """Return the newest revisions of a chain; on damage return none, and note the segment."""
         found: dict[Known, int] = {}
         for name in reversed(chain):
             try:
-                revisions = segment_of(self._store, name).revisions
+                revisions = read_segment_of(self._store, name).revisions
             except StoreError:
                 raise
             except ArchiveError:

@@ -39,7 +39,7 @@ class S3Store:
         given = parse_qs(parts.query)
         if not parts.netloc or set(given) - _PARAMETERS:
             raise ArchiveError(
-                f"{url!r} is no place for backups: expected "
+                f"{url!r} is no location for backups: expected "
                 "s3://bucket/prefix, with ?endpoint=URL and &region=NAME if they are needed"
             )
         from botocore.exceptions import BotoCoreError
@@ -57,7 +57,7 @@ class S3Store:
         return cls(client, parts.netloc, f"{prefix}/" if prefix else "")
 
     @contextmanager
-    def _told(self, name: str) -> Iterator[dict[str, str]]:
+    def _translate_errors(self, name: str) -> Iterator[dict[str, str]]:
         """Return an object's bucket and key for requests; turn failures into StoreErrors."""
         from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
@@ -69,7 +69,7 @@ class S3Store:
     def sizes(self) -> dict[str, int]:
         """Return the names of all objects, with their sizes."""
         found: dict[str, int] = {}
-        with self._told(""):
+        with self._translate_errors(""):
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix
             )
@@ -80,7 +80,7 @@ class S3Store:
 
     def read(self, name: str, take: Callable[[bytes], object]) -> None:
         """Pass the content of an object to `take`, piece by piece."""
-        with self._told(name) as called:
+        with self._translate_errors(name) as called:
             body = self._client.get_object(**called)["Body"]
             try:
                 while piece := body.read(PIECE_BYTES):
@@ -90,12 +90,12 @@ class S3Store:
 
     def write(self, name: str, data: bytes) -> None:
         """Create an object with this content."""
-        with self._told(name) as called:
+        with self._translate_errors(name) as called:
             self._client.put_object(**called, Body=data)
 
     def delete(self, name: str) -> None:
         """Delete an object, if it exists."""
-        with self._told(name) as called:
+        with self._translate_errors(name) as called:
             self._client.delete_object(**called)
 
     @contextmanager
@@ -118,7 +118,7 @@ class S3Store:
             if spool.size <= PART_BYTES:
                 self.write(name, files.pread(descriptor, 0, spool.size))
                 return
-            with self._told(name) as called:
+            with self._translate_errors(name) as called:
                 upload = self._client.create_multipart_upload(**called)["UploadId"]
                 try:
                     parts = []

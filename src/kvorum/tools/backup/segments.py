@@ -98,9 +98,7 @@ class SegmentWriter:
         changed = [_document(event) for event in events]
         self._add({"revision": number, "time": text_of(known), "changes": changed})
 
-    def finished(
-        self, last: int, since: float | None, until: float, leases: dict[int, int]
-    ) -> bytes:
+    def finish(self, last: int, since: float | None, until: float, leases: dict[int, int]) -> bytes:
         """Return the whole segment."""
         digest = sha256(self._lines).hexdigest()
         self._add(

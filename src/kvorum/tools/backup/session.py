@@ -22,7 +22,7 @@ from kvorum.client.operations import time_to_live_operation
 from kvorum.client.sync.client import Client, Watch
 from kvorum.tools.backup.archive import RecordedPeriod
 from kvorum.tools.backup.errors import ArchiveError, HistoryEndedError
-from kvorum.tools.backup.moments import AHEAD_SECONDS_MAX, rounded, stamp_of, text_of
+from kvorum.tools.backup.moments import AHEAD_SECONDS_MAX, round_moment, stamp_of, text_of
 from kvorum.tools.backup.names import MANIFEST_ENDING, SegmentName, WatchedName
 from kvorum.tools.backup.recording import Recorder
 from kvorum.tools.backup.stores import ArchiveStore, write_verified
@@ -61,26 +61,26 @@ class BackupOptions:
 class BackupReport(Protocol):
     """Receives the reports of a backup, from several threads."""
 
-    def began(self, history: str, reason: str) -> None:
+    def note_history_started(self, history: str, reason: str) -> None:
         """Report that a new history starts, with the reason."""
 
-    def progress(self, received: int, remaining: int) -> None:
+    def note_progress(self, received: int, remaining: int) -> None:
         """Report the received and the remaining bytes of a snapshot."""
 
-    def took(self, taken: Taken) -> None:
+    def note_snapshot(self, taken: Taken) -> None:
         """Report a snapshot that counts."""
 
-    def recorded(self, name: SegmentName, size: int) -> None:
+    def note_segment(self, name: SegmentName, size: int) -> None:
         """Report that a segment of changes is in the archive."""
 
-    def failed(self, what: str, error: Exception) -> None:
+    def note_failure(self, what: str, error: Exception) -> None:
         """Report a failure after which the backup will retry."""
 
-    def warned(self, text: str) -> None:
+    def note_warning(self, text: str) -> None:
         """Report a warning for the operator; the backup goes on."""
 
 
-class _Work(Generic[T]):
+class _SnapshotStep(Generic[T]):
     """A step of taking a snapshot, in a thread of its own."""
 
     def __init__(
@@ -91,7 +91,7 @@ class _Work(Generic[T]):
     ) -> None:
         self._work = work
         self._progress = progress
-        self._done = done
+        self._on_done = done
         self._stopped = Event()
         self._ended = Event()
         self._result: T | None = None
@@ -124,7 +124,7 @@ class _Work(Generic[T]):
             # Catch everything, or the session would wait for ever.
             self._error = error
         self._ended.set()
-        self._done()
+        self._on_done()
 
     def _count(self, received: int, remaining: int) -> None:
         if self._stopped.is_set():
@@ -150,13 +150,13 @@ class BackupSession:
         self._report = report
         self._recorder = recorder
         self._run_name = run
-        self._bell = Event()
+        self._wake_event = Event()
         self._is_stopped = False
         self._watch: Watch | None = None
-        self._receiving: _Work[Received] | None = None
+        self._receiving: _SnapshotStep[Received] | None = None
         self._received: Received | None = None
         """A snapshot that the log has not reached yet."""
-        self._counting: _Work[Taken] | None = None
+        self._counting: _SnapshotStep[Taken] | None = None
         self._taken: Taken | None = None
         self._least = 0
         """The lowest revision that a snapshot may have."""
@@ -169,13 +169,13 @@ class BackupSession:
         """Since when the watch has been up to date; None while it catches up."""
         self._until = 0.0
         """When the newest change was received."""
-        self._asked = 0.0
+        self._progress_requested_at = 0.0
         """When the outstanding progress request was sent; 0 if none is outstanding."""
         self._answer_at = 0.0
         """The deadline of the progress response, by the monotonic clock."""
         self._watched = 0.0
         """The time up to which the received changes are known to be complete."""
-        self._told = 0.0
+        self._recorded_until = 0.0
         """The value of `_watched` that the archive has."""
         self._granted: dict[int, int] = {}
         """The TTLs in seconds of the leases of the last segment."""
@@ -187,7 +187,7 @@ class BackupSession:
 
     def wake(self) -> None:
         """Wake `run` from its wait."""
-        self._bell.set()
+        self._wake_event.set()
         if self._watch is not None:
             self._watch.wake()
 
@@ -210,15 +210,15 @@ class BackupSession:
         if log_seconds:
             self._watch = self._open_watch(self._recorder.resume(), revisions[1])
             if self._recorder.is_settled:
-                self._since = rounded(time.time())
+                self._since = round_moment(time.time())
             self._flush_at = time.monotonic() + log_seconds
         turn_at = time.monotonic() + TURN_SECONDS
         try:
             while not self._is_stopped:
                 if self._is_due(is_once=is_once):
                     self._receive()
-                self._listen(turn_at, revisions[1])
-                self._go_on_taking(is_once=is_once)
+                self._take_changes(turn_at, revisions[1])
+                self._advance_snapshot(is_once=is_once)
                 if self._taken is not None:
                     if is_once:
                         break
@@ -237,7 +237,7 @@ class BackupSession:
         else:
             self._write(LAST_LEASES_SECONDS_MAX if self._is_stopped else ANSWER_SECONDS_MAX)
         finally:
-            self._give_up()
+            self._cancel_snapshot()
 
     # Snapshots.
 
@@ -249,7 +249,7 @@ class BackupSession:
         now = time.time()
         taken = self._due - self._options.every_seconds
         if taken > now + AHEAD_SECONDS_MAX:
-            self._report.warned(
+            self._report.note_warning(
                 f"a snapshot was taken at {text_of(taken)}, and now it is {text_of(now)}: "
                 "the clock went back"
             )
@@ -263,9 +263,9 @@ class BackupSession:
         def receive(progress: Callable[[int, int], None]) -> Received:
             return receive_snapshot(client, store, history, revision_min, progress)
 
-        self._receiving = _Work(receive, self._report.progress, self.wake)
+        self._receiving = _SnapshotStep(receive, self._report.note_progress, self.wake)
 
-    def _go_on_taking(self, *, is_once: bool) -> None:
+    def _advance_snapshot(self, *, is_once: bool) -> None:
         """Advance the snapshot that is under way as far as possible."""
         try:
             if self._receiving is not None and self._receiving.is_done:
@@ -279,16 +279,16 @@ class BackupSession:
                 if not self._options.log_seconds:
                     # Without a log, only this can show that the store went back.
                     self._least = self._taken.name.revision
-                self._report.took(self._taken)
+                self._report.note_snapshot(self._taken)
                 if self._taken.problem is not None:
                     if is_once:
                         raise self._taken.problem
-                    self._report.failed("the removal of older snapshots", self._taken.problem)
+                    self._report.note_failure("the removal of older snapshots", self._taken.problem)
         except (KvorumError, ArchiveError, OSError) as error:
             self._remove_received()
             if is_once:
                 raise
-            self._report.failed("snapshot", error)
+            self._report.note_failure("snapshot", error)
             self._retry_at = time.monotonic() + RETRY_SECONDS
         if self._received is not None and self._counting is None:
             self._count(self._received)
@@ -309,9 +309,9 @@ class BackupSession:
         def count(_: Callable[[int, int], None]) -> Taken:
             return count_snapshot(store, received, keep, has_log=has_log)
 
-        self._counting = _Work(count, self._report.progress, self.wake)
+        self._counting = _SnapshotStep(count, self._report.note_progress, self.wake)
 
-    def _give_up(self) -> None:
+    def _cancel_snapshot(self) -> None:
         """Cancel running steps, and remove their snapshot."""
         if self._receiving is not None:
             self._receiving.stop()
@@ -320,7 +320,7 @@ class BackupSession:
         if self._counting is not None:
             self._counting.stop()
             with suppress(KvorumError, ArchiveError, OSError, HistoryEndedError):
-                self._report.took(self._counting.result())
+                self._report.note_snapshot(self._counting.result())
                 self._received = None
         self._remove_received()
         if self._watch is not None:
@@ -341,7 +341,7 @@ class BackupSession:
     def _open_watch(self, revision: int, revision_now: int) -> Watch:
         watch = self._client.watch(from_key=b"\0", revision=revision, resume=False)
         watch.knows(revision_now)
-        self._asked = 0.0
+        self._progress_requested_at = 0.0
         return watch
 
     def _open_watch_again(self, revision_min: int) -> None:
@@ -351,11 +351,11 @@ class BackupSession:
         recorder = self._recorder
         self._watch = self._open_watch(recorder.resume(revision_min), recorder.last)
 
-    def _listen(self, moment: float, revision_now: int) -> None:
+    def _take_changes(self, moment: float, revision_now: int) -> None:
         """Add the next changes; wait for them until a time of the monotonic clock."""
         if self._watch is None:
-            self._bell.wait(max(0.0, moment - time.monotonic()))
-            self._bell.clear()
+            self._wake_event.wait(max(0.0, moment - time.monotonic()))
+            self._wake_event.clear()
             return
         recorder = self._recorder
         try:
@@ -371,16 +371,16 @@ class BackupSession:
             return
         if changes is None:
             return
-        now = rounded(time.time())
+        now = round_moment(time.time())
         recorder.add(changes, now)
         if recorder.last >= revision_now and (self._since is None or now < self._since):
             # The watch has caught up, so changes now arrive as they happen. This restarts, too, if
             # the clock has gone back.
-            self._since, self._watched, self._told = now, 0.0, 0.0
+            self._since, self._watched, self._recorded_until = now, 0.0, 0.0
         if changes.events:
             self._until = now
-        elif self._asked:
-            self._watched, self._asked = min(self._asked, now), 0.0
+        elif self._progress_requested_at:
+            self._watched, self._progress_requested_at = min(self._progress_requested_at, now), 0.0
         if recorder.size >= SEGMENT_BYTES_MAX:
             self._flush()
 
@@ -388,40 +388,40 @@ class BackupSession:
         """Archive the received changes, and request progress."""
         self._flush_at = time.monotonic() + self._options.log_seconds
         self._write(ANSWER_SECONDS_MAX)
-        self._ask_progress()
+        self._request_progress()
 
     def _write(self, leases_seconds_max: float) -> None:
         """Archive the received changes."""
         recorder, store = self._recorder, self._store
         if recorder.last > recorder.written:
-            leases = self._leases(leases_seconds_max)
+            leases = self._query_leases(leases_seconds_max)
             first, last, data = recorder.take(self._since, self._until, leases)
             name = SegmentName(recorder.history, first, last, stamp_of(self._until))
             write_verified(store, str(name), data)
-            self._report.recorded(name, len(data))
-        if self._since is not None and self._watched > max(self._since, self._told):
+            self._report.note_segment(name, len(data))
+        if self._since is not None and self._watched > max(self._since, self._recorded_until):
             watched = RecordedPeriod(self._since, self._watched, recorder.last)
-            store.write(str(WatchedName(recorder.history, self._run_name)), watched.encoded())
-            self._told = self._watched
+            store.write(str(WatchedName(recorder.history, self._run_name)), watched.encode())
+            self._recorded_until = self._watched
 
-    def _ask_progress(self) -> None:
+    def _request_progress(self) -> None:
         """Request progress; open a new watch if the last request exceeded its deadline.
 
         A watch that was resumed after the last change gets no response before the next change.
         """
         if not self._recorder.is_settled:
             return
-        if self._asked and time.monotonic() < self._answer_at:
+        if self._progress_requested_at and time.monotonic() < self._answer_at:
             return
-        if self._asked:
+        if self._progress_requested_at:
             self._open_watch_again(0)
             return
-        self._asked = rounded(time.time())
+        self._progress_requested_at = round_moment(time.time())
         self._answer_at = time.monotonic() + UNANSWERED_SECONDS_MAX
         with self._client.shell.turn():
             self._client.shell.watching.request_progress()
 
-    def _leases(self, seconds_max: float) -> dict[int, int]:
+    def _query_leases(self, seconds_max: float) -> dict[int, int]:
         """Return the leases of the segment's keys, with their granted TTLs.
 
         A lease that is gone by now lived shorter than it takes to write a segment. The segment does
@@ -434,7 +434,7 @@ class BackupSession:
             try:
                 found = self._client.run(operation, max(until - time.monotonic(), 0.01))
             except KvorumError as error:
-                self._report.warned(
+                self._report.note_warning(
                     f"the server does not tell for how long leases are granted: those it was not "
                     f"asked about before get {LEASE_SECONDS} seconds ({error})"
                 )

@@ -81,7 +81,7 @@ def write_verified(store: ArchiveStore, name: str, data: bytes) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Turn OSErrors into StoreErrors."""
     try:
         yield
@@ -104,7 +104,7 @@ class DirectoryStore:
 
     def sizes(self) -> dict[str, int]:
         """Return the names of all objects, with their sizes."""
-        with _told():
+        with _translate_errors():
             files = self._files
             if not files.exists(self._path):
                 return {}
@@ -123,7 +123,7 @@ class DirectoryStore:
 
     def read(self, name: str, take: Callable[[bytes], object]) -> None:
         """Pass the content of an object to `take`, piece by piece."""
-        with _told():
+        with _translate_errors():
             files = self._files
             descriptor = files.open(self._in(name), Opening.READ)
             try:
@@ -137,14 +137,14 @@ class DirectoryStore:
     def write(self, name: str, data: bytes) -> None:
         """Create an object with this content."""
         with self.spool() as spool:
-            with _told():
+            with _translate_errors():
                 spool.add(data)
                 spool.sync()
             self.keep(spool, name)
 
     def delete(self, name: str) -> None:
         """Delete an object, if it exists."""
-        with _told():
+        with _translate_errors():
             try:
                 self._files.unlink(self._in(name))
             except FileNotFoundError:
@@ -156,15 +156,15 @@ class DirectoryStore:
         """Create a temporary file in the directory, locked while this program uses it."""
         files = self._files
         path = self._in(f"{_TEMPORARY}{token_hex(8)}")
-        with _told():
+        with _translate_errors():
             self._make_directory()
             descriptor = files.open(path, Opening.CREATE)
         try:
-            with _told():
+            with _translate_errors():
                 files.lock(descriptor)
             yield Spool(files, path, descriptor)
         finally:
-            with _told():
+            with _translate_errors():
                 # Unlink before the close releases the lock, so that no other program can remove the
                 # file.
                 if files.exists(path):
@@ -173,7 +173,7 @@ class DirectoryStore:
 
     def keep(self, spool: Spool, name: str) -> None:
         """Rename a file to the object's name."""
-        with _told():
+        with _translate_errors():
             self._files.rename(spool.path, self._in(name))
             self._files.sync_directory(self._path)
 
@@ -184,7 +184,7 @@ class DirectoryStore:
 
     def clean(self) -> None:
         """Remove temporary files that no program has locked."""
-        with _told():
+        with _translate_errors():
             files = self._files
             if not files.exists(self._path):
                 return
@@ -216,24 +216,24 @@ class DirectoryStore:
             files.sync_directory(each.rpartition("/")[0] or ("/" if each.startswith("/") else "."))
 
 
-def check_place(place: str) -> None:
+def check_location(location: str) -> None:
     """Refuse an impossible archive location without opening it; raise ArchiveError."""
-    if place.startswith("s3://"):
+    if location.startswith("s3://"):
         if find_spec("botocore") is None:
             raise ArchiveError("s3:// needs botocore: install it with the extra kvorum[s3]")
-    elif not place or "://" in place:
+    elif not location or "://" in location:
         raise ArchiveError(
-            f"{place!r} is no place for backups: expected a directory, or s3://bucket/prefix"
+            f"{location!r} is no location for backups: expected a directory, or s3://bucket/prefix"
         )
 
 
-def open_store(place: str) -> ArchiveStore:
+def open_store(location: str) -> ArchiveStore:
     """Return the store of a directory or of an `s3://` URL; raise ArchiveError if it is invalid."""
-    check_place(place)
-    if place.startswith("s3://"):
+    check_location(location)
+    if location.startswith("s3://"):
         from kvorum.tools.backup.s3 import S3Store
 
-        return S3Store.of_url(place)
+        return S3Store.of_url(location)
     from kvorum.storage.files.real import RealFiles
 
-    return DirectoryStore(RealFiles(), place)
+    return DirectoryStore(RealFiles(), location)

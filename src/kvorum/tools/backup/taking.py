@@ -20,7 +20,7 @@ from kvorum.tools.backup.errors import ArchiveError, HistoryEndedError, StoreErr
 from kvorum.tools.backup.images import examine
 from kvorum.tools.backup.moments import stamp_of
 from kvorum.tools.backup.names import MANIFEST_ENDING, SnapshotName
-from kvorum.tools.backup.points import segment_of
+from kvorum.tools.backup.points import read_segment_of
 from kvorum.tools.backup.segments import Known, digest_of
 from kvorum.tools.backup.stores import ArchiveStore, Spool, write_verified
 
@@ -133,7 +133,7 @@ def count_snapshot(store: ArchiveStore, received: Received, keep: int, *, has_lo
         elif history.name > name.history and history.snapshots:
             raise HistoryEndedError(f"another program has begun the newer history {history.name}")
     manifest = manifest._replace(has_log=has_log)
-    write_verified(store, f"{name}{MANIFEST_ENDING}", manifest.encoded())
+    write_verified(store, f"{name}{MANIFEST_ENDING}", manifest.encode())
     if str(name) not in store.sizes():
         # Another program removed it as abandoned.
         store.delete(f"{name}{MANIFEST_ENDING}")
@@ -156,7 +156,7 @@ def _check_same(store: ArchiveStore, history: ArchiveHistory, known: Sequence[Kn
         if expected and segment.first <= known[-1].revision and segment.last >= known[0].revision:
             found += [
                 Known(each.number, digest_of(each.rows))
-                for each in segment_of(store, segment).revisions
+                for each in read_segment_of(store, segment).revisions
                 if each.number in expected
             ]
     for each in found:

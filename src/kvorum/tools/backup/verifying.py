@@ -4,26 +4,26 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from kvorum.tools.backup.archive import Archive, ArchiveHistory, read_manifest, read_watched
+from kvorum.tools.backup.archive import Archive, ArchiveHistory, read_manifest, read_recorded_period
 from kvorum.tools.backup.errors import ArchiveError
 from kvorum.tools.backup.moments import AHEAD_SECONDS_MAX, stamp_of
 from kvorum.tools.backup.names import MANIFEST_ENDING, SnapshotName
-from kvorum.tools.backup.points import check_snapshot, segment_of
+from kvorum.tools.backup.points import check_snapshot, read_segment_of
 
 
-def problems_of(archive: Archive, progress: Callable[[int], None]) -> list[str]:
+def find_problems(archive: Archive, progress: Callable[[int], None]) -> list[str]:
     """Read all objects that count; return the problems. `progress` receives sizes in bytes."""
     found = [
         f"{name.removesuffix(MANIFEST_ENDING)} is missing, but its manifest is there"
         for name in archive.orphans
     ]
     for history in archive.histories:
-        found += _damaged(archive, history, progress)
-        found += _missing(archive, history)
-    return found + _misordered(archive)
+        found += _find_damaged(archive, history, progress)
+        found += _find_missing(archive, history)
+    return found + _find_misordered(archive)
 
 
-def _damaged(
+def _find_damaged(
     archive: Archive, history: ArchiveHistory, progress: Callable[[int], None]
 ) -> list[str]:
     found: list[str] = []
@@ -35,14 +35,14 @@ def _damaged(
         progress(archive.sizes[str(snapshot)])
     for segment in history.segments:
         try:
-            segment_of(archive.store, segment)
+            read_segment_of(archive.store, segment)
         except ArchiveError as error:
             found.append(str(error))
         progress(archive.sizes[str(segment)])
     return found
 
 
-def _missing(archive: Archive, history: ArchiveHistory) -> list[str]:
+def _find_missing(archive: Archive, history: ArchiveHistory) -> list[str]:
     """Return the gaps of a history after its first snapshot, which nothing can restore."""
     if not history.snapshots:
         return []
@@ -61,7 +61,7 @@ def _missing(archive: Archive, history: ArchiveHistory) -> list[str]:
     ]
     for name in history.watched:
         try:
-            watched = read_watched(archive.store, name)
+            watched = read_recorded_period(archive.store, name)
         except ArchiveError as error:
             found.append(str(error))
             continue
@@ -86,7 +86,7 @@ def _has_log(archive: Archive, history: ArchiveHistory, snapshot: SnapshotName) 
     return bool(history.segments or history.watched)
 
 
-def _misordered(archive: Archive) -> list[str]:
+def _find_misordered(archive: Archive) -> list[str]:
     """Return reasons why the newest history by name may not be the newest one.
 
     Versions that did not record whether a snapshot has a log named histories by the clock alone.

@@ -18,8 +18,8 @@ _KINDS = {"bool": "", "strings": "strings", "string": "string", "duration": "dur
 
 def help_text(command: Command) -> str:
     """Return the full help of a command."""
-    told = command.description or command.summary
-    text = f"{told.rstrip()}\n\n{usage_text(command)}"
+    about = command.description or command.summary
+    text = f"{about.rstrip()}\n\n{usage_text(command)}"
     tool = command.root
     if not _has_options(tool):
         return text

@@ -88,13 +88,13 @@ class Invocation:
 
             self.configure()
             check_format(self.text("write-out"))
-            self._output = self.made_output()
+            self._output = self.make_output()
         return self._output
 
     def configure(self) -> None:
         """Apply settings from outside the command line; a tool that has some overrides this."""
 
-    def made_output(self) -> ResultOutput:
+    def make_output(self) -> ResultOutput:
         """Return an output in the format that `--write-out` names."""
         from kvorum.tools.cli.output import ResultOutput
 

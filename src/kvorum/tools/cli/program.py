@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Program:
     """A tool: its commands, and how it starts them and handles their failures."""
 
-    __slots__ = ("_failures", "_invocation", "_is_misuse_told_twice", "root")
+    __slots__ = ("_failures", "_invocation", "_repeats_misuse", "root")
 
     def __init__(
         self,
@@ -31,18 +31,18 @@ class Program:
         invocation: Callable[[Command, Given], Invocation],
         failures: str,
         *,
-        is_misuse_told_twice: bool = False,
+        repeats_misuse: bool = False,
     ) -> None:
         """Make a tool.
 
         `failures` names a function as `package.module:function` that turns an exception into a
-        CommandError, or returns None if the exception is a bug. With `is_misuse_told_twice`, the
+        CommandError, or returns None if the exception is a bug. With `repeats_misuse`, the
         tool repeats the text of a UsageError below the usage.
         """
         self.root = root
         self._invocation = invocation
         self._failures = failures
-        self._is_misuse_told_twice = is_misuse_told_twice
+        self._repeats_misuse = repeats_misuse
 
     def main(self) -> None:
         """Run the command line of this process, and exit."""
@@ -78,7 +78,7 @@ class Program:
             sys.stdout.flush()
         except UsageError as error:
             sys.stderr.write(f"Error: {error}\n{error.usage}")
-            if self._is_misuse_told_twice:
+            if self._repeats_misuse:
                 sys.stderr.write(f"Error: {error}\n")
             return 1
         except CommandError as error:

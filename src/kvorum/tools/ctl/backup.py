@@ -21,12 +21,12 @@ from kvorum.tools.backup.running import Backup
 from kvorum.tools.backup.session import BackupOptions
 from kvorum.tools.backup.stores import ArchiveStore, open_store
 from kvorum.tools.backup.taking import Taken
-from kvorum.tools.backup.verifying import problems_of
+from kvorum.tools.backup.verifying import find_problems
 from kvorum.tools.cli.errors import BAD_ARGUMENTS, BAD_FEATURE, CommandError
 from kvorum.tools.cli.output import table_text
 from kvorum.tools.cli.progress import ProgressLine
 from kvorum.tools.cli.text import human_bytes
-from kvorum.tools.ctl.failures import error_text, tell
+from kvorum.tools.ctl.failures import error_text, print_error_line
 from kvorum.tools.ctl.invocation import CtlInvocation
 
 
@@ -42,11 +42,11 @@ class _TerminalLines:
         self._progress: ProgressLine | None = None
         self._received = 0
 
-    def began(self, history: str, reason: str) -> None:
+    def note_history_started(self, history: str, reason: str) -> None:
         """Print why a new history starts."""
-        tell(f"history {history} begins: {reason}")
+        print_error_line(f"history {history} begins: {reason}")
 
-    def progress(self, received: int, remaining: int) -> None:
+    def note_progress(self, received: int, remaining: int) -> None:
         """Draw the progress of a snapshot."""
         if self._progress is None:
             self._progress, self._received = ProgressLine("receiving snapshot").__enter__(), 0
@@ -60,7 +60,7 @@ class _TerminalLines:
             self._progress.__exit__()
             self._progress = None
 
-    def took(self, taken: Taken) -> None:
+    def note_snapshot(self, taken: Taken) -> None:
         """Print a new snapshot, and the files removed for it."""
         facts = taken.manifest.facts
         self._invocation.output_line(
@@ -70,21 +70,21 @@ class _TerminalLines:
         for name in taken.removed:
             self._invocation.output_line(f"removed {name}")
 
-    def recorded(self, name: SegmentName, size: int) -> None:
+    def note_segment(self, name: SegmentName, size: int) -> None:
         """Print that changes are in the archive."""
         self._invocation.output_line(
             f"changes up to revision {name.last} recorded: {name} ({human_bytes(size)})"
         )
 
-    def failed(self, what: str, error: Exception) -> None:
+    def note_failure(self, what: str, error: Exception) -> None:
         """Print a failure that will be retried."""
         self._end_progress()
         text = error_text(error) if isinstance(error, KvorumError) else str(error)
-        tell(f"{what} failed, and will be tried again: {text}")
+        print_error_line(f"{what} failed, and will be tried again: {text}")
 
-    def warned(self, text: str) -> None:
+    def note_warning(self, text: str) -> None:
         """Print a warning."""
-        tell(text)
+        print_error_line(text)
 
 
 def backup(invocation: CtlInvocation) -> None:
@@ -152,12 +152,12 @@ def verify(invocation: CtlInvocation) -> None:
     archive = _archive(_store(invocation, "from"))
     try:
         with ProgressLine("verifying", sum(archive.sizes.values())) as progress:
-            problems = problems_of(archive, progress.add)
+            problems = find_problems(archive, progress.add)
     except ArchiveError as error:
         raise CommandError(str(error)) from error
     if problems:
         for each in problems:
-            tell(each)
+            print_error_line(each)
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise CommandError(f"{archive.store} has {count}")
     if not archive.snapshots:
@@ -228,13 +228,13 @@ def _options(invocation: CtlInvocation) -> BackupOptions:
 
 
 def _store(invocation: CtlInvocation, flag: str) -> ArchiveStore:
-    place = invocation.text(flag)
-    if not place:
+    location = invocation.text(flag)
+    if not location:
         raise CommandError(
             f"--{flag} is missing: a directory, or s3://bucket/prefix", BAD_ARGUMENTS
         )
     try:
-        return open_store(place)
+        return open_store(location)
     except ArchiveError as error:
         raise CommandError(str(error), BAD_ARGUMENTS) from error
 

@@ -35,7 +35,7 @@ Call = Operation[None]
 def put(invocation: CtlInvocation) -> None:
     """Set keys."""
     load = _Load(invocation)
-    _measure(invocation, lambda clients: load.reports(clients, lambda _: ("put", load.put())))
+    _measure(invocation, lambda clients: load.run_calls(clients, lambda _: ("put", load.put())))
 
 
 def txn(invocation: CtlInvocation) -> None:
@@ -48,7 +48,9 @@ def txn(invocation: CtlInvocation) -> None:
             "transaction cannot set a key twice",
             BAD_ARGUMENTS,
         )
-    _measure(invocation, lambda clients: load.reports(clients, lambda _: ("txn", load.txn(steps))))
+    _measure(
+        invocation, lambda clients: load.run_calls(clients, lambda _: ("txn", load.txn(steps)))
+    )
 
 
 def read(invocation: CtlInvocation) -> None:
@@ -66,7 +68,7 @@ def read(invocation: CtlInvocation) -> None:
         serializable=_is_serializable(invocation),
     )
     call = _call(rpcs.RANGE, request)
-    _measure(invocation, lambda clients: load.reports(clients, lambda _: ("range", call)))
+    _measure(invocation, lambda clients: load.run_calls(clients, lambda _: ("range", call)))
 
 
 def mixed(invocation: CtlInvocation) -> None:
@@ -84,14 +86,14 @@ def mixed(invocation: CtlInvocation) -> None:
         request = pb.RangeRequest(key=load.key(), serializable=is_serializable)
         return "range", _call(rpcs.RANGE, request)
 
-    _measure(invocation, lambda clients: load.reports(clients, choose))
+    _measure(invocation, lambda clients: load.run_calls(clients, choose))
 
 
 def watch(invocation: CtlInvocation) -> None:
     """Set keys, and measure how long their events take to reach watchers."""
     load = _Load(invocation)
     watchers = _at_least_one(invocation, "watchers")
-    _measure(invocation, lambda clients: _watched(load, clients, watchers))
+    _measure(invocation, lambda clients: _measure_watch(load, clients, watchers))
 
 
 def _at_least_one(invocation: CtlInvocation, name: str) -> int:
@@ -138,7 +140,7 @@ class _Load:
 
     def key(self) -> bytes:
         """Return the next key."""
-        return self._named(self._number())
+        return self._key_of(self._number())
 
     def _number(self) -> int:
         if not self._is_sequential:
@@ -146,7 +148,7 @@ class _Load:
         self._next_key += 1
         return (self._next_key - 1) % self.space
 
-    def _named(self, number: int) -> bytes:
+    def _key_of(self, number: int) -> bytes:
         return self.prefix + str(number).zfill(self._key_size).encode()
 
     def put(self, value: bytes | None = None) -> Call:
@@ -156,14 +158,14 @@ class _Load:
     def txn(self, steps: int) -> Call:
         """Return the call that sets the next key and the keys after it."""
         first = self._number()
-        keys = (self._named((first + step) % self.space) for step in range(steps))
+        keys = (self._key_of((first + step) % self.space) for step in range(steps))
         puts = [pb.RequestOp(request_put=self._put_request(key)) for key in keys]
         return _call(rpcs.TXN, pb.TxnRequest(success=puts))
 
     def _put_request(self, key: bytes, value: bytes | None = None) -> pb.PutRequest:
         return pb.PutRequest(key=key, value=self.value if value is None else value)
 
-    async def reports(
+    async def run_calls(
         self, clients: Sequence[AsyncClient], choose: Callable[[int], tuple[str, Call]]
     ) -> Reports:
         """Make all calls and report on them; `choose` maps a number to a name and a call."""
@@ -174,12 +176,12 @@ class _Load:
 
             async def work(client: AsyncClient) -> None:
                 for number in numbers:
-                    begun = await self._moment(started, number)
+                    due = await self._wait_until_due(started, number)
                     name, call = choose(number)
                     found = timings.setdefault(name, Timings())
                     try:
                         await client.run(call, self.seconds_max)
-                        found.seconds.append(time.monotonic() - begun)
+                        found.seconds.append(time.monotonic() - due)
                     except KvorumError as error:
                         found.fail(error_text(error))
                     progress.add(1)
@@ -190,7 +192,7 @@ class _Load:
         took = time.monotonic() - started
         return [report(name, took, each) for name, each in sorted(timings.items())]
 
-    async def _moment(self, started: float, number: int) -> float:
+    async def _wait_until_due(self, started: float, number: int) -> float:
         """Wait for the scheduled time of a call, and return it."""
         now = time.monotonic()
         if not self._rate:
@@ -201,7 +203,7 @@ class _Load:
         return due
 
 
-async def _watched(load: _Load, clients: Sequence[AsyncClient], count: int) -> Reports:
+async def _measure_watch(load: _Load, clients: Sequence[AsyncClient], count: int) -> Reports:
     sent: dict[int, float] = {}
     timings = Timings()
     waiting = 0
@@ -211,9 +213,9 @@ async def _watched(load: _Load, clients: Sequence[AsyncClient], count: int) -> R
         head = str(number).zfill(NUMBER_DIGITS).encode()
         return "put", load.put(head + load.value[NUMBER_DIGITS:])
 
-    async def look_on(client: AsyncClient, begun: Callable[[], None]) -> None:
+    async def follow(client: AsyncClient, note_started: Callable[[], None]) -> None:
         async with client.watch(prefix=load.prefix) as watch:
-            begun()
+            note_started()
             async for event in watch:
                 with suppress(ValueError, KeyError):
                     number = int(event.value[:NUMBER_DIGITS])
@@ -221,20 +223,20 @@ async def _watched(load: _Load, clients: Sequence[AsyncClient], count: int) -> R
 
     ready = asyncio.Event()
 
-    def begun() -> None:
+    def note_started() -> None:
         nonlocal waiting
         waiting += 1
         if waiting == count:
             ready.set()
 
     tasks = [
-        asyncio.create_task(look_on(clients[number % len(clients)], begun))
+        asyncio.create_task(follow(clients[number % len(clients)], note_started))
         for number in range(count)
     ]
     try:
-        await _first(ready.wait(), tasks)
+        await _wait_ready(ready.wait(), tasks)
         started = time.monotonic()
-        made = await load.reports(clients, choose)
+        made = await load.run_calls(clients, choose)
         expected = sum(len(each.seconds) for each in made) * count
         until = time.monotonic() + load.seconds_max
         while len(timings.seconds) < expected and time.monotonic() < until:
@@ -249,7 +251,7 @@ async def _watched(load: _Load, clients: Sequence[AsyncClient], count: int) -> R
     return [*made, report("watch", took, timings)]
 
 
-async def _first(ready: Awaitable[object], tasks: Sequence[asyncio.Task[None]]) -> None:
+async def _wait_ready(ready: Awaitable[object], tasks: Sequence[asyncio.Task[None]]) -> None:
     """Wait for `ready`; if a task ends first, raise its error."""
     waiting = asyncio.ensure_future(ready)
     done, _ = await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)

@@ -108,7 +108,7 @@ class Pace:
         """Let no client write any more."""
         self._is_stopped = True
 
-    async def turn(self) -> bool:
+    async def wait_turn(self) -> bool:
         """Wait for the time of the next write; return False when the load is over.
 
         If no client was free at that time, the later writes do not catch up.
@@ -163,7 +163,7 @@ def datascale(invocation: CtlInvocation) -> None:
         results = _drive(invocation, load, pace, total=total, key_bytes=512, value_bytes=512)
         after = _memory(invocation, "after")
         _tidy(invocation, client, _delete(client, prefix))
-    if _tell_errors(invocation, results):
+    if _print_errors(invocation, results):
         raise SystemExit(GENERAL)
     used = (after - before) / (1 << 20)
     invocation.output_line(f"PASS: Approximate system memory used : {used:.2f} MB.")
@@ -203,7 +203,7 @@ def _drive(
     results = Results()
 
     async def write(client: AsyncClient, progress: ProgressLine) -> None:
-        while await pace.turn():
+        while await pace.wait_turn():
             progress.add(1)
             key = prefix + os.urandom(8).ljust(key_bytes, b"\0")
             begun = time.monotonic()
@@ -250,7 +250,7 @@ def _tidy(invocation: CtlInvocation, client: Client, revision: int) -> None:
             invocation.output_line(f"Defragmented {quoted(endpoint)}")
 
 
-def _tell_errors(invocation: CtlInvocation, results: Results) -> bool:
+def _print_errors(invocation: CtlInvocation, results: Results) -> bool:
     if results.errors:
         invocation.output_line("FAIL: too many errors")
         for text, count in results.errors.items():
@@ -261,7 +261,7 @@ def _tell_errors(invocation: CtlInvocation, results: Results) -> bool:
 def _judge(invocation: CtlInvocation, load: Load, results: Results) -> bool:
     """Print a verdict on each measure; return whether all of them passed."""
     tell: Callable[[str], None] = invocation.output_line
-    is_good = not _tell_errors(invocation, results)
+    is_good = not _print_errors(invocation, results)
     rate = int(results.per_second) + 1
     if results.per_second / load.writes <= THROUGHPUT_SHARE_MIN:
         tell(f"FAIL: Throughput too low: {rate} writes/s")

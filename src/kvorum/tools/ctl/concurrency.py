@@ -96,7 +96,7 @@ def elect(invocation: CtlInvocation) -> None:
 def _wait(signals: "_Signals", work: Callable[[], T], lost: str) -> T:
     """Wait for a turn; a signal raises CommandError, so that the caller ends the session."""
     try:
-        return signals.during(work)
+        return signals.run_interruptible(work)
     except LeaseLostError:
         raise CommandError(lost) from None
     except _InterruptedError:
@@ -106,7 +106,7 @@ def _wait(signals: "_Signals", work: Callable[[], T], lost: str) -> T:
 def _hold(signals: "_Signals", session: Session, lost: str) -> None:
     """Wait for a signal; raise CommandError if the session is lost first."""
     with suppress(_InterruptedError):
-        signals.during(session.wait_lost)
+        signals.run_interruptible(session.wait_lost)
         raise CommandError(lost)
 
 
@@ -120,7 +120,7 @@ def _observe(
     try:
         while True:
             # Print in this thread: a thread that prints at exit could abort Python's shutdown.
-            _show(invocation, signals.during(lambda: next(leaders)))
+            _show(invocation, signals.run_interruptible(lambda: next(leaders)))
     except KvorumError as error:
         raise CommandError("elect: observer lost") from error
 
@@ -290,18 +290,18 @@ class _Signals:
 
     def __enter__(self) -> "_Signals":
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before.append((number, signal.signal(number, self._heard)))
+            self._before.append((number, signal.signal(number, self._note_signal)))
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before:
             signal.signal(number, handler)
 
-    def _heard(self, number: int, _: object) -> None:
+    def _note_signal(self, number: int, _: object) -> None:
         # The handler may run between any two instructions, and `SimpleQueue.put` is reentrant.
         self._happened.put(partial(_interrupt, number))
 
-    def during(self, work: Callable[[], T]) -> T:
+    def run_interruptible(self, work: Callable[[], T]) -> T:
         """Return what the work returns, or raise what it raises, unless a signal arrives first.
 
         The work runs in a thread. After a signal nothing waits for the thread; it ends when the

@@ -71,8 +71,8 @@ def diff(invocation: CtlInvocation) -> None:
             else:
                 _show(output, each, older, newer)
     if output.form == "simple":
-        told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        output.line(f"{told} between revisions {older} and {newer}")
+        shown = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        output.line(f"{shown} between revisions {older} and {newer}")
 
 
 def _is_short(invocation: CtlInvocation) -> bool:

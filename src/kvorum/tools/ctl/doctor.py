@@ -43,8 +43,8 @@ def _cluster(invocation: CtlInvocation) -> tuple[list[Finding], list[str]]:
     from kvorum.tools.doctor.cluster import examine_cluster
 
     with invocation.client(is_logged_in=False) as client:
-        sight = sample_cluster(invocation, client, invocation.seconds("interval"))
-    return examine_cluster(sight), [each.endpoint for each in sight.observations]
+        sample = sample_cluster(invocation, client, invocation.seconds("interval"))
+    return examine_cluster(sample), [each.endpoint for each in sample.observations]
 
 
 def _directories(invocation: CtlInvocation) -> tuple[list[Finding], list[str]]:
@@ -54,18 +54,20 @@ def _directories(invocation: CtlInvocation) -> tuple[list[Finding], list[str]]:
 
     path = invocation.text("config-file")
     file = ConfigurationFile(path) if path else None
-    places = _places(invocation, file)
-    examinations = [examine_directory(place) for place in places]
+    directories = _list_directories(invocation, file)
+    examinations = [examine_directory(directory) for directory in directories]
     records = [each.record for each in examinations if each.record is not None]
     findings = [finding for each in examinations for finding in each.findings]
     findings += recovery(records, len(examinations))
     if file is not None:
         findings += file.findings(records, time.time())
-    examined = [str(place.data) for place in places]
+    examined = [str(directory.data) for directory in directories]
     return worst_first(findings), [*examined, path] if path else examined
 
 
-def _places(invocation: CtlInvocation, file: "ConfigurationFile | None") -> list[DataDirectory]:
+def _list_directories(
+    invocation: CtlInvocation, file: "ConfigurationFile | None"
+) -> list[DataDirectory]:
     """Return the data directories that flags or the configuration file name."""
     data, logs = invocation.texts("data-dir"), invocation.texts("wal-dir")
     if not data and file is not None and file.config is not None:
@@ -78,8 +80,8 @@ def _places(invocation: CtlInvocation, file: "ConfigurationFile | None") -> list
             "for each --data-dir, in the same order, or none",
             BAD_ARGUMENTS,
         )
-    places = zip(data, logs or [""] * len(data), strict=True)
-    return [DataDirectory(Path(each), Path(log) if log else None) for each, log in places]
+    directories = zip(data, logs or [""] * len(data), strict=True)
+    return [DataDirectory(Path(each), Path(log) if log else None) for each, log in directories]
 
 
 def _show(output: ResultOutput, findings: Sequence[Finding], examined: Sequence[str]) -> None:
@@ -142,5 +144,5 @@ def _summary(findings: Sequence[Finding], examined: Sequence[str]) -> str:
     if not findings:
         return painted(f"nothing found: {what}", "green")
     counts = Counter(each.severity for each in findings)
-    told = ", ".join(f"{counts[each]} {each.value}" for each in Severity if counts[each])
-    return painted(f"found: {told}; examined: {what}", "bold")
+    shown = ", ".join(f"{counts[each]} {each.value}" for each in Severity if counts[each])
+    return painted(f"found: {shown}; examined: {what}", "bold")

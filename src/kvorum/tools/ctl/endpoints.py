@@ -15,7 +15,7 @@ from kvorum.tools.cli.errors import GENERAL, CommandError
 from kvorum.tools.cli.output import ResultOutput, as_json, table_text
 from kvorum.tools.cli.text import human_bytes
 from kvorum.tools.ctl.alarms import NAMES
-from kvorum.tools.ctl.failures import error_text, hint_of, tell, tell_hint
+from kvorum.tools.ctl.failures import error_text, hint_of, print_error_line, print_hint
 from kvorum.tools.ctl.invocation import CtlInvocation
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ def health(invocation: CtlInvocation) -> None:
     """Check all endpoints at once; show them in the order of their answers."""
     clients = [
         (each, invocation.client([each], is_logged_in=False))
-        for each in asked_endpoints(invocation)
+        for each in requested_endpoints(invocation)
     ]
     answers: SimpleQueue[EndpointHealth] = SimpleQueue()
     for endpoint, client in clients:
@@ -127,7 +127,7 @@ def hash_kv(invocation: CtlInvocation) -> None:
         raise error
 
 
-def asked_endpoints(invocation: CtlInvocation) -> list[str]:
+def requested_endpoints(invocation: CtlInvocation) -> list[str]:
     """Return the given endpoints, or with `--cluster` those that all members advertise."""
     _ = invocation.output
     if not invocation.switch("cluster"):
@@ -153,14 +153,16 @@ def _ask_each(
     """Make a call to every endpoint separately; return the answers, and the last error."""
     found: list[tuple[str, T]] = []
     last: KvorumError | None = None
-    for endpoint in asked_endpoints(invocation):
+    for endpoint in requested_endpoints(invocation):
         with invocation.client([endpoint]) as client:
             try:
                 found.append((endpoint, ask(client)))
             except KvorumError as error:
                 last = error
-                tell_hint(error)
-                tell(f"Failed to get the {what} of endpoint {endpoint} ({error_text(error)})")
+                print_hint(error)
+                print_error_line(
+                    f"Failed to get the {what} of endpoint {endpoint} ({error_text(error)})"
+                )
     return found, last
 
 
@@ -211,7 +213,9 @@ def _simple_health(output: ResultOutput, found: list[EndpointHealth]) -> None:
     for each in found:
         if each.error:
             output.flush()
-            tell(f"{each.endpoint} is unhealthy: failed to commit proposal: {each.error}")
+            print_error_line(
+                f"{each.endpoint} is unhealthy: failed to commit proposal: {each.error}"
+            )
         else:
             output.line(
                 f"{each.endpoint} is healthy: successfully committed proposal: took = {each.took}"

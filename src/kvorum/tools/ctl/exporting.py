@@ -37,7 +37,7 @@ FORM = 1
 PART = ".part"
 
 
-class Begun(NamedTuple):
+class PartialExport(NamedTuple):
     """The content of an unfinished export."""
 
     revision: int = 0
@@ -54,7 +54,7 @@ def export(invocation: CtlInvocation) -> None:
     invocation.output.check("simple", "json")
     with invocation.client() as client:
         if not invocation.arguments:
-            _write(invocation, client, invocation.output.write, Begun())
+            _write(invocation, client, invocation.output.write, PartialExport())
             return
         path = Path(invocation.arguments[0])
         if path.exists():
@@ -73,10 +73,10 @@ def export(invocation: CtlInvocation) -> None:
 
 
 @contextmanager
-def _part_of(path: Path, prefix: bytes) -> Iterator[tuple[BinaryIO, Begun]]:
+def _part_of(path: Path, prefix: bytes) -> Iterator[tuple[BinaryIO, PartialExport]]:
     """Open the part file behind its last whole line; rename it if the block succeeds."""
     part = path.with_name(path.name + PART)
-    begun = _begun(part, prefix) if part.exists() else Begun()
+    begun = _read_partial(part, prefix) if part.exists() else PartialExport()
     with part.open("r+b" if part.exists() else "xb") as file:
         file.truncate(begun.size)
         file.seek(begun.size)
@@ -86,8 +86,8 @@ def _part_of(path: Path, prefix: bytes) -> Iterator[tuple[BinaryIO, Begun]]:
     part.rename(path)
 
 
-def _begun(part: Path, prefix: bytes) -> Begun:
-    begun = Begun()
+def _read_partial(part: Path, prefix: bytes) -> PartialExport:
+    begun = PartialExport()
     with part.open("rb") as file:
         for line in whole_lines(file):
             try:
@@ -112,7 +112,10 @@ def _begun(part: Path, prefix: bytes) -> Begun:
 
 
 def _write(
-    invocation: CtlInvocation, client: Client, write: Callable[[bytes], object], begun: Begun
+    invocation: CtlInvocation,
+    client: Client,
+    write: Callable[[bytes], object],
+    begun: PartialExport,
 ) -> int:
     """Write the rest of an export; return the number of all its keys."""
     prefix = as_bytes(invocation.text("prefix"))

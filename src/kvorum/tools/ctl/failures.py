@@ -43,14 +43,14 @@ def hint_of(error: BaseException) -> str:
     )
 
 
-def tell_hint(error: BaseException) -> None:
+def print_hint(error: BaseException) -> None:
     """Write the hint of an error that does not end the command."""
     hint = hint_of(error)
     if hint:
-        tell(f"Hint: {hint}")
+        print_error_line(f"Hint: {hint}")
 
 
-def tell(text: str) -> None:
+def print_error_line(text: str) -> None:
     """Write a line to the standard error; escape control characters for a terminal."""
     if sys.stderr.isatty():
         text = printable(text, kept="\n\t")

@@ -129,7 +129,7 @@ def _events(
         end = last.mod_revision
     if begin > end:
         return
-    asks = last is None and _tells_progress(client, seconds_max)
+    asks = last is None and _reports_progress(client, seconds_max)
     with client.watch(key, revision=begin) as watch:
         pause = PROGRESS_SECONDS
         told_at = time.monotonic()
@@ -157,7 +157,7 @@ def _events(
                 return
 
 
-def _tells_progress(client: Client, seconds_max: float) -> bool:
+def _reports_progress(client: Client, seconds_max: float) -> bool:
     """Return whether the server's progress reports are reliable.
 
     Old servers may report a revision before they have sent the events up to it.

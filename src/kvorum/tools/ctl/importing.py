@@ -71,7 +71,7 @@ class ExportSource:
             raise ValueError("it stands behind the last line")
         if fields.get("end") is True:
             if fields.get("keys") != self.keys:
-                raise ValueError(f"{fields.get('keys')} keys are told of, {self.keys} were there")
+                raise ValueError(f"{fields.get('keys')} keys are announced, {self.keys} were there")
             self.is_whole = True
             return None
         lease = fields.get("lease", "0")
@@ -93,12 +93,12 @@ class Counts:
     @property
     def text(self) -> str:
         """All numbers in one line."""
-        told = f"{self.put} keys put, {self.equal} were equal"
+        shown = f"{self.put} keys put, {self.equal} were equal"
         if self.skipped:
-            told += f", {self.skipped} with a lease skipped"
+            shown += f", {self.skipped} with a lease skipped"
         if self.dropped:
-            told += f"; {self.dropped} had a lease, and have none now (--leases grant keeps them)"
-        return told
+            shown += f"; {self.dropped} had a lease, and have none now (--leases grant keeps them)"
+        return shown
 
 
 def import_keys(invocation: CtlInvocation) -> None:

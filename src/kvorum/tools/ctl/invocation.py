@@ -45,7 +45,7 @@ class CtlInvocation(invocation.Invocation):
         self.secrets: Secrets | None = None
         """The credentials, once known: the command prompts for a password at most once."""
 
-    def made_output(self) -> ResultOutput:
+    def make_output(self) -> ResultOutput:
         """Return an output in the format that `--write-out` names."""
         from kvorum.tools.cli.output import ResultOutput
 

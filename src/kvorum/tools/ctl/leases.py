@@ -42,7 +42,7 @@ def grant(invocation: CtlInvocation) -> None:
     except ValueError as error:
         raise CommandError(f"bad TTL ({error})", BAD_ARGUMENTS) from None
     with invocation.client() as client:
-        answer = _told("failed to grant lease", lambda: _granted(invocation, client, ttl))
+        answer = _call_or_fail("failed to grant lease", lambda: _granted(invocation, client, ttl))
     output = invocation.output
     text = f"lease {answer.ID:016x} granted with TTL({answer.TTL}s)"
 
@@ -73,7 +73,7 @@ def revoke(invocation: CtlInvocation) -> None:
         raise CommandError("lease revoke command needs 1 argument", BAD_ARGUMENTS)
     request = pb.LeaseRevokeRequest(ID=_lease(invocation))
     with invocation.client() as client:
-        answer = _told(
+        answer = _call_or_fail(
             "failed to revoke lease",
             lambda: invocation.ask(client, rpcs.LEASE_REVOKE, request, pb.LeaseRevokeResponse),
         )
@@ -96,7 +96,7 @@ def time_to_live(invocation: CtlInvocation) -> None:
     has_keys = invocation.switch("keys")
     with invocation.client() as client:
         request = pb.LeaseTimeToLiveRequest(ID=_lease(invocation), keys=has_keys)
-        answer = _asked(
+        answer = _call_unlimited(
             invocation, client, rpcs.LEASE_TIME_TO_LIVE, request, pb.LeaseTimeToLiveResponse
         )
     output = invocation.output
@@ -127,7 +127,9 @@ def list_all(invocation: CtlInvocation) -> None:
     """List all leases."""
     with invocation.client() as client:
         request = pb.LeaseLeasesRequest()
-        answer = _asked(invocation, client, rpcs.LEASE_LEASES, request, pb.LeaseLeasesResponse)
+        answer = _call_unlimited(
+            invocation, client, rpcs.LEASE_LEASES, request, pb.LeaseLeasesResponse
+        )
     output = invocation.output
 
     def simple() -> None:
@@ -166,7 +168,7 @@ def _renewed_once(
     request = pb.LeaseKeepAliveRequest(ID=lease)
     while True:
         try:
-            answer = _asked(
+            answer = _call_unlimited(
                 invocation, client, rpcs.LEASE_KEEP_ALIVE, request, pb.LeaseKeepAliveResponse
             )
         except OutcomeUnknownError:
@@ -216,7 +218,7 @@ def _lease(invocation: CtlInvocation) -> int:
         ) from None
 
 
-def _told(what: str, call: Callable[[], T]) -> T:
+def _call_or_fail(what: str, call: Callable[[], T]) -> T:
     """Make a call; put `what` before the text of its failure."""
     try:
         return call()
@@ -229,7 +231,9 @@ def _told(what: str, call: Callable[[], T]) -> T:
         raise CommandError(f"{what} ({error_text(error)})", hint=hint) from error
 
 
-def _asked(invocation: CtlInvocation, client: Client, rpc: Rpc, request: Any, kind: "Kind[T]") -> T:
+def _call_unlimited(
+    invocation: CtlInvocation, client: Client, rpc: Rpc, request: Any, kind: "Kind[T]"
+) -> T:
     """Make a call without a time limit; its failure has the exit code of a bad connection."""
     try:
         return invocation.ask(client, rpc, request, kind, timeout=FOREVER)

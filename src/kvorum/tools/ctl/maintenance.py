@@ -10,15 +10,15 @@ from kvorum.client.errors import KvorumError
 from kvorum.tools.cli.errors import BAD_ARGUMENTS, GENERAL, CommandError
 from kvorum.tools.cli.values import hexadecimal
 from kvorum.tools.ctl.connecting import endpoints_of
-from kvorum.tools.ctl.endpoints import asked_endpoints
-from kvorum.tools.ctl.failures import error_text, tell, tell_hint
+from kvorum.tools.ctl.endpoints import requested_endpoints
+from kvorum.tools.ctl.failures import error_text, print_error_line, print_hint
 from kvorum.tools.ctl.invocation import CtlInvocation
 
 
 def defragment(invocation: CtlInvocation) -> None:
     """Defragment the endpoints one after the other; one that fails does not stop the others."""
     is_failed = False
-    for endpoint in asked_endpoints(invocation):
+    for endpoint in requested_endpoints(invocation):
         with invocation.client([endpoint]) as client:
             begun = time.monotonic_ns()
             problem: KvorumError | None = None
@@ -32,9 +32,11 @@ def defragment(invocation: CtlInvocation) -> None:
         if problem is not None:
             is_failed = True
             sys.stdout.flush()
-            tell_hint(problem)
+            print_hint(problem)
             reason = error_text(problem)
-            tell(f"Failed to defragment etcd member[{endpoint}]. took {took}. ({reason})")
+            print_error_line(
+                f"Failed to defragment etcd member[{endpoint}]. took {took}. ({reason})"
+            )
         else:
             invocation.output_line(f"Finished defragmenting etcd member[{endpoint}]. took {took}")
     if is_failed:

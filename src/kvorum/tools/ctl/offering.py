@@ -20,7 +20,7 @@ class Offering:
         self._levels = {each.at: each for each in levels(root)}
         self._taken_by_all = [*root.passed_on, HELP]
 
-    def offers(self, before: Sequence[str], word: str, keys: Keys) -> list[str]:
+    def list_completions(self, before: Sequence[str], word: str, keys: Keys) -> list[str]:
         """Return the completions of a word that follows the words in `before`.
 
         A complete word ends with a blank; a word that may grow, such as a part of a key, does not.

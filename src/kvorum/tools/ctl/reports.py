@@ -49,7 +49,7 @@ def report(name: str, took_seconds: float, timings: Timings) -> LoadReport:
 
 def as_json(made: LoadReport) -> dict[str, object]:
     """Return a report for programs."""
-    told: dict[str, object] = {
+    shown: dict[str, object] = {
         "count": len(made.seconds),
         "failed": sum(made.failures.values()),
         "took_seconds": made.took_seconds,
@@ -57,7 +57,7 @@ def as_json(made: LoadReport) -> dict[str, object]:
     }
     if made.seconds:
         average, deviation = _average(made.seconds)
-        told |= {
+        shown |= {
             "fastest_seconds": made.seconds[0],
             "average_seconds": average,
             "deviation_seconds": deviation,
@@ -65,8 +65,8 @@ def as_json(made: LoadReport) -> dict[str, object]:
             **{f"p{percent:g}_seconds": made.percentile(percent) for percent in PERCENTILES},
         }
     if made.failures:
-        told["failures"] = made.failures
-    return told
+        shown["failures"] = made.failures
+    return shown
 
 
 def as_lines(made: LoadReport) -> list[str]:

@@ -66,19 +66,19 @@ class Sampler:
         self._seconds_max = seconds_max
         self._fetcher = Fetcher(invocation, seconds_max)
 
-    def look(self) -> list[MemberSample]:
+    def sample_all(self) -> list[MemberSample]:
         """Take one sample of each member."""
         with ThreadPoolExecutor(min(len(self._endpoints), ENDPOINTS_AT_ONCE_MAX)) as pool:
-            return list(pool.map(self._look_at, self._endpoints))
+            return list(pool.map(self._sample_endpoint, self._endpoints))
 
-    def leases(self) -> int | None:
+    def count_leases(self) -> int | None:
         """Return the number of leases; None if the request fails."""
         try:
             return len(self._client.leases(self._seconds_max))
         except KvorumError:
             return None
 
-    def _look_at(self, endpoint: str) -> MemberSample:
+    def _sample_endpoint(self, endpoint: str) -> MemberSample:
         started = time.monotonic()
         status, problem = None, ""
         try:
@@ -95,17 +95,17 @@ class Sampler:
         return MemberSample(endpoint, status, problem, took, time.monotonic(), samples)
 
 
-def as_json(look: MemberSample, before: MemberSample | None, index_max: int) -> dict[str, object]:
+def as_json(sample: MemberSample, before: MemberSample | None, index_max: int) -> dict[str, object]:
     """Return a sample for JSON; rates cover the time since the sample `before`."""
-    status = look.status
-    told: dict[str, object] = {"endpoint": look.endpoint, "is_up": status is not None}
-    if look.problem:
-        told["problem"] = look.problem
+    status = sample.status
+    shown: dict[str, object] = {"endpoint": sample.endpoint, "is_up": status is not None}
+    if sample.problem:
+        shown["problem"] = sample.problem
     if status is None:
-        return told
-    seconds = look.at - before.at if before is not None else 0.0
+        return shown
+    seconds = sample.at - before.at if before is not None else 0.0
     old = before.samples if before is not None else {}
-    told |= {
+    shown |= {
         "member": f"{status.member:x}",
         "version": status.version,
         "is_leader": status.is_leader,
@@ -118,15 +118,15 @@ def as_json(look: MemberSample, before: MemberSample | None, index_max: int) -> 
         "database_bytes_used": status.database_bytes_used,
         "database_bytes_max": status.database_bytes_max,
         "errors": status.errors,
-        "status_seconds": round(look.took_seconds, 6),
+        "status_seconds": round(sample.took_seconds, 6),
     }
     for name, metric in GAUGES.items():
-        told[name] = whole(total(look.samples, metric))
+        shown[name] = whole(total(sample.samples, metric))
     for name, metric in RATES.items():
-        found = rate(old, look.samples, metric, seconds) if old else None
-        told[f"{name}_per_second"] = None if found is None else round(found, 1)
+        found = rate(old, sample.samples, metric, seconds) if old else None
+        shown[f"{name}_per_second"] = None if found is None else round(found, 1)
     for name, metric in LATENCIES.items():
         for percent in (50, 99):
-            found = quantile(old, look.samples, metric, percent / 100) if old else None
-            told[f"{name}_p{percent}_seconds"] = None if found is None else round(found, 6)
-    return told
+            found = quantile(old, sample.samples, metric, percent / 100) if old else None
+            shown[f"{name}_p{percent}_seconds"] = None if found is None else round(found, 6)
+    return shown

@@ -53,16 +53,16 @@ def sample_cluster(invocation: CtlInvocation, client: Client, interval: float) -
     endpoints = endpoints_of(invocation)
     if invocation.switch("cluster") and members:
         endpoints = [url for member in members for url in member.client_urls]
-    seer = _ClusterSampler(invocation, client, seconds_max)
+    sampler = _ClusterSampler(invocation, client, seconds_max)
     with ThreadPoolExecutor(min(len(endpoints), ENDPOINTS_AT_ONCE_MAX)) as pool:
-        before = list(pool.map(seer.look, endpoints))
+        before = list(pool.map(sampler.sample_endpoint, endpoints))
         time.sleep(interval)
-        now = list(pool.map(seer.look, endpoints, before))
-        certificates = list(pool.map(seer.certificate, endpoints, now))
+        now = list(pool.map(sampler.sample_endpoint, endpoints, before))
+        certificates = list(pool.map(sampler.fetch_certificate, endpoints, now))
         hashes: list[StoreHash | None] = [None] * len(endpoints)
         if invocation.switch("hash"):
             revision = min((each.state.revision for each in now if each.state), default=0)
-            hashes = list(pool.map(lambda each: seer.hash(each, revision), endpoints))
+            hashes = list(pool.map(lambda each: sampler.fetch_hash(each, revision), endpoints))
     observations = [
         Observation(
             endpoint,
@@ -93,7 +93,9 @@ class _ClusterSampler:
         self._seconds_max = seconds_max
         self._fetcher = Fetcher(invocation, seconds_max)
 
-    def look(self, endpoint: str, before: _EndpointSample | None = None) -> _EndpointSample:
+    def sample_endpoint(
+        self, endpoint: str, before: _EndpointSample | None = None
+    ) -> _EndpointSample:
         problem, page, samples = "", None, {}
         seconds_max = self._seconds_max
         if before is not None and before.state is None:
@@ -120,17 +122,17 @@ class _ClusterSampler:
         state = _state(answer, samples)
         return _EndpointSample(state, problem, samples, page, time.monotonic())
 
-    def certificate(self, endpoint: str, look: _EndpointSample) -> Certificate | None:
+    def fetch_certificate(self, endpoint: str, sample: _EndpointSample) -> Certificate | None:
         """Return an endpoint's certificate, even if the client refused the endpoint for it."""
-        shown = look.page.certificate if look.page is not None else None
-        if look.state is None:
+        shown = sample.page.certificate if sample.page is not None else None
+        if sample.state is None:
             try:
                 shown = self._fetcher.certificate(endpoint)
             except (OSError, ValueError):
                 return None
         return None if shown is None else read_certificate(shown)
 
-    def hash(self, endpoint: str, revision: int) -> StoreHash | None:
+    def fetch_hash(self, endpoint: str, revision: int) -> StoreHash | None:
         try:
             return self._client.maintenance.hash_kv(
                 endpoint, revision=revision, timeout=self._seconds_max

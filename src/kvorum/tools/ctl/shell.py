@@ -171,7 +171,7 @@ class _Completer:
             # A failed completion must not disturb the user who is typing.
             self._found = ()
             with suppress(KvorumError, CommandError, ValueError, OSError):
-                self._found = self._offering.offers(before.split(), word, self._keys)
+                self._found = self._offering.list_completions(before.split(), word, self._keys)
         return self._found[number] if number < len(self._found) else None
 
     def _keys(self, word: str) -> list[str]:

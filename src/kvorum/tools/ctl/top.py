@@ -25,7 +25,7 @@ from kvorum.tools.ctl.samples import MemberSample, Sampler, as_json
 ENTER = "\033[?1049h\033[?25l"
 LEAVE = "\033[?25h\033[?1049l"
 """Switch to the alternate screen and hide the cursor; switch back."""
-LOOK_SECONDS_MIN = 1.0
+ANSWER_SECONDS_MIN = 1.0
 """The time for a member to answer, unless the interval is longer."""
 _HEADS = (
     *("endpoint", "role", "version", "term", "index", "lag", "db", "used"),
@@ -43,15 +43,17 @@ def top(invocation: CtlInvocation) -> None:
         raise CommandError("--interval must be more than 0, and --count 0 or more", BAD_ARGUMENTS)
     output = invocation.output
     output.check("simple", "json")
-    seconds_max = min(invocation.seconds("command-timeout"), max(LOOK_SECONDS_MIN, interval))
+    seconds_max = min(invocation.seconds("command-timeout"), max(ANSWER_SECONDS_MIN, interval))
     with invocation.client() as client:
-        looks = looks_of(Sampler(invocation, client, _endpoints(invocation, client), seconds_max))
+        samples = iterate_samples(
+            Sampler(invocation, client, _endpoints(invocation, client), seconds_max)
+        )
         if is_terminal() and output.form == "simple":
             with _screen() as wait_key:
-                _show(looks, wait_key, interval, count)
+                _show(samples, wait_key, interval, count)
             return
-        for number, told in enumerate(looks, 1):
-            output.write(line_of(told))
+        for number, sample in enumerate(samples, 1):
+            output.write(line_of(sample))
             output.flush()
             if number == count:
                 return
@@ -65,22 +67,22 @@ def _endpoints(invocation: CtlInvocation, client: Client) -> list[str]:
     return [url for member in members for url in member.client_urls]
 
 
-def looks_of(looker: Sampler) -> Iterator[dict[str, Any]]:
+def iterate_samples(sampler: Sampler) -> Iterator[dict[str, Any]]:
     """Sample the cluster again and again, and yield each sample for JSON."""
     before: dict[str, MemberSample] = {}
     while True:
-        looks = looker.look()
-        known = [each.status for each in looks if each.status is not None]
+        samples = sampler.sample_all()
+        known = [each.status for each in samples if each.status is not None]
         index_max = max((each.raft_index for each in known), default=0)
         leader = next((each.leader for each in known if each.leader), 0)
         yield {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "leader": f"{leader:x}" if leader else None,
             "revision": max((each.revision for each in known), default=None),
-            "leases": looker.leases() if known else None,
-            "members": [as_json(each, before.get(each.endpoint), index_max) for each in looks],
+            "leases": sampler.count_leases() if known else None,
+            "members": [as_json(each, before.get(each.endpoint), index_max) for each in samples],
         }
-        before = {each.endpoint: each for each in looks}
+        before = {each.endpoint: each for each in samples}
 
 
 # On a terminal.
@@ -112,10 +114,10 @@ def _screen() -> Iterator[Callable[[float], str]]:
 
 
 def _show(
-    looks: Iterator[dict[str, Any]], wait_key: Callable[[float], str], interval: float, count: int
+    samples: Iterator[dict[str, Any]], wait_key: Callable[[float], str], interval: float, count: int
 ) -> None:
-    for number, told in enumerate(looks, 1):
-        _draw(told)
+    for number, sample in enumerate(samples, 1):
+        _draw(sample)
         if number == count:
             return
         until = time.monotonic() + interval
@@ -124,13 +126,13 @@ def _show(
                 return
 
 
-def _draw(told: Mapping[str, Any]) -> None:
+def _draw(sample: Mapping[str, Any]) -> None:
     columns, lines_max = os.get_terminal_size(1)
     head = (
-        f"kvorumctl top  {told['time'][11:19]} UTC   leader {told['leader'] or 'unknown'}   "
-        f"revision {_shown(told['revision'])}   leases {_shown(told['leases'])}   q ends"
+        f"kvorumctl top  {sample['time'][11:19]} UTC   leader {sample['leader'] or 'unknown'}   "
+        f"revision {_shown(sample['revision'])}   leases {_shown(sample['leases'])}   q ends"
     )
-    members = told["members"]
+    members = sample["members"]
     up = [each for each in members if each["is_up"]]
     heads, *rows = aligned(_HEADS, map(_row, up), right=range(3, len(_HEADS)))
     lines = [painted(head[:columns], "bold"), "", painted(heads[:columns], "cyan")]

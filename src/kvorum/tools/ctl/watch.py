@@ -55,7 +55,7 @@ def watch(invocation: CtlInvocation) -> None:
     if invocation.switch("interactive"):
         _interact(invocation, keys)
         return
-    asked = _asked(invocation, keys)
+    asked = _parse_request(invocation, keys)
     with invocation.client() as client:
         watch = _begin(client, invocation, asked.keys)
         _follow(invocation.output, watch, asked.command, threading.Lock())
@@ -77,7 +77,7 @@ def _keys_of_environment() -> list[str]:
     return []
 
 
-def _asked(invocation: CtlInvocation, keys: list[str]) -> WatchRequest:
+def _parse_request(invocation: CtlInvocation, keys: list[str]) -> WatchRequest:
     """Return the keys and the command that the arguments name; a command follows `--`."""
     arguments, dash_at = invocation.arguments, invocation.given.dash_at
     has_command = dash_at >= 0
@@ -164,28 +164,28 @@ def _show_end(output: ResultOutput, watch: Watch, error: KvorumError) -> None:
 
 
 def _show(output: ResultOutput, response: pb.WatchResponse, cancel_reason: str) -> None:
-    def simple(told: pb.WatchResponse) -> None:
-        for event in told.events:
+    def simple(response: pb.WatchResponse) -> None:
+        for event in response.events:
             output.line(_kind(event))
             if event.HasField("prev_kv"):
                 simple_kv(output, event.prev_kv)
             simple_kv(output, event.kv)
 
-    def fields(told: pb.WatchResponse) -> None:
-        output.header_fields(told.header)
-        for event in told.events:
+    def fields(response: pb.WatchResponse) -> None:
+        output.header_fields(response.header)
+        for event in response.events:
             output.line(f'"Type" : {_kind(event)}')
             if event.HasField("prev_kv"):
                 kv_fields(output, "Prev", event.prev_kv)
             kv_fields(output, "", event.kv)
 
-    def json(told: pb.WatchResponse) -> dict[str, object]:
+    def json(response: pb.WatchResponse) -> dict[str, object]:
         return {
-            "Header": as_json(told.header),
-            "Events": [as_json(each) for each in told.events] or None,
-            "CompactRevision": told.compact_revision,
-            "Canceled": told.canceled,
-            "Created": told.created,
+            "Header": as_json(response.header),
+            "Events": [as_json(each) for each in response.events] or None,
+            "CompactRevision": response.compact_revision,
+            "Canceled": response.canceled,
+            "Created": response.created,
             "CancelReason": cancel_reason,
         }
 
@@ -256,7 +256,7 @@ class _Failures:
         self._bell.close()
         self._ringer.close()
 
-    def tell(self, error: BaseException) -> None:
+    def report(self, error: BaseException) -> None:
         self._first = self._first or error
         with suppress(OSError):
             # The socket is closed if the program is ending anyway.
@@ -275,11 +275,11 @@ def _interact(invocation: CtlInvocation, keys: list[str]) -> None:
         output = invocation.output
         lines = InputLines(failures.wait)
         while (line := lines.next()) is not None:
-            _obey(line, keys, client, output, failures)
+            _run_input_line(line, keys, client, output, failures)
         raise CommandError("error reading watch request line: EOF", INVALID_INPUT)
 
 
-def _obey(
+def _run_input_line(
     line: str, keys: list[str], client: Client, output: ResultOutput, failures: _Failures
 ) -> None:
     try:
@@ -305,7 +305,7 @@ def _obey(
         if given.is_help_asked:
             raise CommandError("pflag: help requested", BAD_ARGUMENTS)
         invocation = CtlInvocation(_LINE, given)
-        asked = _asked(invocation, keys)
+        asked = _parse_request(invocation, keys)
         try:
             watch = _begin(client, invocation, asked.keys)
         except CommandError as error:
@@ -325,7 +325,7 @@ def _follow_apart(
     try:
         _follow(output, watch, command, failures.printing)
     except BaseException as error:
-        failures.tell(error)
+        failures.report(error)
 
 
 def _refuse(text: str) -> None:

@@ -13,47 +13,47 @@ ENTRIES_BEHIND_MAX = 5_000
 _CERTAIN, _LIKELY, _POSSIBLE = Certainty
 
 
-def agreement(sight: ClusterSample) -> Iterator[Finding]:
+def agreement(sample: ClusterSample) -> Iterator[Finding]:
     """Find members that differ from each other."""
-    yield from _corrupt(sight)
-    yield from _hashes(sight)
-    yield from _leader_behind(sight)
-    yield from _behind(sight)
-    yield from _versions(sight)
-    yield from _downgrade(sight)
+    yield from _corrupt(sample)
+    yield from _hashes(sample)
+    yield from _leader_behind(sample)
+    yield from _behind(sample)
+    yield from _versions(sample)
+    yield from _downgrade(sample)
 
 
-def _at(sight: ClusterSample, endpoint: str, *words: str) -> str:
-    return command_line(*sight.command, f"--endpoints={endpoint}", *words)
+def _at(sample: ClusterSample, endpoint: str, *words: str) -> str:
+    return command_line(*sample.command, f"--endpoints={endpoint}", *words)
 
 
-def _everywhere(sight: ClusterSample, *words: str) -> str:
-    return _at(sight, ",".join(each.endpoint for each, _ in sight.answers), *words)
+def _everywhere(sample: ClusterSample, *words: str) -> str:
+    return _at(sample, ",".join(each.endpoint for each, _ in sample.answers), *words)
 
 
-def _corrupt(sight: ClusterSample) -> Iterator[Finding]:
-    for alarm in sight.alarms:
+def _corrupt(sample: ClusterSample) -> Iterator[Finding]:
+    for alarm in sample.alarms:
         if alarm.kind == "corrupt":
             yield Finding(
                 "alarm-corrupt",
                 _CERTAIN,
-                sight.name(alarm.member),
-                f"member {sight.name(alarm.member)} was found to hold other data than the rest, "
+                sample.name(alarm.member),
+                f"member {sample.name(alarm.member)} was found to hold other data than the rest, "
                 "and everything is refused. See who differs, replace that member by an empty one, "
                 "and only then end the alarm",
                 {"alarm": "CORRUPT", "member": f"{alarm.member:x}"},
                 (
-                    _everywhere(sight, "endpoint", "hashkv", "-w", "table"),
-                    _everywhere(sight, "member", "remove", f"{alarm.member:x}"),
-                    _everywhere(sight, "alarm", "disarm"),
+                    _everywhere(sample, "endpoint", "hashkv", "-w", "table"),
+                    _everywhere(sample, "member", "remove", f"{alarm.member:x}"),
+                    _everywhere(sample, "alarm", "disarm"),
                 ),
             )
 
 
-def _hashes(sight: ClusterSample) -> Iterator[Finding]:
+def _hashes(sample: ClusterSample) -> Iterator[Finding]:
     """Compare hashes of the same revisions, and suspect the minority."""
     groups: dict[tuple[int, int], dict[int, list[tuple[Observation, MemberStatusSample]]]] = {}
-    for each, state in sight.answers:
+    for each, state in sample.answers:
         if each.hash is not None:
             key = each.hash.revision, each.hash.compact_revision
             groups.setdefault(key, {}).setdefault(each.hash.hash, []).append((each, state))
@@ -69,8 +69,8 @@ def _hashes(sight: ClusterSample) -> Iterator[Finding]:
                 "hashes-differ",
                 _CERTAIN,
                 observation.endpoint,
-                f"member {sight.name(state.member)} holds other keys than the other members at the "
-                "same revision; "
+                f"member {sample.name(state.member)} holds other keys than the other members at "
+                "the same revision; "
                 + (
                     "most agree on another hash: replace it by an empty member"
                     if is_known
@@ -84,10 +84,10 @@ def _hashes(sight: ClusterSample) -> Iterator[Finding]:
                     "members_compared": sum(map(len, by_hash.values())),
                 },
                 (
-                    _everywhere(sight, "endpoint", "hashkv", f"--rev={revision}", "-w", "table"),
-                    _at(sight, observation.endpoint, "snapshot", "save", Unknown("<backup file>")),
+                    _everywhere(sample, "endpoint", "hashkv", f"--rev={revision}", "-w", "table"),
+                    _at(sample, observation.endpoint, "snapshot", "save", Unknown("<backup file>")),
                     _at(
-                        sight,
+                        sample,
                         (most if is_known else ranked[0][1])[0][0].endpoint,
                         "member",
                         "remove",
@@ -97,14 +97,14 @@ def _hashes(sight: ClusterSample) -> Iterator[Finding]:
             )
 
 
-def _leader_behind(sight: ClusterSample) -> Iterator[Finding]:
+def _leader_behind(sample: ClusterSample) -> Iterator[Finding]:
     """Find members that have applied entries that their leader does not hold.
 
     A member's earlier sample is compared with the leader's later one, so that the time between the
     samples cannot explain the difference.
     """
-    leaders = [state for _, state in sight.answers if state.leader == state.member]
-    for each, state in sight.answers:
+    leaders = [state for _, state in sample.answers if state.leader == state.member]
+    for each, state in sample.answers:
         before = each.before
         if before is None:
             continue
@@ -114,8 +114,8 @@ def _leader_behind(sight: ClusterSample) -> Iterator[Finding]:
                     "leader-behind",
                     _CERTAIN,
                     each.endpoint,
-                    f"member {sight.name(state.member)} has applied entries that leader "
-                    f"{sight.name(leader.member)} does not hold: a majority has lost entries that "
+                    f"member {sample.name(state.member)} has applied entries that leader "
+                    f"{sample.name(leader.member)} does not hold: a majority has lost entries that "
                     "were committed, as after their data directories were replaced by "
                     "older copies. Save a snapshot of this member; then restore all members from "
                     "it, or remove it and accept the loss",
@@ -125,18 +125,18 @@ def _leader_behind(sight: ClusterSample) -> Iterator[Finding]:
                         "leader_term": leader.raft_term,
                     },
                     (
-                        _at(sight, each.endpoint, "snapshot", "save", Unknown("<backup file>")),
-                        _everywhere(sight, "member", "remove", f"{state.member:x}"),
+                        _at(sample, each.endpoint, "snapshot", "save", Unknown("<backup file>")),
+                        _everywhere(sample, "member", "remove", f"{state.member:x}"),
                     ),
                 )
 
 
-def _behind(sight: ClusterSample) -> Iterator[Finding]:
-    newest = max((state.raft_index for _, state in sight.answers), default=0)
+def _behind(sample: ClusterSample) -> Iterator[Finding]:
+    newest = max((state.raft_index for _, state in sample.answers), default=0)
     newest_before = max(
-        (each.before.raft_index for each, _ in sight.answers if each.before), default=0
+        (each.before.raft_index for each, _ in sample.answers if each.before), default=0
     )
-    for each, state in sight.answers:
+    for each, state in sample.answers:
         if each.before is None:
             continue
         lag = newest - state.applied_index
@@ -153,7 +153,7 @@ def _behind(sight: ClusterSample) -> Iterator[Finding]:
             name,
             _CERTAIN if is_stuck else _LIKELY,
             each.endpoint,
-            f"{kind} {sight.name(state.member)} is behind the others and "
+            f"{kind} {sample.name(state.member)} is behind the others and "
             + ("does not move on" if is_stuck else "stays behind")
             + "; see whether the leader reaches it, and its disk and processor",
             {
@@ -162,7 +162,7 @@ def _behind(sight: ClusterSample) -> Iterator[Finding]:
                 "applied_index": state.applied_index,
                 "newest_index": newest,
             },
-            (_everywhere(sight, "top"),),
+            (_everywhere(sample, "top"),),
         )
 
 
@@ -172,8 +172,8 @@ def _minor(version: str) -> tuple[int, int] | None:
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
-def _versions(sight: ClusterSample) -> Iterator[Finding]:
-    found = {each.endpoint: state.version for each, state in sight.answers}
+def _versions(sample: ClusterSample) -> Iterator[Finding]:
+    found = {each.endpoint: state.version for each, state in sample.answers}
     minors = sorted({minor for version in found.values() if (minor := _minor(version))})
     if len(set(found.values())) < 2 or not minors:
         return
@@ -188,12 +188,12 @@ def _versions(sight: ClusterSample) -> Iterator[Finding]:
         if is_apart
         else "the members have different versions; fine while they are being replaced one by one",
         {"versions": ", ".join(f"{version} at {endpoint}" for endpoint, version in found.items())},
-        (_everywhere(sight, "endpoint", "status", "-w", "table"),),
+        (_everywhere(sample, "endpoint", "status", "-w", "table"),),
     )
 
 
-def _downgrade(sight: ClusterSample) -> Iterator[Finding]:
-    for each, state in sight.answers:
+def _downgrade(sample: ClusterSample) -> Iterator[Finding]:
+    for each, state in sample.answers:
         if state.downgrade_target:
             yield Finding(
                 "downgrade-under-way",
@@ -202,6 +202,6 @@ def _downgrade(sight: ClusterSample) -> Iterator[Finding]:
                 f"the cluster is being downgraded to {state.downgrade_target}: replace the "
                 "programs of all members by that version, or stay where you are",
                 {"target_version": state.downgrade_target, "version": state.version},
-                (_at(sight, each.endpoint, "downgrade", "cancel"),),
+                (_at(sample, each.endpoint, "downgrade", "cancel"),),
             )
             return

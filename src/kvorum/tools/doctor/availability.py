@@ -16,26 +16,26 @@ ROUND_TRIPS_MIN = 10
 _CERTAIN, _LIKELY, _POSSIBLE = Certainty
 
 
-def availability(sight: ClusterSample) -> Iterator[Finding]:
+def availability(sample: ClusterSample) -> Iterator[Finding]:
     """Yield the findings about reachability, quorum and leaders."""
-    yield from _clusters(sight)
-    silent = _silent(sight)
-    quorum_lost = _quorum(sight, silent)
+    yield from _clusters(sample)
+    silent = _silent(sample)
+    quorum_lost = _quorum(sample, silent)
     if quorum_lost is not None:
         yield quorum_lost
     else:
-        yield from _leaders(sight)
-    for observation in sight.observations:
+        yield from _leaders(sample)
+    for observation in sample.observations:
         if observation.state is None:
-            yield _unreachable(sight, observation)
-    yield from _changes(sight)
-    yield from _round_trips(sight)
-    yield from _voters(sight)
+            yield _unreachable(sample, observation)
+    yield from _changes(sample)
+    yield from _round_trips(sample)
+    yield from _voters(sample)
 
 
-def _clusters(sight: ClusterSample) -> Iterator[Finding]:
+def _clusters(sample: ClusterSample) -> Iterator[Finding]:
     by_cluster: dict[int, list[str]] = {}
-    for each, state in sight.answers:
+    for each, state in sample.answers:
         by_cluster.setdefault(state.cluster, []).append(each.endpoint)
     if len(by_cluster) > 1:
         yield Finding(
@@ -50,39 +50,39 @@ def _clusters(sight: ClusterSample) -> Iterator[Finding]:
                 )
             },
             tuple(
-                command_line(*sight.command, f"--endpoints={','.join(found)}", "doctor")
+                command_line(*sample.command, f"--endpoints={','.join(found)}", "doctor")
                 for found in by_cluster.values()
             ),
         )
 
 
-def _silent(sight: ClusterSample) -> list[Member]:
+def _silent(sample: ClusterSample) -> list[Member]:
     """Return the voters whose endpoint was asked but which did not answer."""
-    answered = {state.member for _, state in sight.answers}
+    answered = {state.member for _, state in sample.answers}
     return [
         each
-        for each in sight.voters
+        for each in sample.voters
         if each.id not in answered
-        and any(is_at(each, observation.endpoint) for observation in sight.observations)
+        and any(is_at(each, observation.endpoint) for observation in sample.observations)
     ]
 
 
-def _quorum(sight: ClusterSample, silent: list[Member]) -> Finding | None:
-    answers = sight.answers
+def _quorum(sample: ClusterSample, silent: list[Member]) -> Finding | None:
+    answers = sample.answers
     if not answers:
-        asked = len(sight.observations)
+        asked = len(sample.observations)
         return Finding(
             "quorum-lost",
             _LIKELY if asked > 1 else _POSSIBLE,
             "",
             "no endpoint answers, so nothing can be read or written through them",
             {"endpoints_asked": asked, "endpoints_answered": 0},
-            (_offline(sight),),
+            (_offline(sample),),
         )
-    voters = len(sight.voters)
+    voters = len(sample.voters)
     quorum = voters // 2 + 1
     led = [state for _, state in answers if state.leader]
-    if not voters or sight.has_agreed or voters - len(silent) >= quorum:
+    if not voters or sample.has_agreed or voters - len(silent) >= quorum:
         return None
     return Finding(
         "quorum-lost",
@@ -95,18 +95,18 @@ def _quorum(sight: ClusterSample, silent: list[Member]) -> Finding | None:
         {
             "voters": voters,
             "quorum": quorum,
-            "voters_silent": ", ".join(sight.name(each.id) for each in silent),
+            "voters_silent": ", ".join(sample.name(each.id) for each in silent),
             "members_with_leader": len(led),
         },
-        (_offline(sight), command_line(*_all(sight), "endpoint", "status", "-w", "table")),
+        (_offline(sample), command_line(*_all(sample), "endpoint", "status", "-w", "table")),
     )
 
 
-def _leaders(sight: ClusterSample) -> Iterator[Finding]:
-    lost = [(each, state) for each, state in sight.answers if not state.leader]
+def _leaders(sample: ClusterSample) -> Iterator[Finding]:
+    lost = [(each, state) for each, state in sample.answers if not state.leader]
     if not lost:
         return
-    if len(lost) == len(sight.answers):
+    if len(lost) == len(sample.answers):
         yield Finding(
             "no-leader",
             _CERTAIN if _still(lost) else _LIKELY,
@@ -115,10 +115,10 @@ def _leaders(sight: ClusterSample) -> Iterator[Finding]:
             "serializable reads. See whether the members reach each other at their peer URLs",
             {
                 "members_answered": len(lost),
-                "voters": len(sight.voters),
+                "voters": len(sample.voters),
                 "raft_term": max(state.raft_term for _, state in lost),
             },
-            (command_line(*_all(sight), "endpoint", "status", "--cluster", "-w", "table"),),
+            (command_line(*_all(sample), "endpoint", "status", "--cluster", "-w", "table"),),
         )
         return
     for each, state in lost:
@@ -126,10 +126,10 @@ def _leaders(sight: ClusterSample) -> Iterator[Finding]:
             "no-leader",
             _CERTAIN if _still([(each, state)]) else _LIKELY,
             each.endpoint,
-            f"member {sight.name(state.member)} knows no leader, though others do: it does not "
+            f"member {sample.name(state.member)} knows no leader, though others do: it does not "
             "reach them at their peer URLs, or they do not reach it",
             {"raft_term": state.raft_term, "raft_index": state.raft_index},
-            (command_line(*_all(sight), "member", "list", "-w", "table"),),
+            (command_line(*_all(sample), "member", "list", "-w", "table"),),
         )
 
 
@@ -138,9 +138,9 @@ def _still(found: list[tuple[Observation, MemberStatusSample]]) -> bool:
     return all(each.before is not None and not each.before.leader for each, _ in found)
 
 
-def _unreachable(sight: ClusterSample, observation: Observation) -> Finding:
-    member = sight.member_at(observation.endpoint)
-    who = f" of member {sight.name(member.id)}" if member is not None else ""
+def _unreachable(sample: ClusterSample, observation: Observation) -> Finding:
+    member = sample.member_at(observation.endpoint)
+    who = f" of member {sample.name(member.id)}" if member is not None else ""
     return Finding(
         "member-unreachable",
         _CERTAIN,
@@ -150,17 +150,17 @@ def _unreachable(sight: ClusterSample, observation: Observation) -> Finding:
         {"error": observation.problem},
         (
             command_line(
-                *sight.command, f"--endpoints={observation.endpoint}", "endpoint", "health"
+                *sample.command, f"--endpoints={observation.endpoint}", "endpoint", "health"
             ),
-            _offline(sight),
+            _offline(sample),
         ),
     )
 
 
-def _changes(sight: ClusterSample) -> Iterator[Finding]:
+def _changes(sample: ClusterSample) -> Iterator[Finding]:
     """Yield one finding for all members, because all of them see the same changes."""
     most: tuple[float, int, float, str] | None = None
-    for each, _ in sight.answers:
+    for each, _ in sample.answers:
         changes, uptime = each.metrics.leader_changes, each.metrics.uptime_seconds
         if changes is None or uptime is None:
             continue
@@ -181,12 +181,12 @@ def _changes(sight: ClusterSample) -> Iterator[Finding]:
                 "uptime_seconds": round(uptime),
                 "changes_per_quarter_hour": round(often, 1),
             },
-            (command_line(*_all(sight), "top"),),
+            (command_line(*_all(sample), "top"),),
         )
 
 
-def _round_trips(sight: ClusterSample) -> Iterator[Finding]:
-    for each, _ in sight.answers:
+def _round_trips(sample: ClusterSample) -> Iterator[Finding]:
+    for each, _ in sample.answers:
         timing = each.metrics.round_trips
         if timing is None or timing.timed < ROUND_TRIPS_MIN:
             continue
@@ -202,12 +202,12 @@ def _round_trips(sight: ClusterSample) -> Iterator[Finding]:
                     "round_trip_p99_seconds": round(timing.p99_seconds, 4),
                     "round_trips": timing.timed,
                 },
-                (command_line(*_all(sight), "top"),),
+                (command_line(*_all(sample), "top"),),
             )
 
 
-def _voters(sight: ClusterSample) -> Iterator[Finding]:
-    voters = len(sight.voters)
+def _voters(sample: ClusterSample) -> Iterator[Finding]:
+    voters = len(sample.voters)
     if voters == 1:
         yield Finding(
             "single-member",
@@ -215,7 +215,7 @@ def _voters(sight: ClusterSample) -> Iterator[Finding]:
             "",
             "one member votes: when it fails, nothing can be read or written until it is back",
             {"voters": 1},
-            (_add(sight),),
+            (_add(sample),),
         )
     elif voters and voters % 2 == 0:
         yield Finding(
@@ -224,22 +224,22 @@ def _voters(sight: ClusterSample) -> Iterator[Finding]:
             "",
             f"{voters} members vote, which bears no more failures than {voters - 1}",
             {"voters": voters, "failures_borne": (voters - 1) // 2},
-            (_add(sight),),
+            (_add(sample),),
         )
 
 
-def _add(sight: ClusterSample) -> str:
+def _add(sample: ClusterSample) -> str:
     words = (Unknown("<name>"), "--learner", Unknown("--peer-urls=<peer url>"))
-    return command_line(*_all(sight), "member", "add", *words)
+    return command_line(*_all(sample), "member", "add", *words)
 
 
-def _all(sight: ClusterSample) -> tuple[str, ...]:
+def _all(sample: ClusterSample) -> tuple[str, ...]:
     """Return the words up to `--endpoints`, which lists those that answer, or all if none does."""
-    found = [each.endpoint for each, _ in sight.answers]
-    found = found or [each.endpoint for each in sight.observations]
-    return (*sight.command, f"--endpoints={','.join(found)}")
+    found = [each.endpoint for each, _ in sample.answers]
+    found = found or [each.endpoint for each in sample.observations]
+    return (*sample.command, f"--endpoints={','.join(found)}")
 
 
-def _offline(sight: ClusterSample) -> str:
+def _offline(sample: ClusterSample) -> str:
     """Return the command to run on the machine of a stopped member."""
-    return command_line(sight.command[0], "doctor", Unknown("--data-dir=<its data directory>"))
+    return command_line(sample.command[0], "doctor", Unknown("--data-dir=<its data directory>"))

@@ -7,6 +7,6 @@ from kvorum.tools.doctor.observations import ClusterSample
 from kvorum.tools.doctor.resources import resources
 
 
-def examine_cluster(sight: ClusterSample) -> list[Finding]:
+def examine_cluster(sample: ClusterSample) -> list[Finding]:
     """Return the findings about a cluster, the worst first."""
-    return worst_first((*availability(sight), *agreement(sight), *resources(sight)))
+    return worst_first((*availability(sample), *agreement(sample), *resources(sample)))

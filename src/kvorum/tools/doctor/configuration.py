@@ -79,7 +79,7 @@ class ConfigurationFile:
             )
 
     def _beside(self, config: Config, record: StoppedProgress) -> Iterator[Finding]:
-        if Path(config.data_directory).absolute() != record.place.data.absolute():
+        if Path(config.data_directory).absolute() != record.directory.data.absolute():
             return
         member = record.member
         if member is not None and member.name and member.name != config.name:
@@ -91,7 +91,7 @@ class ConfigurationFile:
                 {
                     "name_in_file": config.name,
                     "name_in_directory": member.name,
-                    "data_directory": str(record.place.data),
+                    "data_directory": str(record.directory.data),
                 },
             )
 

@@ -27,34 +27,34 @@ _OTHERS = 0o077
 _FLOCK = struct.Struct("hhqqi4x")
 
 
-def examine_filesystem(place: DataDirectory) -> Iterator[Finding]:
+def examine_filesystem(directory: DataDirectory) -> Iterator[Finding]:
     """Find problems that the file system shows in a readable data directory."""
-    yield from _permissions(place)
-    yield from _owners(place)
-    yield from _room(place)
-    yield from _leftovers(place)
+    yield from _permissions(directory)
+    yield from _owners(directory)
+    yield from _room(directory)
+    yield from _leftovers(directory)
 
 
-def unreadable(place: DataDirectory) -> Finding | None:
+def unreadable(directory: DataDirectory) -> Finding | None:
     """Return a finding if the directory cannot be listed, or None if it can."""
     try:
-        for directory in (place.data, place.member):
-            list(directory.iterdir())
+        for each in (directory.data, directory.member):
+            list(each.iterdir())
         return None
     except OSError as error:
-        return not_readable(place, error)
+        return not_readable(directory, error)
 
 
-def not_readable(place: DataDirectory, error: OSError) -> Finding:
+def not_readable(directory: DataDirectory, error: OSError) -> Finding:
     """Return the finding for an error met while reading a data directory."""
-    path = Path(str(error.filename or place.data))
+    path = Path(str(error.filename or directory.data))
     run: tuple[str, ...] = (command_line("ls", "-lad", str(path.parent), str(path)),)
     if isinstance(error, PermissionError):
-        run = (command_line("sudo", "kvorumctl", "doctor", f"--data-dir={place.data}"), *run)
+        run = (command_line("sudo", "kvorumctl", "doctor", f"--data-dir={directory.data}"), *run)
     return Finding(
         "directory-unreadable",
         _CERTAIN,
-        str(place.data),
+        str(directory.data),
         "it cannot be read as the data directory of a member; name the directory that holds "
         "'member', and --wal-dir if the log is elsewhere",
         {
@@ -66,15 +66,15 @@ def not_readable(place: DataDirectory, error: OSError) -> Finding:
     )
 
 
-def in_use(place: DataDirectory) -> Finding | None:
+def in_use(directory: DataDirectory) -> Finding | None:
     """Return a finding if a process uses the directory, whose files may then change."""
-    segments = sorted(place.log.glob("*.wal"))
-    ours = [place.member / "LOCK", *segments[-1:]]
-    for path in (*filter(_is_locked, ours), *filter(_is_flocked, [place.snap / "db"])):
+    segments = sorted(directory.log.glob("*.wal"))
+    ours = [directory.member / "LOCK", *segments[-1:]]
+    for path in (*filter(_is_locked, ours), *filter(_is_flocked, [directory.snap / "db"])):
         return Finding(
             "directory-in-use",
             _CERTAIN,
-            str(place.data),
+            str(directory.data),
             "a process uses it, so that its files may change while they are read; stop the member, "
             "or examine it while it runs",
             {"locked_file": str(path)},
@@ -108,8 +108,8 @@ def _is_flocked(path: Path) -> bool:
     return False
 
 
-def _permissions(place: DataDirectory) -> Iterator[Finding]:
-    for path in (place.data, place.member):
+def _permissions(directory: DataDirectory) -> Iterator[Finding]:
+    for path in (directory.data, directory.member):
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & _OTHERS:
             yield Finding(
@@ -122,14 +122,14 @@ def _permissions(place: DataDirectory) -> Iterator[Finding]:
             )
 
 
-def _owners(place: DataDirectory) -> Iterator[Finding]:
-    owner = place.data.stat()
-    strange = [path for path in _files(place) if path.lstat().st_uid != owner.st_uid]
+def _owners(directory: DataDirectory) -> Iterator[Finding]:
+    owner = directory.data.stat()
+    strange = [path for path in _files(directory) if path.lstat().st_uid != owner.st_uid]
     if strange:
         yield Finding(
             "owners-differ",
             _LIKELY,
-            str(place.data),
+            str(directory.data),
             "files in it belong to another user than the directory: a tool may have been run by "
             "another user than the member's, which cannot write them then",
             {
@@ -141,30 +141,32 @@ def _owners(place: DataDirectory) -> Iterator[Finding]:
             (
                 command_line(
                     *("chown", "-R", f"{owner.st_uid}:{owner.st_gid}"),
-                    *map(str, _roots(place)),
+                    *map(str, _roots(directory)),
                 ),
             ),
         )
 
 
-def _roots(place: DataDirectory) -> list[Path]:
-    return [place.data] if place.wal is None else [place.data, place.wal]
+def _roots(directory: DataDirectory) -> list[Path]:
+    return [directory.data] if directory.wal is None else [directory.data, directory.wal]
 
 
-def _files(place: DataDirectory) -> Iterator[Path]:
-    for root in _roots(place):
+def _files(directory: DataDirectory) -> Iterator[Path]:
+    for root in _roots(directory):
         yield from sorted(root.rglob("*"))
 
 
-def _room(place: DataDirectory) -> Iterator[Finding]:
+def _room(directory: DataDirectory) -> Iterator[Finding]:
     size = sum(
-        path.stat().st_size for path in (place.snap / "db", *_databases(place)) if path.exists()
+        path.stat().st_size
+        for path in (directory.snap / "db", *_databases(directory))
+        if path.exists()
     )
-    for path in _roots(place):
+    for path in _roots(directory):
         system = os.statvfs(path)
         room = system.f_bavail * system.f_frsize
         is_full = room < SEGMENT_BYTES
-        needed = 2 * SEGMENT_BYTES + (size if path == place.data else 0)
+        needed = 2 * SEGMENT_BYTES + (size if path == directory.data else 0)
         if not is_full and room >= needed:
             continue
         yield Finding(
@@ -185,31 +187,33 @@ def _room(place: DataDirectory) -> Iterator[Finding]:
         )
 
 
-def _databases(place: DataDirectory) -> list[Path]:
+def _databases(directory: DataDirectory) -> list[Path]:
     return [
-        path for path in (place.member / "backend").glob("backend.*") if path.suffix[1:].isdigit()
+        path
+        for path in (directory.member / "backend").glob("backend.*")
+        if path.suffix[1:].isdigit()
     ]
 
 
-def _leftovers(place: DataDirectory) -> Iterator[Finding]:
+def _leftovers(directory: DataDirectory) -> Iterator[Finding]:
     found = [
         path
         for path in (
-            place.data.with_name(place.data.name + ".unfinished"),
-            place.data / "unfinished",
-            place.log.with_name(place.log.name + ".unfinished"),
-            place.log.with_name(place.log.name + ".tmp"),
+            directory.data.with_name(directory.data.name + ".unfinished"),
+            directory.data / "unfinished",
+            directory.log.with_name(directory.log.name + ".unfinished"),
+            directory.log.with_name(directory.log.name + ".tmp"),
         )
         if path.exists()
     ]
-    for directory in (place.snap, place.log):
-        if directory.exists():
+    for holder in (directory.snap, directory.log):
+        if holder.exists():
             found += [
                 path
-                for path in sorted(directory.iterdir())
+                for path in sorted(holder.iterdir())
                 if path.name.startswith(("tmp", "db.tmp.")) or path.suffix == ".broken"
             ]
-    backend = place.member / "backend"
+    backend = directory.member / "backend"
     files = RealFiles()
     if backend.exists():
         # If CURRENT cannot be read, opening the database reports that.
@@ -221,7 +225,7 @@ def _leftovers(place: DataDirectory) -> Iterator[Finding]:
         yield Finding(
             "leftovers",
             _CERTAIN,
-            str(place.data),
+            str(directory.data),
             "something that was interrupted or repaired left files behind, which nobody needs; "
             "most of them are removed by the next start",
             {

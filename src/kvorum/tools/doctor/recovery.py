@@ -24,7 +24,7 @@ def recovery(records: Sequence[StoppedProgress], given: int) -> Iterator[Finding
             "the directories belong to different clusters; examine those of one at a time",
             {
                 "clusters": ", ".join(
-                    f"{each.cluster_id:x} in {each.place.data}" for each in records
+                    f"{each.cluster_id:x} in {each.directory.data}" for each in records
                 )
             },
         )
@@ -39,7 +39,7 @@ def recovery(records: Sequence[StoppedProgress], given: int) -> Iterator[Finding
                 "several directories are of the same member; only one of them may ever be started",
                 {
                     "directories": ", ".join(
-                        str(each.place.data) for each in records if each.member_id == member
+                        str(each.directory.data) for each in records if each.member_id == member
                     )
                 },
             )
@@ -63,18 +63,18 @@ def _lost(records: Sequence[StoppedProgress]) -> Iterator[Finding]:
             "committed-entries-lost",
             _CERTAIN,
             "",
-            f"{one.place.data} and {other.place.data} hold different committed entries from index "
-            f"{first} on: members went on after they had lost entries, as after a data directory "
-            "was replaced by an older copy. Decide which history is to stay, keep a copy of the "
-            "other one, and replace the members that have it by empty ones",
+            f"{one.directory.data} and {other.directory.data} hold different committed entries "
+            f"from index {first} on: members went on after they had lost entries, as after a data "
+            "directory was replaced by an older copy. Decide which history is to stay, keep a copy "
+            "of the other one, and replace the members that have it by empty ones",
             {
                 "first_index": first,
                 "histories": "; ".join(
-                    f"{each.place.data} commit {each.commit} term {each.last_term}"
+                    f"{each.directory.data} commit {each.commit} term {each.last_term}"
                     for each in (one, other)
                 ),
             },
-            (command_line("cp", "-a", str(older.place.data), f"{older.place.data}.copy"),),
+            (command_line("cp", "-a", str(older.directory.data), f"{older.directory.data}.copy"),),
         )
 
 
@@ -86,13 +86,13 @@ def _recover_from(records: Sequence[StoppedProgress], members: int) -> Finding:
     is_enough = members >= quorum
     name = best.member.name if best.member is not None else ""
     known = "; ".join(
-        f"{each.place.data} commit {each.commit} term {each.last_term} last {each.last_index}"
+        f"{each.directory.data} commit {each.commit} term {each.last_term} last {each.last_index}"
         for each in records
     )
     return Finding(
         "recover-from",
         _CERTAIN,
-        str(best.place.data),
+        str(best.directory.data),
         f"of those that can be started, member {name or f'{best.member_id:x}'} has the highest "
         "committed index. "
         + (
@@ -117,9 +117,9 @@ def _recover_from(records: Sequence[StoppedProgress], members: int) -> Finding:
 
 def _forced(best: StoppedProgress) -> tuple[str, ...]:
     """Return the commands that start a one-member cluster with the member's own name and URLs."""
-    words = [best.program, f"--data-dir={best.place.data}"]
-    if best.place.wal is not None:
-        words.append(f"--wal-dir={best.place.wal}")
+    words = [best.program, f"--data-dir={best.directory.data}"]
+    if best.directory.wal is not None:
+        words.append(f"--wal-dir={best.directory.wal}")
     if best.member is not None:
         peers, clients = ",".join(best.member.peer_urls), ",".join(best.member.client_urls)
         words += [f"--name={best.member.name}", f"--initial-advertise-peer-urls={peers}"]
@@ -127,6 +127,6 @@ def _forced(best: StoppedProgress) -> tuple[str, ...]:
         if clients:
             words += [f"--advertise-client-urls={clients}", f"--listen-client-urls={clients}"]
     return (
-        command_line("cp", "-a", str(best.place.data), f"{best.place.data}.copy"),
+        command_line("cp", "-a", str(best.directory.data), f"{best.directory.data}.copy"),
         command_line(*words, "--force-new-cluster"),
     )

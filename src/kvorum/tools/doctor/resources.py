@@ -30,12 +30,12 @@ DAY_SECONDS = 86_400
 _CERTAIN, _LIKELY, _POSSIBLE = Certainty
 
 
-def resources(sight: ClusterSample) -> Iterator[Finding]:
+def resources(sample: ClusterSample) -> Iterator[Finding]:
     """Find members that run short of a resource."""
-    for each, state in sight.answers:
-        yield from _disks(sight, each)
-        yield from _space(sight, each, state)
-        yield from _load(sight, each)
+    for each, state in sample.answers:
+        yield from _disks(sample, each)
+        yield from _space(sample, each, state)
+        yield from _load(sample, each)
         if not each.has_metrics:
             yield Finding(
                 "metrics-unreadable",
@@ -45,19 +45,19 @@ def resources(sight: ClusterSample) -> Iterator[Finding]:
                 "may be served at --listen-metrics-urls alone",
                 {"error": each.problem},
             )
-    yield from _alarms(sight)
-    yield from _quotas(sight)
-    yield from _clocks(sight)
-    for each in sight.observations:
+    yield from _alarms(sample)
+    yield from _quotas(sample)
+    yield from _clocks(sample)
+    for each in sample.observations:
         if each.certificate is not None:
-            yield from certificate_findings(each.certificate, each.endpoint, sight.now)
+            yield from certificate_findings(each.certificate, each.endpoint, sample.now)
 
 
-def _at(sight: ClusterSample, endpoint: str, *words: str) -> str:
-    return command_line(*sight.command, f"--endpoints={endpoint}", *words)
+def _at(sample: ClusterSample, endpoint: str, *words: str) -> str:
+    return command_line(*sample.command, f"--endpoints={endpoint}", *words)
 
 
-def _disks(sight: ClusterSample, each: Observation) -> Iterator[Finding]:
+def _disks(sample: ClusterSample, each: Observation) -> Iterator[Finding]:
     for name, what, timing, limit in (
         (
             "log-disk-slow",
@@ -85,7 +85,7 @@ def _disks(sight: ClusterSample, each: Observation) -> Iterator[Finding]:
                     "p99_seconds_max": limit,
                     "timed": timing.timed,
                 },
-                (_at(sight, each.endpoint, "check", "perf"), "iostat -x 1 5"),
+                (_at(sample, each.endpoint, "check", "perf"), "iostat -x 1 5"),
             )
 
 
@@ -93,10 +93,12 @@ def _is_slow(timing: Timing | None, limit: float) -> bool:
     return timing is not None and timing.timed >= TIMED_MIN and timing.p99_seconds > limit
 
 
-def _space(sight: ClusterSample, each: Observation, state: MemberStatusSample) -> Iterator[Finding]:
+def _space(
+    sample: ClusterSample, each: Observation, state: MemberStatusSample
+) -> Iterator[Finding]:
     size, used, quota = state.database_bytes, state.database_bytes_used, state.quota_bytes
     is_full = any(
-        alarm.kind == "nospace" and alarm.member == state.member for alarm in sight.alarms
+        alarm.kind == "nospace" and alarm.member == state.member for alarm in sample.alarms
     )
     if quota and size > quota * QUOTA_SHARE_MAX and not is_full:
         yield Finding(
@@ -106,7 +108,7 @@ def _space(sight: ClusterSample, each: Observation, state: MemberStatusSample) -
             "its database is close to its quota; when that is reached, the whole cluster takes no "
             "more writes. Compact and defragment, or raise --quota-backend-bytes on all members",
             _sizes(state),
-            _free_up(sight, each, state),
+            _free_up(sample, each, state),
         )
     free = size - used
     if free >= FREE_BYTES_MIN and free > size * FREE_SHARE_MAX:
@@ -121,26 +123,26 @@ def _space(sight: ClusterSample, each: Observation, state: MemberStatusSample) -
                 "database_bytes_used": used,
                 "free_share": round(free / size, 3),
             },
-            _free_up(sight, each, state)[1:],
+            _free_up(sample, each, state)[1:],
         )
 
 
-def _alarms(sight: ClusterSample) -> Iterator[Finding]:
-    states = {state.member: (each, state) for each, state in sight.answers}
-    for alarm in sight.alarms:
+def _alarms(sample: ClusterSample) -> Iterator[Finding]:
+    states = {state.member: (each, state) for each, state in sample.answers}
+    for alarm in sample.alarms:
         if alarm.kind != "nospace":
             continue
         # If that member does not answer, any other member can disarm its alarm.
-        each, state = states.get(alarm.member) or sight.answers[0]
+        each, state = states.get(alarm.member) or sample.answers[0]
         yield Finding(
             "alarm-nospace",
             _CERTAIN,
-            each.endpoint if alarm.member in states else sight.name(alarm.member),
-            f"member {sight.name(alarm.member)} has reached its quota, and the whole cluster takes "
-            "no more writes until there is room and the alarm is ended. Compact, defragment each "
-            "member, or raise --quota-backend-bytes",
+            each.endpoint if alarm.member in states else sample.name(alarm.member),
+            f"member {sample.name(alarm.member)} has reached its quota, and the whole cluster "
+            "takes no more writes until there is room and the alarm is ended. Compact, defragment "
+            "each member, or raise --quota-backend-bytes",
             _sizes(state) if alarm.member in states else {"alarm": "NOSPACE"},
-            (*_free_up(sight, each, state), _at(sight, each.endpoint, "alarm", "disarm")),
+            (*_free_up(sample, each, state), _at(sample, each.endpoint, "alarm", "disarm")),
         )
 
 
@@ -154,14 +156,16 @@ def _sizes(state: MemberStatusSample) -> dict[str, int | float | str]:
     }
 
 
-def _free_up(sight: ClusterSample, each: Observation, state: MemberStatusSample) -> tuple[str, str]:
+def _free_up(
+    sample: ClusterSample, each: Observation, state: MemberStatusSample
+) -> tuple[str, str]:
     return (
-        _at(sight, each.endpoint, "compaction", str(state.revision)),
-        _at(sight, each.endpoint, "defrag"),
+        _at(sample, each.endpoint, "compaction", str(state.revision)),
+        _at(sample, each.endpoint, "defrag"),
     )
 
 
-def _load(sight: ClusterSample, each: Observation) -> Iterator[Finding]:
+def _load(sample: ClusterSample, each: Observation) -> Iterator[Finding]:
     metrics = each.metrics
     if (metrics.proposals_pending or 0) > PROPOSALS_PENDING_MAX:
         yield Finding(
@@ -170,7 +174,7 @@ def _load(sight: ClusterSample, each: Observation) -> Iterator[Finding]:
             each.endpoint,
             "many writes wait to be agreed on: the load is too high, or a disk or the network slow",
             {"proposals_pending": metrics.proposals_pending or 0},
-            (_at(sight, each.endpoint, "top"),),
+            (_at(sample, each.endpoint, "top"),),
         )
     if (metrics.proposals_failed_per_second or 0.0) > PROPOSALS_FAILED_PER_SECOND_MAX:
         yield Finding(
@@ -179,7 +183,7 @@ def _load(sight: ClusterSample, each: Observation) -> Iterator[Finding]:
             each.endpoint,
             "writes fail because the members do not agree on them in time: elections, or no quorum",
             {"proposals_failed_per_second": round(metrics.proposals_failed_per_second or 0.0, 1)},
-            (_at(sight, each.endpoint, "endpoint", "status", "--cluster", "-w", "table"),),
+            (_at(sample, each.endpoint, "endpoint", "status", "--cluster", "-w", "table"),),
         )
     if (metrics.slow_watchers or 0) > SLOW_WATCHERS_MAX:
         yield Finding(
@@ -188,12 +192,12 @@ def _load(sight: ClusterSample, each: Observation) -> Iterator[Finding]:
             each.endpoint,
             "many watchers are behind: their clients read too slowly, or began far in the past",
             {"slow_watchers": metrics.slow_watchers or 0},
-            (_at(sight, each.endpoint, "top"),),
+            (_at(sample, each.endpoint, "top"),),
         )
 
 
-def _quotas(sight: ClusterSample) -> Iterator[Finding]:
-    quotas = {each.endpoint: state.quota_bytes for each, state in sight.answers}
+def _quotas(sample: ClusterSample) -> Iterator[Finding]:
+    quotas = {each.endpoint: state.quota_bytes for each, state in sample.answers}
     if len({quota for quota in quotas.values() if quota}) > 1:
         yield Finding(
             "quotas-differ",
@@ -202,18 +206,18 @@ def _quotas(sight: ClusterSample) -> Iterator[Finding]:
             "the members have different quotas, and the smallest stops the whole cluster; give all "
             "of them the same --quota-backend-bytes",
             {"quota_bytes": ", ".join(f"{quota} at {place}" for place, quota in quotas.items())},
-            (_at(sight, ",".join(quotas), "endpoint", "status", "-w", "table"),),
+            (_at(sample, ",".join(quotas), "endpoint", "status", "-w", "table"),),
         )
 
 
-def _clocks(sight: ClusterSample) -> Iterator[Finding]:
+def _clocks(sample: ClusterSample) -> Iterator[Finding]:
     """Find members whose clocks differ from this machine's.
 
     If several members answer and all of them differ, this machine's clock may be the wrong one.
     """
     known = [
         (each, each.clock_ahead_seconds)
-        for each, _ in sight.answers
+        for each, _ in sample.answers
         if each.clock_ahead_seconds is not None
     ]
     far = [

@@ -45,7 +45,7 @@ _FORMAT = b"kvorum backend format "
 class StoppedProgress(NamedTuple):
     """How far a stopped member got; numbers that its files do not hold are zero."""
 
-    place: DataDirectory
+    directory: DataDirectory
     program: str
     """The program that starts from the directory: `kvorum` or `etcd`."""
     cluster_id: int
@@ -73,17 +73,17 @@ class Examination(NamedTuple):
     """None if no member can start from the directory."""
 
 
-def examine_directory(place: DataDirectory) -> Examination:
+def examine_directory(directory: DataDirectory) -> Examination:
     """Examine the data directory of a stopped member."""
     try:
-        hindered = unreadable(place) or in_use(place)
+        hindered = unreadable(directory) or in_use(directory)
         if hindered is not None:
             return Examination([hindered], None)
-        examiner = _Examiner(place)
-        findings = [*examine_filesystem(place), *examiner.findings()]
+        examiner = _Examiner(directory)
+        findings = [*examine_filesystem(directory), *examiner.findings()]
         return Examination(findings, examiner.record())
     except OSError as error:
-        return Examination([not_readable(place, error)], None)
+        return Examination([not_readable(directory, error)], None)
 
 
 def _checksum(entry: Entry) -> int:
@@ -91,11 +91,11 @@ def _checksum(entry: Entry) -> int:
 
 
 class _Examiner:
-    def __init__(self, place: DataDirectory) -> None:
-        self._place = place
+    def __init__(self, directory: DataDirectory) -> None:
+        self._directory = directory
         self._files = RealFiles()
-        self._backend = place.member / "backend"
-        self._etcds = place.snap / "db"
+        self._backend = directory.member / "backend"
+        self._etcds = directory.snap / "db"
         self._is_ours = (self._backend / "CURRENT").exists()
         self._is_whole = True
         self._snapshot: Snapshot | None = None
@@ -120,7 +120,7 @@ class _Examiner:
         commit = max(log.state.commit, applied)
         last_term = self._snapshot.term if self._snapshot is not None else 0
         return StoppedProgress(
-            self._place,
+            self._directory,
             "kvorum" if self._is_ours else "etcd",
             cluster.cluster_id,
             cluster.local_id,
@@ -138,7 +138,7 @@ class _Examiner:
         return (self._snapshot.index if self._snapshot else 0) + len(self._log.entries)
 
     def _kind(self) -> Iterator[Finding]:
-        data = self._place.data
+        data = self._directory.data
         if self._is_ours and self._etcds.exists():
             yield Finding(
                 "directories-of-two-kinds",
@@ -167,10 +167,10 @@ class _Examiner:
             )
 
     def _wal_flag(self) -> tuple[str, ...]:
-        return () if self._place.wal is None else (f"--wal-dir={self._place.wal}",)
+        return () if self._directory.wal is None else (f"--wal-dir={self._directory.wal}",)
 
     def _history(self) -> Iterator[Finding]:
-        log = str(self._place.log)
+        log = str(self._directory.log)
         try:
             known = valid_snapshots(self._files, log)
         except CorruptLogError as error:
@@ -181,7 +181,9 @@ class _Examiner:
             return
         yield from self._broken_snapshots()
         try:
-            self._snapshot, self._log = read_history(self._files, self._place.snap, self._place.log)
+            self._snapshot, self._log = read_history(
+                self._files, self._directory.snap, self._directory.log
+            )
         except CorruptLogError as error:
             yield self._corrupt(error)
             return
@@ -226,7 +228,7 @@ class _Examiner:
         return Finding(
             name,
             _CERTAIN,
-            str(self._place.snap if name == "snapshot-missing" else self._place.log),
+            str(self._directory.snap if name == "snapshot-missing" else self._directory.log),
             f"{what}, so that the member cannot start. Put back what was moved; otherwise replace "
             "this member by an empty one, or restore a snapshot if it is the only one",
             {"problem": problem},
@@ -235,7 +237,7 @@ class _Examiner:
 
     def _replace(self) -> tuple[str, ...]:
         """Return commands that replace the member by an empty one, filled in from its files."""
-        ids = _ids(self._files, self._place.log)
+        ids = _ids(self._files, self._directory.log)
         members = _members(self._database) if self._database is not None else []
         own = next((each for each in members if ids is not None and each.id == ids.NodeID), None)
         others = ",".join(url for each in members if each is not own for url in each.client_urls)
@@ -247,12 +249,12 @@ class _Examiner:
         member = f"{ids.NodeID:x}" if ids is not None else Unknown("<member id>")
         return (
             command_line("kvorumctl", where, "member", "remove", member),
-            command_line("mv", str(self._place.data), f"{self._place.data}.damaged"),
+            command_line("mv", str(self._directory.data), f"{self._directory.data}.damaged"),
             command_line("kvorumctl", where, "member", "add", name, peers),
         )
 
     def _broken_snapshots(self) -> Iterator[Finding]:
-        snap = self._place.snap
+        snap = self._directory.snap
         for name in self._files.list(str(snap)) if snap.exists() else ():
             if parse_name(name) is None:
                 continue
@@ -275,7 +277,7 @@ class _Examiner:
             yield Finding(
                 "database-missing",
                 _CERTAIN,
-                str(self._place.data),
+                str(self._directory.data),
                 "there is no database: neither CURRENT of a kvorum nor snap/db of an etcd",
                 {"looked_for": f"{self._backend / 'CURRENT'}, {self._etcds}"},
                 self._replace(),
@@ -311,7 +313,7 @@ class _Examiner:
             yield Finding(
                 "alarm-stored",
                 _CERTAIN,
-                str(self._place.data),
+                str(self._directory.data),
                 "an alarm is stored, and will be in force again after a start",
                 {"alarms": ", ".join(self._database.alarms)},
                 ("kvorumctl --endpoints=<its client url> doctor",),
@@ -327,7 +329,7 @@ class _Examiner:
             yield Finding(
                 "database-ahead-of-log",
                 _CERTAIN,
-                str(self._place.data),
+                str(self._directory.data),
                 "the database holds the effects of entries that the log does not have: the log has "
                 "lost entries, or the two are not of one member and one time",
                 evidence,
@@ -337,7 +339,7 @@ class _Examiner:
             yield Finding(
                 "database-behind-log",
                 _CERTAIN,
-                str(self._place.data),
+                str(self._directory.data),
                 "the log begins behind what the database holds, so that entries are missing in "
                 "between; the two are not of one time, or a received database is missing",
                 evidence,
@@ -345,7 +347,7 @@ class _Examiner:
             )
 
     def _has_received(self, index: int) -> bool:
-        return Path(database_path(str(self._place.snap), index)).exists()
+        return Path(database_path(str(self._directory.snap), index)).exists()
 
 
 def _members(database: ExaminedDatabase) -> list[MemberDocument]:

@@ -37,7 +37,7 @@ def require(directory: DataDirectory) -> None:
 
 
 @contextmanager
-def stopped(
+def require_stopped(
     files: Files, directory: DataDirectory, seconds: float, *, is_read_only: bool = False
 ) -> Iterator[None]:
     """Keep the member from starting while the block runs.
@@ -54,7 +54,7 @@ def stopped(
 
 
 @contextmanager
-def opened_database(
+def open_database(
     files: Files, environments: Environments, directory: DataDirectory
 ) -> Iterator[Image | View]:
     """Open the database for reading; turn ImageErrors, also the block's, into CommandErrors."""

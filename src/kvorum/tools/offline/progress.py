@@ -12,7 +12,7 @@ ImageContent = Iterator[tuple[bytes, Entries | PackedLeaves]]
 class ByteProgress(progress.ProgressLine):
     """Counts bytes towards a total and redraws a progress line while the block lasts."""
 
-    def counted(self, content: Content) -> Content:
+    def count_content(self, content: Content) -> Content:
         """Pass on the content of a database and count its bytes."""
         for bucket, entries in content:
             yield bucket, self._counted(entries)
@@ -22,7 +22,7 @@ class ByteProgress(progress.ProgressLine):
             self.add(len(key) + len(value))
             yield key, value
 
-    def counted_pieces(self, content: SealedContent) -> SealedContent:
+    def count_pieces(self, content: SealedContent) -> SealedContent:
         """Do what `counted` does, for content that comes in pieces."""
         for bucket, pieces in content:
             yield bucket, self._counted_pieces(pieces)
@@ -32,7 +32,7 @@ class ByteProgress(progress.ProgressLine):
             self.add(sum([len(key) + len(value) for key, value in piece]))
             yield piece
 
-    def counted_image(self, content: ImageContent) -> ImageContent:
+    def count_image(self, content: ImageContent) -> ImageContent:
         """Do what `counted` does, for an image to be written."""
         for bucket, entries in content:
             if isinstance(entries, Iterator):

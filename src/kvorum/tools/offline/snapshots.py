@@ -34,7 +34,7 @@ class HashCheck(Enum):
 
     REQUIRED = "required"
     IF_PRESENT = "if present"
-    TOLD = "told"
+    WARNED = "told"
     """A wrong checksum only prints a warning to the standard error."""
     SKIPPED = "skipped"
 
@@ -52,7 +52,7 @@ class SnapshotStatus(NamedTuple):
 
 
 @contextmanager
-def opened_snapshot(files: Files, path: str, check: HashCheck) -> Iterator[Image]:
+def open_snapshot(files: Files, path: str, check: HashCheck) -> Iterator[Image]:
     """Verify a snapshot's checksum and open it; turn ImageErrors into CommandErrors."""
     if not files.exists(path):
         raise CommandError(f"stat {path}: no such file or directory")
@@ -95,7 +95,7 @@ def _content_length(files: Files, path: str, check: HashCheck) -> int:
         if digest.digest() != expected:
             text = f"expected sha256 {_numbers(expected)}, got {_numbers(digest.digest())}"
             hint = f"{path} is not what was saved; use another copy of the snapshot"
-            if check is not HashCheck.TOLD:
+            if check is not HashCheck.WARNED:
                 raise CommandError(text, hint=hint)
             sys.stderr.write(f"Warning: {text}: {hint}\n")
         return length
@@ -110,7 +110,7 @@ def _numbers(data: bytes) -> str:
 
 def used_bytes(files: Files, path: str) -> int:
     """Read a whole database and return how many of its bytes are in use."""
-    with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
+    with open_snapshot(files, path, HashCheck.SKIPPED) as image:
         for bucket in image.buckets():
             for _ in image.leaves(bucket):
                 pass
@@ -123,7 +123,7 @@ def status_of(files: Files, path: str, native: NativeRows | None = None) -> Snap
     newest = Newest(native)
     with (
         closing(newest),
-        opened_snapshot(files, path, HashCheck.TOLD) as image,
+        open_snapshot(files, path, HashCheck.WARNED) as image,
         ByteProgress("reading ", image.size) as progress,
     ):
         for bucket, pieces in sealed_content(image, native):

@@ -17,7 +17,7 @@ from kvorum.storage.wal import read_log, valid_snapshots
 from kvorum.tools.cli.errors import CommandError
 from kvorum.tools.offline.directories import DataDirectory
 from kvorum.tools.offline.facts import ClusterBuckets
-from kvorum.tools.offline.members import opened_database, require
+from kvorum.tools.offline.members import open_database, require
 from kvorum.tools.offline.progress import ByteProgress
 
 VARIABLE = "ETCD_VERIFY"
@@ -50,7 +50,7 @@ def verify(
     require(directory)
     snapshot = valid_snapshots(files, str(directory.log))[-1]
     log = read_log(files, str(directory.log), snapshot)
-    with opened_database(files, environments, directory) as database:
+    with open_database(files, environments, directory) as database:
         facts = ClusterBuckets(database)
     index, term = facts.index, int.from_bytes(facts.get(META, TERM) or b"", "big")
     state = log.state
@@ -82,13 +82,13 @@ def _walk(files: Files, environments: Environments, directory: DataDirectory) ->
     """Read the whole database; return the newest revision and the number of rows."""
     key, rows = b"", 0
     with ExitStack() as stack:
-        database = stack.enter_context(opened_database(files, environments, directory))
+        database = stack.enter_context(open_database(files, environments, directory))
         if isinstance(database, View):
             content, size = dump(database), Path(database.path).stat().st_size
         else:
             content, size = checked_content(database), database.size
         progress = stack.enter_context(ByteProgress("verifying", size))
-        for bucket, entries in progress.counted(content):
+        for bucket, entries in progress.count_content(content):
             for name, _ in entries:
                 if bucket == KEY:
                     key, rows = name, rows + 1

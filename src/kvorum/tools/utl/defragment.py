@@ -18,7 +18,7 @@ from kvorum.tools.cli.errors import CommandError
 from kvorum.tools.cli.invocation import Invocation
 from kvorum.tools.offline.directories import DataDirectory, require_free
 from kvorum.tools.offline.locks import IN_USE
-from kvorum.tools.offline.members import backend_of, database_of, is_ours, stopped
+from kvorum.tools.offline.members import backend_of, database_of, is_ours, require_stopped
 from kvorum.tools.offline.progress import ByteProgress
 
 TEMPORARY_NAME = "tmp.defrag"
@@ -48,7 +48,7 @@ def defragment(
     files: Files, environments: Environments, directory: DataDirectory, seconds: float
 ) -> None:
     """Replace the database by one without free pages; wait this long for a running member."""
-    with stopped(files, directory, seconds):
+    with require_stopped(files, directory, seconds):
         if not is_ours(directory):
             rewrite_image(files, database_of(directory))
             return
@@ -72,7 +72,7 @@ def rewrite_image(files: Files, database: Path) -> None:
         try:
             with ByteProgress("defragmenting", image.size) as progress:
                 content = ((bucket, image.items(bucket)) for bucket in image.buckets())
-                write_image(files, descriptor, progress.counted(content))
+                write_image(files, descriptor, progress.count_content(content))
             files.fdatasync(descriptor)
         finally:
             files.close(descriptor)

@@ -32,7 +32,7 @@ from kvorum.tools.offline.facts import ClusterBuckets
 from kvorum.tools.offline.hashing import Hashing
 from kvorum.tools.offline.locks import etcd_lock
 from kvorum.tools.offline.members import database_of, is_ours
-from kvorum.tools.offline.snapshots import HashCheck, opened_snapshot
+from kvorum.tools.offline.snapshots import HashCheck, open_snapshot
 from kvorum.tools.utl.output import Column, print_row
 
 _COMPACTIONS = (SCHEDULED_COMPACT_REVISION, FINISHED_COMPACT_REVISION)
@@ -69,7 +69,7 @@ def hash_kv(files: Files, environments: Environments, path: str, revision: int) 
     """Hash the keys at a revision; 0 means the newest."""
     native = environments.native
     if not Path(path).is_dir():
-        with opened_snapshot(files, path, HashCheck.TOLD) as image:
+        with open_snapshot(files, path, HashCheck.WARNED) as image:
             facts, last = ClusterBuckets(image), image.last_key(KEY)
         walk = partial(_image_walk, files, path, native)
         # Reading an image computes the rows' checksums, so none of them can be wrong.
@@ -89,7 +89,7 @@ def _image_walk(
     files: Files, path: str, native: NativeRows | None
 ) -> Iterator[Iterator[list[Row]]]:
     # An image can be walked only once, so each walk opens it again.
-    with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
+    with open_snapshot(files, path, HashCheck.SKIPPED) as image:
         yield image_rows(image, native)
 
 

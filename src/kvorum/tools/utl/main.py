@@ -8,9 +8,7 @@ from kvorum.tools.cli.invocation import Invocation
 from kvorum.tools.cli.program import Program
 from kvorum.tools.utl.commands import ROOT
 
-PROGRAM = Program(
-    ROOT, Invocation, "kvorum.tools.utl.failures:failure_of", is_misuse_told_twice=True
-)
+PROGRAM = Program(ROOT, Invocation, "kvorum.tools.utl.failures:failure_of", repeats_misuse=True)
 main, run = PROGRAM.main, PROGRAM.run
 
 if __name__ == "__main__":

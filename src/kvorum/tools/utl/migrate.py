@@ -32,8 +32,8 @@ from kvorum.tools.offline.directories import DataDirectory, require_room, staged
 from kvorum.tools.offline.facts import ClusterBuckets
 from kvorum.tools.offline.histories import LogHistory, read_history, write_history
 from kvorum.tools.offline.progress import ByteProgress
-from kvorum.tools.offline.snapshots import HashCheck, opened_snapshot, used_bytes
-from kvorum.tools.utl.v2_requests import translated
+from kvorum.tools.offline.snapshots import HashCheck, open_snapshot, used_bytes
+from kvorum.tools.utl.v2_requests import translate_entry
 
 OLDEST, OWN, NEWEST = Version(3, 4), Version(3, 7), Version(3, 8)
 _STORAGE_VERSION_MIN = Version(3, 6)
@@ -55,7 +55,7 @@ def from_etcd(
         path, facts = _newest_database(files, source, snapshot)
         is_lowered = _is_lowered(facts, facts.cluster(log.metadata))
         history = _behind(log, snapshot, facts)
-        entries = [translated(each) for each in history.entries]
+        entries = [translate_entry(each) for each in history.entries]
         if is_lowered:
             entries = [_lowered(each) for each in entries]
         history = history._replace(entries=entries)
@@ -66,10 +66,10 @@ def from_etcd(
         for directory in (snap, backend):
             directory.mkdir(0o700)
         with (
-            opened_snapshot(files, path, HashCheck.SKIPPED) as image,
+            open_snapshot(files, path, HashCheck.SKIPPED) as image,
             ByteProgress("taking over", image.size) as progress,
         ):
-            content = progress.counted_pieces(sealed_content(image, environments.native))
+            content = progress.count_pieces(sealed_content(image, environments.native))
             install_sealed(files, environments, str(backend), facts.sealed_content(content))
         write_history(files, snap, stage.wal, history)
 
@@ -106,7 +106,7 @@ def to_etcd(
         descriptor = files.open(str(snap / "db"), Opening.CREATE)
         try:
             with ByteProgress("writing", Path(view.path).stat().st_size) as progress:
-                content = facts.image_content(progress.counted_image(dump_image(view)))
+                content = facts.image_content(progress.count_image(dump_image(view)))
                 write_image(files, descriptor, content)
             files.fdatasync(descriptor)
         finally:
@@ -189,7 +189,7 @@ def _lowered(entry: Entry) -> Entry:
 
 
 def _facts(files: Files, path: str) -> ClusterBuckets:
-    with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
+    with open_snapshot(files, path, HashCheck.SKIPPED) as image:
         return ClusterBuckets(image)
 
 

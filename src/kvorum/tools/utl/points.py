@@ -9,7 +9,7 @@ import sys
 from kvorum.storage.backend.images import Content
 from kvorum.storage.backend.real import LmdbEnvironments
 from kvorum.tools.backup.archive import Archive
-from kvorum.tools.backup.content import with_log
+from kvorum.tools.backup.content import merge_log
 from kvorum.tools.backup.errors import ArchiveError
 from kvorum.tools.backup.moments import parse_text, text_of
 from kvorum.tools.backup.points import find_point
@@ -37,8 +37,8 @@ def run(invocation: Invocation) -> None:
         is_bumped = invocation.switch("mark-compacted")
     try:
         store = open_store(invocation.text("from"))
-        point = find_point(Archive(store), revision, moment, _tell)
-        _tell(
+        point = find_point(Archive(store), revision, moment, _print_error_line)
+        _print_error_line(
             f"restoring revision {point.revision} from {point.snapshot} and "
             f"{len(point.segments)} parts of the log"
         )
@@ -46,12 +46,12 @@ def run(invocation: Invocation) -> None:
             options = options_of(invocation, path, is_compacted=is_bumped)
 
             def at_point(content: Content) -> Content:
-                return with_log(content, store, point)
+                return merge_log(content, store, point)
 
             data = restore(files, LmdbEnvironments(), options, at_point)
     except ArchiveError as error:
         raise CommandError(str(error)) from error
-    _tell(f"restored revision {point.revision} to {data}")
+    _print_error_line(f"restored revision {point.revision} to {data}")
 
 
 def _point_of(invocation: Invocation) -> tuple[int | None, float | None]:
@@ -74,5 +74,5 @@ def _point_of(invocation: Invocation) -> tuple[int | None, float | None]:
         ) from None
 
 
-def _tell(text: str) -> None:
+def _print_error_line(text: str) -> None:
     sys.stderr.write(f"{text}\n")

@@ -58,7 +58,7 @@ from kvorum.tools.offline.directories import DataDirectory, check_vacant, requir
 from kvorum.tools.offline.facts import ClusterBuckets
 from kvorum.tools.offline.histories import LogHistory, write_history
 from kvorum.tools.offline.progress import ByteProgress
-from kvorum.tools.offline.snapshots import HashCheck, opened_snapshot, used_bytes
+from kvorum.tools.offline.snapshots import HashCheck, open_snapshot, used_bytes
 from kvorum.tools.offline.verification import VALUES, VARIABLE, verify
 
 _TERM = 1
@@ -92,7 +92,7 @@ def run(invocation: Invocation) -> None:
     if os.environ.get(VARIABLE, "").lower() in VALUES:
         wal = Path(options.wal_directory) if options.wal_directory else None
         verify(files, environments, DataDirectory(data, wal), is_exact=True)
-    _tell_added(_members(options))
+    _log_added_members(_members(options))
     sys.stderr.write(f"restored snapshot {path} to {data}\n")
 
 
@@ -130,12 +130,12 @@ def restore(
     check_vacant(data, wal)
     _check_file(options.path)
     check = HashCheck.SKIPPED if options.skip_hash_check else HashCheck.REQUIRED
-    with opened_snapshot(files, options.path, check) as image:
+    with open_snapshot(files, options.path, check) as image:
         facts = _renewed(ClusterBuckets(image), members)
         size = image.size
     require_room(DataDirectory(data, wal), size, 0, partial(used_bytes, files, options.path))
     with (
-        opened_snapshot(files, options.path, HashCheck.SKIPPED) as image,
+        open_snapshot(files, options.path, HashCheck.SKIPPED) as image,
         staged(data, wal) as stage,
         ByteProgress("restoring", image.size) as progress,
     ):
@@ -144,9 +144,9 @@ def restore(
             directory.mkdir(0o700)
         content: SealedContent
         if changed is None:
-            content = progress.counted_pieces(sealed_content(image, environments.native))
+            content = progress.count_pieces(sealed_content(image, environments.native))
         else:
-            content = seal_content(changed(progress.counted(checked_content(image))))
+            content = seal_content(changed(progress.count_content(checked_content(image))))
         if options.bump_revision:
             content = _bumped(content, facts, options.bump_revision)
         install_sealed(files, environments, str(backend), facts.sealed_content(content))
@@ -163,7 +163,7 @@ class _StandardError:
         sys.stderr.write(f"{as_console(line)}\n")
 
 
-def _tell_added(members: list[MemberDocument]) -> None:
+def _log_added_members(members: list[MemberDocument]) -> None:
     """Log each member of the new cluster as etcdutl does, because scripts wait for these lines."""
     logger = Logger([_StandardError()])
     cluster = cluster_id(member.id for member in members)

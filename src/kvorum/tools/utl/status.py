@@ -20,7 +20,7 @@ from kvorum.tools.cli.errors import BAD_ARGUMENTS, CommandError
 from kvorum.tools.cli.invocation import Invocation
 from kvorum.tools.cli.text import human_bytes, quoted
 from kvorum.tools.offline.locks import etcd_lock
-from kvorum.tools.offline.snapshots import HashCheck, SnapshotStatus, opened_snapshot, status_of
+from kvorum.tools.offline.snapshots import HashCheck, SnapshotStatus, open_snapshot, status_of
 from kvorum.tools.utl.output import Column, print_row
 
 _REVISION_BYTES = 17
@@ -61,7 +61,7 @@ def _status(path: str) -> SnapshotStatus:
         if not isinstance(error.__cause__, ImageError) or error.__cause__.words:
             raise
         refusal = str(error)
-    with opened_snapshot(files, path, HashCheck.SKIPPED) as image:
+    with open_snapshot(files, path, HashCheck.SKIPPED) as image:
         try:
             if refusal:
                 found = tolerant_status(image)

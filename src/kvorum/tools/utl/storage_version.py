@@ -25,7 +25,13 @@ from kvorum.tools.cli.invocation import Invocation
 from kvorum.tools.cli.text import quoted
 from kvorum.tools.offline.directories import DataDirectory
 from kvorum.tools.offline.facts import ClusterBuckets
-from kvorum.tools.offline.members import backend_of, database_of, is_ours, opened_database, stopped
+from kvorum.tools.offline.members import (
+    backend_of,
+    database_of,
+    is_ours,
+    open_database,
+    require_stopped,
+)
 
 OLDEST: Final = Version(3, 5)
 KNOWN: Final = (Version(3, 6), Version(3, 7))
@@ -38,7 +44,7 @@ def run(invocation: Invocation) -> None:
     target = _target(invocation.text("target-version"))
     directory = DataDirectory(Path(invocation.text("data-dir")))
     files, environments = RealFiles(), LmdbEnvironments(native_rows())
-    with stopped(files, directory, invocation.seconds("timeout")):
+    with require_stopped(files, directory, invocation.seconds("timeout")):
         change_version(files, environments, directory, target, is_forced=invocation.switch("force"))
 
 
@@ -54,11 +60,11 @@ def change_version(
 
     With `is_forced` the version is set even if no migration path exists, or if the log forbids it.
     """
-    with opened_database(files, environments, directory) as database:
+    with open_database(files, environments, directory) as database:
         facts = ClusterBuckets(database)
     present = _detected(facts)
     if present == target:
-        _tell(f"storage version up-to-date: {target.major}.{target.minor}")
+        _print_error_line(f"storage version up-to-date: {target.major}.{target.minor}")
         return
     needed = _needed_version(files, directory)
     try:
@@ -71,16 +77,16 @@ def change_version(
     except CommandError as error:
         if not is_forced:
             raise
-        _tell(f"normal migrate failed, trying with force: {error}")
+        _print_error_line(f"normal migrate failed, trying with force: {error}")
         _write(files, environments, directory, facts, target)
         if target < KNOWN[0]:
-            _tell("forcefully cleared storage version")
+            _print_error_line("forcefully cleared storage version")
         else:
-            _tell(f"forcefully set storage version: {target.major}.{target.minor}")
+            _print_error_line(f"forcefully set storage version: {target.major}.{target.minor}")
         return
     _write(files, environments, directory, facts, target)
     for step in steps:
-        _tell(f"updated storage version: {step}")
+        _print_error_line(f"updated storage version: {step}")
 
 
 def _target(text: str) -> Version:
@@ -175,5 +181,5 @@ def _put(backend: Backend, files: Files, environments: Environments, version: by
     backend.take_committed(commit.run(files, environments))
 
 
-def _tell(text: str) -> None:
+def _print_error_line(text: str) -> None:
     sys.stderr.write(f"{text}\n")

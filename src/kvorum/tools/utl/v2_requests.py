@@ -18,7 +18,7 @@ _ATTRIBUTES = re.compile(r"/0/members/([0-9a-f]{1,16})/attributes")
 _VERSION = "/0/version"
 
 
-def translated(entry: Entry) -> Entry:
+def translate_entry(entry: Entry) -> Entry:
     """Return an entry with its request translated to version 3."""
     data = entry.data
     if entry.type != EntryType.NORMAL or not is_v2_request(data):

@@ -16,7 +16,7 @@ from kvorum.tools.cli.errors import CommandError
 from kvorum.tools.cli.invocation import Invocation
 from kvorum.tools.offline.directories import DataDirectory
 from kvorum.tools.offline.histories import read_history
-from kvorum.tools.utl.v2_requests import translated
+from kvorum.tools.utl.v2_requests import translate_entry
 
 _OF_THE_CLUSTER = "0"
 """The part of the store that holds etcd's own data."""
@@ -61,6 +61,8 @@ def has_custom_content(document: bytes) -> bool:
 def has_custom_requests(entries: Sequence[Entry]) -> bool:
     """Return whether a log has requests of version 2 other than those about the cluster itself."""
     return any(
-        entry.type == EntryType.NORMAL and is_v2_request(entry.data) and not translated(entry).data
+        entry.type == EntryType.NORMAL
+        and is_v2_request(entry.data)
+        and not translate_entry(entry).data
         for entry in entries
     )

@@ -7,7 +7,7 @@ from kvorum.storage.backend.real import LmdbEnvironments
 from kvorum.storage.files.real import RealFiles
 from kvorum.tools.cli.invocation import Invocation
 from kvorum.tools.offline.directories import DataDirectory
-from kvorum.tools.offline.members import stopped
+from kvorum.tools.offline.members import require_stopped
 from kvorum.tools.offline.verification import verify
 from kvorum.tools.utl.output import Column, print_row
 
@@ -19,7 +19,7 @@ def run(invocation: Invocation) -> None:
     wal = invocation.text("wal-dir")
     directory = DataDirectory(Path(invocation.text("data-dir")), Path(wal) if wal else None)
     files = RealFiles()
-    with stopped(files, directory, invocation.seconds("timeout"), is_read_only=True):
+    with require_stopped(files, directory, invocation.seconds("timeout"), is_read_only=True):
         found = verify(
             files,
             LmdbEnvironments(native_rows()),

@@ -16,8 +16,8 @@ from kvorum.tools.utl.dumps.entries import (
     stored_object,
     stored_text,
 )
-from kvorum.tools.utl.dumps.lines import DumpOutput, tell
-from kvorum.tools.utl.dumps.scanning import FoundRow, etcd_rows, opened_pages, own_rows
+from kvorum.tools.utl.dumps.lines import DumpOutput, warn
+from kvorum.tools.utl.dumps.scanning import FoundRow, etcd_rows, open_pages, own_rows
 from kvorum.tools.utl.dumps.sources import DatabaseLocation, shared_lock
 
 
@@ -64,8 +64,8 @@ def dump_rows(
     with ExitStack() as stack:
         if not place.is_own:
             stack.enter_context(shared_lock(place.path, lock_seconds))
-        pages = stack.enter_context(opened_pages(files, place.path))
-        for found in own_rows(pages, tell) if place.is_own else etcd_rows(pages, tell):
+        pages = stack.enter_context(open_pages(files, place.path))
+        for found in own_rows(pages, warn) if place.is_own else etcd_rows(pages, warn):
             _show_row(lines, found, start)
 
 
@@ -80,7 +80,7 @@ def _show_row(lines: DumpOutput, found: FoundRow, start: int) -> None:
             text = row_text(found.key, found.value)
             lines.text(f"pageID={found.page}, index={found.position}/{found.entries - 1}, {text}")
     except DecodeError:
-        tell(f"Row {found.key.hex()} on page {found.page} holds no key and value. Continuing...")
+        warn(f"Row {found.key.hex()} on page {found.page} holds no key and value. Continuing...")
 
 
 def dump_hash(files: Files, lines: DumpOutput, argument: str, lock_seconds: float) -> None:

@@ -38,7 +38,7 @@ class DumpOutput:
         self._output.line(json.dumps(shown, default=_plain, separators=(",", ":")))
 
 
-def tell(text: str) -> None:
+def warn(text: str) -> None:
     """Write a message about the dump to standard error."""
     sys.stdout.flush()
     sys.stderr.write(f"{text}\n")

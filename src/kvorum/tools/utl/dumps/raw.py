@@ -13,7 +13,7 @@ from kvorum.api.pb.raftpb import Entry, EntryType, HardState
 from kvorum.storage.files import Files
 from kvorum.storage.wal.framing import CRC, ENTRY, METADATA, SNAPSHOT, STATE
 from kvorum.tools.cli.errors import CommandError
-from kvorum.tools.utl.dumps.lines import DumpOutput, tell
+from kvorum.tools.utl.dumps.lines import DumpOutput, warn
 from kvorum.tools.utl.dumps.members import conf_state_object
 from kvorum.tools.utl.dumps.prototext import prototext
 from kvorum.tools.utl.dumps.records import DumpedRecord, RecordReader
@@ -34,12 +34,12 @@ def dump_records(files: Files, lines: DumpOutput, directory: str, start: int, en
         if name.endswith(".wal"):
             names.append(name)
         else:
-            tell(f"Warning: Ignoring not .wal file: {name}")
+            warn(f"Warning: Ignoring not .wal file: {name}")
     reader = RecordReader(files, directory, names)
     is_told = False
     for record in reader:
         if not record.is_right and not is_told:
-            tell(f"Error: Reading entry failed with CRC error: {record.place}")
+            warn(f"Error: Reading entry failed with CRC error: {record.place}")
             is_told = True
         _show(lines, record, start, end)
         if record.type == CRC:
@@ -52,14 +52,14 @@ def dump_records(files: Files, lines: DumpOutput, directory: str, start: int, en
     elif problem.is_torn:
         lines.text("ErrUnexpectedEOF: The last record might be corrupted, error: unexpected EOF.")
     if problem is not None:
-        tell(f"Error: Reading failed: {problem}")
+        warn(f"Error: Reading failed: {problem}")
 
 
 def _show(lines: DumpOutput, record: DumpedRecord, start: int, end: int) -> None:
     try:
         title, kind, message, index = _parsed(record)
     except (DecodeError, KeyError):
-        tell(f"Unexpected WAL log type: {record.type}, or it cannot be read: {record.place}")
+        warn(f"Unexpected WAL log type: {record.type}, or it cannot be read: {record.place}")
         return
     if index is not None and not start <= index < end:
         return

@@ -85,7 +85,7 @@ def wal(invocation: Invocation) -> None:
     if snap and "start-index" in changed:
         raise CommandError("start-snap and start-index flags cannot be used together.")
     member = Path(given[0]) / "member"
-    place = LogLocation(member / "snap", Path(invocation.text("wal-dir") or member / "wal"))
+    location = LogLocation(member / "snap", Path(invocation.text("wal-dir") or member / "wal"))
     end, command = invocation.number("end-index"), invocation.text("stream-decoder")
     lines = _lines(invocation)
     if invocation.switch("raw"):
@@ -95,7 +95,7 @@ def wal(invocation: Invocation) -> None:
             raise CommandError(f"{names} not supported in the RAW mode")
         from kvorum.tools.utl.dumps.raw import dump_records
 
-        dump_records(RealFiles(), lines, str(place.wal), start, end)
+        dump_records(RealFiles(), lines, str(location.wal), start, end)
         return
     choice = Choice(
         start_snap=snap,
@@ -104,12 +104,12 @@ def wal(invocation: Invocation) -> None:
         types=invocation.text("entry-type"),
     )
     if not command:
-        dump_log(RealFiles(), lines, place, choice, None)
+        dump_log(RealFiles(), lines, location, choice, None)
         return
     from kvorum.tools.utl.dumps.decoding import EntryDecoder
 
     with EntryDecoder(command) as decoder:
-        dump_log(RealFiles(), lines, place, choice, decoder)
+        dump_log(RealFiles(), lines, location, choice, decoder)
 
 
 def snap(invocation: Invocation) -> None:

@@ -27,7 +27,7 @@ from kvorum.storage.backend.buckets import KEY
 from kvorum.storage.backend.encoding import CHECKSUM_BYTES, is_whole, parse_row_key
 from kvorum.storage.files import Files, Opening
 
-Tell = Callable[[str], None]
+Warn = Callable[[str], None]
 
 # LMDB: page number, unused, kind, and the start and end of the room between node offsets and nodes.
 _LMDB_HEADER = Struct("<QHHHH")
@@ -74,7 +74,7 @@ class FilePages:
 
 
 @contextmanager
-def opened_pages(files: Files, path: str) -> Iterator[FilePages]:
+def open_pages(files: Files, path: str) -> Iterator[FilePages]:
     """Open a database file of either kind, even a damaged one."""
     descriptor = files.open(path, Opening.READ)
     try:
@@ -83,9 +83,9 @@ def opened_pages(files: Files, path: str) -> Iterator[FilePages]:
         files.close(descriptor)
 
 
-def etcd_rows(pages: FilePages, tell: Tell) -> Iterator[FoundRow]:
+def etcd_rows(pages: FilePages, warn: Warn) -> Iterator[FoundRow]:
     """Scan a database of etcd's."""
-    end = _etcd_page_count(pages, tell)
+    end = _etcd_page_count(pages, warn)
     number = 2
     while number < end:
         try:
@@ -96,31 +96,31 @@ def etcd_rows(pages: FilePages, tell: Tell) -> Iterator[FoundRow]:
             if kind == LEAF and overflow:
                 page = pages.read(number, overflow + 1)
         except ValueError as error:
-            tell(f"Reading page {number} failed: {error}. Continuing...")
+            warn(f"Reading page {number} failed: {error}. Continuing...")
             number += 1
             continue
         if kind != LEAF:
             number += 1
             continue
-        yield from _leaf_rows(page, number, count, tell)
+        yield from _leaf_rows(page, number, count, warn)
         number += overflow + 1
 
 
-def _etcd_page_count(pages: FilePages, tell: Tell) -> int:
+def _etcd_page_count(pages: FilePages, warn: Warn) -> int:
     """Set the page size, and return the number of pages that were ever used."""
     sizes = [1 << bits for bits in range(PAGE_BYTES_MIN.bit_length() - 1, 17)]
     assert sizes[-1] == PAGE_BYTES_MAX
     metas = [decode_meta(pages.head(offset, META_BYTES)) for offset in (0, *sizes)]
     whole = [meta for meta in metas if meta is not None]
     if not whole:
-        tell(f"Neither meta page is whole; taking pages to have {PAGE_BYTES} bytes. Continuing...")
+        warn(f"Neither meta page is whole; taking pages to have {PAGE_BYTES} bytes. Continuing...")
         return pages.count
     newest = max(whole, key=lambda meta: meta.transaction)
     pages.page_bytes = newest.page_bytes
     return min(newest.page_count, pages.count)
 
 
-def _leaf_rows(page: bytes, number: int, count: int, tell: Tell) -> Iterator[FoundRow]:
+def _leaf_rows(page: bytes, number: int, count: int, warn: Warn) -> Iterator[FoundRow]:
     foreign = 0
     for index in range(count):
         try:
@@ -129,17 +129,17 @@ def _leaf_rows(page: bytes, number: int, count: int, tell: Tell) -> Iterator[Fou
                 if key == KEY and not BUCKET_HEADER.unpack_from(value)[0]:
                     # The content of a small bucket lies within its own entry.
                     inner = value[BUCKET_HEADER.size :]
-                    yield from _leaf_rows(inner, number, PAGE_HEADER.unpack_from(inner)[2], tell)
+                    yield from _leaf_rows(inner, number, PAGE_HEADER.unpack_from(inner)[2], warn)
                 continue
         except (ValueError, IndexError) as error:
-            tell(f"Reading entry {index} of page {number} failed: {error}. Continuing...")
+            warn(f"Reading entry {index} of page {number} failed: {error}. Continuing...")
             continue
         if _is_row_key(key):
             yield FoundRow(number, index, count, key, value)
         else:
             foreign += 1
     if foreign:
-        tell(f"Entries of page {number} that are no rows: {foreign} of {count}. Continuing...")
+        warn(f"Entries of page {number} that are no rows: {foreign} of {count}. Continuing...")
 
 
 def _element(page: bytes, index: int) -> tuple[int, bytes, bytes]:
@@ -154,7 +154,7 @@ def _element(page: bytes, index: int) -> tuple[int, bytes, bytes]:
     return flags, page[begin:middle], page[middle : middle + value_bytes]
 
 
-def own_rows(pages: FilePages, tell: Tell) -> Iterator[FoundRow]:
+def own_rows(pages: FilePages, warn: Warn) -> Iterator[FoundRow]:
     """Scan a database of ours; a row counts if its checksum is right."""
     size = int.from_bytes(pages.head(_LMDB_PAGE_BYTES_AT, 4), "little")
     if PAGE_BYTES_MIN <= size <= PAGE_BYTES_MAX and not size & size - 1:
@@ -164,11 +164,11 @@ def own_rows(pages: FilePages, tell: Tell) -> Iterator[FoundRow]:
         own, _, kind, lower, _ = _LMDB_HEADER.unpack_from(page)
         # Only the first page of a large value has a header, so any other page may be data.
         if own == number and kind == _LMDB_LEAF:
-            yield from _node_rows(pages, page, number, lower, tell)
+            yield from _node_rows(pages, page, number, lower, warn)
 
 
 def _node_rows(
-    pages: FilePages, page: bytes, number: int, lower: int, tell: Tell
+    pages: FilePages, page: bytes, number: int, lower: int, warn: Warn
 ) -> Iterator[FoundRow]:
     header = _LMDB_HEADER.size
     offsets = page[header : min(max(lower, header), len(page))]
@@ -178,14 +178,14 @@ def _node_rows(
         try:
             key, sealed = _node(pages, page, start)
         except ValueError as error:
-            tell(f"Reading entry {index} of page {number} failed: {error}. Continuing...")
+            warn(f"Reading entry {index} of page {number} failed: {error}. Continuing...")
             continue
         if not _is_row_key(key):
             continue
         if is_whole(key, sealed):
             yield FoundRow(number, index, count, key, sealed[:-CHECKSUM_BYTES])
         else:
-            tell(f"The checksum of row {key.hex()} on page {number} does not fit. Continuing...")
+            warn(f"The checksum of row {key.hex()} on page {number} does not fit. Continuing...")
 
 
 def _node(pages: FilePages, page: bytes, start: int) -> tuple[bytes, bytes]:

@@ -15,7 +15,7 @@ from kvorum.api.pb import raftpb, snappb
 from kvorum.storage.files import Files
 from kvorum.storage.files.interface import read_file
 from kvorum.tools.cli.errors import CommandError
-from kvorum.tools.utl.dumps.lines import DumpOutput, tell
+from kvorum.tools.utl.dumps.lines import DumpOutput, warn
 from kvorum.tools.utl.dumps.members import conf_state_object, nodes_text
 
 _ENDING = ".snap"
@@ -33,7 +33,7 @@ def dump_snapshots(files: Files, lines: DumpOutput, argument: str) -> None:
         names = files.list(str(directory))
         paths = [directory / name for name in names if name.endswith(_ENDING)]
         if not paths:
-            tell(f"There are no snapshots in {directory}.")
+            warn(f"There are no snapshots in {directory}.")
     bad = [each for each in paths if not _dump(files, lines, each, is_first=each == paths[0])]
     if bad:
         raise CommandError(f"not whole: {', '.join(map(str, bad))}")

@@ -19,7 +19,7 @@ from kvorum.storage.backend.real import LmdbEnvironments
 from kvorum.storage.files import Files
 from kvorum.tools.cli.errors import CommandError
 from kvorum.tools.offline.locks import etcd_lock
-from kvorum.tools.offline.snapshots import HashCheck, opened_snapshot
+from kvorum.tools.offline.snapshots import HashCheck, open_snapshot
 
 Entries = Iterator[tuple[bytes, bytes]]
 
@@ -95,7 +95,7 @@ class DatabaseLocation:
         else:
             with (
                 shared_lock(self.path, lock_seconds),
-                opened_snapshot(self._files, self.path, HashCheck.SKIPPED) as image,
+                open_snapshot(self._files, self.path, HashCheck.SKIPPED) as image,
             ):
                 yield _EtcdDatabase(image)
 

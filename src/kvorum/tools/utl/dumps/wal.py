@@ -26,7 +26,7 @@ from kvorum.storage.wal.framing import CRC, ENTRY, METADATA, SNAPSHOT, STATE
 from kvorum.storage.wal.segments import segments_from
 from kvorum.tools.cli.errors import CommandError
 from kvorum.tools.utl.dumps.decoding import EntryDecoder, decoded_columns
-from kvorum.tools.utl.dumps.lines import DumpOutput, tell
+from kvorum.tools.utl.dumps.lines import DumpOutput, warn
 from kvorum.tools.utl.dumps.members import nodes_text
 from kvorum.tools.utl.dumps.records import ReadProblem, RecordReader
 from kvorum.tools.utl.dumps.requests import CONFIG_CHANGE, NORMAL, Described, describe
@@ -76,16 +76,16 @@ class _Overview:
 def dump_log(
     files: Files,
     lines: DumpOutput,
-    place: LogLocation,
+    location: LogLocation,
     choice: Choice,
     decoder: EntryDecoder | None,
 ) -> None:
     """Show entries; on a damaged log, show those before the damage and raise CommandError."""
     snapshot = None
     if choice.start_index is None:
-        snapshot = _snapshot(files, place.snap, choice.start_snap)
+        snapshot = _snapshot(files, location.snap, choice.start_snap)
     _show_start(lines, choice, snapshot)
-    start, directory = 0, str(place.wal)
+    start, directory = 0, str(location.wal)
     if choice.start_index is not None:
         start = max(0, choice.start_index - 1)
     elif snapshot is not None:
@@ -111,7 +111,7 @@ def dump_log(
         lines.text(f"Entry types ({choice.types}) count is : {count}")
     problem = overview.problem
     if problem is not None and problem.is_torn:
-        tell(f"The last record was not written completely, and does not count: {problem}")
+        warn(f"The last record was not written completely, and does not count: {problem}")
     elif problem is not None:
         raise CommandError(f"Failed reading WAL: {problem}")
 
@@ -128,7 +128,7 @@ def _snapshot(files: Files, directory: Path, name: str) -> Snapshot | None:
                 try:
                     return decode(path, read_file(files, path))
                 except SnapError as error:
-                    tell(f"Passed over: {error}")
+                    warn(f"Passed over: {error}")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise CommandError(f"Failed loading snapshot: open {error.filename}: {reason}") from error
@@ -220,7 +220,7 @@ def _wanted(types: str) -> set[str]:
         if word in ENTRY_TYPES:
             wanted.add(word)
         else:
-            tell(
+            warn(
                 f"[{word}] is not a valid entry-type, ignored.\n"
                 f"Please set entry-type to one or more of the following:\n{', '.join(ENTRY_TYPES)}"
             )
