@@ -23,7 +23,7 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.api.pb.mvccpb import Event
 from kvorum.sim import checks
-from kvorum.sim.calls import Asked, Caller
+from kvorum.sim.calls import Caller, PlannedRequest
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.faults import without_faults
 from kvorum.sim.history import Record
@@ -111,7 +111,7 @@ class Stage:
         self._callers.append(caller)
         caller.member = member
         is_current = not (isinstance(request, RangeRequest) and request.serializable)
-        asked = Asked("asked", request, (), is_current)
+        asked = PlannedRequest("asked", request, (), is_current)
         return caller.ask(asked, patience, lambda _: None)
 
     def answer(self, request: Any, member: int = 1) -> Any:

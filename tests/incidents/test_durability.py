@@ -5,7 +5,7 @@ import pytest
 from kvorum.api.pb.etcdserverpb import DefragmentRequest, DefragmentResponse, PutRequest
 from kvorum.member import snapshots
 from kvorum.sim.calls import METHODS
-from kvorum.sim.marks import counted
+from kvorum.sim.coverage_points import count_coverage
 from kvorum.sim.violation import Violation
 from tests.incidents.conftest import MakeStage
 from tests.incidents.stage import Stage
@@ -166,7 +166,7 @@ def test_18055_snapshots_in_quick_succession(
     stage = make_stage(3, snapshot_entries=2, catch_up_entries=1, flush_writes_max=2)
     behind = stage.followers()[0]
     others = [each for each in stage.cluster.members if each != behind]
-    with counted() as reached:
+    with count_coverage() as reached:
         for number in range(6):
             stage.isolate(behind)
             for each in range(15):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvorum.api.pb.mvccpb import KeyValue
-from kvorum.sim.backups.checks import KEPT, NEWEST, STATES, WHOLE, Keeper, Lines, State
+from kvorum.sim.backups.checks import KEPT, NEWEST, STATES, WHOLE, ArchiveChecker, Lines, State
 from kvorum.sim.backups.place import Place
 from kvorum.sim.backups.program import Clock
 from kvorum.sim.backups.shell import threads_installed
@@ -47,17 +47,17 @@ def history_of(source: Source) -> History:
 class Told:
     """A program that only reports."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def __init__(self, checker: ArchiveChecker) -> None:
+        self._keeper = checker
 
     def note_snapshot(self, name: SnapshotName) -> None:
-        self._keeper.told(None, str(name), name.revision, is_snapshot=True)  # type: ignore[arg-type]
+        self._keeper.note_object(None, str(name), name.revision, is_snapshot=True)  # type: ignore[arg-type]
 
     def note_segment(self, name: SegmentName) -> None:
-        self._keeper.told(None, str(name), name.last, is_snapshot=False)  # type: ignore[arg-type]
+        self._keeper.note_object(None, str(name), name.last, is_snapshot=False)  # type: ignore[arg-type]
 
 
-def archive_of(seed: int) -> tuple[Place, Source, Keeper, list[SegmentName], SnapshotName]:
+def archive_of(seed: int) -> tuple[Place, Source, ArchiveChecker, list[SegmentName], SnapshotName]:
     """Return an archive with two snapshots and the log, and who judges it."""
     world = World(seed)
     place = Place(world.stream("place"))
@@ -69,12 +69,14 @@ def archive_of(seed: int) -> tuple[Place, Source, Keeper, list[SegmentName], Sna
     revision = scribe.snapshot(keep=5)
     names = [name for name in place.store.sizes() if name.endswith(".db")]
     newest = next(name for name in map(parsed, names) if name.revision == revision)
-    keeper = Keeper(world, "a1", place, Lines(history_of(source)), has_log=True, shared=False)
-    told = Told(keeper)
+    checker = ArchiveChecker(
+        world, "a1", place, Lines(history_of(source)), has_log=True, shared=False
+    )
+    told = Told(checker)
     for each in segments:
         told.note_segment(each)
     told.note_snapshot(newest)
-    return place, source, keeper, segments, newest
+    return place, source, checker, segments, newest
 
 
 def parsed(name: str) -> SnapshotName:
@@ -85,9 +87,9 @@ def parsed(name: str) -> SnapshotName:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_archive_that_is_whole_is_right(seed: int) -> None:
-    _, source, keeper, _, _ = archive_of(seed)
-    keeper.check(is_quiet=True, least=source.revision)
-    assert keeper.points > 0 and keeper.is_complete(source.revision)
+    _, source, checker, _, _ = archive_of(seed)
+    checker.check(is_quiet=True, least=source.revision)
+    assert checker.points > 0 and checker.is_complete(source.revision)
 
 
 def remove_the_newest_snapshot(
@@ -135,18 +137,18 @@ def hide_everything(place: Place, segments: list[SegmentName], newest: SnapshotN
 def test_an_archive_that_lost_something_is_noticed(
     damage: Callable[[Place, list[SegmentName], SnapshotName], None], guarantees: set[str]
 ) -> None:
-    place, _, keeper, segments, newest = archive_of(3)
+    place, _, checker, segments, newest = archive_of(3)
     damage(place, segments, newest)
     with pytest.raises(Violation) as found:
-        keeper.check()
+        checker.check()
     assert found.value.guarantee in guarantees
 
 
 def test_an_archive_that_lags_behind_is_not_complete() -> None:
-    _, source, keeper, _, _ = archive_of(4)
-    assert not keeper.is_complete(source.revision + 1)
+    _, source, checker, _, _ = archive_of(4)
+    assert not checker.is_complete(source.revision + 1)
     with pytest.raises(Violation) as found:
-        keeper.check(is_quiet=True, least=source.revision + 1)
+        checker.check(is_quiet=True, least=source.revision + 1)
     assert found.value.guarantee == NEWEST
 
 
@@ -167,13 +169,13 @@ def test_a_cluster_that_goes_back_has_two_lines() -> None:
     history.observe(1.0, "m1", 4, 4, -1, [row(4, b"d")])
     old = [row(2, b"a"), row(3, b"b"), row(4, b"c")]
     new = [row(2, b"a"), row(3, b"b"), row(4, b"d")]
-    assert lines.with_state(State(4, -1, old)) == {0}
-    assert lines.with_state(State(4, -1, new)) == {1}
-    assert lines.with_state(State(3, -1, old[:2])) == {0, 1}
+    assert lines.find_with_state(State(4, -1, old)) == {0}
+    assert lines.find_with_state(State(4, -1, new)) == {1}
+    assert lines.find_with_state(State(3, -1, old[:2])) == {0, 1}
     # Neither a part of a state nor more than it.
-    assert not lines.with_state(State(4, -1, new[1:]))
-    assert not lines.with_state(State(3, -1, new))
-    assert lines.with_rows([(4, (row(4, b"d"),))]) == {1}
+    assert not lines.find_with_state(State(4, -1, new[1:]))
+    assert not lines.find_with_state(State(3, -1, new))
+    assert lines.find_with_rows([(4, (row(4, b"d"),))]) == {1}
 
 
 def test_a_compacted_state_needs_the_newest_row_of_each_key() -> None:
@@ -181,8 +183,8 @@ def test_a_compacted_state_needs_the_newest_row_of_each_key() -> None:
     rows = [row(2, b"a"), row(3, b"b"), row(4, b"a")]
     history.observe(0.0, "m1", 2, 4, -1, rows)
     lines = Lines(history)
-    assert lines.with_state(State(4, 3, rows))
-    assert not lines.with_state(State(4, 3, [row(2, b"a"), row(4, b"a")]))
+    assert lines.find_with_state(State(4, 3, rows))
+    assert not lines.find_with_state(State(4, 3, [row(2, b"a"), row(4, b"a")]))
 
 
 # Threads.

@@ -40,11 +40,11 @@ class Client:
 
     def take(self, *pieces: Head | bytes) -> None:
         for piece in pieces:
-            self.exchange.took(piece)
+            self.exchange.take_piece(piece)
 
     def end(self, *pieces: Head | bytes) -> object:
         self.take(*pieces)
-        self.exchange.ended(OK)
+        self.exchange.take_end(OK)
         (answer,) = self.answers
         return answer
 
@@ -177,5 +177,5 @@ def test_who_observes_an_election_may_hear_nothing() -> None:
 def test_what_the_connection_lost_is_lost(lost: Status | None) -> None:
     client = Client()
     client.take(GOOD, body(ANSWER))
-    client.exchange.ended(lost)
+    client.exchange.take_end(lost)
     assert client.answers == [lost]

@@ -22,7 +22,7 @@ from kvorum.client.errors import CallError, DeadlineError, NoSpaceError, Outcome
 from kvorum.client.loop import LoopClient
 from kvorum.client.owned_keys import OwnedKeys, OwnershipNames
 from kvorum.sim import model
-from kvorum.sim.calls import Asked
+from kvorum.sim.calls import PlannedRequest
 from kvorum.sim.campaign import size_of
 from kvorum.sim.history import History, Record
 from kvorum.sim.lease_checks import check_leases
@@ -141,7 +141,7 @@ def recorded_shell() -> tuple[World, Shell, History]:
 
 def test_what_a_user_asks_is_recorded_once() -> None:
     world, shell, history = recorded_shell()
-    asked = Asked("put", PutRequest(key=b"k"), ((b"k", None),))
+    asked = PlannedRequest("put", PutRequest(key=b"k"), ((b"k", None),))
 
     async def ask() -> None:
         await shell.ask(asked, rpcs.PUT, 1.0)

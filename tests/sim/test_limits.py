@@ -150,7 +150,7 @@ def test_small_limits_divide_the_work(mark: str, limits: dict[str, float]) -> No
             run = replace(plan, faults=faults, workload=workload, fault_seconds=2.0, limits=limits)
             outcome = simulate_plan(run)
             assert not outcome.guarantee, outcome.violation
-            found += outcome.marks.get(mark, 0)
+            found += outcome.coverage.get(mark, 0)
         return found
 
     assert reached(limits) > reached({})

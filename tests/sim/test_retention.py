@@ -31,7 +31,7 @@ def test_some_runs_forget_by_age_and_some_by_revision() -> None:
 def test_a_run_forgets_what_is_old(options: dict[str, object]) -> None:
     outcome = simulate_plan(drawn(**options))
     assert outcome.guarantee == ""
-    assert outcome.marks["auto compaction"]
+    assert outcome.coverage["auto compaction"]
 
 
 @pytest.mark.parametrize("options", [BY_AGE, BY_REVISION], ids=["by age", "by revision"])

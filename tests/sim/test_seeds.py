@@ -93,7 +93,7 @@ def test_the_runs_do_what_they_are_for(summary: Summary) -> None:
 
 @waits_for_all_seeds
 def test_every_listed_mark_is_reached(summary: Summary) -> None:
-    assert summary.missed() == []
+    assert summary.list_missed() == []
 
 
 @pytest.mark.parametrize(("seed", "members"), FOUND)

@@ -31,6 +31,6 @@ def test_what_waits_keeps_its_order_however_often_it_stands_still(
         if seconds is None:
             world.at(moment, ask, number)
         else:
-            world.at(moment, standstill.last, seconds)
+            world.at(moment, standstill.pause_for, seconds)
     world.run_until(moment + 3.0)
     assert happened == asked

@@ -29,7 +29,7 @@ from kvorum.api.pb.etcdserverpb import (
     AuthUserListRequest,
     AuthUserRevokeRoleRequest,
 )
-from kvorum.sim.calls import Asked, Caller
+from kvorum.sim.calls import Caller, PlannedRequest
 from kvorum.sim.history import History, Record
 from kvorum.sim.permissions import NO_ROLE, NO_USER, ROLE_EXISTS, ROOT, USER_EXISTS
 from kvorum.sim.users import GHOST, WIDE, Users
@@ -126,7 +126,7 @@ class Administrator:
     def stop(self) -> None:
         """Send no more requests, and stop waiting for an answer."""
         self.is_stopped = True
-        self._caller.give_up()
+        self._caller.abandon()
 
     # Choosing requests.
 
@@ -253,7 +253,7 @@ class Administrator:
 
     def _ask(self, then: Callable[[Record], None], patience: tuple[float, float]) -> None:
         kind = type(self._asked).__name__.removeprefix("Auth").removesuffix("Request")
-        asked = Asked(kind.lower(), self._asked)
+        asked = PlannedRequest(kind.lower(), self._asked)
         self._caller.ask(asked, self._random.uniform(*patience), then)
 
     def _tried(self, record: Record) -> None:

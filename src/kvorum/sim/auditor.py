@@ -54,7 +54,7 @@ class Auditor:
         self._skipped: dict[Process, list[tuple[int, int]]] = {}
         self._checked = 1
 
-    def committed(self, log: RaftLog, last: int) -> None:
+    def note_committed(self, log: RaftLog, last: int) -> None:
         """Give the ledger the entries that a member knows to be committed."""
         first = self.ledger.last + 1
         if first <= last:
@@ -67,7 +67,7 @@ class Auditor:
         skipped = self._skipped.get(process, [(0, index)])
         return not any(first <= index <= last for first, last in skipped)
 
-    def turned(self, machine: Machine, member: Member) -> None:
+    def note_turn(self, machine: Machine, member: Member) -> None:
         """Compare a member with the ledger."""
         process, applied = (machine.number, machine.incarnation), member.state.applied
         seen = self._seen.get(machine.number)

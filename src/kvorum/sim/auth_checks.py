@@ -153,7 +153,7 @@ class Judge:
         if isinstance(visit.result, Status):
             return self._is_refusal_explained(visit, visit.result.text, permits)
         return any(
-            not state.is_enabled or (_is_shown(state, visit) and permits(state))
+            not state.is_enabled or (_is_token_valid(state, visit) and permits(state))
             for state in self._states(visit, is_current=is_current)
         )
 
@@ -162,7 +162,7 @@ class Judge:
         if text == TOKEN:
             return self._is_token_bad(visit)
         if text == EMPTY:
-            return _is_nobody(states, visit)
+            return _has_no_user(states, visit)
         if text == OLD:
             return len({state.revision for state in states}) > 1
         if text == NO_USER:
@@ -205,9 +205,9 @@ class Judge:
         kind, message = _ENTRIES[visit.path]
         if refusal == TOKEN:
             return self._is_token_bad(visit)
-        if refusal == EMPTY and _is_nobody(self._states(visit), visit):
+        if refusal == EMPTY and _has_no_user(self._states(visit), visit):
             return True
-        if refusal is not None and refusal not in _TOLD:
+        if refusal is not None and refusal not in _EXPLAINED_REFUSALS:
             return True
         request = message.FromString(visit.payload)
         return any(
@@ -259,7 +259,7 @@ class Judge:
         return self._passwords[of]
 
 
-_TOLD = frozenset(
+_EXPLAINED_REFUSALS = frozenset(
     (
         *REFUSALS,
         permissions.USER_EXISTS,
@@ -275,12 +275,12 @@ _TOLD = frozenset(
 """Refusals that only an entry gives; other refusals have nothing to do with users."""
 
 
-def _is_shown(state: State, visit: Visit) -> bool:
+def _is_token_valid(state: State, visit: Visit) -> bool:
     """Return whether the token that the caller showed is the user's."""
     return visit.token is not None and state.tokens.get(visit.token) == visit.user
 
 
-def _is_nobody(states: list[State], visit: Visit) -> bool:
+def _has_no_user(states: list[State], visit: Visit) -> bool:
     """Return whether a caller may count as nobody: it showed no token, or none was needed."""
     may_be_nobody = visit.token is None or any(not state.is_enabled for state in states)
     return may_be_nobody and any(state.is_enabled for state in states)

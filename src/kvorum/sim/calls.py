@@ -139,7 +139,7 @@ class Calls(Protocol):
         """Return whether a client keeps to its member although that was removed."""
 
 
-class Way(Calls, Protocol):
+class CallsWithMetadata(Calls, Protocol):
     """`Calls` with metadata, which identifies the caller."""
 
     def call(
@@ -163,7 +163,7 @@ class Way(Calls, Protocol):
         """Open a stream; `answered` gets its end, or None if the connection broke."""
 
 
-class Asked(NamedTuple):
+class PlannedRequest(NamedTuple):
     """A request, and what its client knows about it before sending it."""
 
     kind: str
@@ -208,7 +208,7 @@ class Caller:
         # The call under way, its record, and the callback for its outcome.
         self._waiting: tuple[int, Record, Callable[[Record], None]] | None = None
 
-    def ask(self, asked: Asked, patience: float, then: Callable[[Record], None]) -> Record:
+    def ask(self, asked: PlannedRequest, patience: float, then: Callable[[Record], None]) -> Record:
         """Send a request; `then` gets its record once it is answered or abandoned."""
         assert self._waiting is None, f"{self.name} waits for an answer"
         world, history, member = self._world, self._history, self.member
@@ -228,7 +228,7 @@ class Caller:
         path, payload = METHODS[type(asked.request)][0], asked.request.SerializeToString()
 
         def answered(result: bytes | Status | None) -> None:
-            self._answered(record, result)
+            self._finish(record, result)
 
         if isinstance(asked.request, etcd.LeaseKeepAliveRequest):
             call = self._calls.open_stream(member, path, answered, answered)
@@ -242,20 +242,20 @@ class Caller:
         else:
             call = self._calls.call(member, path, payload, answered)
         self._waiting = (call, record, then)
-        world.after(patience, self._lose_patience, record)
+        world.after(patience, self._time_out, record)
         return record
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Abandon the call under way, if there is one."""
         if self._waiting is not None:
-            self._lose_patience(self._waiting[1])
+            self._time_out(self._waiting[1])
 
-    def _lose_patience(self, record: Record) -> None:
+    def _time_out(self, record: Record) -> None:
         if self._waiting is not None and self._waiting[1] is record:
             self._calls.hang_up(record.member, self._waiting[0])
-            self._answered(record, None)
+            self._finish(record, None)
 
-    def _answered(self, record: Record, result: bytes | Status | None) -> None:
+    def _finish(self, record: Record, result: bytes | Status | None) -> None:
         if self._waiting is None or self._waiting[1] is not record:
             return
         call, _, then = self._waiting

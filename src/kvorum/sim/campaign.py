@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from kvorum.sim.marks import LISTED
+from kvorum.sim.coverage_points import EXPECTED
 from kvorum.sim.plan import draw_plan
 from kvorum.sim.run import Outcome, simulate
 from kvorum.sim.trace import Trace
@@ -58,7 +58,7 @@ def replay(seed: int, members: int) -> tuple[Outcome, Trace]:
 class Summary:
     """The combined outcomes of many runs."""
 
-    __slots__ = ("counts", "failed", "faults", "marks", "seconds", "seeds")
+    __slots__ = ("counts", "coverage", "failed", "faults", "seconds", "seeds")
 
     def __init__(self) -> None:
         self.seeds = 0
@@ -66,7 +66,7 @@ class Summary:
         self.failed: list[Outcome] = []
         self.counts: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
-        self.marks: Counter[str] = Counter()
+        self.coverage: Counter[str] = Counter()
 
     def add(self, outcome: Outcome) -> None:
         """Add the outcome of a run."""
@@ -74,18 +74,18 @@ class Summary:
         self.seconds += outcome.seconds
         self.counts.update(outcome.counts)
         self.faults.update(outcome.faults)
-        self.marks.update(outcome.marks)
+        self.coverage.update(outcome.coverage)
         if outcome.guarantee:
             self.failed.append(outcome)
 
-    def missed(self) -> list[str]:
+    def list_missed(self) -> list[str]:
         """Return the listed coverage points that no run has reached."""
-        return [name for name in LISTED if not self.marks[name]]
+        return [name for name in EXPECTED if not self.coverage[name]]
 
     def lines(self, first_seed: int, elapsed: float) -> list[str]:
         """Return the report's lines; the last one is the summary."""
         told = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)
-        reached = ", ".join(f"{name} {self.marks[name]}" for name in sorted(self.marks))
+        reached = ", ".join(f"{name} {self.coverage[name]}" for name in sorted(self.coverage))
         faults = ", ".join(f"{count} {name}" for name, count in self.faults.items() if count)
         return [
             *(
@@ -93,8 +93,8 @@ class Summary:
                 for each in self.failed
             ),
             f"happened: {told}",
-            f"marks reached: {reached or 'none'}",
-            f"marks never reached: {', '.join(self.missed()) or 'none'}",
+            f"coverage points reached: {reached or 'none'}",
+            f"coverage points never reached: {', '.join(self.list_missed()) or 'none'}",
             f"{self.seeds} seeds from {first_seed} in {elapsed:.1f} s, {self.seconds / 3600:.2f} "
             f"virtual hours; faults: {faults or 'none'}; checked: {self.counts['requests']} "
             f"operations, {self.counts['watch events']} watch events; {len(self.failed)} "

@@ -9,7 +9,7 @@ from random import Random
 from typing import Protocol
 
 from kvorum.api.pb.etcdserverpb import RangeRequest
-from kvorum.sim.calls import Asked, Caller, Calls
+from kvorum.sim.calls import Caller, Calls, PlannedRequest
 from kvorum.sim.history import History, Record
 from kvorum.sim.objects import KubernetesShape
 from kvorum.sim.range_streams import StreamShape
@@ -18,14 +18,14 @@ from kvorum.sim.workloads import CACHED, ETCD, KUBERNETES, READER, STREAMER, Wor
 from kvorum.sim.world import World
 
 BACKLOG_SECONDS = 0.3
-LOGIN_LOOK_SECONDS = 0.02
+LOGIN_CHECK_SECONDS = 0.02
 READER_PATIENCE = (0.2, 1.0)
 
 
 class Shape(Protocol):
     """Chooses a client's requests, and learns from the answers."""
 
-    def next(self) -> Asked:
+    def next(self) -> PlannedRequest:
         """Return the next request."""
 
     def learn(self, record: Record) -> None:
@@ -76,7 +76,7 @@ class Client:
             world.stream(f"shape {number}"), history, workload, number
         )
         self._requests = 0
-        self._asked: Asked
+        self._asked: PlannedRequest
         self._patience = workload.patience
         times = CACHED_TIMES if shape == CACHED else 1
         self._requests_max = times * workload.requests
@@ -93,7 +93,7 @@ class Client:
 
     def _next(self) -> None:
         if not self._calls.is_ready() and not self.is_stopped:
-            self._world.after(LOGIN_LOOK_SECONDS, self._next)
+            self._world.after(LOGIN_CHECK_SECONDS, self._next)
             return
         self._requests += 1
         if self.is_stopped or self._requests > self._requests_max:
@@ -104,7 +104,7 @@ class Client:
             return
         self._ask(asked)
 
-    def _ask(self, asked: Asked) -> None:
+    def _ask(self, asked: PlannedRequest) -> None:
         self._asked = asked
         patience = self._random.uniform(*self._patience)
         self._caller.ask(asked, patience, self._answered)

@@ -197,17 +197,17 @@ class Cluster:
         self.operator.start()
         self.director.start(self.nemesis.peace_at)
 
-    def stopped(self, machine: Machine) -> None:
+    def note_stop(self, machine: Machine) -> None:
         """Report to the nemesis a member that had to stop: its disk failed or is damaged."""
-        self.nemesis.stopped(machine)
+        self.nemesis.note_stop(machine)
 
     def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
         """Check where a process without a log wants to start; return whether it may."""
         return self.operator.admits(machine, start, entrance)
 
-    def refused(self, machine: Machine, error: ClusterSettingsError) -> None:
+    def note_refusal(self, machine: Machine, error: ClusterSettingsError) -> None:
         """Report to the operator that a process without a log was refused, and ended."""
-        self.operator.refused(machine, error)
+        self.operator.note_refusal(machine, error)
 
     def accounts_for(self, error: BaseException) -> bool:
         """Return whether a member had to stop because another one is damaged.
@@ -275,7 +275,7 @@ class Cluster:
             not learners and self._founder_ids.issuperset(voters)
         )
 
-    def said(self, sender: int, message: Message) -> None:
+    def note_sent(self, sender: int, message: Message) -> None:
         """Trace a raft message that leaves a member, and perhaps answer it with a fault."""
         if self.links is not None:
             self.network.sent += 1
@@ -435,7 +435,7 @@ class Cluster:
 
     # Checks for states that no member may ever be in.
 
-    def turned(self, machine: Machine) -> None:
+    def note_turn(self, machine: Machine) -> None:
         """Check a member after its turn."""
         member = machine.member
         assert member is not None
@@ -449,7 +449,7 @@ class Cluster:
             )
         store = member.state.store
         if store.compacted_revision > self.history.compacted:
-            self._look_at_compaction(machine, store)
+            self._check_compaction(machine, store)
         revision = store.revision
         if revision != machine.seen_revision:
             if revision < machine.seen_revision:
@@ -484,22 +484,22 @@ class Cluster:
                 )
             machine.seen_term = term
         if member.state.alarms._raised:
-            self._look_at_alarms(machine, member)
+            self._check_alarms(machine, member)
         if raft.log.committed > machine.seen_committed:
-            self._look_at_log(machine, member)
+            self._check_log(machine, member)
         # This runs twice a turn: it calls checks only where something has changed.
         snapshot = raft.log.unstable.snapshot
         index = member.state.applied if snapshot is None else snapshot.index
         config = raft.tracker.config
         if index != machine.seen_configured or config is not machine.seen_configuration:
-            self._look_at_configuration(machine, member, index, snapshot)
+            self._check_configuration(machine, member, index, snapshot)
         if self.installing is not None and member.replica.installation is not None:
             self.installing(machine)
         # Amid a turn raft may have stepped down while its member does not know that yet.
         if member.is_leader and raft.role == Role.LEADER:
             if term not in self.leaders:
                 self.leader_ids[term] = member.id
-                self._look_at_leader(machine, member)
+                self._check_leader(machine, member)
             known = self.leaders.setdefault(term, machine.number)
             if known != machine.number:
                 raise Violation(
@@ -509,16 +509,16 @@ class Cluster:
                     machine.name,
                 )
             self.nemesis.leads(machine, term, raft.log.committed, raft.log.last_index())
-        self.director.turned(machine, member)
+        self.director.note_turn(machine, member)
         if self.auditor is not None:
-            self.auditor.turned(machine, member)
+            self.auditor.note_turn(machine, member)
 
-    def _look_at_alarms(self, machine: Machine, member: Member) -> None:
+    def _check_alarms(self, machine: Machine, member: Member) -> None:
         accused = member.state.alarms.raised(AlarmType.CORRUPT)
         if accused and not self.nemesis.counts[DATABASE_FLIPS]:
             raise Violation("members are equal by HashKV", f"{machine.name} is told: {accused}")
 
-    def _look_at_compaction(self, machine: Machine, store: Store) -> None:
+    def _check_compaction(self, machine: Machine, store: Store) -> None:
         """Require that a client asked for the compaction, or that retention allows it."""
         history, config, now = self.history, machine.config, self._world.now
         revision = store.compacted_revision
@@ -539,7 +539,7 @@ class Cluster:
                 f"{newer} revisions ago and {age:.3f} s old",
             )
 
-    def hashed(self, machine: Machine, job: HashRows, value: int) -> None:
+    def note_hash(self, machine: Machine, job: HashRows, value: int) -> None:
         """Require that a hash over a damaged row differs from the hash without the damage."""
         of = job.revision, job.compact_revision, job.is_compaction
         if not machine.disk.is_damaged:
@@ -555,7 +555,7 @@ class Cluster:
             )
         self.nemesis.counts["damaged rows hashed"] += 1
 
-    def _look_at_log(self, machine: Machine, member: Member) -> None:
+    def _check_log(self, machine: Machine, member: Member) -> None:
         """Compare the entries that a member knows as committed with those of others."""
         log, committed = member.replica.node.raft.log, self._committed
         first = max(machine.seen_committed + 1, log.first_index())
@@ -569,10 +569,10 @@ class Cluster:
                     f"as one of term {known}",
                 )
         if self.auditor is not None:
-            self.auditor.committed(log, member.committed)
+            self.auditor.note_committed(log, member.committed)
         machine.seen_committed = member.committed
 
-    def _look_at_configuration(
+    def _check_configuration(
         self, machine: Machine, member: Member, index: int, snapshot: Snapshot | None
     ) -> None:
         """Require that raft uses the applied membership, and that members agree on it by entry.
@@ -601,7 +601,7 @@ class Cluster:
                 f"{machine.name} decides by {decides} at entry {index}, others by {known}",
             )
 
-    def _look_at_leader(self, machine: Machine, member: Member) -> None:
+    def _check_leader(self, machine: Machine, member: Member) -> None:
         """Require that a new leader has every entry committed before its term."""
         log = member.replica.node.raft.log
         first, last = log.first_index(), log.last_index()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Steps = Generator[float, None, None]
     """Yields how many seconds to wait before the next step."""
 
-LOOK_SECONDS = 0.02
+CHECK_SECONDS = 0.02
 CHANGE_SECONDS_MAX = 1.5
 """How long a step waits for a change of the membership."""
 ASLEEP_SECONDS = (1.0, 2.5)
@@ -129,7 +129,7 @@ class Director:
         while not condition():
             if self._world.now >= deadline:
                 return False
-            yield LOOK_SECONDS
+            yield CHECK_SECONDS
         return True
 
     def _line(self, what: str) -> None:
@@ -145,7 +145,7 @@ class Director:
     def _is_calm(self) -> bool:
         return self._leader() is not None and not self._cluster.operator.is_changing
 
-    def turned(self, machine: Machine, member: Member) -> None:
+    def note_turn(self, machine: Machine, member: Member) -> None:
         """Check a member, amid and after its turn, for the states that a sequence waits for."""
         if machine.number == self._slow and member.replica.writer.is_keeping_commit:
             self._slow = 0
@@ -264,7 +264,7 @@ class Director:
                 operator.add(at, is_learner=True)
         elif len(awake) > 2:
             operator.remove(at, random.choice([each for each in awake if each != at]))
-        yield LOOK_SECONDS
+        yield CHECK_SECONDS
         yield from self._until(lambda: not operator.is_changing, CHANGE_SECONDS_MAX)
 
     def _forget_the_past(self, sleeper: Machine, last: int) -> Steps:
@@ -362,7 +362,7 @@ class Director:
                 break
             others = [each for each in cluster.members if each != leader.number]
             operator.remove(leader.number, random.choice(others))
-            yield LOOK_SECONDS
+            yield CHECK_SECONDS
         if len(cluster.members) != 2:
             return
         removed, other = leader, cluster.machines[_other(cluster.members, leader.number)]
@@ -384,7 +384,7 @@ class Director:
             if len(cluster.members) >= self._size or self._is_peace:
                 return
             operator.add(random.choice(cluster.members), is_learner=random.random() < 0.5)
-            yield LOOK_SECONDS
+            yield CHECK_SECONDS
 
     # A quorum that is lost for good.
 
@@ -393,7 +393,7 @@ class Director:
         cluster, random = self._cluster, self._random
         yield moment
         while (survivor := self._survivor()) is None:
-            yield LOOK_SECONDS
+            yield CHECK_SECONDS
             if self._is_peace:
                 return
         self.counts["quorums lost"] += 1
@@ -421,7 +421,7 @@ class Director:
             survivor.crash(power_cut=random.random() < 0.5)
         while not _is_alone(survivor):
             _start_if_down(survivor)
-            yield LOOK_SECONDS
+            yield CHECK_SECONDS
         self.counts["new clusters forced"] += 1
         survivor.config = replace(survivor.config, force_new_cluster=False)
         if random.random() < 0.5:

@@ -45,7 +45,7 @@ class Host(Protocol):
     server: Server | None
     arrivals: Arrivals
 
-    def look(self) -> None:
+    def check_before_output(self) -> None:
         """Check the member before it sends anything."""
 
     def output(self) -> None:
@@ -197,10 +197,10 @@ class SimulatedEdge:
 
     # The interface for the server.
 
-    def _say(self) -> None:
+    def _check_output(self) -> None:
         """Check and count an output to clients; there may be none after the drain."""
         host = self._host
-        host.look()
+        host.check_before_output()
         if host.server is not None and host.server.phase not in (
             ServerPhase.SERVING,
             ServerPhase.DRAINING,
@@ -213,7 +213,7 @@ class SimulatedEdge:
 
     def reply(self, batch: Sequence[tuple[int, bytes | Status]]) -> None:
         """End unary calls."""
-        self._say()
+        self._check_output()
         for call, result in batch:
             known = self._calls.pop(call, None)
             self.unary.pop(call, None)
@@ -229,7 +229,7 @@ class SimulatedEdge:
 
     def send(self, batch: Sequence[tuple[int, bytes]]) -> None:
         """Send messages on streams, in order."""
-        self._say()
+        self._check_output()
         for call, data in batch:
             known = self._calls.get(call)
             if known is None:
@@ -257,7 +257,7 @@ class SimulatedEdge:
 
     def finish(self, call: int, status: Status, trailers: Headers = ()) -> None:  # noqa: ARG002
         """End a stream after the messages already sent."""
-        self._say()
+        self._check_output()
         known = self._calls.get(call)
         if known is not None:
             self._end(call, known, status)
@@ -301,7 +301,7 @@ class SimulatedEdge:
 
     def respond(self, call: int, status: int, headers: Headers, body: bytes | None) -> None:
         """Answer an HTTP request; without a body, pieces of the body follow."""
-        self._say()
+        self._check_output()
         known = self._calls.get(call)
         if known is None:
             return

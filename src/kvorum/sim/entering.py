@@ -17,7 +17,7 @@ from kvorum.state.membership.documents import DocumentError, MemberDocument, dec
 class Entrance:
     """The search of one process for its place. `ask` is called before every request."""
 
-    __slots__ = ("_inquiry", "_port", "heard")
+    __slots__ = ("_inquiry", "_port", "member_lists")
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Entrance:
         now: float,
     ) -> None:
         self._port = port
-        self.heard: list[Sequence[MemberDocument]] = []
+        self.member_lists: list[Sequence[MemberDocument]] = []
         """The lists of members that answers contained, in order."""
         self._inquiry = RequestRunner(self._watched(steps, ask), port.dialer, now)
 
@@ -56,10 +56,10 @@ class Entrance:
             answer = yield asking
             if asking.target == MEMBERS_PATH and answer is not None and answer.status == 200:
                 try:
-                    self.heard.append(decode_members(answer.body))
+                    self.member_lists.append(decode_members(answer.body))
                 except DocumentError as error:
                     raise AssertionError(f"{asking.url} told what no member tells") from error
 
     def is_known(self, member_id: int) -> bool:
         """Return whether any answer says that this member has run before."""
-        return any(is_bootstrapped(members, member_id) for members in self.heard)
+        return any(is_bootstrapped(members, member_id) for members in self.member_lists)

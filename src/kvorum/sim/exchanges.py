@@ -116,7 +116,7 @@ class Exchange:
     def _violate(self, text: str) -> None:
         raise Violation(GUARANTEE, f"{self._name} {self.route.targets[0]}: {text}")
 
-    def took(self, piece: bytes | Head) -> None:
+    def take_piece(self, piece: bytes | Head) -> None:
         """Take the head of the answer, or a piece of its body."""
         if isinstance(piece, Head):
             if self._head is not None:
@@ -133,7 +133,7 @@ class Exchange:
         else:
             self._body += piece
 
-    def ended(self, result: bytes | Status | None) -> None:
+    def take_end(self, result: bytes | Status | None) -> None:
         """Take the end of the answer, or of the connection."""
         if result is None or result is REFUSED:
             self._answered(result)
@@ -141,7 +141,7 @@ class Exchange:
         if result != OK:
             self._violate(f"ended as {result!r}")
         if self._body and not self.lines:
-            self._answered(self._taken(self._body))
+            self._answered(self._decode_answer(self._body))
         elif self._body or (not self.lines and self._must_answer):
             self._violate(f"ended with {self._body!r} after {self.lines} lines")
         else:
@@ -154,7 +154,7 @@ class Exchange:
 
     # Reading the answer.
 
-    def _taken(self, body: bytes) -> bytes | Status:
+    def _decode_answer(self, body: bytes) -> bytes | Status:
         """Return the answer to a call, or the error in its place."""
         value = self._value(body)
         if self.route.is_stream or "code" in value:
@@ -255,7 +255,7 @@ class SocketExchange(Exchange):
         self.is_left = True
         return self._connection.send(CloseConnection(CloseReason.NORMAL_CLOSURE))
 
-    def took(self, piece: bytes | Head) -> None:
+    def take_piece(self, piece: bytes | Head) -> None:
         """Take the answer to the handshake, or a piece of the frames."""
         if self.is_left:
             return
@@ -276,7 +276,7 @@ class SocketExchange(Exchange):
             elif isinstance(event, BytesMessage):
                 self._violate(f"{event} is no text")
 
-    def ended(self, result: bytes | Status | None) -> None:
+    def take_end(self, result: bytes | Status | None) -> None:
         """Take the end of the connection."""
         if not self.is_left:
-            super().ended(result)
+            super().take_end(result)

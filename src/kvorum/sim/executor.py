@@ -57,7 +57,7 @@ class SimulatedWorker(Enum):
     PASSWORDS_IDLE = "idle passwords"
 
 
-_HANDS = {
+_WORKERS = {
     ExecutorKind.LOG: SimulatedWorker.THREAD,
     ExecutorKind.FLUSHER: SimulatedWorker.FLUSHER,
     ExecutorKind.HELPER: SimulatedWorker.HELPER,
@@ -67,7 +67,7 @@ _HANDS = {
 }
 
 _WITHOUT_A_DISK = (SimulatedWorker.PASSWORDS, SimulatedWorker.PASSWORDS_IDLE)
-WITH_A_DISK = tuple(hand for hand in SimulatedWorker if hand not in _WITHOUT_A_DISK)
+WITH_A_DISK = tuple(worker for worker in SimulatedWorker if worker not in _WITHOUT_A_DISK)
 """Executors that a disk can fail."""
 
 
@@ -102,7 +102,7 @@ class SimulatedExecutor:
         self._random = random
         # The jobs of each executor, in order; it runs the first one, the pool the first two.
         self._queues: dict[SimulatedWorker, deque[Job]] = {
-            hand: deque() for hand in SimulatedWorker
+            worker: deque() for worker in SimulatedWorker
         }
         # Appends that the writer has finished but not reported, and whether any append failed.
         self._written: list[tuple[Job, Exception | None]] = []
@@ -122,9 +122,9 @@ class SimulatedExecutor:
 
     # Faults.
 
-    def fail(self, hand: SimulatedWorker, calls: int) -> None:
+    def fail(self, worker: SimulatedWorker, calls: int) -> None:
         """Make the next job of an executor fail after `calls` calls to the disk."""
-        self._failing = (hand, calls)
+        self._failing = (worker, calls)
 
     def kill_helper(self, pauses: int) -> None:
         """Make the helper die amid a job, after `pauses` pauses."""
@@ -144,13 +144,17 @@ class SimulatedExecutor:
         if self._stepped is not None:
             self._interrupt(self._stepped, ProcessEnd())
 
-    def break_off(self) -> None:
+    def interrupt(self) -> None:
         """End with the process: the jobs under way are done, not done, or half done."""
         random, disk = self._random, self._machine.disk
         is_helping = self._stepped is not None
         self.abandon()
-        for hand, jobs in self._queues.items():
-            if not jobs or (hand is SimulatedWorker.HELPER and is_helping) or self._is_over(hand):
+        for worker, jobs in self._queues.items():
+            if (
+                not jobs
+                or (worker is SimulatedWorker.HELPER and is_helping)
+                or self._has_ended(worker)
+            ):
                 continue
             if random.random() < _BEGUN_CHANCE:
                 # Half of these stop midway, at a call to the disk that the seed chooses.
@@ -165,20 +169,20 @@ class SimulatedExecutor:
         """
         self.abandon()
         queues = self._queues
-        for hand in (
+        for worker in (
             SimulatedWorker.WRITER,
             SimulatedWorker.THREAD,
             SimulatedWorker.FLUSHER,
             SimulatedWorker.POOL,
         ):
-            jobs = list(queues[hand])
-            if not self._is_over(hand) and not self._finish(
-                jobs[: 1 if hand is SimulatedWorker.WRITER else None]
+            jobs = list(queues[worker])
+            if not self._has_ended(worker) and not self._finish(
+                jobs[: 1 if worker is SimulatedWorker.WRITER else None]
             ):
                 break
 
-    def _is_over(self, hand: SimulatedWorker) -> bool:
-        return hand is SimulatedWorker.WRITER and self._has_writer_failed
+    def _has_ended(self, worker: SimulatedWorker) -> bool:
+        return worker is SimulatedWorker.WRITER and self._has_writer_failed
 
     def _finish(self, jobs: list[Job]) -> bool:
         """Run jobs without reporting their end; return whether the process survived them."""
@@ -190,7 +194,7 @@ class SimulatedExecutor:
             except ProcessEnd:
                 return False
             except (OSError, BackendError):
-                # The disk fails as well, and nobody is left to handle the error.
+                # The disk fails as well, and no caller is left to handle the error.
                 continue
         return True
 
@@ -208,11 +212,11 @@ class SimulatedExecutor:
 
     def append(self, job: Job) -> None:
         """Append to the log after all earlier appends; once one has failed, this one fails, too."""
-        self._give(SimulatedWorker.WRITER, job)
+        self._enqueue(SimulatedWorker.WRITER, job)
 
     def begin(self, job: Job) -> None:
         """Queue a job for its executor."""
-        self._give(_HANDS[job.executor], job)
+        self._enqueue(_WORKERS[job.executor], job)
 
     def wait_for(self, job: Job) -> Outcome:
         """Run this job, the flusher's next one, at once; return its outcome without a report."""
@@ -228,63 +232,67 @@ class SimulatedExecutor:
 
     # Running jobs.
 
-    def _give(self, hand: SimulatedWorker, job: Job) -> None:
+    def _enqueue(self, worker: SimulatedWorker, job: Job) -> None:
         self._machine.output()
-        queue = self._queues[hand]
+        queue = self._queues[worker]
         queue.append(job)
-        if len(queue) <= _at_once(hand):
-            self._start(hand, job)
+        if len(queue) <= _at_once(worker):
+            self._start(worker, job)
 
-    def _start(self, hand: SimulatedWorker, job: Job) -> None:
-        seconds = self._random.uniform(*self._span(hand))
-        if hand not in _WITHOUT_A_DISK:
+    def _start(self, worker: SimulatedWorker, job: Job) -> None:
+        seconds = self._random.uniform(*self._span(worker))
+        if worker not in _WITHOUT_A_DISK:
             seconds += self._machine.stalled_seconds
-        self._world.after(seconds, self._come, self._machine.incarnation, hand, job)
+        self._world.after(seconds, self._run_due, self._machine.incarnation, worker, job)
 
-    def _span(self, hand: SimulatedWorker) -> Span:
+    def _span(self, worker: SimulatedWorker) -> Span:
         faults = self._machine.faults
-        if hand in (SimulatedWorker.WRITER, SimulatedWorker.THREAD):
+        if worker in (SimulatedWorker.WRITER, SimulatedWorker.THREAD):
             return faults.log_time
-        if hand in _WITHOUT_A_DISK:
-            return _PASSWORD_TIME if hand is SimulatedWorker.PASSWORDS else _IDLE_PASSWORD_TIME
-        return faults.flush_time if hand is SimulatedWorker.FLUSHER else faults.helper_time
+        if worker in _WITHOUT_A_DISK:
+            return _PASSWORD_TIME if worker is SimulatedWorker.PASSWORDS else _IDLE_PASSWORD_TIME
+        return faults.flush_time if worker is SimulatedWorker.FLUSHER else faults.helper_time
 
-    def _come(self, incarnation: int, hand: SimulatedWorker, job: Job) -> None:
+    def _run_due(self, incarnation: int, worker: SimulatedWorker, job: Job) -> None:
         """Run a job, or the next part of it, when its simulated time has passed."""
         machine = self._machine
-        if incarnation != machine.incarnation or job not in self._queues[hand]:
+        if incarnation != machine.incarnation or job not in self._queues[worker]:
             return  # the process has ended, or the loop has waited for this job
-        if not machine.later(self._come, incarnation, hand, job):
-            machine.guarded(self._help if hand is SimulatedWorker.HELPER else self._do, hand, job)
+        if not machine.later(self._run_due, incarnation, worker, job):
+            machine.run_guarded(
+                self._run_in_helper if worker is SimulatedWorker.HELPER else self._run_first,
+                worker,
+                job,
+            )
 
-    def _do(self, hand: SimulatedWorker, job: Job) -> None:
+    def _run_first(self, worker: SimulatedWorker, job: Job) -> None:
         chance = self._machine.faults.password_error_chance
-        if hand in _WITHOUT_A_DISK and chance and self._random.random() < chance:
+        if worker in _WITHOUT_A_DISK and chance and self._random.random() < chance:
             # Hashing only computes: the one thing that can fail is getting memory.
-            self._end(hand, job, (None, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))))
-        elif hand is SimulatedWorker.WRITER and self._has_writer_failed:
-            self._end(hand, job, (None, OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))))
+            self._end(worker, job, (None, OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))))
+        elif worker is SimulatedWorker.WRITER and self._has_writer_failed:
+            self._end(worker, job, (None, OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))))
         else:
-            self._end(hand, job, self._run(hand, job))
+            self._end(worker, job, self._run(worker, job))
 
-    def _end(self, hand: SimulatedWorker, job: Job, outcome: Outcome) -> None:
+    def _end(self, worker: SimulatedWorker, job: Job, outcome: Outcome) -> None:
         """Record the end of a job, and start its executor's next one."""
-        queue = self._queues[hand]
+        queue = self._queues[worker]
         queue.remove(job)
-        if len(queue) >= _at_once(hand):
-            self._start(hand, queue[_at_once(hand) - 1])
-        if hand is SimulatedWorker.WRITER:
+        if len(queue) >= _at_once(worker):
+            self._start(worker, queue[_at_once(worker) - 1])
+        if worker is SimulatedWorker.WRITER:
             self._has_writer_failed |= outcome[1] is not None
             self._written.append((job, outcome[1]))
         else:
             self.ended(job, *outcome)
         self._machine.request_turn()
 
-    def _run(self, hand: SimulatedWorker, job: Job) -> Outcome:
+    def _run(self, worker: SimulatedWorker, job: Job) -> Outcome:
         """Run a job without pauses."""
         self._check(job)
         disk, failing = self._machine.disk, self._failing
-        if failing is None or failing[0] is not hand:
+        if failing is None or failing[0] is not worker:
             return self._outcome(job, lambda: job.run(disk.files, disk.environments))
         self._failing = None
         disk.fail_after(failing[1])
@@ -315,13 +323,13 @@ class SimulatedExecutor:
                 self._failed_work = name
             return None, error
         if isinstance(job.work, HashRows) and machine.disk.damage_count == damage:
-            machine.hashed(job.work, result)
+            machine.note_hash(job.work, result)
         machine.line(f"did {name}")
         return result, None
 
     # The helper.
 
-    def _help(self, hand: SimulatedWorker, job: Job) -> None:
+    def _run_in_helper(self, worker: SimulatedWorker, job: Job) -> None:
         """Run the helper's job up to its next pause."""
         disk = self._machine.disk
         stepped = self._stepped
@@ -329,29 +337,29 @@ class SimulatedExecutor:
             self._pause_chance = self._random.choice(_PAUSE_CHANCES)
             if self._kill_pauses is not None or self._hang_seconds:
                 self._pause_chance = 1.0
-            if not self._pause_chance or (self._failing and self._failing[0] is hand):
-                self._do(hand, job)
+            if not self._pause_chance or (self._failing and self._failing[0] is worker):
+                self._run_first(worker, job)
                 return
             stepped = self._stepped = Stepped(lambda: job.run(disk.files, disk.environments))
             self._damage = disk.damage_count
         self._with_pauses(stepped.advance)
         if stepped.has_ended:
             self._stepped = None
-            self._end(hand, job, self._outcome(job, stepped.result, self._damage))
+            self._end(worker, job, self._outcome(job, stepped.result, self._damage))
         elif self._kill_pauses == 0:
             self._kill_pauses = None
             self._machine.helpers_lost += 1
             self._machine.line(f"the helper dies amid {type(job.work).__name__}")
             self._interrupt(stepped, HelperEnd())
-            self._end(hand, job, (None, JobLostError(_LOST)))
+            self._end(worker, job, (None, JobLostError(_LOST)))
         else:
             if self._kill_pauses is not None:
                 self._kill_pauses -= 1
-            seconds = self._random.random() * self._span(hand)[1] + self._hang_seconds
+            seconds = self._random.random() * self._span(worker)[1] + self._hang_seconds
             if self._hang_seconds:
                 self._machine.line(f"the helper hangs for {seconds:.3f}")
                 self._hang_seconds = 0.0
-            self._world.after(seconds, self._come, self._machine.incarnation, hand, job)
+            self._world.after(seconds, self._run_due, self._machine.incarnation, worker, job)
 
     def _with_pauses(self, call: Callable[[], None]) -> None:
         environments = self._machine.disk.environments
@@ -370,5 +378,5 @@ class SimulatedExecutor:
         self._stepped = None
 
 
-def _at_once(hand: SimulatedWorker) -> int:
-    return _POOL_THREADS if hand is SimulatedWorker.POOL else 1
+def _at_once(worker: SimulatedWorker) -> int:
+    return _POOL_THREADS if worker is SimulatedWorker.POOL else 1

@@ -21,7 +21,7 @@ from kvorum.api.pb.etcdserverpb import (
     StatusRequest,
     StatusResponse,
 )
-from kvorum.sim.calls import Asked, Caller, Calls
+from kvorum.sim.calls import Caller, Calls, PlannedRequest
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.history import History, Record, Row
 from kvorum.sim.images import GUARANTEE as SNAPSHOTS
@@ -107,14 +107,14 @@ class Inspector:
 
     def start(self) -> None:
         """Send the first request soon, and ask for hashes at every installation."""
-        self._cluster.installing = self.look_at_installation
+        self._cluster.installing = self.check_installation
         self._world.after(self._random.uniform(0.0, 1.0), self._next)
 
     def stop(self) -> None:
         """Send no more requests, and stop waiting for answers."""
         self.is_stopped = True
         for caller in (self._caller, *self._hashers):
-            caller.give_up()
+            caller.abandon()
         if self._call is not None:
             (member, call), self._call = self._call, None
             self._calls.hang_up(member, call)
@@ -134,20 +134,20 @@ class Inspector:
         else:
             self._ask(self._caller, member, self._request(kind))
 
-    def _request(self, kind: str) -> Asked:
+    def _request(self, kind: str) -> PlannedRequest:
         random, history = self._random, self._history
         if kind == "hash":
             revision = 0
             if random.random() < 0.5:
                 revision = max(0, history.revision - random.choice([0, 2, 10]))
-            return Asked("hash", HashKVRequest(revision=revision))
+            return PlannedRequest("hash", HashKVRequest(revision=revision))
         if kind == "hash all":
-            return Asked("hash all", HashRequest())
+            return PlannedRequest("hash all", HashRequest())
         if kind == "members":
-            return Asked("members", MemberListRequest(linearizable=random.random() < 0.5))
+            return PlannedRequest("members", MemberListRequest(linearizable=random.random() < 0.5))
         if kind == "compact" and history.revision > 1:
             revision = max(1, history.revision - random.choice([0, 5, 20]))
-            return Asked("compact", CompactionRequest(revision=revision))
+            return PlannedRequest("compact", CompactionRequest(revision=revision))
         if kind == "lease":
             granted = [
                 record.response.ID
@@ -156,11 +156,11 @@ class Inspector:
             ]
             if granted:
                 lease = random.choice(granted[-5:])
-                return Asked("ttl", LeaseTimeToLiveRequest(ID=lease, keys=True))
+                return PlannedRequest("ttl", LeaseTimeToLiveRequest(ID=lease, keys=True))
         if kind == "other":
             some = [AlarmRequest(), LeaseLeasesRequest(), AuthStatusRequest()]
-            return Asked("other", random.choice(some))
-        return Asked("status", StatusRequest())
+            return PlannedRequest("other", random.choice(some))
+        return PlannedRequest("status", StatusRequest())
 
     def _before(self, member: int) -> Before:
         machine = self._cluster.machines[member]
@@ -169,7 +169,7 @@ class Inspector:
             machine, machine.incarnation, applied, machine.seen_revision, machine.disk.is_damaged
         )
 
-    def _ask(self, caller: Caller, member: int, asked: Asked) -> None:
+    def _ask(self, caller: Caller, member: int, asked: PlannedRequest) -> None:
         caller.member = member
         before = self._before(member)
 
@@ -181,7 +181,7 @@ class Inspector:
 
         caller.ask(asked, self._random.uniform(*PATIENCE), answered)
 
-    def look_at_installation(self, machine: Machine) -> None:
+    def check_installation(self, machine: Machine) -> None:
         """Ask a member for two hashes when it is about to install a snapshot."""
         member = machine.member
         assert member is not None
@@ -190,18 +190,18 @@ class Inspector:
             return
         self._installing = of
         for caller in self._hashers:
-            caller.give_up()
-            self._ask(caller, machine.number, Asked("hash", HashKVRequest()))
+            caller.abandon()
+            self._ask(caller, machine.number, PlannedRequest("hash", HashKVRequest()))
 
     # Answers.
 
-    def _violate(self, guarantee: str, record: Record, text: str) -> None:
+    def _raise_violation(self, guarantee: str, record: Record, text: str) -> None:
         raise Violation(guarantee, f"{record.kind} #{record.invoked} at m{record.member}: {text}")
 
     def _check(self, record: Record, before: Before) -> None:
         header, machine = record.response.header, before.machine
         if header.revision > self._history.revision:
-            self._violate(STATUS, record, f"revision {header.revision} is in the future")
+            self._raise_violation(STATUS, record, f"revision {header.revision} is in the future")
         if isinstance(record.request, StatusRequest):
             self._check_status(record, record.response, machine, before)
         elif isinstance(record.request, HashKVRequest):
@@ -215,7 +215,7 @@ class Inspector:
             told = record.response
             is_long = told.TTL - told.grantedTTL > EXTENSION_SECONDS_MAX
             if is_long or len(told.keys) != len(set(told.keys)):
-                self._violate(STATUS, record, f"told {told!r}")
+                self._raise_violation(STATUS, record, f"told {told!r}")
 
     def _check_status(
         self, record: Record, told: StatusResponse, machine: Machine, before: Before
@@ -232,7 +232,7 @@ class Inspector:
             or told.header.revision < max(last.header.revision, before.revision)
         )
         if is_back:
-            self._violate(STATUS, record, f"told {told!r} after {last!r}")
+            self._raise_violation(STATUS, record, f"told {told!r} after {last!r}")
         is_plausible = (
             told.header.member_id == member.id
             and told.raftTerm <= told.header.raft_term
@@ -241,20 +241,20 @@ class Inspector:
             and (NO_LEADER.text in told.errors) == (not told.leader)
         )
         if not is_plausible:
-            self._violate(STATUS, record, f"told {told!r}")
+            self._raise_violation(STATUS, record, f"told {told!r}")
         # The answer has the term of the last applied entry; its leader may be of a later term.
         leaders = self._cluster.leader_ids
         if told.leader and all(
             term < told.raftTerm or leader != told.leader for term, leader in leaders.items()
         ):
-            self._violate(STATUS, record, f"told {told!r}, but leaders were {leaders}")
+            self._raise_violation(STATUS, record, f"told {told!r}, but leaders were {leaders}")
 
     def _check_members(self, record: Record) -> None:
         told = record.response.members
         voters = sorted(each.ID for each in told if not each.isLearner)
         learners = sorted(each.ID for each in told if each.isLearner)
         if not self._cluster.has_had(voters, learners):
-            self._violate(STATUS, record, f"there never were {told!r}")
+            self._raise_violation(STATUS, record, f"there never were {told!r}")
 
     # Snapshots.
 
@@ -285,9 +285,9 @@ class Inspector:
             seconds = self._random.uniform(0.05, 1.0)
             self._world.after(0.001, calls.stall, member, call, seconds)
         patience = self._random.uniform(*PATIENCE)
-        self._world.after(patience, self._give_up_snapshot, member, call)
+        self._world.after(patience, self._abandon_snapshot, member, call)
 
-    def _give_up_snapshot(self, member: int, call: int) -> None:
+    def _abandon_snapshot(self, member: int, call: int) -> None:
         if self._call == (member, call):
             self._call = None
             self._calls.hang_up(member, call)
@@ -319,10 +319,10 @@ class Inspector:
             if not told.hash_revision <= told.header.revision or (
                 told.hash_revision != (asked or told.header.revision)
             ):
-                self._violate(HASHES, record, f"told {told!r}")
+                self._raise_violation(HASHES, record, f"told {told!r}")
             expected = _hashes(self._history, told.hash_revision, told.compact_revision)
             if expected and told.hash not in expected:
-                self._violate(HASHES, record, f"told {told!r}; the history has {expected}")
+                self._raise_violation(HASHES, record, f"told {told!r}; the history has {expected}")
 
 
 def _hashes(history: History, revision: int, compacted: int) -> list[int]:

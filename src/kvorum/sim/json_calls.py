@@ -241,8 +241,8 @@ class JsonCalls:
             call,
             target,
             headers,
-            exchange.ended,
-            exchange.took,
+            exchange.take_end,
+            exchange.take_piece,
         )
         return call
 
@@ -290,7 +290,7 @@ class JsonCalls:
             machine.arrivals.stream_event(kind, call, detail)
         elif machine.edge.is_open(call):
             machine.arrivals.hang_up(call)
-            sending.exchange.ended(None)
+            sending.exchange.take_end(None)
 
 
 def _socket_headers(random: Random, metadata: Metadata | None) -> Headers:

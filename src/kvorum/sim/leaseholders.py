@@ -11,7 +11,7 @@ from kvorum.api.pb.etcdserverpb import (
     LeaseKeepAliveRequest,
     LeaseTimeToLiveRequest,
 )
-from kvorum.sim.calls import Asked, Caller, Calls
+from kvorum.sim.calls import Caller, Calls, PlannedRequest
 from kvorum.sim.history import History, Record
 from kvorum.sim.world import World
 
@@ -65,11 +65,11 @@ class Leaseholder:
     def stop(self) -> None:
         """Renew no more; the promised time still counts."""
         self.is_stopped = True
-        self._holder.give_up()
+        self._holder.abandon()
 
     def _grant(self) -> None:
         if not self.is_stopped:
-            grant = Asked("grant", LeaseGrantRequest(TTL=TTL_SECONDS))
+            grant = PlannedRequest("grant", LeaseGrantRequest(TTL=TTL_SECONDS))
             self._holder.ask(grant, TTL_SECONDS, self._granted)
 
     def _granted(self, record: Record) -> None:
@@ -83,7 +83,7 @@ class Leaseholder:
 
     def _renew(self) -> None:
         if not self.is_stopped:
-            keep = Asked("keep", LeaseKeepAliveRequest(ID=self._lease))
+            keep = PlannedRequest("keep", LeaseKeepAliveRequest(ID=self._lease))
             self._holder.ask(keep, PATIENCE_SECONDS, self._renewed)
 
     def _renewed(self, record: Record) -> None:
@@ -97,17 +97,17 @@ class Leaseholder:
         self._renewals_left -= 1
         if self._is_late or not self._renewals_left:
             self._until = record.started + record.response.TTL
-            self._world.at(max(self._world.now, self._until - RELIES_SECONDS), self._rely)
+            self._world.at(max(self._world.now, self._until - RELIES_SECONDS), self._query_lease)
         else:
             self._world.after(RENEWAL_SECONDS, self._renew)
 
-    def _rely(self) -> None:
+    def _query_lease(self) -> None:
         left = self._until - self._world.now
         if left <= 0.0:
             self._grant()
             return
-        asked = Asked("ttl", LeaseTimeToLiveRequest(ID=self._lease))
+        asked = PlannedRequest("ttl", LeaseTimeToLiveRequest(ID=self._lease))
         self._relying.ask(asked, min(PATIENCE_SECONDS, left), self._relied)
 
     def _relied(self, _: Record) -> None:
-        self._world.after(RETRY_SECONDS, self._rely)
+        self._world.after(RETRY_SECONDS, self._query_lease)

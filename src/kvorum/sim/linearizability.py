@@ -24,7 +24,7 @@ from kvorum.sim.operations import NEVER, Operation, Prepared, components, prepar
 
 STATES_MAX = 1_000_000
 """States that are visited before the search is abandoned."""
-_NOBODY_LOOKS = -1
+_UNOBSERVED = -1
 
 
 class Undecided(Exception):  # noqa: N818 (neither the history nor the checker is wrong)
@@ -164,7 +164,7 @@ class _Search:
         if not is_wrong:
             known = (
                 self._done,
-                tuple([value if interest[value] else _NOBODY_LOOKS for value in state]),
+                tuple([value if interest[value] else _UNOBSERVED for value in state]),
             )
             if known not in self._seen:
                 if len(self._seen) >= STATES_MAX:

@@ -23,7 +23,7 @@ PEER_LISTENER = 1
 CONNECT_SECONDS_MAX = 1.5
 FULL_BYTES = 1 << 30
 """A queue that counts as full reports this many bytes more than it holds."""
-_LOOK_SECONDS = 0.05
+_CHECK_SECONDS = 0.05
 _POWER_CUT_SECONDS = (0.2, 4.0)
 """How long others take to notice that a machine without power does not answer."""
 
@@ -44,7 +44,7 @@ class Host(Protocol):
     def member(self) -> object | None:
         """The process that listens at the port; None while there is none."""
 
-    def peers_spoke(self) -> None:
+    def note_peer_events(self) -> None:
         """Request a turn: something arrived."""
 
 
@@ -100,7 +100,7 @@ class Flow:
         if self._held or self._is_blocked():
             self._held.append((kind, detail, size))
             if len(self._held) == 1:
-                self._links.world.after(_LOOK_SECONDS, self.look)
+                self._links.world.after(_CHECK_SECONDS, self.deliver_pending)
         else:
             self.pending -= size
             self._deliver(self._connection, kind, detail, size)
@@ -113,12 +113,12 @@ class Flow:
             or self.to.paused_until > links.world.now
         )
 
-    def look(self) -> None:
+    def deliver_pending(self) -> None:
         """Deliver the held pieces, once that is possible."""
         if not self._held or self._connection.is_broken:
             return
         if self._is_blocked():
-            self._links.world.after(_LOOK_SECONDS, self.look)
+            self._links.world.after(_CHECK_SECONDS, self.deliver_pending)
             return
         held, self._held = self._held, []
         for kind, detail, size in held:
@@ -157,7 +157,7 @@ def _take_request_piece(connection: Connection, kind: int, detail: Any, size: in
     elif kind == EdgeEventKind.ENDED:
         del server.calls[call]
     server.events.append((kind, call, detail))
-    server.host.peers_spoke()
+    server.host.note_peer_events()
 
 
 def _take_answer_piece(connection: Connection, kind: int, detail: Any, _size: int) -> None:
@@ -167,8 +167,8 @@ def _take_answer_piece(connection: Connection, kind: int, detail: Any, _size: in
         return
     if kind in (DialEventKind.COMPLETED, DialEventKind.FAILED):
         del client.requests[number]
-    client.told.append(DialEvent(kind, number, detail))
-    client.host.peers_spoke()
+    client.dial_events.append(DialEvent(kind, number, detail))
+    client.host.note_peer_events()
 
 
 class Links:
@@ -280,8 +280,8 @@ class Links:
     def _end(self, connection: Connection, kind: DialEventKind) -> None:
         client = connection.client
         if client.requests.pop(connection.number, None) is not None:
-            client.told.append(DialEvent(kind, connection.number, "no connection"))
-            client.host.peers_spoke()
+            client.dial_events.append(DialEvent(kind, connection.number, "no connection"))
+            client.host.note_peer_events()
 
     def break_off(self, connection: Connection, seconds: float | None = None) -> None:
         """Break a connection; its ends learn of it, each after some time."""
@@ -301,16 +301,16 @@ class Links:
     def _reset_client(self, connection: Connection) -> None:
         client = connection.client
         if client.requests.pop(connection.number, None) is not None:
-            client.told.append(
+            client.dial_events.append(
                 DialEvent(DialEventKind.FAILED, connection.number, "connection reset")
             )
-            client.host.peers_spoke()
+            client.host.note_peer_events()
 
     def _reset_server(self, connection: Connection) -> None:
         server = connection.server
         if server.calls.pop(connection.call, None) is not None:
             server.events.append((EdgeEventKind.ENDED, connection.call, None))
-            server.host.peers_spoke()
+            server.host.note_peer_events()
 
     def connections(self) -> list[Connection]:
         """Return the open connections, in the order in which they were opened."""
@@ -333,7 +333,7 @@ class Links:
 class Port:
     """The connections of a machine's process; a new process starts with none."""
 
-    __slots__ = ("calls", "dialer", "edge", "events", "host", "links", "requests", "told")
+    __slots__ = ("calls", "dial_events", "dialer", "edge", "events", "host", "links", "requests")
 
     def __init__(self, links: Links, host: Host) -> None:
         self.links = links
@@ -341,7 +341,7 @@ class Port:
         self.requests: dict[int, Connection] = {}
         self.calls: dict[int, Connection] = {}
         self.events: list[PeerEvent] = []
-        self.told: list[DialEvent] = []
+        self.dial_events: list[DialEvent] = []
         self.edge = PeerEdge(links, self)
         self.dialer = SimulatedDialer(links, self)
 
@@ -351,7 +351,7 @@ class Port:
         self.requests.clear()
         self.calls.clear()
         self.events = []
-        self.told = []
+        self.dial_events = []
         for connection in connections:
             seconds = random.uniform(*_POWER_CUT_SECONDS) if power_cut else None
             self.links.break_off(connection, seconds)
@@ -427,7 +427,7 @@ class PeerEdge:
         connection = self._port.calls.get(call)
         if connection is not None:
             connection.request.is_paused = False
-            connection.request.look()
+            connection.request.deliver_pending()
 
 
 class SimulatedDialer:
@@ -476,5 +476,5 @@ class SimulatedDialer:
 
     def poll(self) -> list[DialEvent]:
         """Return the events that arrived, in order."""
-        taken, self._port.told = self._port.told, []
+        taken, self._port.dial_events = self._port.dial_events, []
         return taken

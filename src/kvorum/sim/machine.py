@@ -235,7 +235,7 @@ class Machine:
         self._phase_seconds = self._random.random() * self._slack_seconds
         # The clock is never faster than the clients', by which checks judge the ends of leases.
         self._pace = 1.0 - self._random.uniform(0.0, self.faults.clock_drift)
-        self.guarded(self._enter)
+        self.run_guarded(self._enter)
 
     def _enter(self) -> None:
         """Continue from the log; without one, find this member's place in the cluster."""
@@ -247,9 +247,9 @@ class Machine:
             self._open(self.initial_start)
         else:
             self._entrance = entrance
-            self._find_place()
+            self._find_start()
 
-    def _find_place(self) -> None:
+    def _find_start(self) -> None:
         entrance = self._entrance
         assert entrance is not None
         try:
@@ -257,7 +257,7 @@ class Machine:
         except ClusterSettingsError as error:
             self.line(f"refused: {error}", Kind.REFUSED)
             self._die(power_cut=False)
-            self._cluster.refused(self, error)
+            self._cluster.note_refusal(self, error)
             return
         if isinstance(found, float):
             self._world.at(
@@ -275,7 +275,7 @@ class Machine:
         if incarnation != self._incarnation or self._entrance is None:
             return
         if not self.later(self._enter_on, incarnation):
-            self.guarded(self._find_place)
+            self.run_guarded(self._find_start)
 
     def _open(self, start: Start) -> None:
         seams = Seams(
@@ -305,7 +305,7 @@ class Machine:
         self.line(
             f"up applied {member.state.applied} revision {member.state.store.revision}", Kind.UP
         )
-        self._cluster.turned(self)
+        self._cluster.note_turn(self)
         # Machines do not tick at the same moments.
         self._wait_until(self._world.now + self._random.random() * heartbeat_seconds)
 
@@ -330,7 +330,7 @@ class Machine:
         if self.is_dead:
             return
         if self._entrance is None:
-            self.executor.break_off()
+            self.executor.interrupt()
         self._die(power_cut=power_cut)
 
     def crash_amid(self) -> None:
@@ -358,7 +358,7 @@ class Machine:
             return
         assert server is not None
         self.line("terminated", Kind.TERMINATED)
-        self.guarded(server.drain, self.now)
+        self.run_guarded(server.drain, self.now)
         if not self.is_dead:
             self.request_turn()
 
@@ -393,7 +393,7 @@ class Machine:
     def _loses_power(self) -> bool:
         return self._random.random() < self.faults.power_cut_chance
 
-    def guarded(self, call: Callable[..., object], *arguments: Any) -> None:
+    def run_guarded(self, call: Callable[..., object], *arguments: Any) -> None:
         """Run code of the member; a crash ends the process, an unexplained error is a violation."""
         try:
             call(*arguments)
@@ -428,7 +428,7 @@ class Machine:
         self.line(f"stopped: {error}", Kind.STOPPED)
         self.executor.stop()
         self._die(power_cut=self._random.random() < 0.5)
-        self._cluster.stopped(self)
+        self._cluster.note_stop(self)
 
     def wipe(self) -> None:
         """Cut the machine's power, and replace its disk with an empty one."""
@@ -471,7 +471,7 @@ class Machine:
         """Pause the process for a while."""
         if not self.is_dead:
             self.line(f"paused for {seconds:.3f}", Kind.PAUSED, seconds)
-            self._standstill.last(seconds)
+            self._standstill.pause_for(seconds)
             # Peers closed their connections during the pause, so requests of clients come first.
             self.deaf_until = self.paused_until + self._random.uniform(0.0, 0.5)
 
@@ -549,7 +549,7 @@ class Machine:
         self._last_turn = moment
         if self._turns_now > _TURNS_AT_ONCE_MAX:
             raise Violation("turns get somewhere", f"{self.name} is woken at {moment} for nothing")
-        self.guarded(self._run_turn)
+        self.run_guarded(self._run_turn)
 
     def _run_turn(self) -> None:
         server, jobs, now = self.server, self._jobs, self.now
@@ -573,7 +573,7 @@ class Machine:
         self._in_turn = False
         # The clock passed during the turn, which keeps the process busy until then.
         self._busy_until = self._clock_now / self._pace
-        self._cluster.turned(self)
+        self._cluster.note_turn(self)
         self._check_calls(server)
         check_gateway(self.name, now, server, self.edge, self.arrivals)
         if server.phase is ServerPhase.ENDED:
@@ -594,13 +594,13 @@ class Machine:
             if call not in known and call not in waiting:
                 raise Violation(ANSWERED, f"{self.name} has forgotten call {call}")
 
-    def said(self, message: Message) -> None:
+    def note_sent(self, message: Message) -> None:
         """Pass a raft message that leaves the process to the cluster's checks."""
-        self._cluster.said(self.number, message)
+        self._cluster.note_sent(self.number, message)
 
-    def look(self) -> None:
+    def check_before_output(self) -> None:
         """Check the member amid its turn, before its outputs leave."""
-        self._cluster.turned(self)
+        self._cluster.note_turn(self)
 
     def output(self) -> None:
         """Let one more output leave the process, or end the process instead."""
@@ -610,16 +610,16 @@ class Machine:
                 self.line("cut off between outputs", Kind.CUT_OFF)
                 raise ProcessEnd
 
-    def run_out_of_patience(self) -> None:
+    def force_campaign(self) -> None:
         """Make a member campaign as if its election timer had run out, unless it leads."""
         member = self.member
         if member is None or self.paused_until > self._world.now or member.is_leader:
             return
-        self.guarded(member.replica.node.campaign)
+        self.run_guarded(member.replica.node.campaign)
         if not self.is_dead:
             self.request_turn()
 
-    def peers_spoke(self) -> None:
+    def note_peer_events(self) -> None:
         """Request a turn, or continue to look for a place: something arrived from a member."""
         if self._entrance is not None:
             self._enter_on(self._incarnation)
@@ -631,9 +631,9 @@ class Machine:
         """How long the disk's stall still lasts."""
         return max(0.0, self._stalled_until - self._world.now)
 
-    def hashed(self, work: HashRows, result: Any) -> None:
+    def note_hash(self, work: HashRows, result: Any) -> None:
         """Pass a hash that a job made of the rows to the cluster's checks."""
-        self._cluster.hashed(self, work, result)
+        self._cluster.note_hash(self, work, result)
 
     @property
     def incarnation(self) -> int:

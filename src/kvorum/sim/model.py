@@ -131,7 +131,7 @@ def _chosen(request: RangeRequest, kvs: list[KeyValue]) -> list[KeyValue]:
         kv for kv in kvs if low <= kv.create_revision and (not high or kv.create_revision <= high)
     ]
     if request.sort_order != RangeRequest.NONE:
-        assert request.sort_target == RangeRequest.CREATE, "nobody here sorts by anything else"
+        assert request.sort_target == RangeRequest.CREATE, "no client here sorts by anything else"
         is_reverse = request.sort_order == RangeRequest.DESCEND
         kvs.sort(key=lambda kv: kv.create_revision, reverse=is_reverse)
     return kvs

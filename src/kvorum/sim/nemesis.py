@@ -204,7 +204,7 @@ class Nemesis:
             election_at = random.uniform(0.01, 0.03)
             for rival in rivals:
                 delay = election_at + random.uniform(0.0, 0.001)
-                world.after(delay, rival.run_out_of_patience)
+                world.after(delay, rival.force_campaign)
             late = random.choice(rivals).number
             longer = random.uniform(0.02, 0.1)
             self._network.hold_back(late, world.now + election_at + longer, longer)
@@ -363,7 +363,7 @@ class Nemesis:
             machine.executor.hang_helper(self._random.uniform(*self.faults.helper_hang_time))
         self._again(self._hang_helper)
 
-    def stopped(self, machine: Machine) -> None:
+    def note_stop(self, machine: Machine) -> None:
         """Schedule the repair of a machine whose member stopped because of its disk."""
         self.counts["members stopped"] += 1
         self._world.after(self._random.uniform(*self.faults.down_time), self._repair, machine)

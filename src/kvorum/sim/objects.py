@@ -17,7 +17,7 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.pb.mvccpb import KeyValue
-from kvorum.sim.calls import Asked
+from kvorum.sim.calls import PlannedRequest
 from kvorum.sim.history import History, Record
 from kvorum.sim.workloads import OBJECT_PREFIX, OBJECT_PREFIX_END, Workload
 
@@ -39,7 +39,7 @@ class KubernetesShape:
         # Where the next page of a list begins, and its revision.
         self._page: tuple[bytes, int] | None = None
 
-    def next(self) -> Asked:
+    def next(self) -> PlannedRequest:
         """Return the next request."""
         random = self._random
         if self._page is not None:
@@ -48,16 +48,16 @@ class KubernetesShape:
             request = RangeRequest(
                 key=key, range_end=OBJECT_PREFIX_END, limit=PAGE, revision=revision
             )
-            return Asked("page", request)
+            return PlannedRequest("page", request)
         choice = random.random()
         if choice < 0.15:
             request = RangeRequest(key=OBJECT_PREFIX, range_end=OBJECT_PREFIX_END, limit=PAGE)
-            return Asked("list", request)
+            return PlannedRequest("list", request)
         key = OBJECT_PREFIX + b"%02d" % random.randrange(self._workload.keys)
         if choice < 0.25:
-            return Asked("get", RangeRequest(key=key))
+            return PlannedRequest("get", RangeRequest(key=key))
         if choice < 0.28 and self._history.revision > PAGE:
-            return Asked(
+            return PlannedRequest(
                 "compact", CompactionRequest(revision=self._history.revision - random.randint(0, 9))
             )
         known = self._objects.get(key)
@@ -65,7 +65,7 @@ class KubernetesShape:
             return self._write("create", key, None)
         return self._write("update" if choice < 0.8 else "delete", key, known)
 
-    def _write(self, kind: str, key: bytes, known: KeyValue | None) -> Asked:
+    def _write(self, kind: str, key: bytes, known: KeyValue | None) -> PlannedRequest:
         revision = 0 if known is None else known.mod_revision
         operation = RequestOp(request_delete_range=DeleteRangeRequest(key=key))
         if kind != "delete":
@@ -77,7 +77,7 @@ class KubernetesShape:
             success=[operation],
             failure=[RequestOp(request_range=RangeRequest(key=key))],
         )
-        return Asked(kind, request, ((key, None if known is None else known.value),))
+        return PlannedRequest(kind, request, ((key, None if known is None else known.value),))
 
     def learn(self, record: Record) -> None:
         """Remember objects, and where the next page of a list begins."""

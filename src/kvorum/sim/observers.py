@@ -25,7 +25,7 @@ GUARANTEE = "observers are told who leads"
 QUEUE = (ELECTION_NAME + b"/", ELECTION_NAME + b"0")
 
 
-class Told(NamedTuple):
+class ObservedLeader(NamedTuple):
     """An answer: the leader at a revision, as a key with its value."""
 
     revision: int
@@ -42,15 +42,15 @@ class Observer:
         "_asked",
         "_call",
         "_calls",
+        "_checked_revision",
         "_history",
         "_leader",
-        "_looked_at",
         "_member",
         "_random",
         "_world",
         "is_stopped",
         "name",
-        "told",
+        "observed",
     )
 
     def __init__(self, world: World, calls: Calls, history: History, number: int) -> None:
@@ -63,11 +63,11 @@ class Observer:
         self._call: int | None = None
         # The moment at which each connection was opened.
         self._asked: list[int] = []
-        self.told: list[Told] = []
+        self.observed: list[ObservedLeader] = []
         self.is_stopped = False
         # The leader at the newest revision, and that revision.
         self._leader: KeyValue | None = None
-        self._looked_at = 0
+        self._checked_revision = 0
 
     def start(self) -> None:
         """Connect soon."""
@@ -88,11 +88,11 @@ class Observer:
             if self._call == call:
                 self._call = None
                 self._line("lost" if result is None else f"ended {result!r}")
-                self._connect_again()
+                self._reconnect()
 
         def message(data: bytes) -> None:
             if self._call == call:
-                self._take(LeaderResponse.FromString(data))
+                self._take_leader(LeaderResponse.FromString(data))
 
         call = self._call = self._calls.open_stream(self._member, PATH, ended, message)
         self._line(f"observes at m{self._member}")
@@ -100,7 +100,7 @@ class Observer:
         self._calls.send(self._member, call, request.SerializeToString())
         self._world.after(self._random.expovariate(0.5), self._disturb, call)
 
-    def _connect_again(self) -> None:
+    def _reconnect(self) -> None:
         self._world.after(self._random.uniform(0.01, 0.5), self._connect)
 
     def _disturb(self, call: int) -> None:
@@ -110,7 +110,7 @@ class Observer:
         choice = self._random.random()
         if choice < 0.3:
             self.hang_up()
-            self._connect_again()
+            self._reconnect()
             return
         if choice < 0.6:
             self._calls.stall(self._member, call, self._random.uniform(0.1, 2.0))
@@ -122,24 +122,26 @@ class Observer:
             call, self._call = self._call, None
             self._calls.hang_up(self._member, call)
 
-    def _take(self, answer: LeaderResponse) -> None:
+    def _take_leader(self, answer: LeaderResponse) -> None:
         revision, kv = answer.header.revision, answer.kv
         self._line(f"told {kv.key!r}={kv.value!r}@{kv.mod_revision} at {revision}")
-        self.told.append(Told(revision, kv, len(self._asked), self._history.compacted))
+        self.observed.append(
+            ObservedLeader(revision, kv, len(self._asked), self._history.compacted)
+        )
 
     def is_complete(self) -> bool:
         """Return whether the observer knows the newest leader."""
         history = self._history
-        if self._looked_at != history.revision:
-            self._looked_at = history.revision
+        if self._checked_revision != history.revision:
+            self._checked_revision = history.revision
             self._leader = _newest_leader(history)
         if self._leader is None:
             return True
-        return bool(self.told) and self.told[-1].kv == self._leader
+        return bool(self.observed) and self.observed[-1].kv == self._leader
 
     def describe(self) -> str:
         """Return the last answer, and the leader that the observer should know, in words."""
-        last = self.told[-1] if self.told else None
+        last = self.observed[-1] if self.observed else None
         return f"{self.name} was last told {last!r}; {self._leader!r} leads"
 
     # After the run.
@@ -147,40 +149,42 @@ class Observer:
     def check(self) -> None:
         """Compare the answers with the history."""
         history = self._history
-        for told in self.told:
+        for told in self.observed:
             head = leader_at(history, told.revision)
             if head != told.kv:
-                self._violate(f"was told {told!r}, where {head!r} led")
-        firsts: dict[int, Told] = {}
-        for told in self.told:
+                self._raise_violation(f"was told {told!r}, where {head!r} led")
+        firsts: dict[int, ObservedLeader] = {}
+        for told in self.observed:
             firsts.setdefault(told.connection, told)
         for connection, told in firsts.items():
             known = revision_answered_before(history, self._asked[connection - 1])
             if told.revision < known:
-                self._violate(f"was told {told!r} after revision {known} had been answered")
-        for one, other in pairwise(self.told):
+                self._raise_violation(f"was told {told!r} after revision {known} had been answered")
+        for one, other in pairwise(self.observed):
             if one.connection == other.connection:
                 self._check_next(one, other)
 
-    def _check_next(self, one: Told, other: Told) -> None:
+    def _check_next(self, one: ObservedLeader, other: ObservedLeader) -> None:
         """Require that one answer comes after another, and that none is missing in between."""
         if other.revision <= one.revision:
-            self._violate(f"was told {one!r}, then {other!r}")
+            self._raise_violation(f"was told {one!r}, then {other!r}")
         if other.compacted > one.revision:
             # The member cannot know whether the leader was gone in between, and sends it again.
             return
         if other.kv == one.kv:
-            self._violate(f"was told {one!r} twice, then at {other.revision}")
+            self._raise_violation(f"was told {one!r} twice, then at {other.revision}")
         key = one.kv.key
         for revision, _ in self._history.changes(one.revision + 1, other.revision, key, b""):
             if revision & 1:
                 return
             if revision >> 32 != other.revision:
-                self._violate(f"was told {one!r}, then {other!r}, and not of {revision >> 32}")
+                self._raise_violation(
+                    f"was told {one!r}, then {other!r}, and not of {revision >> 32}"
+                )
         if other.kv.key != key:
-            self._violate(f"was told {one!r}, then {other!r}, though the first still led")
+            self._raise_violation(f"was told {one!r}, then {other!r}, though the first still led")
 
-    def _violate(self, text: str) -> None:
+    def _raise_violation(self, text: str) -> None:
         raise Violation(GUARANTEE, f"{self.name} {text}")
 
 

@@ -74,7 +74,7 @@ def components(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
 
 
 def prepare(operations: Sequence[Operation]) -> Prepared | Operation:
-    """Return the history in numbers, or an operation that saw a value that nobody wrote."""
+    """Return the history in numbers, or an operation that saw a value that no client wrote."""
     writers = _writers(operations)
     kept, happened = _decide(operations, writers)
     keys: dict[bytes, int] = {}

@@ -39,7 +39,7 @@ from kvorum.state.membership.bootstrap import (
 )
 from kvorum.state.membership.identity import cluster_id
 
-LOOK_SECONDS = 0.2
+CHECK_SECONDS = 0.2
 PATIENCE_SECONDS = 3.0
 LEAVE_SECONDS = (0.5, 3.0)
 """When the operator abandons the machine of a removed member that has not left by itself, unless
@@ -172,7 +172,7 @@ class Operator:
             or faults.quorum_loss
         ):
             self._is_looking = True
-            self._world.after(LOOK_SECONDS, self._look)
+            self._world.after(CHECK_SECONDS, self._check_cluster)
         for task in (
             self._change,
             self._replace,
@@ -235,7 +235,7 @@ class Operator:
         if self._world.trace is not None:
             self._world.trace.line(self._world.now, "op", what, Kind.OPERATOR)
 
-    def _anyone(self) -> int:
+    def _pick_member(self) -> int:
         return self._random.choice([each for each in self._cluster.members if each != self.avoids])
 
     # Membership.
@@ -247,11 +247,11 @@ class Operator:
         smallest, largest = min(2, self._size), max(self._size + 1, min(MEMBERS_MAX, 3))
         may_grow = len(self._ids) - len(self._leaving) < largest
         if may_grow and (len(members) <= smallest or random.random() < 0.5):
-            at, is_learner = self._anyone(), random.random() < 0.6
+            at, is_learner = self._pick_member(), random.random() < 0.6
             for _ in range(self.faults.learners_at_once if is_learner else 1):
                 self.add(at, is_learner=is_learner)
         elif len(members) > smallest:
-            self.remove(self._anyone(), random.choice(members))
+            self.remove(self._pick_member(), random.choice(members))
 
     def add(self, at: int, *, is_learner: bool) -> int:
         """Ask a member to add another; return the number of its machine."""
@@ -320,9 +320,9 @@ class Operator:
             self._late_until = self._world.now + self._late_seconds
             self._last_term = 0
 
-    def _look(self) -> None:
+    def _check_cluster(self) -> None:
         """Bring machines and members in line, and react to alarms."""
-        self._world.after(LOOK_SECONDS, self._look)
+        self._world.after(CHECK_SECONDS, self._check_cluster)
         member = self._newest()
         if member is None:
             return
@@ -360,11 +360,11 @@ class Operator:
             elif each.is_learner and self._random.random() < 0.5 and not self._open:
                 request = etcd.MemberPromoteRequest(ID=each.id)
                 path = "/etcdserverpb.Cluster/MemberPromote"
-                self._ask(self._anyone(), path, request, self._changed)
+                self._ask(self._pick_member(), path, request, self._changed)
         cluster.members[:] = sorted(self._ids[each.id] for each in known.voters)
         for member_id in list(self._ids):
             if known.is_removed(member_id):
-                self._see_off(member_id)
+                self._wait_for_departure(member_id)
 
     # Starts without a log.
 
@@ -404,7 +404,7 @@ class Operator:
             self._is_found_out = True
         return not machine.is_wiped
 
-    def refused(self, machine: Machine, error: ClusterSettingsError) -> None:
+    def note_refusal(self, machine: Machine, error: ClusterSettingsError) -> None:
         """Handle a refused machine: give it the current members, or replace its member."""
         reason = next((each for each in _REASONS if each in str(error)), None)
         if reason is None or (reason == _HAS_RUN and not machine.is_wiped):
@@ -462,7 +462,7 @@ class Operator:
         """Return the ids of members that were not removed, and the numbers of their machines."""
         return {each: at for each, at in self._ids.items() if each not in self._leaving}
 
-    def _is_seeing_off(self) -> bool:
+    def _is_removing_member(self) -> bool:
         """Return whether a removed member has yet to leave; one that cannot know may stay."""
         return any(
             not self._removed_time[1]
@@ -475,9 +475,9 @@ class Operator:
         """Remove a member that lost its disk, and add another."""
         if member.state.cluster.is_removed(self._wiped):
             self._wiped = 0
-            self.add(self._anyone(), is_learner=False)
+            self.add(self._pick_member(), is_learner=False)
         elif self._is_found_out and not self._open:
-            self.remove(self._anyone(), self._ids[self._wiped], self._changed)
+            self.remove(self._pick_member(), self._ids[self._wiped], self._changed)
 
     def _is_known(self, member_id: int) -> bool:
         """Return whether all voters know of a removal; one that does not may need that vote.
@@ -488,7 +488,7 @@ class Operator:
         voters = [cluster.machines[number].member for number in cluster.members]
         return all(each is not None and each.state.cluster.is_removed(member_id) for each in voters)
 
-    def _see_off(self, member_id: int) -> None:
+    def _wait_for_departure(self, member_id: int) -> None:
         """Abandon the machine of a removed member, when it has left or had the time to."""
         cluster, now = self._cluster, self._world.now
         machine = cluster.machines[self._ids[member_id]]
@@ -552,10 +552,10 @@ class Operator:
     def _defragment(self) -> None:
         self.counts["defragmentations"] += 1
         request = etcd.DefragmentRequest()
-        self._ask(self._anyone(), "/etcdserverpb.Maintenance/Defragment", request)
+        self._ask(self._pick_member(), "/etcdserverpb.Maintenance/Defragment", request)
 
     def _want_snapshot(self) -> None:
-        self.want_snapshot(self._cluster.machines[self._anyone()])
+        self.want_snapshot(self._cluster.machines[self._pick_member()])
 
     def want_snapshot(self, machine: Machine) -> None:
         """Make a member take a snapshot early."""
@@ -587,7 +587,7 @@ class Operator:
         # The checks of watchers and of compactions have to know of the request.
         history, now = self._cluster.history, self._world.now
         history.records.append(Record(0, "compact", 0, compaction, history.moment(), now))
-        self._ask(self._anyone(), "/etcdserverpb.KV/Compact", compaction, then)
+        self._ask(self._pick_member(), "/etcdserverpb.KV/Compact", compaction, then)
 
     def _clear(self, member: Member, alarm_type: int) -> Iterator[None]:
         for alarm in member.state.alarms.raised(alarm_type):
@@ -596,7 +596,9 @@ class Operator:
                 alarm=alarm_type,  # type: ignore[arg-type]
                 memberID=alarm.member_id,
             )
-            self._ask(self._anyone(), "/etcdserverpb.Maintenance/Alarm", clear, self._next_step)
+            self._ask(
+                self._pick_member(), "/etcdserverpb.Maintenance/Alarm", clear, self._next_step
+            )
             yield
 
     def _restore_disks(self) -> Iterator[None]:
@@ -608,7 +610,7 @@ class Operator:
                 machine.disk.restore()
                 if not machine.has_left:
                     machine.start()
-        self._world.after(LOOK_SECONDS, self._next_step)
+        self._world.after(CHECK_SECONDS, self._next_step)
         yield
 
     def _next_step(self, _result: bytes | Status | None = None) -> None:
@@ -630,7 +632,7 @@ class Operator:
             self._late_until = world.now + self._late_seconds
         recall_at, deadline = world.now + RECALL_SECONDS, world.now + SETTLE_SECONDS_MAX
         while self._is_busy() and world.now < deadline:
-            world.run_until(world.now + LOOK_SECONDS)
+            world.run_until(world.now + CHECK_SECONDS)
             if world.now >= recall_at:
                 count = recall(self._cluster.machines, self._ids)
                 self.counts["removed members called back"] += count
@@ -642,7 +644,7 @@ class Operator:
 
     def _is_busy(self) -> bool:
         member = self._newest()
-        if member is None or self._open or self._is_seeing_off() or self._alarmed is not None:
+        if member is None or self._open or self._is_removing_member() or self._alarmed is not None:
             return True
         machines, standing = self._cluster.machines, self._standing()
         if self._wiped or any(machines[number].member is None for number in standing.values()):

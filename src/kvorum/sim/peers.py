@@ -122,7 +122,7 @@ class PlainPeers(WithoutPort):
         machine = self._machine
         member = machine.member
         assert member is not None
-        machine.look()
+        machine.check_before_output()
         if member.state.cluster.generation != self._generation:
             self.begin(member)
         if self._is_stopped:
@@ -132,7 +132,7 @@ class PlainPeers(WithoutPort):
             return
         for message in member.out.take_messages():
             self._departures.left(machine.name, message)
-            machine.said(message)
+            machine.note_sent(message)
             machine.output()
             to = self._find(message.to)
             if to is not None:
@@ -255,7 +255,7 @@ def receive_snapshot(
             machine.line(f"cannot keep the snapshot: {error}")
             is_received = False
 
-    machine.guarded(keep)
+    machine.run_guarded(keep)
     return is_received and _plain(machine).hand_in(lambda member: member.receive(message))
 
 
@@ -359,10 +359,10 @@ class FramedPeers:
         machine = self._machine
         assert machine.member is not None
         out = machine.member.out
-        machine.look()
+        machine.check_before_output()
         for message in out.messages:
             self._departures.left(machine.name, message)
-            machine.said(message)
+            machine.note_sent(message)
         if out.messages:
             machine.output()
         for transfer in out.snapshots:

@@ -296,7 +296,7 @@ def _grant(state: State, request: Any, _index: int) -> State | str:
     if request.name not in state.roles:
         return NO_ROLE
     grants = list(state.roles[request.name])
-    # Of grants with the same key, etcd looks at the first one only.
+    # Of grants with the same key, etcd considers only the first one.
     same = [place for place, each in enumerate(grants) if each.key == granted.key]
     if same and grants[same[0]].end == granted.end:
         grants[same[0]] = granted

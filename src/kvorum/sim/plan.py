@@ -168,7 +168,7 @@ def draw_plan(seed: int, members: int) -> Plan:
         options |= {"snapshot_entries": 5, "catch_up_entries": 2}
     faults = draw_executor_faults(Random(f"{seed}/hands"), faults)
     if limits and small.random() < SHORT_TURNS_CHANCE:
-        # A turn ends after a few looks at the clock; the rest of its work waits for the next.
+        # A turn ends after reading the clock a few times; the rest of its work waits for the next.
         faults = replace(faults, turn_budget=(0.0, 0.0003), clock_step=small.choice(_LONG_STEPS))
     if faults.sleeper_gap:
         # Joining members get snapshots, whose sender must not keep its log for long.

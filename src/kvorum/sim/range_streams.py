@@ -10,7 +10,7 @@ from kvorum.api.pb.etcdserverpb import (
     RequestOp,
     TxnRequest,
 )
-from kvorum.sim.calls import Asked
+from kvorum.sim.calls import PlannedRequest
 from kvorum.sim.history import History, Record
 from kvorum.sim.workloads import STREAM_PREFIX, STREAM_PREFIX_END, Workload
 
@@ -37,7 +37,7 @@ class StreamShape:
         self._values = 0
         self._revision = 0
 
-    def next(self) -> Asked:
+    def next(self) -> PlannedRequest:
         """Return the next request."""
         random = self._random
         self._asked += 1
@@ -47,17 +47,19 @@ class StreamShape:
         if choice < 0.6:
             return self._stream()
         if choice < 0.65:
-            return Asked("list", RangeRequest(key=STREAM_PREFIX, range_end=STREAM_PREFIX_END))
+            return PlannedRequest(
+                "list", RangeRequest(key=STREAM_PREFIX, range_end=STREAM_PREFIX_END)
+            )
         if choice < 0.8:
-            return Asked("put", self._put(self._key()))
+            return PlannedRequest("put", self._put(self._key()))
         if choice < 0.9:
-            return Asked("delete", DeleteRangeRequest(key=self._key(), prev_kv=True))
+            return PlannedRequest("delete", DeleteRangeRequest(key=self._key(), prev_kv=True))
         if choice < 0.95 or self._history.revision < KEYS:
             first = self._key()
             clear = DeleteRangeRequest(key=first, range_end=first + b"~", prev_kv=True)
-            return Asked("clear", clear)
+            return PlannedRequest("clear", clear)
         revision = self._history.revision - random.choice([0, 0, 5, 20])
-        return Asked("compact", CompactionRequest(revision=revision))
+        return PlannedRequest("compact", CompactionRequest(revision=revision))
 
     def _key(self) -> bytes:
         return STREAM_PREFIX + b"%02d" % self._random.randrange(KEYS)
@@ -68,14 +70,16 @@ class StreamShape:
         length = self._random.randint(0, self._value_bytes)
         return PutRequest(key=key, value=value + b"." * max(0, length - len(value)))
 
-    def _fill(self) -> Asked:
+    def _fill(self) -> PlannedRequest:
         """Write many keys at once."""
         random = self._random
         keys = sorted(random.sample(range(KEYS), random.randint(*PUTS_AT_ONCE)))
         puts = [self._put(STREAM_PREFIX + b"%02d" % key) for key in keys]
-        return Asked("fill", TxnRequest(success=[RequestOp(request_put=put) for put in puts]))
+        return PlannedRequest(
+            "fill", TxnRequest(success=[RequestOp(request_put=put) for put in puts])
+        )
 
-    def _stream(self) -> Asked:
+    def _stream(self) -> PlannedRequest:
         random = self._random
         serializable = random.random() < 0.3
         revision = 0
@@ -94,7 +98,7 @@ class StreamShape:
         stalled = 0.0
         if random.random() < STALL_CHANCE:
             stalled = random.uniform(*STALL_SECONDS)
-        return Asked("stream", request, (), not serializable, True, stalled)
+        return PlannedRequest("stream", request, (), not serializable, True, stalled)
 
     def learn(self, record: Record) -> None:
         """Remember the newest revision."""

@@ -1,7 +1,7 @@
 """Starts removed members again when a remaining member waits for their votes.
 
 Of two members the removed one may be gone before the other knows: the other has the change, but
-not its commit, and nobody can lead. etcd has no other way out either, except for forcing a new
+not its commit, and no member can lead. etcd has no other way out either, except for forcing a new
 cluster. A removed member that is started runs for a second, which is enough.
 """
 
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from kvorum.sim.machine import Machine
 
 RECALL_SECONDS = 5.0
-"""How long after the faults removed members may be started again, if nobody leads."""
+"""How long after the faults removed members may be started again, if no member leads."""
 
 
 def recall(machines: Mapping[int, Machine], ids: Mapping[int, int]) -> int:
-    """Start removed members that others still count as voters, if nobody leads; return how many.
+    """Start removed members that others still count as voters, if no member leads; return how many.
 
     `ids` maps the ids of members to the numbers of their machines.
     """

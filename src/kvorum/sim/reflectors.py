@@ -6,7 +6,7 @@ When a compaction prevents resuming the watch, the cache lists again.
 
 from kvorum.api.pb.etcdserverpb import RangeRequest
 from kvorum.api.pb.mvccpb import Event
-from kvorum.sim.calls import Asked, Caller, Calls
+from kvorum.sim.calls import Caller, Calls, PlannedRequest
 from kvorum.sim.history import History, Record
 from kvorum.sim.violation import Violation
 from kvorum.sim.watchers import Watcher
@@ -45,7 +45,9 @@ class Reflector(Watcher):
             return
         serializable = self._random.random() < 0.3
         request = RangeRequest(key=self.key, range_end=self.end, serializable=serializable)
-        self._caller.ask(Asked("list", request, (), not serializable), PATIENCE, self._listed)
+        self._caller.ask(
+            PlannedRequest("list", request, (), not serializable), PATIENCE, self._listed
+        )
 
     def _listed(self, record: Record) -> None:
         if not record.is_answered:

@@ -23,9 +23,10 @@ from kvorum.sim.auditor import Auditor
 from kvorum.sim.auth_checks import check_visits
 from kvorum.sim.backups.fleet import BackupFleet, backups_installed
 from kvorum.sim.buckets import check_buckets
-from kvorum.sim.calls import Calls, Way
+from kvorum.sim.calls import Calls, CallsWithMetadata
 from kvorum.sim.clients import Client
 from kvorum.sim.cluster import Cluster
+from kvorum.sim.coverage_points import count_coverage
 from kvorum.sim.inspectors import Inspector
 from kvorum.sim.json_calls import JsonCalls
 from kvorum.sim.lease_checks import check_leases
@@ -35,7 +36,6 @@ from kvorum.sim.limits import limited
 from kvorum.sim.linearizability import Undecided
 from kvorum.sim.lock_checks import check_locks
 from kvorum.sim.machine import Machine
-from kvorum.sim.marks import counted
 from kvorum.sim.memory import check_bounds, leftovers
 from kvorum.sim.observers import GUARANTEE as OBSERVED
 from kvorum.sim.observers import Observer
@@ -61,7 +61,7 @@ SERVE_SECONDS_MAX = 30.0
 WATCH_SECONDS_MAX = 20.0
 """Every watcher gets every committed event within this time after the faults."""
 LEASE_SECONDS_MAX = 6.0
-"""Every lease that nobody renews ends within its time plus this, if few end at once."""
+"""Every lease that no client renews ends within its time plus this, if few end at once."""
 REVOKE_WAVE_SECONDS_MAX = 1.5
 """Extra time for each wave where many leases end at once: members check every half second."""
 LEASE_ROUNDS_MAX = 3
@@ -72,7 +72,7 @@ END_SECONDS_MAX = 15.0
 """A process that is asked to end has ended within this time, and leads no more."""
 PEACE_SECONDS = 1.0
 """How long clients go on after the faults."""
-LOOK_SECONDS = 0.05
+CHECK_SECONDS = 0.05
 BOUNDS_SECONDS = 0.5
 EVENTS_MAX = 20_000
 """With more events in `BOUNDS_SECONDS`, repeatedly, members exchange messages without progress."""
@@ -98,7 +98,7 @@ class Outcome:
     counts: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
     """The faults that happened, by kind."""
-    marks: dict[str, int] = field(default_factory=dict)
+    coverage: dict[str, int] = field(default_factory=dict)
     """Coverage points that were reached, by name."""
 
 
@@ -116,11 +116,11 @@ def simulate_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     """Run a plan; return the outcome."""
     directory = tempfile.mkdtemp(prefix="kvorum-sim-", dir=memory_directory())
     try:
-        with counted() as reached, limited(plan.limits), collecting_seldom():
+        with count_coverage() as reached, limited(plan.limits), collecting_seldom():
             run = Run(plan, directory, trace)
             with stand_ins_installed(run):
                 outcome = run.outcome()
-        outcome.marks = {name: reached[name] for name in sorted(reached)}
+        outcome.coverage = {name: reached[name] for name in sorted(reached)}
         return outcome
     finally:
         shutil.rmtree(directory)
@@ -169,7 +169,7 @@ class Run:
         cluster.operator.calls = self._way("op")
         self.administrators: list[Administrator] = []
         if plan.realm is not None:
-            self._let_users_in(plan.realm)
+            self._enable_users(plan.realm)
         self.clients = [
             Client(world, self._calls(f"c{number}"), history, workload, number)
             for number in range(1, len(workload.shapes) + 1)
@@ -217,7 +217,7 @@ class Run:
         self.events = 0
         self.storms = 0
 
-    def _let_users_in(self, realm: Realm) -> None:
+    def _enable_users(self, realm: Realm) -> None:
         """Give clients their badges, and compare members with the ledger."""
         world, cluster = self.world, self.cluster
         cluster.token_seconds = realm.token_seconds
@@ -245,7 +245,7 @@ class Run:
         """Return the members or proxies that a client of the library asks first."""
         return self.cluster.members if self.fronts is None else self.fronts.way(name).members
 
-    def _way(self, name: str) -> Way:
+    def _way(self, name: str) -> CallsWithMetadata:
         """Return a client's transport: JSON, or gRPC, maybe through a proxy."""
         dialects, world = self.plan.dialects, self.world
         if self.fronts is not None and name[0] == "x":
@@ -344,9 +344,9 @@ class Run:
             machine.start()
         self._expect_service("after all had lost power")
         self._expect_agreement()
-        self._judge()
+        self._check_history()
         if self.backups is not None:
-            self.backups.go_back()
+            self.backups.fork_if_planned()
 
     def _stop_clients(self) -> None:
         for client in self.clients:
@@ -516,7 +516,7 @@ class Run:
             raise Violation(OBSERVED, f"after {WATCH_SECONDS_MAX:.0f} s {waiting()[0].describe()}")
 
     def _expect_leases_to_end(self) -> None:
-        """Require that leases that nobody renews end in time at every member."""
+        """Require that leases that no client renews end in time at every member."""
         seconds = self.plan.workload.lease_seconds[1] + LEASE_SECONDS_MAX
         there = self._leases()
         seconds += REVOKE_WAVE_SECONDS_MAX * len({lease for _, lease in there}) / _revokes_at_once()
@@ -525,7 +525,7 @@ class Run:
         for _ in range(LEASE_ROUNDS_MAX):
             term = self._newest_term()
             deadline = self.world.now + seconds
-            self.world.look_while(lambda: bool(self._leases()), deadline, LOOK_SECONDS)
+            self.world.run_while_polling(lambda: bool(self._leases()), deadline, CHECK_SECONDS)
             before, there = there, self._leases()
             late = [f"{name} has {lease:x}" for name, lease in there if (name, lease) in before]
             if late and self._newest_term() == term:
@@ -584,7 +584,7 @@ class Run:
                 self.fronts is not None and self.fronts.leftovers()
             )
 
-        if not world.look_while(is_kept, world.now + LEAVE_SECONDS_MAX, LOOK_SECONDS):
+        if not world.run_while_polling(is_kept, world.now + LEAVE_SECONDS_MAX, CHECK_SECONDS):
             kept = {machine.name: leftovers(machine) for machine in machines()}
             kept |= {} if self.fronts is None else self.fronts.leftovers()
             raise Violation(
@@ -593,7 +593,7 @@ class Run:
                 *(name for name, what in kept.items() if what),
             )
 
-    def _judge(self) -> None:
+    def _check_history(self) -> None:
         history = self.cluster.history
         history.replay()
         checks.check_once(history)
@@ -638,7 +638,7 @@ class Run:
             "watch events": sum(len(got.events) for each in watchers for got in each.got),
             "holds": sum(len(session.holds) for session in self.sessions),
             "configurations": cluster.configurations_compared,
-            "leaders observed": sum(len(observer.told) for observer in self.observers),
+            "leaders observed": sum(len(observer.observed) for observer in self.observers),
             "hashes": sum(len(inspector.hashes) for inspector in self.inspectors),
             "snapshots saved": sum(inspector.snapshots for inspector in self.inspectors),
             "ranges in pieces": sum(each.kind == "stream" for each in answered),

@@ -23,7 +23,7 @@ from kvorum.api.pb.v3electionpb import (
     ResignRequest,
 )
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
-from kvorum.sim.calls import Asked, Caller, Calls
+from kvorum.sim.calls import Caller, Calls, PlannedRequest
 from kvorum.sim.history import History, Record
 from kvorum.sim.workloads import ELECTION_NAME, LOCK_NAME, Workload
 from kvorum.sim.world import World
@@ -58,10 +58,10 @@ class Session:
         "_lease",
         "_live_until",
         "_name",
+        "_proclaimed_value",
         "_random",
         "_relying",
         "_renewer",
-        "_said",
         "_ttl",
         "_workload",
         "_world",
@@ -88,7 +88,7 @@ class Session:
         self._ttl = 0
         self._live_until = 0.0
         self._leader: LeaderKey | None = None
-        self._said = 0
+        self._proclaimed_value = 0
         self._hold: Hold | None = None
         self.holds: list[Hold] = []
         self.is_stopped = False
@@ -102,7 +102,7 @@ class Session:
         """Ask for a lease soon."""
         self._world.after(self._random.uniform(0.0, 1.0), self._grant)
 
-    def _ask(self, asked: Asked, then: Any, span: tuple[float, float] = PATIENCE) -> None:
+    def _ask(self, asked: PlannedRequest, then: Any, span: tuple[float, float] = PATIENCE) -> None:
         self._asker.ask(asked, self._random.uniform(*span), then)
 
     # The lease.
@@ -112,7 +112,7 @@ class Session:
             return
         self._lease = 0
         self._ttl = max(2, self._random.randint(*self._workload.lease_seconds))
-        self._ask(Asked("grant", LeaseGrantRequest(TTL=self._ttl)), self._granted)
+        self._ask(PlannedRequest("grant", LeaseGrantRequest(TTL=self._ttl)), self._granted)
 
     def _granted(self, record: Record) -> None:
         if not record.is_answered:
@@ -133,7 +133,7 @@ class Session:
             return
         if self._world.now >= forgets_at:
             until = max(self._world.now, self._live_until - RELIES_SECONDS)
-            self._world.at(until, self._rely, lease)
+            self._world.at(until, self._query_lease, lease)
             return
 
         def renewed(record: Record) -> None:
@@ -148,15 +148,15 @@ class Session:
                     self._live_until = max(self._live_until, until)
             self._renew_later(lease, forgets_at)
 
-        keep = Asked("keep", LeaseKeepAliveRequest(ID=lease))
-        self._renewer.give_up()
+        keep = PlannedRequest("keep", LeaseKeepAliveRequest(ID=lease))
+        self._renewer.abandon()
         self._renewer.ask(keep, self._ttl / 2, renewed)
 
-    def _rely(self, lease: int) -> None:
-        """Ask for a lease that nobody renews, shortly before it may end."""
+    def _query_lease(self, lease: int) -> None:
+        """Query the TTL of the lease, without a renewal, shortly before the lease may end."""
         if lease != self._lease or self.is_stopped or not self.is_live:
             return
-        asked = Asked("ttl", LeaseTimeToLiveRequest(ID=lease, keys=True))
+        asked = PlannedRequest("ttl", LeaseTimeToLiveRequest(ID=lease, keys=True))
         self._relying.ask(asked, RELIES_SECONDS, lambda _: None)
         if not self._name:
             self._world.after(1.0, self._grant)
@@ -171,19 +171,19 @@ class Session:
         if not self.is_live:
             self._grant()
             return
-        asked = Asked("lock", LockRequest(name=self._name, lease=self._lease))
+        asked = PlannedRequest("lock", LockRequest(name=self._name, lease=self._lease))
         if self._name == ELECTION_NAME:
-            asked = Asked("campaign", self._candidacy())
-        self._ask(asked, self._got, WAITING_PATIENCE)
+            asked = PlannedRequest("campaign", self._candidacy())
+        self._ask(asked, self._take_lock, WAITING_PATIENCE)
 
     def _candidacy(self) -> CampaignRequest:
         return CampaignRequest(name=self._name, lease=self._lease, value=self._value())
 
     def _value(self) -> bytes:
-        self._said += 1
-        return f"{self.name} says {self._said}".encode()
+        self._proclaimed_value += 1
+        return f"{self.name} says {self._proclaimed_value}".encode()
 
-    def _got(self, record: Record) -> None:
+    def _take_lock(self, record: Record) -> None:
         if not record.is_answered:
             # The request may be in the queue all the same: restart with a new lease.
             self._abandon()
@@ -209,25 +209,25 @@ class Session:
             return
         choice = self._random.random()
         if self._leader is not None and choice < 0.5:
-            asked = Asked("leader", LeaderRequest(name=self._name))
+            asked = PlannedRequest("leader", LeaderRequest(name=self._name))
             if choice < 0.3:
                 said = self._value()
-                asked = Asked("proclaim", ProclaimRequest(leader=self._leader, value=said))
+                asked = PlannedRequest("proclaim", ProclaimRequest(leader=self._leader, value=said))
             self._ask(asked, lambda _: self._use(record))
             return
-        self._give_back(record)
+        self._release(record)
 
-    def _give_back(self, record: Record) -> None:
+    def _release(self, record: Record) -> None:
         if self._random.random() < 0.2:
             self._abandon()
             return
         self._hold = None
-        asked = Asked("unlock", UnlockRequest(key=getattr(record.response, "key", b"")))
+        asked = PlannedRequest("unlock", UnlockRequest(key=getattr(record.response, "key", b"")))
         if self._leader is not None:
-            asked = Asked("resign", ResignRequest(leader=self._leader))
-        self._ask(asked, self._gave_back)
+            asked = PlannedRequest("resign", ResignRequest(leader=self._leader))
+        self._ask(asked, self._note_released)
 
-    def _gave_back(self, record: Record) -> None:
+    def _note_released(self, record: Record) -> None:
         if record.is_answered:
             self._world.after(self._random.uniform(0.0, 0.5), self._want)
         else:
@@ -241,7 +241,7 @@ class Session:
         if self.is_stopped:
             return
         if self._random.random() < 0.5:
-            revoke = Asked("revoke", LeaseRevokeRequest(ID=lease))
+            revoke = PlannedRequest("revoke", LeaseRevokeRequest(ID=lease))
             self._ask(revoke, lambda _: self._world.after(0.1, self._grant))
         else:
             self._world.after(self._random.uniform(0.1, 1.0), self._grant)
@@ -250,6 +250,6 @@ class Session:
         """Send no more requests, and stop waiting for answers."""
         self._extend()
         self.is_stopped = True
-        self._asker.give_up()
-        self._renewer.give_up()
-        self._relying.give_up()
+        self._asker.abandon()
+        self._renewer.abandon()
+        self._relying.abandon()

@@ -16,7 +16,7 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.pb.mvccpb import KeyValue
-from kvorum.sim.calls import Asked
+from kvorum.sim.calls import PlannedRequest
 from kvorum.sim.history import History, Record
 from kvorum.sim.operations import Pairs
 from kvorum.sim.workloads import (
@@ -61,7 +61,7 @@ class EtcdShape:
         self._revision = 0
         self._leases: list[int] = []
 
-    def next(self) -> Asked:
+    def next(self) -> PlannedRequest:
         """Return the next request."""
         kind = self._random.choices(self._kinds, self._weights)[0]
         if kind in ("revoke", "keep") and not self._leases:
@@ -70,7 +70,7 @@ class EtcdShape:
             kind = "get"
         if kind == "past" and not self._revision:
             kind = "get"
-        asked: Asked = getattr(self, f"_{kind}")()
+        asked: PlannedRequest = getattr(self, f"_{kind}")()
         return asked
 
     def _key(self) -> bytes:
@@ -85,24 +85,24 @@ class EtcdShape:
 
     # Requests for one key.
 
-    def _put(self) -> Asked:
+    def _put(self) -> PlannedRequest:
         random = self._random
         request = PutRequest(key=self._key(), value=self._value(), prev_kv=random.random() < 0.5)
         if self._leases and random.random() < 0.4:
             request.lease = random.choice(self._leases)
-        return Asked("put", request)
+        return PlannedRequest("put", request)
 
-    def _get(self) -> Asked:
+    def _get(self) -> PlannedRequest:
         serializable = self._random.random() < 0.3
         request = RangeRequest(key=self._key(), serializable=serializable)
-        return Asked("get", request, (), not serializable)
+        return PlannedRequest("get", request, (), not serializable)
 
-    def _delete(self) -> Asked:
-        return Asked("delete", DeleteRangeRequest(key=self._key(), prev_kv=True))
+    def _delete(self) -> PlannedRequest:
+        return PlannedRequest("delete", DeleteRangeRequest(key=self._key(), prev_kv=True))
 
     # Ranges.
 
-    def _list(self) -> Asked:
+    def _list(self) -> PlannedRequest:
         random = self._random
         serializable = random.random() < 0.3
         request = RangeRequest(
@@ -112,19 +112,21 @@ class EtcdShape:
             limit=random.choice([0, 0, 2]),
             count_only=random.random() < 0.1,
         )
-        return Asked("list", request, (), not serializable)
+        return PlannedRequest("list", request, (), not serializable)
 
-    def _past(self) -> Asked:
+    def _past(self) -> PlannedRequest:
         """Read at a revision that was seen before."""
         random = self._random
         revision = max(1, self._revision - random.choice([0, 1, 3, 10]))
         request = RangeRequest(key=KEY_PREFIX, range_end=KEY_PREFIX_END, revision=revision)
         request.serializable = random.random() < 0.5
-        return Asked("past", request, (), not request.serializable)
+        return PlannedRequest("past", request, (), not request.serializable)
 
-    def _clear(self) -> Asked:
+    def _clear(self) -> PlannedRequest:
         first, last = sorted([self._key(), self._key()])
-        return Asked("clear", DeleteRangeRequest(key=first, range_end=last + b"\0", prev_kv=True))
+        return PlannedRequest(
+            "clear", DeleteRangeRequest(key=first, range_end=last + b"\0", prev_kv=True)
+        )
 
     # Transactions.
 
@@ -140,9 +142,9 @@ class EtcdShape:
     def _expected(self, keys: list[bytes]) -> Pairs:
         return tuple((key, self._seen[key].value if key in self._seen else None) for key in keys)
 
-    def _set(self) -> Asked:
+    def _set(self) -> PlannedRequest:
         key = self._key()
-        return Asked(
+        return PlannedRequest(
             "set",
             TxnRequest(
                 compare=[self._compare(key)],
@@ -152,7 +154,7 @@ class EtcdShape:
             self._expected([key]),
         )
 
-    def _move(self) -> Asked:
+    def _move(self) -> PlannedRequest:
         """Write several keys if all of them are as they were seen, half of the time nested."""
         random = self._random
         keys = sorted({self._key() for _ in range(random.randint(2, 3))})
@@ -170,9 +172,9 @@ class EtcdShape:
             inner = TxnRequest(compare=compares[1:], success=operations[1:])
             operations = [operations[0], RequestOp(request_txn=inner)]
         request = TxnRequest(compare=compares, success=operations, failure=reads)
-        return Asked("move", request, self._expected(keys))
+        return PlannedRequest("move", request, self._expected(keys))
 
-    def _nest(self) -> Asked:
+    def _nest(self) -> PlannedRequest:
         """Write a key, and others one or two levels deep, without compares."""
         random, keys = self._random, self._workload.keys
         chosen = random.sample(range(keys), min(keys, random.randint(1, 3)))
@@ -189,34 +191,34 @@ class EtcdShape:
             operations = [RequestOp(request_txn=TxnRequest(success=operations))]
         if len(puts) > 1:
             operations.insert(0, RequestOp(request_put=puts[0]))
-        return Asked("nest", TxnRequest(success=operations))
+        return PlannedRequest("nest", TxnRequest(success=operations))
 
-    def _pair(self) -> Asked:
+    def _pair(self) -> PlannedRequest:
         keys = sorted({self._key(), self._key()})
         puts = [PutRequest(key=key, value=self._value(), prev_kv=True) for key in keys]
         operations = [RequestOp(request_put=put) for put in puts]
         operations.append(RequestOp(request_range=RangeRequest(key=keys[0])))
-        return Asked("pair", TxnRequest(success=operations))
+        return PlannedRequest("pair", TxnRequest(success=operations))
 
     # The rest.
 
-    def _compact(self) -> Asked:
+    def _compact(self) -> PlannedRequest:
         random = self._random
         revision = max(1, self._history.revision - random.choice([0, 1, 5, 20]))
-        return Asked(
+        return PlannedRequest(
             "compact", CompactionRequest(revision=revision, physical=random.random() < 0.3)
         )
 
-    def _grant(self) -> Asked:
-        return Asked(
+    def _grant(self) -> PlannedRequest:
+        return PlannedRequest(
             "grant", LeaseGrantRequest(TTL=self._random.randint(*self._workload.lease_seconds))
         )
 
-    def _keep(self) -> Asked:
-        return Asked("keep", LeaseKeepAliveRequest(ID=self._random.choice(self._leases)))
+    def _keep(self) -> PlannedRequest:
+        return PlannedRequest("keep", LeaseKeepAliveRequest(ID=self._random.choice(self._leases)))
 
-    def _revoke(self) -> Asked:
-        return Asked("revoke", LeaseRevokeRequest(ID=self._leases.pop(0)))
+    def _revoke(self) -> PlannedRequest:
+        return PlannedRequest("revoke", LeaseRevokeRequest(ID=self._leases.pop(0)))
 
     def learn(self, record: Record) -> None:
         """Remember what an answer says about keys and leases."""
@@ -263,16 +265,16 @@ class ReaderShape:
         self._random = random
         self._workload = workload
 
-    def next(self) -> Asked:
+    def next(self) -> PlannedRequest:
         """Return the next request."""
         random = self._random
         prefix, end = KEY_PREFIX, KEY_PREFIX_END
         if KUBERNETES in self._workload.shapes and random.random() < 0.5:
             prefix, end = OBJECT_PREFIX, OBJECT_PREFIX_END
         if random.random() < 0.3:
-            return Asked("list", RangeRequest(key=prefix, range_end=end))
+            return PlannedRequest("list", RangeRequest(key=prefix, range_end=end))
         key = prefix + b"%02d" % random.randrange(self._workload.keys)
-        return Asked("get", RangeRequest(key=key))
+        return PlannedRequest("get", RangeRequest(key=key))
 
     def learn(self, record: Record) -> None:
         """Ignore the answer: checks judge reads after the run."""
@@ -289,7 +291,7 @@ class CachedShape(EtcdShape):
         self._asked = self._get()
         self._times = 0
 
-    def next(self) -> Asked:
+    def next(self) -> PlannedRequest:
         """Return the next request."""
         random = self._random
         choice = random.random()
@@ -303,7 +305,7 @@ class CachedShape(EtcdShape):
             if choice < 0.5:
                 request.key, request.range_end = KEY_PREFIX, KEY_PREFIX_END
             kind = "list" if request.range_end else "get"
-            self._asked = Asked(kind, request, (), not request.serializable)
+            self._asked = PlannedRequest(kind, request, (), not request.serializable)
         self._times -= 1
         return self._asked
 

@@ -17,7 +17,7 @@ class Standstill:
         self.until = 0.0
         """The end of the pause; if it is not in the future, the process runs."""
 
-    def last(self, seconds: float) -> None:
+    def pause_for(self, seconds: float) -> None:
         """Pause the process for `seconds` from now on, or until the end of a longer pause."""
         self.until = max(self.until, self._world.now + seconds)
 
@@ -27,14 +27,14 @@ class Standstill:
             return False
         self._waiting.append((call, arguments))
         if len(self._waiting) == 1:
-            self._world.at(self.until, self._go_on)
+            self._world.at(self.until, self._resume_all)
         return True
 
-    def _go_on(self) -> None:
+    def _resume_all(self) -> None:
         """Run all deferred calls, unless the process is to be paused for longer."""
         waiting = self._waiting
         while waiting and self.until <= self._world.now:
             call, arguments = waiting.popleft()
             call(*arguments)
         if waiting:
-            self._world.at(self.until, self._go_on)
+            self._world.at(self.until, self._resume_all)

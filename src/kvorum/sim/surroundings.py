@@ -45,7 +45,7 @@ class WithoutPort:
     __slots__ = ()
 
     def poll(self) -> list[DialEvent]:
-        """Dial nobody."""
+        """Dial no member."""
         return []
 
     def take_events(self) -> list[Event]:
@@ -73,8 +73,8 @@ class WithoutPort:
         raise AssertionError(f"event {kind} of request {call} at {now}: {detail!r}")
 
     def take_dialed(self, events: Iterable[DialEvent], now: float) -> None:
-        """Dial nobody."""
-        raise AssertionError(f"nobody was dialed, but at {now}: {events!r}")
+        """Dial no member."""
+        raise AssertionError(f"no member was dialed, but at {now}: {events!r}")
 
 
 class Cluster(Protocol):
@@ -83,22 +83,22 @@ class Cluster(Protocol):
     token_seconds: float
     """How long tokens last."""
 
-    def said(self, sender: int, message: Message) -> None:
+    def note_sent(self, sender: int, message: Message) -> None:
         """Check a raft message that leaves a member."""
 
-    def turned(self, machine: Machine) -> None:
+    def note_turn(self, machine: Machine) -> None:
         """Check a member after its turn."""
 
-    def stopped(self, machine: Machine) -> None:
+    def note_stop(self, machine: Machine) -> None:
         """Note that a member had to stop: its disk failed or is damaged."""
 
     def admits(self, machine: Machine, start: Start, entrance: Entrance) -> bool:
         """Check where a process without a log starts; return whether it may."""
 
-    def refused(self, machine: Machine, error: ClusterSettingsError) -> None:
+    def note_refusal(self, machine: Machine, error: ClusterSettingsError) -> None:
         """Note that a process without a log was refused, and ended."""
 
-    def hashed(self, machine: Machine, job: HashRows, value: int) -> None:
+    def note_hash(self, machine: Machine, job: HashRows, value: int) -> None:
         """Check a hash that a machine made of its rows."""
 
     def accounts_for(self, error: BaseException) -> bool:

@@ -17,7 +17,7 @@ from kvorum.api.pb.etcdserverpb import AuthenticateRequest, AuthenticateResponse
 from kvorum.network.edge.interface import Metadata
 from kvorum.proxy.freshness import FRESH_SECONDS
 from kvorum.sim.arrivals import REFUSED
-from kvorum.sim.calls import Way
+from kvorum.sim.calls import CallsWithMetadata
 from kvorum.sim.ledger import Ledger
 from kvorum.sim.permissions import EMPTY, FAILED, REFUSALS, ROOT, TOKEN
 from kvorum.sim.world import World
@@ -187,7 +187,7 @@ class Users:
         cluster: "Cluster",
         realm: Realm,
         ledger: Ledger,
-        way: Callable[[str], Way],
+        way: Callable[[str], CallsWithMetadata],
     ) -> None:
         """Set up badges; `way` returns the transport of a client, by the client's name."""
         self.world = world

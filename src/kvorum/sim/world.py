@@ -23,7 +23,7 @@ class World:
     def __init__(self, seed: int, trace: Trace | None = None) -> None:
         self.seed = seed
         self.now = 0.0
-        # None: nobody reads the trace, and making its lines is half of a run's work.
+        # None if no trace is wanted: formatting its lines is half of a run's work.
         self.trace = trace
         self._queue: list[_Event] = []
         self._count = 0
@@ -66,7 +66,9 @@ class World:
             call(*arguments)
         return True
 
-    def look_while(self, condition: Callable[[], bool], moment: float, seconds: float) -> bool:
+    def run_while_polling(
+        self, condition: Callable[[], bool], moment: float, seconds: float
+    ) -> bool:
         """Run events like `run_while`, but check the condition only every `seconds`."""
         while condition():
             if self.now >= moment:

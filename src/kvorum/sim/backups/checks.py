@@ -75,17 +75,17 @@ class Lines:
         """Fork the history at a revision: the new line lacks everything after it."""
         self._ended.append(self._now.fork(revision))
 
-    def having(self, fits: Callable[[History], bool]) -> set[int]:
+    def find_lines(self, fits: Callable[[History], bool]) -> set[int]:
         """Return the numbers of the lines for which `fits` is true."""
         return {number for number, each in enumerate((*self._ended, self._now)) if fits(each)}
 
-    def with_rows(self, rows: Sequence[tuple[int, tuple[Row, ...]]]) -> set[int]:
+    def find_with_rows(self, rows: Sequence[tuple[int, tuple[Row, ...]]]) -> set[int]:
         """Return the numbers of the lines that have these rows at these revisions."""
-        return self.having(
+        return self.find_lines(
             lambda line: all(line.effects.get(number) == found for number, found in rows)
         )
 
-    def with_state(self, state: State) -> set[int]:
+    def find_with_state(self, state: State) -> set[int]:
         """Return the numbers of the lines that were in a state."""
 
         def fits(line: History) -> bool:
@@ -107,10 +107,10 @@ class Lines:
                 and set(line.needed(state.compacted)) <= set(state.rows)
             )
 
-        return self.having(fits)
+        return self.find_lines(fits)
 
 
-class Keeper(Listener):
+class ArchiveChecker(Listener):
     """Records what the programs of one archive reported, and checks that the archive holds it."""
 
     def __init__(
@@ -137,7 +137,7 @@ class Keeper(Listener):
 
     # Reports from programs.
 
-    def told(self, program: Program, name: str, revision: int, *, is_snapshot: bool) -> None:
+    def note_object(self, program: Program, name: str, revision: int, *, is_snapshot: bool) -> None:
         """Record a completed object: its name, and the newest revision in it."""
         del program
         parsed = parse_name(name)
@@ -152,19 +152,19 @@ class Keeper(Listener):
         if is_snapshot or parsed.history in self._reported:
             known = self._reported.get(parsed.history, 0)
             self._reported[parsed.history] = max(known, revision)
-        self._look(0.1)
+        self._schedule_check(0.1)
 
-    def ended(self, program: Program) -> None:
+    def note_end(self, program: Program) -> None:
         """Sometimes check the archive after a program ended or was killed."""
         del program
-        self._look(0.3)
+        self._schedule_check(0.3)
 
-    def _look(self, chance: float) -> None:
+    def _schedule_check(self, chance: float) -> None:
         """Sometimes schedule a check; it runs as a later event, never within a program's step."""
         if self._random.random() < chance:
             self._world.after(0.0, self.check)
 
-    def forked(self) -> None:
+    def note_fork(self) -> None:
         """Forget which lines objects fit, because there is a new line."""
         self._fitting.clear()
 
@@ -179,19 +179,23 @@ class Keeper(Listener):
         archive = Archive(self._place.store)
         taken = self._taken
         if taken is not None and not self._has_kept(archive, taken):
-            self._violate(KEPT, f"{taken} was reported, and is gone")
-        lines = {each.name: self._lines_of(archive, each) for each in archive.histories}
+            self._raise_violation(KEPT, f"{taken} was reported, and is gone")
+        lines = {each.name: self._find_lines_of(archive, each) for each in archive.histories}
         begun = [each for each in archive.histories if each.snapshots]
         open_ended = [each.name for each in begun if self._check_whole(archive, each)]
         if begun:
             self._check_newest(archive, lines, least)
             if self._has_log and is_quiet and begun[-1].name in open_ended:
-                self._violate(WHOLE, f"has {begun[-1].snapshots[-1]}, and its log ends before that")
+                self._raise_violation(
+                    WHOLE, f"has {begun[-1].snapshots[-1]}, and its log ends before that"
+                )
         elif taken is not None:
-            self._violate(NEWEST, f"{taken} was reported, and the archive has no snapshot at all")
+            self._raise_violation(
+                NEWEST, f"{taken} was reported, and the archive has no snapshot at all"
+            )
         problems = find_problems(archive, lambda _: None)
         if is_quiet and problems and not open_ended:
-            self._violate(VERIFIES, f"nothing is missing, and verify tells {problems}")
+            self._raise_violation(VERIFIES, f"nothing is missing, and verify tells {problems}")
 
     def _has_kept(self, archive: Archive, taken: SnapshotName) -> bool:
         """Return whether the last reported snapshot, or a later one, is in the archive."""
@@ -209,10 +213,10 @@ class Keeper(Listener):
         first = begun[-1].snapshots[0] if self._has_log else newest
         return begun[-1].reach(first) >= max(least, newest.revision)
 
-    def _violate(self, guarantee: str, text: str) -> None:
+    def _raise_violation(self, guarantee: str, text: str) -> None:
         raise Violation(guarantee, f"{self.name} {text}")
 
-    def _lines_of(self, archive: Archive, history: Recorded) -> set[int]:
+    def _find_lines_of(self, archive: Archive, history: Recorded) -> set[int]:
         """Return the lines to which a history may belong; raise Violation if there is none."""
         found = set(range(len(self._lines)))
         before = ""
@@ -224,7 +228,7 @@ class Keeper(Listener):
                 found = fitting
                 continue
             if not fitting & found:
-                self._violate(
+                self._raise_violation(
                     STATES, f"{name} does not continue the cluster that {before or name} is of"
                 )
             found &= fitting
@@ -237,9 +241,11 @@ class Keeper(Listener):
         if key not in self._fitting:
             try:
                 if isinstance(name, SnapshotName):
-                    fits = self._lines.with_state(self._restored(archive, Point(name[1], name, [])))
+                    fits = self._lines.find_with_state(
+                        self._restore(archive, Point(name[1], name, []))
+                    )
                 else:
-                    fits = self._lines.with_rows(
+                    fits = self._lines.find_with_rows(
                         [
                             (
                                 each.number,
@@ -263,7 +269,7 @@ class Keeper(Listener):
         first = end = history.snapshots[0].revision
         for segment in sorted(history.segments, key=lambda each: each.first):
             if segment.first > end + 1 and self._has_log:
-                self._violate(
+                self._raise_violation(
                     WHOLE,
                     f"has {segment}, and nothing of revisions {end + 1} to {segment.first - 1}",
                 )
@@ -290,9 +296,11 @@ class Keeper(Listener):
     def _check_restored(self, archive: Archive, point: Point, told: list[str]) -> None:
         self.points += 1
         if told:
-            self._violate(STATES, f"has damage: {told}")
-        if not self._lines.with_state(self._restored(archive, point)):
-            self._violate(STATES, f"restores revision {point.revision} as it never was: {point}")
+            self._raise_violation(STATES, f"has damage: {told}")
+        if not self._lines.find_with_state(self._restore(archive, point)):
+            self._raise_violation(
+                STATES, f"restores revision {point.revision} as it never was: {point}"
+            )
 
     def _check_newest(self, archive: Archive, lines: dict[str, set[int]], least: int) -> None:
         told: list[str] = []
@@ -305,17 +313,17 @@ class Keeper(Listener):
             is_older = history in self._reported and history != newest and not self._is_shared
             is_behind = point.revision < self._reported[newest]
             if is_older or (is_behind and (history == newest or self._is_shared)):
-                self._violate(
+                self._raise_violation(
                     NEWEST,
                     f"restores {history} up to {point.revision}, and {newest} was reported up to "
                     f"{self._reported[newest]}",
                 )
         if least and (point.revision < least or len(self._lines) - 1 not in lines[history]):
-            self._violate(
+            self._raise_violation(
                 NEWEST, f"restores {history} up to {point.revision}; the store was at {least}"
             )
 
-    def _restored(self, archive: Archive, point: Point) -> State:
+    def _restore(self, archive: Archive, point: Point) -> State:
         """Return the store at a point."""
         rows: list[Row] = []
         meta: dict[bytes, bytes] = {}

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from kvorum.sim.backups.checks import Keeper, Lines
+from kvorum.sim.backups.checks import ArchiveChecker, Lines
 from kvorum.sim.backups.forks import MEMBERS_MIN, Fork
 from kvorum.sim.backups.place import Place
 from kvorum.sim.backups.recorders import Children, Recorder, Service
@@ -27,7 +27,7 @@ CHANCE = 0.16
 BACKED_UP = "backups are made in bounded time"
 QUIET_SECONDS_MAX = 30.0
 """Everything must be in the archives within this time after faults have ended."""
-LOOK_SECONDS = 0.1
+CHECK_SECONDS = 0.1
 _CONSTANTS: dict[str, object] = {
     "RETRY_SECONDS": 0.3,
     "TURN_SECONDS": 0.2,
@@ -101,26 +101,26 @@ class BackupFleet:
         self._random: Random = world.stream("backup fleet")
         self.threads = Threads(world)
         self.lines = Lines(cluster.history)
-        self.places: list[Place] = []
-        self.keepers: list[Keeper] = []
+        self.locations: list[Place] = []
+        self.checkers: list[ArchiveChecker] = []
         self.services: list[Service] = []
         options = BackupOptions(
             every_seconds=plan.every_seconds, keep=plan.keep, log_seconds=plan.log_seconds
         )
         if plan.by_members:
-            place, keeper = self._place("members", shared=True)
-            self.services.append(Children(self.threads, cluster, place, keeper, options))
+            place, checker = self._place("members", shared=True)
+            self.services.append(Children(self.threads, cluster, place, checker, options))
         self.is_shared = is_shared = plan.is_shared and len(plan.forms) > 1
         for number, form in enumerate(plan.forms, 1):
             if number == 1 or not is_shared:
-                place, keeper = self._place(f"a{number}", shared=is_shared)
+                place, checker = self._place(f"a{number}", shared=is_shared)
             self.services.append(
-                Recorder(self.threads, cluster, place, keeper, options, f"b{number}", form)
+                Recorder(self.threads, cluster, place, checker, options, f"b{number}", form)
             )
 
-    def _place(self, name: str, *, shared: bool) -> tuple[Place, Keeper]:
+    def _place(self, name: str, *, shared: bool) -> tuple[Place, ArchiveChecker]:
         world, place = self._world, Place(self._world.stream(f"place {name}"))
-        keeper = Keeper(
+        checker = ArchiveChecker(
             world,
             name,
             place,
@@ -128,9 +128,9 @@ class BackupFleet:
             has_log=self._plan.log_seconds > 0.0,
             shared=shared,
         )
-        self.places.append(place)
-        self.keepers.append(keeper)
-        return place, keeper
+        self.locations.append(place)
+        self.checkers.append(checker)
+        return place, checker
 
     # A run.
 
@@ -140,12 +140,12 @@ class BackupFleet:
         for service in self.services:
             service.start()
             service.disturb(until, plan.disturb_gap)
-            self._again(until, plan.kill_gap, service.fail)
-            self._again(until, plan.clock_gap, service.jump)
-        for place in self.places:
-            self._again(until, plan.disk_gap, partial(self._trouble, place))
+            self._repeat(until, plan.kill_gap, service.fail)
+            self._repeat(until, plan.clock_gap, service.jump)
+        for place in self.locations:
+            self._repeat(until, plan.disk_gap, partial(self._inject_fault, place))
 
-    def _again(self, until: float, gap: float, trouble: Callable[[], None]) -> None:
+    def _repeat(self, until: float, gap: float, trouble: Callable[[], None]) -> None:
         """Inject a fault again and again, at random intervals around `gap`."""
         if not gap:
             return
@@ -153,12 +153,12 @@ class BackupFleet:
 
         def happen() -> None:
             trouble()
-            self._again(until, gap, trouble)
+            self._repeat(until, gap, trouble)
 
         if moment < until:
             self._world.at(moment, happen)
 
-    def _trouble(self, place: Place) -> None:
+    def _inject_fault(self, place: Place) -> None:
         random = self._random
         choice = random.random()
         if choice < 0.4:
@@ -174,7 +174,7 @@ class BackupFleet:
 
     def calm_down(self) -> None:
         """Stop injecting faults and correct all clocks."""
-        for place in self.places:
+        for place in self.locations:
             place.relieve()
         for service in self.services:
             service.calm_down()
@@ -185,8 +185,8 @@ class BackupFleet:
         deadline = world.now + QUIET_SECONDS_MAX
         for service in self.services:
             service.finish(list(members), least)
-        if not world.look_while(
-            lambda: not all(each.has_backed_up for each in self.services), deadline, LOOK_SECONDS
+        if not world.run_while_polling(
+            lambda: not all(each.has_backed_up for each in self.services), deadline, CHECK_SECONDS
         ):
             late = [each for each in self.services if not each.has_backed_up]
             raise Violation(
@@ -196,15 +196,15 @@ class BackupFleet:
             )
         for service in self.services:
             service.stop()
-        if not world.look_while(
-            lambda: any(each.is_running for each in self.services), deadline, LOOK_SECONDS
+        if not world.run_while_polling(
+            lambda: any(each.is_running for each in self.services), deadline, CHECK_SECONDS
         ):
             late = [each for each in self.services if each.is_running]
             raise Violation(BACKED_UP, f"told to stop, and go on: {', '.join(map(str, late))}")
-        for keeper in self.keepers:
-            keeper.check(is_quiet=True, least=least)
+        for checker in self.checkers:
+            checker.check(is_quiet=True, least=least)
 
-    def go_back(self) -> None:
+    def fork_if_planned(self) -> None:
         """Fork the cluster to before the last backup, if the seed says so, and let it continue."""
         if self._plan.is_forked and len(self._cluster.members) >= MEMBERS_MIN:
             Fork(self._world, self._cluster, self).run()
@@ -212,8 +212,8 @@ class BackupFleet:
     def fork(self, revision: int) -> None:
         """Record that the cluster has gone back to a revision."""
         self.lines.fork(revision)
-        for keeper in self.keepers:
-            keeper.forked()
+        for checker in self.checkers:
+            checker.note_fork()
 
     def close(self) -> None:
         """End all programs because the run is over."""
@@ -223,10 +223,10 @@ class BackupFleet:
     def counts(self) -> dict[str, int]:
         """Return how often each kind of event happened."""
         return {
-            "backups: snapshots": sum(each.snapshots for each in self.keepers),
-            "backups: segments": sum(each.segments for each in self.keepers),
-            "backups: archives judged": sum(each.checks for each in self.keepers),
-            "backups: points restored": sum(each.points for each in self.keepers),
+            "backups: snapshots": sum(each.snapshots for each in self.checkers),
+            "backups: segments": sum(each.segments for each in self.checkers),
+            "backups: archives judged": sum(each.checks for each in self.checkers),
+            "backups: points restored": sum(each.points for each in self.checkers),
             "backups: clusters forked": len(self.lines) - 1,
         }
 
@@ -235,8 +235,8 @@ class BackupFleet:
         return {
             "backups killed": sum(each.kills for each in self.services),
             "clocks of backups jumped": sum(each.jumps for each in self.services),
-            "disks of archives failed": sum(each.failures for each in self.places),
-            "archives lost power": sum(each.power_cuts for each in self.places),
+            "disks of archives failed": sum(each.failures for each in self.locations),
+            "archives lost power": sum(each.power_cuts for each in self.locations),
         }
 
 

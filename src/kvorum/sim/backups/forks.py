@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MEMBERS_MIN = 3
 _SECONDS_MAX = 30.0
 """Limit for each of the steps."""
-_LOOK_SECONDS = 0.05
+_CHECK_SECONDS = 0.05
 _RETRY_SECONDS = 0.1
 _LOST_MAX = 12
 """At most this many writes are missing on the survivor."""
@@ -83,13 +83,13 @@ class Fork:
             service.resume()
         followers = [each for each in cluster.standing() if not _leads(each)]
         survivor = random.choice(followers)
-        self._let(random.uniform(0.0, 3.0))
+        self._run_for(random.uniform(0.0, 3.0))
         assert survivor.member is not None
         revision = survivor.member.state.store.revision
         survivor.crash(power_cut=False)
         lost = random.randint(1, _LOST_MAX)
         self._write(lost)
-        self._let(random.uniform(0.0, 2.0))
+        self._run_for(random.uniform(0.0, 2.0))
         if random.random() < 0.3:
             self._compact()
         for recorder in recorders:
@@ -103,18 +103,18 @@ class Fork:
         self._write(random.randint(0, lost + _MORE_MAX))
         if random.random() < 0.3:
             self._compact()
-        self._let(random.uniform(0.0, 3.0))
+        self._run_for(random.uniform(0.0, 3.0))
         self._fleet.calm_down()
         self._fleet.expect_quiet(cluster.members)
 
-    def _let(self, seconds: float) -> None:
+    def _run_for(self, seconds: float) -> None:
         """Run the world for this many seconds."""
         self._world.run_until(self._world.now + seconds)
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         """Run the world while a condition holds; raise Violation if it holds for too long."""
         deadline = self._world.now + _SECONDS_MAX
-        if not self._world.look_while(condition, deadline, _LOOK_SECONDS):
+        if not self._world.run_while_polling(condition, deadline, _CHECK_SECONDS):
             raise Violation("the cluster serves in bounded time", what)
 
     def _write(self, count: int) -> None:

@@ -46,10 +46,10 @@ class Clock:
 class Listener:
     """Receives the reports of an archive's programs."""
 
-    def told(self, program: Program, name: str, revision: int, *, is_snapshot: bool) -> None:
+    def note_object(self, program: Program, name: str, revision: int, *, is_snapshot: bool) -> None:
         """Handle a completed object: its name, and the newest revision in it."""
 
-    def ended(self, program: Program) -> None:
+    def note_end(self, program: Program) -> None:
         """Handle the end of a program, also when it was killed."""
 
 
@@ -179,7 +179,7 @@ class Program:
         self.shell.close()
         for thread in self._threads:
             thread.end()
-        self._host.listener.ended(self)
+        self._host.listener.note_end(self)
 
     # Reports of the backup.
 
@@ -193,14 +193,14 @@ class Program:
     def note_snapshot(self, taken: Taken) -> None:
         """Report a completed snapshot."""
         self.line(f"took {taken.name}, removed {len(taken.removed)}")
-        self._host.listener.told(
+        self._host.listener.note_object(
             self, str(taken.name), taken.manifest.facts.revision, is_snapshot=True
         )
 
     def note_segment(self, name: SegmentName, size: int) -> None:
         """Report changes that are in the archive."""
         self.line(f"recorded {name}, {size} bytes")
-        self._host.listener.told(self, str(name), name.last, is_snapshot=False)
+        self._host.listener.note_object(self, str(name), name.last, is_snapshot=False)
 
     def note_failure(self, what: str, error: Exception) -> None:
         """Trace a failure that will be retried."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvorum.sim.arrivals import Front
-    from kvorum.sim.backups.checks import Keeper
+    from kvorum.sim.backups.checks import ArchiveChecker
     from kvorum.sim.backups.place import Place
     from kvorum.sim.backups.threads import Threads
     from kvorum.sim.cluster import Cluster
@@ -34,7 +34,7 @@ _RIGHT_CHANCE = 0.4
 """Chance that a jump sets a clock to the right time."""
 _CHILD_SECONDS_MAX = 5.0
 """How long an orphaned child may still write to the archive before it is killed."""
-_LOOK_SECONDS = 0.1
+_CHECK_SECONDS = 0.1
 
 
 class Service(Listener):
@@ -45,7 +45,7 @@ class Service(Listener):
         threads: Threads,
         cluster: Cluster,
         place: Place,
-        keeper: Keeper,
+        checker: ArchiveChecker,
         options: BackupOptions,
         name: str,
     ) -> None:
@@ -56,7 +56,7 @@ class Service(Listener):
         self._threads = threads
         self._world = threads.world
         self._cluster = cluster
-        self._keeper = keeper
+        self._checker = checker
         self._options = options
         self._random: Random = threads.world.stream(f"service {name}")
         self._lives = 0
@@ -69,7 +69,7 @@ class Service(Listener):
         self._has_taken = False
 
     def __str__(self) -> str:
-        complete = self._keeper.is_complete(self._least)
+        complete = self._checker.is_complete(self._least)
         return f"{self.name} (took a snapshot: {self._has_taken}, complete: {complete})"
 
     @property
@@ -80,7 +80,7 @@ class Service(Listener):
     @property
     def has_backed_up(self) -> bool:
         """Whether a snapshot was taken since `finish`, and the archive reaches its revision."""
-        return self._has_taken and self._keeper.is_complete(self._least)
+        return self._has_taken and self._checker.is_complete(self._least)
 
     def start(self) -> None:
         """Start the service."""
@@ -114,9 +114,9 @@ class Service(Listener):
 
     # Reports from programs.
 
-    def told(self, program: Program, name: str, revision: int, *, is_snapshot: bool) -> None:
+    def note_object(self, program: Program, name: str, revision: int, *, is_snapshot: bool) -> None:
         """Handle a completed object."""
-        self._keeper.told(program, name, revision, is_snapshot=is_snapshot)
+        self._checker.note_object(program, name, revision, is_snapshot=is_snapshot)
         if is_snapshot:
             self._has_taken = True
             if self._is_killed_when_taken:
@@ -125,10 +125,10 @@ class Service(Listener):
                 seconds = self._random.uniform(0.0, self._options.log_seconds)
                 self._world.after(seconds, program.kill)
 
-    def ended(self, program: Program) -> None:
+    def note_end(self, program: Program) -> None:
         """Handle the end of a program."""
         self._programs.remove(program)
-        self._keeper.ended(program)
+        self._checker.note_end(program)
 
     # Faults.
 
@@ -166,7 +166,7 @@ class Service(Listener):
         for program in self._programs:
             program.spare()
 
-    def _jumped(self, clock: Clock) -> None:
+    def _set_clock(self, clock: Clock) -> None:
         random = self._random
         self.jumps += 1
         clock.offset = 0.0 if random.random() < _RIGHT_CHANCE else random.uniform(*CLOCK_JUMP)
@@ -182,12 +182,12 @@ class Recorder(Service):
         threads: Threads,
         cluster: Cluster,
         place: Place,
-        keeper: Keeper,
+        checker: ArchiveChecker,
         options: BackupOptions,
         name: str,
         form: str,
     ) -> None:
-        super().__init__(threads, cluster, place, keeper, options, name)
+        super().__init__(threads, cluster, place, checker, options, name)
         self._form = form
         self._process = Process(threads.world, name)
         self._clock = Clock()
@@ -215,9 +215,9 @@ class Recorder(Service):
         )
         self._programs.append(program)
 
-    def ended(self, program: Program) -> None:
+    def note_end(self, program: Program) -> None:
         """Restart the program, unless a single backup succeeded since `finish`."""
-        super().ended(program)
+        super().note_end(program)
         quiet = self._quiet_since
         if program.has_succeeded and quiet is not None and program.began_at >= quiet:
             self._has_succeeded = True
@@ -248,7 +248,7 @@ class Recorder(Service):
 
     def jump(self) -> None:
         """Make the program's clock jump."""
-        self._jumped(self._clock)
+        self._set_clock(self._clock)
 
     def calm_down(self) -> None:
         """Stop injecting faults and correct the clock."""
@@ -281,19 +281,19 @@ class Children(Service):
         threads: Threads,
         cluster: Cluster,
         place: Place,
-        keeper: Keeper,
+        checker: ArchiveChecker,
         options: BackupOptions,
     ) -> None:
-        super().__init__(threads, cluster, place, keeper, options, "members")
+        super().__init__(threads, cluster, place, checker, options, "members")
         self._clocks: dict[int, Clock] = {}
         # The children of running members, by machine and incarnation.
         self._born: dict[tuple[int, int], Program] = {}
 
     def start(self) -> None:
         """Start to follow the members' processes."""
-        self._look()
+        self._start_missing()
 
-    def _look(self) -> None:
+    def _start_missing(self) -> None:
         if self._is_ending:
             return
         there = {
@@ -304,15 +304,15 @@ class Children(Service):
         for key, program in list(self._born.items()):
             if key not in there:
                 del self._born[key]
-                self._orphaned(program)
+                self._handle_orphan(program)
             elif program.is_dead:
                 del self._born[key]
         for key, machine in there.items():
             if key not in self._born:
                 self._born[key] = self._child(machine)
-        self._world.after(_LOOK_SECONDS, self._look)
+        self._world.after(_CHECK_SECONDS, self._start_missing)
 
-    def _orphaned(self, program: Program) -> None:
+    def _handle_orphan(self, program: Program) -> None:
         """End the child of a member whose process ended, alone or with its machine."""
         if self._random.random() < 0.3:
             program.kill()
@@ -345,7 +345,7 @@ class Children(Service):
     def jump(self) -> None:
         """Make the clock of a member's machine jump."""
         if self._clocks:
-            self._jumped(self._random.choice(list(self._clocks.values())))
+            self._set_clock(self._random.choice(list(self._clocks.values())))
 
     def calm_down(self) -> None:
         """Stop injecting faults and correct all clocks."""

@@ -16,7 +16,7 @@ from kvorum.api.pb.etcdserverpb import (
 )
 from kvorum.client import operations, rpcs
 from kvorum.client.rpcs import Rpc
-from kvorum.sim.calls import Asked
+from kvorum.sim.calls import PlannedRequest
 from kvorum.sim.history import History
 from kvorum.sim.library.shell import Shell
 from kvorum.sim.shapes import EtcdShape
@@ -65,7 +65,7 @@ class LibraryClient:
                 await self.shell.sleep(random.expovariate(1.0) * self._think)
 
 
-def rpc_of(asked: Asked) -> Rpc:
+def rpc_of(asked: PlannedRequest) -> Rpc:
     """Return the RPC that the library chooses for a request."""
     request = asked.request
     if isinstance(request, TxnRequest):

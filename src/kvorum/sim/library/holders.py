@@ -15,7 +15,7 @@ from kvorum.sim.violation import Violation
 from kvorum.sim.workloads import LOCK_NAME, Workload
 from kvorum.sim.world import World
 
-LOOK_SECONDS = 0.2
+CHECK_SECONDS = 0.2
 KEPT_PREFIX = b"kept/"
 _TIMEOUTS = (0.5, 3.0, None)
 """Timeouts for acquiring a lock."""
@@ -112,7 +112,7 @@ class Holder:
 
         self.shell.process.on_resume = look
         while look() and world.now < ends_at:
-            await self.shell.sleep(random.uniform(0.0, LOOK_SECONDS))
+            await self.shell.sleep(random.uniform(0.0, CHECK_SECONDS))
             self._check_lost(session._kept, session.id)
         if shared is None and lock.is_held and random.random() < 0.2:
             # The lock stays until its lease expires, and the claim covers that time.
@@ -165,7 +165,7 @@ class Holder:
 
         self.shell.process.on_resume = look
         while look() and world.now < ends_at:
-            await self.shell.sleep(random.uniform(0.0, LOOK_SECONDS))
+            await self.shell.sleep(random.uniform(0.0, CHECK_SECONDS))
             if lease._kept is not None:
                 self._check_lost(lease._kept, lease.id)
         self.shell.process.on_resume = None

@@ -56,7 +56,7 @@ class Leaser:
         """Read and write random keys."""
         random = self._random
         leased = self._client.leasing(OWNERS, ttl=self._ttl)
-        self.shell.process.on_resume = lambda: self._look(leased)
+        self.shell.process.on_resume = lambda: self._read_leased(leased)
         value = 0
         while not self.is_stopped:
             key, choice = random.choice(KEYS), random.random()
@@ -81,12 +81,12 @@ class Leaser:
         self.is_stopped = True
         self.shell.end()
 
-    def _look(self, leased: AsyncClient) -> None:
+    def _read_leased(self, leased: AsyncClient) -> None:
         """Read all keys before anything else runs in the resumed process."""
         for key in KEYS:
-            Task(self._world, self.shell.process, self._look_at(leased, key), at_once=True)
+            Task(self._world, self.shell.process, self._read_key(leased, key), at_once=True)
 
-    async def _look_at(self, leased: AsyncClient, key: bytes) -> None:
+    async def _read_key(self, leased: AsyncClient, key: bytes) -> None:
         try:
             await self._read(leased, key, _TIMEOUTS[0])
         except KvorumError as error:

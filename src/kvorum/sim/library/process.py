@@ -121,9 +121,9 @@ class Process:
         self.peace_at = until
         wait = self._random.expovariate(1 / gap)
         if self._world.now + wait < until:
-            self._world.after(wait, self._go_wrong, until, gap)
+            self._world.after(wait, self._inject_fault, until, gap)
 
-    def _go_wrong(self, until: float, gap: float) -> None:
+    def _inject_fault(self, until: float, gap: float) -> None:
         random, world = self._random, self._world
         choice = random.random()
         seconds = random.uniform(0.0, random.choice(_PAUSE_SECONDS))

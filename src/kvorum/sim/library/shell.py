@@ -30,7 +30,7 @@ from kvorum.client.lease_keeper import KeptLease, LeaseKeeper
 from kvorum.client.options import FOREVER, TIMEOUT_SECONDS
 from kvorum.client.rpcs import Rpc
 from kvorum.client.watch_set import WatchSet
-from kvorum.sim.calls import METHODS, Asked
+from kvorum.sim.calls import METHODS, PlannedRequest
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.describe import describe_request, describe_result
 from kvorum.sim.history import History, Record
@@ -288,13 +288,13 @@ class Shell:
         """Return after this many seconds of the client's clock."""
         await self.wait(Waiter(), self.process.clock() + seconds)
 
-    async def ask(self, asked: Asked, rpc: Rpc, seconds_max: float) -> Record:
+    async def ask(self, asked: PlannedRequest, rpc: Rpc, seconds_max: float) -> Record:
         """Make a call and return its record, also if it failed."""
         record, _ = await self._make(asked, rpc, seconds_max)
         return record
 
     async def _make(
-        self, asked: Asked, rpc: Rpc, seconds_max: float
+        self, asked: PlannedRequest, rpc: Rpc, seconds_max: float
     ) -> tuple[Record, bytes | KvorumError]:
         record = self._record(asked)
         answers: list[bytes | KvorumError] = []
@@ -327,7 +327,7 @@ class Shell:
 
         return take_answer
 
-    def _record(self, asked: Asked) -> Record:
+    def _record(self, asked: PlannedRequest) -> Record:
         """Add a request to the history before it is sent."""
         world, history = self._world, self._history
         record = Record(self._number, asked.kind, 0, asked.request, history.moment(), world.now)
@@ -358,10 +358,10 @@ class Shell:
             world.trace.line(world.now, self.process.name, f"= #{record.invoked} {text}")
 
 
-def _asked(rpc: Rpc, message: bytes) -> Asked:
+def _asked(rpc: Rpc, message: bytes) -> PlannedRequest:
     request = MESSAGES[rpc.path][0].FromString(message)
     is_current = not (isinstance(request, RangeRequest) and request.serializable)
-    return Asked(rpc.path.rpartition("/")[2].lower(), request, (), is_current)
+    return PlannedRequest(rpc.path.rpartition("/")[2].lower(), request, (), is_current)
 
 
 class SimulatedClient(AsyncClient):

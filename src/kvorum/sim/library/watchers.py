@@ -94,7 +94,7 @@ class LibraryWatcher(Watcher):
         ends_at = self._world.now + random.expovariate(0.3)
         while self._world.now < ends_at or self._is_peace():
             changes = await watch.changes()
-            self._told(changes)
+            self._note_changes(changes)
             if random.random() < self._slow_chance and not self._is_peace():
                 await self.shell.sleep(random.uniform(0.0, 1.0))
             if random.random() < 0.1:
@@ -104,7 +104,7 @@ class LibraryWatcher(Watcher):
     def _is_peace(self) -> bool:
         return self._world.now >= self.shell.process.peace_at
 
-    def _told(self, changes: Changes) -> None:
+    def _note_changes(self, changes: Changes) -> None:
         events = tuple(map(_message, changes.events))
         self.got.append(Got(changes.revision, events, self.next, self.connections))
         what = f"got {len(events)} events" if events else "progress"

@@ -6,7 +6,7 @@ from random import Random
 
 from kvorum.api.errors import Status
 from kvorum.network.edge.interface import Metadata
-from kvorum.sim.calls import Calls, Way
+from kvorum.sim.calls import Calls, CallsWithMetadata
 from kvorum.sim.cluster import Cluster
 from kvorum.sim.faults import Faults
 from kvorum.sim.history import History
@@ -110,7 +110,7 @@ class Fronts:
         """The numbers of all proxies."""
         return [host.number for host in self.hosts]
 
-    def way(self, name: str, *, always: bool = False) -> Way:
+    def way(self, name: str, *, always: bool = False) -> CallsWithMetadata:
         """Return a client's targets: the proxies or the members."""
         random = self._world.stream(f"proxied {name}")
         is_proxied = random.random() < self._tier.share or always

@@ -199,7 +199,7 @@ class ProxyHost:
         """Pause the process for a while."""
         if not self.is_dead:
             self.line(f"paused for {seconds:.3f}", Kind.PAUSED, seconds)
-            self._standstill.last(seconds)
+            self._standstill.pause_for(seconds)
 
     def cut_off(self, members: list[int], seconds: float) -> None:
         """Partition the process from some members for a while."""
@@ -282,7 +282,7 @@ class ProxyHost:
 
     # Checks.
 
-    def look(self) -> None:
+    def check_before_output(self) -> None:
         """Do nothing: a proxy has no state to check before its outputs."""
 
     def output(self) -> None:

@@ -12,7 +12,7 @@ from kvorum.api.pb.etcdserverpb import (
     LeaseKeepAliveRequest,
     LeaseTimeToLiveRequest,
 )
-from kvorum.sim.calls import Asked, Caller, Calls
+from kvorum.sim.calls import Caller, Calls, PlannedRequest
 from kvorum.sim.history import History, Record
 from kvorum.sim.world import World
 
@@ -64,7 +64,7 @@ class Sharer:
         """Stop all requests and abandon open ones."""
         self.is_stopped = True
         for caller in self._callers:
-            caller.give_up()
+            caller.abandon()
 
     def _patience(self) -> float:
         return self._random.uniform(*PATIENCE)
@@ -74,8 +74,8 @@ class Sharer:
             return
         self._lease = 0
         for caller in self._callers:
-            caller.give_up()
-        asked = Asked("grant", LeaseGrantRequest(TTL=self._random.randint(2, 3)))
+            caller.abandon()
+        asked = PlannedRequest("grant", LeaseGrantRequest(TTL=self._random.randint(2, 3)))
         self._callers[0].ask(asked, self._patience(), self._granted)
 
     def _granted(self, record: Record) -> None:
@@ -109,7 +109,7 @@ class Sharer:
                 self._live_until = max(self._live_until, until)
             self._ask_later(caller, lease)
 
-        asked = Asked("keep", LeaseKeepAliveRequest(ID=lease))
+        asked = PlannedRequest("keep", LeaseKeepAliveRequest(ID=lease))
         caller.ask(asked, self._patience(), renewed)
 
     def _look_later(self, lease: int) -> None:
@@ -124,7 +124,7 @@ class Sharer:
         if self._live_until - LOOK_SECONDS[1] > moment:
             self._look_later(lease)
             return
-        asked = Asked("ttl", LeaseTimeToLiveRequest(ID=lease))
+        asked = PlannedRequest("ttl", LeaseTimeToLiveRequest(ID=lease))
         then = self._random.uniform(0.0, 0.5)
         self._callers[0].ask(
             asked, self._patience(), lambda _: self._world.after(then, self._grant)

@@ -180,7 +180,7 @@ class SimulatedUpstream:
             self._lose(connection, "it was given up", Code.CANCELLED)
         elif endpoint in self._connecting:
             self._connecting.discard(endpoint)
-            self._tell(UpstreamEventKind.DISCONNECTED, endpoint, "it was given up")
+            self._report_event(UpstreamEventKind.DISCONNECTED, endpoint, "it was given up")
 
     def call(self, batch: Sequence[Unary]) -> None:
         """Make unary calls."""
@@ -227,7 +227,7 @@ class SimulatedUpstream:
             found.held.extend(event for event, call in self._events if call is found)
             kept = [each for each in self._events if each[1] is not found]
             self._events = deque(kept)
-            self._hold_back(found)
+            self._pause(found)
 
     def resume(self, call: int) -> None:
         """Return a stream's events from `poll` again."""
@@ -236,7 +236,7 @@ class SimulatedUpstream:
             found.is_paused = False
             self._events.extend((event, found) for event in found.held)
             found.held.clear()
-            self._let_go_on(found)
+            self._resume(found)
             self._wake()
 
     def pending_bytes(self, call: int) -> int:
@@ -256,7 +256,7 @@ class SimulatedUpstream:
                 if isinstance(detail, bytes):
                     bytes_max -= len(detail)
                     call.queued_bytes -= len(detail)
-                    self._let_go_on(call)
+                    self._resume(call)
                 if kind in (UpstreamEventKind.ANSWERED, UpstreamEventKind.ENDED):
                     self._forget(call)
             taken.append(event)
@@ -343,20 +343,20 @@ class SimulatedUpstream:
         machine = self._cluster.machines.get(number)
         self._connecting.discard(endpoint)
         if is_late:
-            self._tell(UpstreamEventKind.DISCONNECTED, endpoint, "no answer in time")
+            self._report_event(UpstreamEventKind.DISCONNECTED, endpoint, "no answer in time")
         elif machine is None or machine.member is None or machine.edge.is_closed:
-            self._tell(UpstreamEventKind.DISCONNECTED, endpoint, "connection refused")
+            self._report_event(UpstreamEventKind.DISCONNECTED, endpoint, "connection refused")
         else:
             self.connected += 1
             self._current[endpoint] = _Connection(endpoint, machine)
-            self._tell(UpstreamEventKind.CONNECTED, endpoint, None)
+            self._report_event(UpstreamEventKind.CONNECTED, endpoint, None)
 
     def _make(self, number: int, endpoint: int) -> _Call | None:
         """Return a new call; None, after an event that ends it, without a connection."""
         connection = self._current.get(endpoint)
         if connection is None or connection.is_leaving:
             end = (int(Code.UNAVAILABLE), "not connected", True)
-            self._tell(UpstreamEventKind.ENDED, number, end)
+            self._report_event(UpstreamEventKind.ENDED, number, end)
             return None
         made = self._calls[number] = connection.calls[number] = _Call(number, connection)
         return made
@@ -400,7 +400,7 @@ class SimulatedUpstream:
         call.pending_bytes -= len(message)
         if call.was_full and call.pending_bytes < _SETTINGS.writable_bytes:
             call.was_full = False
-            self._tell(UpstreamEventKind.WRITABLE, call.number, None, call)
+            self._report_event(UpstreamEventKind.WRITABLE, call.number, None, call)
         if call.there is not None and not call.is_over:
             self._cluster.send(call.connection.machine.number, call.there, message)
 
@@ -414,12 +414,12 @@ class SimulatedUpstream:
 
     # Back-pressure on members.
 
-    def _hold_back(self, call: _Call) -> None:
+    def _pause(self, call: _Call) -> None:
         if not call.is_stalled and call.there is not None:
             call.is_stalled = True
             call.connection.machine.edge.stall(call.there)
 
-    def _let_go_on(self, call: _Call) -> None:
+    def _resume(self, call: _Call) -> None:
         is_full = call.queued_bytes >= self._queued_bytes_max
         if call.is_stalled and call.there is not None and not call.is_paused and not is_full:
             call.is_stalled = False
@@ -427,7 +427,7 @@ class SimulatedUpstream:
 
     # From members.
 
-    def _tell(
+    def _report_event(
         self, kind: UpstreamEventKind, number: int, detail: object, call: _Call | None = None
     ) -> None:
         event = (kind, number, detail)
@@ -462,9 +462,9 @@ class SimulatedUpstream:
         if call.is_over or call.is_ended:
             return
         call.queued_bytes += len(message)
-        self._tell(UpstreamEventKind.MESSAGE, call.number, message, call)
+        self._report_event(UpstreamEventKind.MESSAGE, call.number, message, call)
         if call.queued_bytes >= self._queued_bytes_max:
-            self._hold_back(call)
+            self._pause(call)
 
     def _end(self, call: _Call, result: bytes | Status | None) -> None:
         if call.is_over or call.is_ended:
@@ -486,13 +486,13 @@ class SimulatedUpstream:
                 self._finish(call, (int(code), "the server reset the call", False))
         elif isinstance(result, bytes):
             call.queued_bytes += len(result)
-            self._tell(UpstreamEventKind.ANSWERED, call.number, result, call)
+            self._report_event(UpstreamEventKind.ANSWERED, call.number, result, call)
             self._end_of(call)
         else:
             self._finish(call, (int(result.code), result.text, False))
 
     def _finish(self, call: _Call, end: End) -> None:
-        self._tell(UpstreamEventKind.ENDED, call.number, end, call)
+        self._report_event(UpstreamEventKind.ENDED, call.number, end, call)
         self._end_of(call)
 
     def _end_of(self, call: _Call) -> None:
@@ -503,7 +503,7 @@ class SimulatedUpstream:
         if connection.is_leaving and not connection.calls and not connection.is_lost:
             connection.is_lost = True
             del self._current[connection.endpoint]
-            self._tell(UpstreamEventKind.DISCONNECTED, connection.endpoint, "it has left")
+            self._report_event(UpstreamEventKind.DISCONNECTED, connection.endpoint, "it has left")
 
     def _forget(self, call: _Call) -> None:
         call.is_over = True
@@ -516,7 +516,7 @@ class SimulatedUpstream:
         """Report that a member accepts no more calls; open calls continue."""
         if not connection.is_leaving:
             connection.is_leaving = True
-            self._tell(UpstreamEventKind.LEAVING, connection.endpoint, None)
+            self._report_event(UpstreamEventKind.LEAVING, connection.endpoint, None)
 
     def _lose(self, connection: _Connection, reason: str, code: Code = Code.UNAVAILABLE) -> None:
         if connection.is_lost or self._is_stopped:
@@ -527,5 +527,7 @@ class SimulatedUpstream:
         for call in list(connection.calls.values()):
             self._end_of(call)
             self._hang_up(call)
-            self._tell(UpstreamEventKind.ENDED, call.number, (int(code), reason, False), call)
-        self._tell(UpstreamEventKind.DISCONNECTED, connection.endpoint, reason)
+            self._report_event(
+                UpstreamEventKind.ENDED, call.number, (int(code), reason, False), call
+            )
+        self._report_event(UpstreamEventKind.DISCONNECTED, connection.endpoint, reason)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from kvorum.api import coverage
 
-LISTED = (
+EXPECTED = (
     "append rejected",
     "apply lags behind commit",
     "auto compaction",
@@ -50,7 +50,7 @@ RARE = (
 
 
 @contextmanager
-def counted() -> Iterator[Counter[str]]:
+def count_coverage() -> Iterator[Counter[str]]:
     """Count the coverage points that the block reaches, by name."""
     reached: Counter[str] = Counter()
 
