@@ -450,7 +450,7 @@ def test_calls_that_have_ended_are_not_kept_until_their_time_is_over() -> None:
     assert len(core._deadlines) <= ENDED_KEPT_MAX + 2
 
 
-def test_the_reason_is_told_by_the_kind_of_error() -> None:
+def test_the_kind_of_error_shows_the_reason() -> None:
     core, transport = core_with(1)
     answers: list[bytes | KvorumError] = []
     core.start(rpcs.PUT, b"unreachable", 1.0, taking(answers))

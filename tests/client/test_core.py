@@ -38,8 +38,8 @@ class Recorder:
     def cancel(self, call: int) -> None: ...
 
 
-class Told:
-    """What a call's user has heard."""
+class RecordedAnswers:
+    """Records the messages and ends that a call reports."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
@@ -74,7 +74,7 @@ def test_the_members_are_asked_for_again_only_after_an_answer() -> None:
 
 def test_an_endpoint_that_is_given_up_finishes_its_calls() -> None:
     core, transport = core_of("a:1")
-    told = Told()
+    told = RecordedAnswers()
     core.start(rpcs.PUT, b"", FOREVER, told.ends.append)
     connected(core, transport)
     ((call, first),) = transport.started
@@ -91,7 +91,7 @@ def test_an_endpoint_that_is_given_up_finishes_its_calls() -> None:
 
 def test_an_endpoint_that_comes_back_is_not_given_up() -> None:
     core, transport = core_of("a:1")
-    core.start(rpcs.PUT, b"", FOREVER, Told().ends.append)
+    core.start(rpcs.PUT, b"", FOREVER, RecordedAnswers().ends.append)
     connected(core, transport)
     core.set_endpoints([parse_endpoint("b:1")])
     core.set_endpoints([parse_endpoint("a:1")])
@@ -102,7 +102,7 @@ def test_an_endpoint_that_comes_back_is_not_given_up() -> None:
 
 def test_a_connection_that_comes_too_late_is_given_up() -> None:
     core, transport = core_of("a:1")
-    core.start(rpcs.PUT, b"", FOREVER, Told().ends.append)
+    core.start(rpcs.PUT, b"", FOREVER, RecordedAnswers().ends.append)
     core.set_endpoints([parse_endpoint("b:1")])
     first, second = transport.connecting
     transport.given_up.clear()
@@ -114,7 +114,7 @@ def test_a_connection_that_comes_too_late_is_given_up() -> None:
 
 def test_a_call_by_name_waits_for_its_endpoint_alone() -> None:
     core, transport = core_of("a:1")
-    told = Told()
+    told = RecordedAnswers()
     named = core.endpoints.pin_endpoint(parse_endpoint("b:1")).number
     core.start(rpcs.STATUS, b"", 10.0, told.ends.append, named)
     assert transport.connecting == [named]
@@ -133,7 +133,7 @@ def test_a_call_by_name_waits_for_its_endpoint_alone() -> None:
 @pytest.mark.parametrize("has_message", [False, True])
 def test_a_stream_is_opened_again_until_its_first_message(has_message: bool) -> None:
     core, transport = core_of("a:1", "b:1")
-    told = Told()
+    told = RecordedAnswers()
     core.start(rpcs.SNAPSHOT, b"", FOREVER, told.ends.append, None, told.messages.append)
     connected(core, transport)
     call, first = transport.started[0]

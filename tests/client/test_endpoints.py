@@ -13,34 +13,34 @@ from tests.client.both import ask_until
 from tests.servers import member_behind
 
 Run = Callable[..., None]
-NOBODY = "127.0.0.1:1"
+UNSERVED = "127.0.0.1:1"
 
 
-def told(server: str) -> list[str]:
-    """Return the endpoints that are told there: through a proxy those of the cluster behind it."""
+def expected_endpoints(server: str) -> list[str]:
+    """Return the endpoints that a server reports; for a proxy, those of the cluster behind it."""
     member = member_behind(server)
     return [server if member == server else f"http://{member}"]
 
 
-def test_members_tell_the_endpoints(server: str, run: Run) -> None:
+def test_members_report_the_endpoints(server: str, run: Run) -> None:
     async def main(client: AsyncClient) -> None:
-        assert sorted(client.endpoints) == sorted([NOBODY, server])
-        assert await client.sync_endpoints() == told(server)
-        assert client.endpoints == told(server)
+        assert sorted(client.endpoints) == sorted([UNSERVED, server])
+        assert await client.sync_endpoints() == expected_endpoints(server)
+        assert client.endpoints == expected_endpoints(server)
         await client.put("a", "b")
 
-    run(main, [NOBODY, server])
+    run(main, [UNSERVED, server])
 
 
-def test_endpoints_are_told_by_themselves(server: str, run: Run) -> None:
+def test_the_client_synchronizes_endpoints_by_itself(server: str, run: Run) -> None:
     async def main(client: AsyncClient) -> None:
         async def is_told() -> bool:
             await client.get("a")
-            return client.endpoints == told(server)
+            return client.endpoints == expected_endpoints(server)
 
         await ask_until("the endpoints are told", is_told)
 
-    run(main, [NOBODY, server], sync_seconds=3600)
+    run(main, [UNSERVED, server], sync_seconds=3600)
 
 
 def test_the_endpoint_that_tells_may_be_given_up(server: str, run: Run) -> None:
@@ -58,12 +58,12 @@ def test_the_endpoint_that_tells_may_be_given_up(server: str, run: Run) -> None:
 def test_calls_in_flight_are_finished_where_they_are(server: str, run: Run) -> None:
     async def main(client: AsyncClient) -> None:
         async with client.watch("flight") as watch:
-            client.set_endpoints([f"http://{server}", NOBODY])
+            client.set_endpoints([f"http://{server}", UNSERVED])
             await client.put("flight", "1")
             assert (await anext(watch)).value == b"1"
             # What is watched there goes on there, and new calls do not go there any more.
-            client.set_endpoints(NOBODY)
-            with pytest.raises(UnavailableError, match=NOBODY):
+            client.set_endpoints(UNSERVED)
+            with pytest.raises(UnavailableError, match=UNSERVED):
                 await client.put("flight", "2", timeout=0.5)
             client.set_endpoints(server)
             await client.put("flight", "3")
@@ -74,15 +74,15 @@ def test_calls_in_flight_are_finished_where_they_are(server: str, run: Run) -> N
 
 def test_a_call_goes_to_the_endpoint_that_it_names(server: str, run: Run) -> None:
     async def main(client: AsyncClient) -> None:
-        with pytest.raises(UnavailableError, match=NOBODY):
+        with pytest.raises(UnavailableError, match=UNSERVED):
             await client.maintenance.status(timeout=0.5)
         assert (await client.maintenance.status(server)).is_leader
-        assert client.endpoints == [NOBODY]
+        assert client.endpoints == [UNSERVED]
         with pytest.raises(UnavailableError) as caught:
             await client.maintenance.status("127.0.0.1:2", timeout=0.5)
-        assert "127.0.0.1:2" in str(caught.value) and NOBODY not in str(caught.value)
+        assert "127.0.0.1:2" in str(caught.value) and UNSERVED not in str(caught.value)
 
-    run(main, NOBODY)
+    run(main, UNSERVED)
 
 
 def test_an_address_is_one_endpoint_however_it_is_written() -> None:

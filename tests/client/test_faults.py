@@ -210,7 +210,7 @@ def test_a_watch_and_calls_survive_a_restart(one: Cluster) -> None:
             assert next(watch).value == b"2"
 
 
-def test_a_store_that_went_back_is_told_and_so_is_compaction(one: Cluster) -> None:
+def test_a_store_that_went_back_is_reported_and_so_is_compaction(one: Cluster) -> None:
     (member,) = one
     with client_of(one) as client:
         for number in range(10):
@@ -289,7 +289,7 @@ def test_an_interrupt_in_a_call_leaves_the_client_usable(one: Cluster) -> None:
         assert found.value == b"1"
 
 
-def test_a_silent_server_is_told_by_the_deadline(one: Cluster) -> None:
+def test_a_silent_server_is_noticed_by_the_deadline(one: Cluster) -> None:
     (member,) = one
     with client_of(one) as client:
         client.put("a", "1")
@@ -322,7 +322,7 @@ with Client(sys.argv[1], timeout=60) as client:
 """
 
 
-def test_a_forked_child_is_told_and_its_parent_goes_on(one: Cluster) -> None:
+def test_a_forked_child_gets_an_error_and_its_parent_goes_on(one: Cluster) -> None:
     subprocess.run([sys.executable, "-c", FORKS, one[0].address], check=True, timeout=120)
 
 

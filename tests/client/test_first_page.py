@@ -54,7 +54,7 @@ def test_the_same_on_asyncio(server: str) -> None:
     asyncio.run(page())
 
 
-def test_endpoints_that_cannot_be_reached_are_told_by_name() -> None:
+def test_unreachable_endpoints_are_named() -> None:
     with (
         Client("127.0.0.1:1", timeout=0.2) as client,
         pytest.raises(UnavailableError, match=r"0\.0\.1:1"),

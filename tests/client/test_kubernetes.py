@@ -57,7 +57,7 @@ def test_objects_are_listed_page_by_page(server: str, run: Run) -> None:
     run(main, server)
 
 
-def test_objects_are_changed_if_nobody_else_has(server: str, run: Run) -> None:
+def test_objects_are_changed_if_no_other_client_changed_them(server: str, run: Run) -> None:
     async def main(client: AsyncClient) -> None:
         await client.delete(prefix="/registry/")
         objects = client.kubernetes

@@ -230,7 +230,7 @@ TestLeases = Leases.TestCase
 TestLeases.settings = settings(max_examples=80, stateful_step_count=40)
 
 
-def test_a_lease_that_waits_for_a_connection_is_told_when_the_client_closes() -> None:
+def test_a_lease_that_waits_for_a_connection_ends_when_the_client_closes() -> None:
     machine = Leases()
     machine.begin()
     machine.keep(0.0)

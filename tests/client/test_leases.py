@@ -44,7 +44,7 @@ def test_a_lease_that_another_revokes_is_lost_and_says_so(server: str) -> None:
         assert kept.lives_until == lives_until
 
 
-def test_whoever_waits_for_the_loss_of_a_lease_is_told_that_it_is_released(server: str) -> None:
+def test_a_waiter_for_the_loss_of_a_lease_learns_of_its_release(server: str) -> None:
     told: list[KvorumError] = []
     with Client(server, timeout=TIMEOUT_SECONDS) as client:
         lease = client.lease(60)

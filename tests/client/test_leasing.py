@@ -266,7 +266,7 @@ def test_leasing_clients_read_what_the_store_has(server: str, run: Run, todo: li
     run(page, server)
 
 
-def test_who_reads_after_a_write_was_answered_sees_it(server: str) -> None:
+def test_a_read_after_an_answered_write_sees_it(server: str) -> None:
     """One client writes rising numbers, others read: none sees one below what was answered."""
     name = fresh()
     written = [0]

@@ -84,7 +84,7 @@ def test_all_that_is_held_is_lost_at_the_first_question(
     run(page, server)
 
 
-def test_whoever_waits_for_a_loss_is_told_once_the_machine_is_awake(
+def test_a_waiter_learns_of_a_loss_once_the_machine_is_awake(
     server: str, run: Run, suspend: Suspend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []

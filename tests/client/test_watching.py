@@ -505,7 +505,7 @@ def test_progress_that_was_asked_for_before_a_watch_began_is_not_its_own() -> No
     assert [each.kv.mod_revision for each in changes.events] == [1, 2, 3]
 
 
-def test_a_watch_that_waits_for_a_stream_is_told_when_the_client_closes() -> None:
+def test_a_watch_that_waits_for_a_stream_ends_when_the_client_closes() -> None:
     one = One(revisions=3, start=4)
     one.core.note_disconnected(0, "lost")
     one.store.disconnect(0)
@@ -536,7 +536,7 @@ def test_a_question_for_the_revision_that_is_reset_is_asked_again() -> None:
     assert one.watching.wake_at() == float("inf")
 
 
-def test_a_reason_that_nobody_knows_is_told_as_it_is() -> None:
+def test_an_unknown_reason_is_passed_on_unchanged() -> None:
     one = One(revisions=3, start=4)
     (number,) = one.store.streams
     response = WatchResponse(watch_id=one.watch.number, canceled=True, cancel_reason="tired")

@@ -68,7 +68,7 @@ def test_mappings_are_names_and_values() -> None:
     }
 
 
-def test_a_name_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ConfigError, match="Did you mean --heartbeat-interval"):
         Config(heartbeat_intervall=10)
 

@@ -80,7 +80,7 @@ def test_a_unary_call_is_handed_out_and_answered(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("lends", [False, True])
-def test_who_sleeps_is_woken_once_or_lends_its_turn(pair: Pair, lends: bool) -> None:
+def test_a_sleeping_server_is_woken_once_or_lends_its_turn(pair: Pair, lends: bool) -> None:
     pair.lends = lends
     pair.door.push(may_wait=True)
     assert pair.edge.announce_sleep()
@@ -102,7 +102,7 @@ def test_who_sleeps_is_woken_once_or_lends_its_turn(pair: Pair, lends: bool) -> 
 
 
 @pytest.mark.parametrize("is_marked", [False, True])
-def test_the_end_of_a_unary_call_is_told_if_that_was_asked_for(pair: Pair, is_marked: bool) -> None:
+def test_the_end_of_a_unary_call_is_reported_if_requested(pair: Pair, is_marked: bool) -> None:
     pair.door.start(1, PUT, (), b"", True)
     ((number, *_),), _ = pair.edge.poll(10, 1000)
     if is_marked:
@@ -120,7 +120,7 @@ def test_a_call_that_was_cancelled_at_once_is_never_seen(pair: Pair) -> None:
     assert pair.edge.poll(10, 1000) == ([], [])
 
 
-def test_the_end_of_a_stream_is_told(pair: Pair) -> None:
+def test_the_end_of_a_stream_is_reported(pair: Pair) -> None:
     number = open_stream(pair)
     pair.door.cancel(1)
     pair.edge.send([(number, b"late")])
@@ -182,7 +182,7 @@ def test_what_is_too_large_or_unknown_is_refused(pair: Pair) -> None:
     assert pair.edge.poll(10, 1000) == ([], [(EdgeEventKind.ENDED, number, None)])
 
 
-def test_who_calls_an_edge_that_drains_is_refused_as_unprocessed(pair: Pair) -> None:
+def test_calls_of_a_draining_edge_are_refused_as_unprocessed(pair: Pair) -> None:
     number = open_stream(pair)
     pair.edge.drain()
     pair.door.start(2, PUT, (), b"", True)
@@ -194,7 +194,7 @@ def test_who_calls_an_edge_that_drains_is_refused_as_unprocessed(pair: Pair) -> 
     assert pair.taken() == [(1, End(Code.OK, ""))]
 
 
-def test_calls_that_are_open_at_the_end_are_told() -> None:
+def test_open_calls_are_ended_at_the_stop() -> None:
     pair = Pair()
     open_stream(pair)
     pair.door.start(2, PUT, (), b"", True)

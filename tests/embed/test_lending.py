@@ -154,7 +154,7 @@ def test_a_loop_that_works_or_has_ended_lends_nothing() -> None:
     assert not running.loop.lend(lambda: pytest.fail("it has ended"))
 
 
-def test_what_breaks_a_lent_turn_off_is_told_to_the_loop(running: Running) -> None:
+def test_an_exception_that_ends_a_lent_turn_is_reported_to_the_loop(running: Running) -> None:
     class Broken(BaseException):
         pass
 
@@ -286,7 +286,7 @@ def call_until_lent(
         until("this thread takes the turn for its call", has_acted_in_a_call)
 
 
-def test_who_calls_a_member_that_sleeps_takes_its_turn(server: Server) -> None:
+def test_a_caller_of_a_sleeping_member_takes_its_turn(server: Server) -> None:
     with patient(server) as client:
         call_until_lent(server, lambda: client.put("key", "value"))
         client.put("key", "last")

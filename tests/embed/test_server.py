@@ -167,7 +167,7 @@ def test_an_address_in_use_is_refused() -> None:
 
 
 @pytest.mark.long
-def test_a_log_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     config = Config(data_dir=tmp_path, unsafe_no_fsync=True)
     with Server(config) as server:
         put_and_get(server)
@@ -273,7 +273,7 @@ def test_the_same_on_asyncio() -> None:
 
 
 @pytest.mark.long
-def test_a_client_that_outlives_its_member_is_told() -> None:
+def test_a_client_that_outlives_its_member_gets_an_error() -> None:
     with nothing_left():
         with Server(Config(ephemeral=True)) as server:
             client = patient(server)
@@ -371,7 +371,7 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
-def test_a_forked_child_is_refused_and_harms_nobody(tmp_path: Path) -> None:
+def test_a_forked_child_is_refused_and_does_no_harm(tmp_path: Path) -> None:
     ended = program(FORK, tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert sorted(ended.stdout.split()) == sorted([ForkedError.__name__] * 3 + ["value"])

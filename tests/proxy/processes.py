@@ -47,7 +47,7 @@ class RunningProxy:
         self.lines: list[dict[str, Any]] = []
         self.text: list[str] = []
         """Lines that are no JSON."""
-        self._heard = threading.Condition()
+        self._arrived = threading.Condition()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
         self._ready = ready
@@ -67,17 +67,17 @@ class RunningProxy:
         assert self.process.stderr is not None
         with self.process.stderr as lines:
             for line in lines:
-                with self._heard:
+                with self._arrived:
                     try:
                         self.lines.append(json.loads(line))
                     except ValueError:
                         self.text.append(line)
-                    self._heard.notify_all()
-        with self._heard:
+                    self._arrived.notify_all()
+        with self._arrived:
             self.text.append("\0")
-            self._heard.notify_all()
+            self._arrived.notify_all()
 
-    def told(self, message: str, **fields: object) -> list[dict[str, Any]]:
+    def matching_lines(self, message: str, **fields: object) -> list[dict[str, Any]]:
         """Return the lines with this message and these fields so far."""
         return [
             each
@@ -87,13 +87,13 @@ class RunningProxy:
 
     def wait_for(self, message: str, times: int = 1, **fields: object) -> dict[str, Any]:
         """Return the line with this message and these fields, the nth, when it is there."""
-        with self._heard:
-            is_told = self._heard.wait_for(
-                lambda: len(self.told(message, **fields)) >= times or "\0" in self.text,
+        with self._arrived:
+            is_logged = self._arrived.wait_for(
+                lambda: len(self.matching_lines(message, **fields)) >= times or "\0" in self.text,
                 WAIT_SECONDS_MAX,
             )
-        found = self.told(message, **fields)
-        assert is_told and len(found) >= times, f"{self.text}\n{self.lines}"
+        found = self.matching_lines(message, **fields)
+        assert is_logged and len(found) >= times, f"{self.text}\n{self.lines}"
         return found[times - 1]
 
     def descriptors(self) -> int:

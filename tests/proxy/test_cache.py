@@ -179,7 +179,7 @@ def test_what_is_cached_costs_no_call() -> None:
     assert standing.proxy.routes.calls_in_flight == 0
 
 
-def test_a_write_elsewhere_is_seen_without_anybody_asking() -> None:
+def test_a_write_elsewhere_is_seen_without_a_request() -> None:
     standing = Standing()
     _warm(standing, READS[2])
     standing.call_member(rpcs.PUT.path, pb.PutRequest(key=b"bb", value=b"new"))
@@ -232,7 +232,7 @@ def _token(standing: Standing, user: str) -> bytes:
     return token.encode()
 
 
-def test_nobody_is_shown_what_another_may_read() -> None:
+def test_no_client_gets_what_only_another_may_read() -> None:
     standing = _guarded()
     standing.call(rpcs.AUTH_ENABLE.path, pb.AuthEnableRequest())
     root, user = _token(standing, "root"), _token(standing, "u")

@@ -166,7 +166,7 @@ def test_an_address_that_cannot_be_listened_at(command: str, address: str, both:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_address_that_somebody_has(command: str, both: Both) -> None:
+def test_an_address_in_use(command: str, both: Both) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ours, theirs = both(command, "start", f"--listen-addr={address}")
@@ -252,7 +252,7 @@ def test_certificates_that_cannot_be_shown_to_clients(words: str, reason: str, b
         assert reason in each.stderr
 
 
-def test_cipher_suites_that_nobody_knows(tmp_path: Path, both: Both) -> None:
+def test_unknown_cipher_suites(tmp_path: Path, both: Both) -> None:
     flags = ("--auto-tls", "--listen-cipher-suites=FOO", f"--data-dir={tmp_path}")
     ours, theirs = both("grpc-proxy", "start", "--listen-addr=127.0.0.1:0", *flags)
     assert ours.returncode == theirs.returncode == 1
@@ -270,7 +270,7 @@ def test_a_certificate_with_a_name_is_not_shown_to_members(tmp_path: Path, both:
     assert refusal(ours.stderr) == refusal(theirs.stderr)
 
 
-def test_an_address_for_metrics_that_somebody_has() -> None:
+def test_an_address_for_metrics_in_use() -> None:
     with held_port() as port:
         flags = (f"--listen-addr=127.0.0.1:{port}", f"--metrics-addr=http://127.0.0.1:{port}")
         # One after the other: they have one port.

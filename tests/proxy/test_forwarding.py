@@ -250,7 +250,7 @@ def test_a_slow_client_of_a_stream_holds_its_member_back() -> None:
     assert proxied.upstream.cancelled == [proxied.upstream.opened[1][0]]
 
 
-def test_an_error_that_nobody_foresaw_ends_one_call() -> None:
+def test_an_unforeseen_error_ends_one_call() -> None:
     proxied = _Proxied()
     proxied.connect()
 

@@ -253,7 +253,7 @@ def test_members_are_asked_in_turn() -> None:
         gateway = held.enter_context(running_proxy("gateway", f"--endpoints={addresses}"))
         found = [ask(gateway) for _ in range(9)]
         assert sorted(found) == sorted(names * 3)
-        assert gateway.told("ready to proxy client requests")[0]["endpoints"] == [
+        assert gateway.matching_lines("ready to proxy client requests")[0]["endpoints"] == [
             each.address for each in members
         ]
 

@@ -171,7 +171,7 @@ def test_a_call_that_is_too_large_is_refused(channel: Any, member: RawServer) ->
     assert call.result() == b""
 
 
-def test_a_read_sees_the_writes_that_were_told(channel: Any, member: RawServer) -> None:
+def test_a_read_sees_acknowledged_writes(channel: Any, member: RawServer) -> None:
     call = begin(channel, PUT, b"question")
     written = pb.PutResponse(header=header(10)).SerializeToString()
     member.answer(expect(member, PUT, b"question")[0], written)

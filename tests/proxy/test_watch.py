@@ -109,7 +109,7 @@ def test_watches_from_history_become_one(standing: Standing) -> None:
     assert sorted(revisions(stream)) == [(each, revision) for each in range(19)]
 
 
-def test_what_comes_at_once_is_told_as_one(standing: Standing) -> None:
+def test_events_of_one_turn_are_sent_as_one_message(standing: Standing) -> None:
     streams = [open_watch(standing, create(), create(b"other")) for _ in range(3)]
     expected = [put(standing.member) for _ in range(10)]
     standing.settle()
@@ -119,7 +119,7 @@ def test_what_comes_at_once_is_told_as_one(standing: Standing) -> None:
         assert response.header.revision == expected[-1]
 
 
-def test_what_comes_at_once_is_told_in_messages_of_bounded_size(standing: Standing) -> None:
+def test_events_of_one_turn_are_sent_in_messages_of_bounded_size(standing: Standing) -> None:
     stream = open_watch(standing, create())
     value = b"x" * (GATHERED_BYTES_MAX // 3)
     expected = [put(standing.member, value=value) for _ in range(10)]
@@ -130,7 +130,7 @@ def test_what_comes_at_once_is_told_in_messages_of_bounded_size(standing: Standi
     assert all(each.ByteSize() <= GATHERED_BYTES_MAX + 1024 for each in responses)
 
 
-def test_what_comes_in_turn_is_told_in_its_order(standing: Standing) -> None:
+def test_events_are_sent_in_their_order(standing: Standing) -> None:
     stream = open_watch(standing, create(), create(b"other"))
     expected = [put(standing.member, key) for key in (b"a", b"other", b"other", b"a")]
     standing.settle()
@@ -195,7 +195,7 @@ def test_the_member_decides_who_may_watch() -> None:
     assert not revisions(nobody) + revisions(stranger)
 
 
-def test_who_is_refused_elsewhere_begins_anew() -> None:
+def test_a_watcher_that_another_member_refuses_starts_again() -> None:
     harness = Guarded()
     standing = Standing({ADDRESS: harness})
     root = harness.log_in("root")
@@ -292,7 +292,7 @@ def test_compacted(standing: Standing) -> None:
     assert [each.header.revision for each in found if each.watch_id == -1] == [6]
 
 
-def test_progress_is_told_when_everything_was(standing: Standing) -> None:
+def test_progress_is_sent_after_all_events(standing: Standing) -> None:
     stream = open_watch(standing, PROGRESS)
     assert stream.received() == []
     for _ in range(3):
@@ -467,7 +467,7 @@ def test_progress_keeps_a_quiet_watch_from_being_compacted(standing: Standing) -
     assert revisions(stream) == [(0, revision)]
 
 
-def test_who_requires_a_leader_hears_that_there_is_none(standing: Standing) -> None:
+def test_a_client_that_requires_a_leader_learns_that_there_is_none(standing: Standing) -> None:
     plain = open_watch(standing, create())
     strict = standing.stream(WATCH, {"hasleader": b"true"})
     idle = standing.stream(WATCH, {"hasleader": b"true"})
@@ -512,9 +512,7 @@ def test_how_a_member_ends_a_stream(
 # Slow clients.
 
 
-def test_a_slow_client_holds_nobody_back(
-    standing: Standing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_client_delays_no_other(standing: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "STREAM_PENDING_BYTES_MAX", 1000)
     slow, fast = (open_watch(standing, create(), create(b"b")) for _ in range(2))
     standing.edge.pending[slow.call] = 0

@@ -77,7 +77,7 @@ def judge(run: Run) -> None:
 
 @pytest.mark.parametrize("path", [PUT, RANGE])
 @pytest.mark.parametrize("refused", [True, False])
-def test_the_opposite_of_what_was_told_is_noticed(run: Run, path: str, refused: bool) -> None:
+def test_the_opposite_of_an_answer_is_noticed(run: Run, path: str, refused: bool) -> None:
     judge(run)
     told: list[bytes | Status] = [b""] if refused else [PERMISSION_DENIED, AUTH_OLD_REVISION]
     visit = find(run, path, refused)[-1]

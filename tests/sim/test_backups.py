@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kvorum.api.pb.mvccpb import KeyValue
+from kvorum.sim.backups.archive_disk import ArchiveDisk
 from kvorum.sim.backups.checks import KEPT, NEWEST, STATES, WHOLE, ArchiveChecker, Lines, State
-from kvorum.sim.backups.place import Place
 from kvorum.sim.backups.program import Clock
 from kvorum.sim.backups.shell import threads_installed
 from kvorum.sim.backups.threads import SimThread, Threads
@@ -44,39 +44,41 @@ def history_of(source: Source) -> History:
     return history
 
 
-class Told:
-    """A program that only reports."""
+class ProgramReports:
+    """Reports objects as a backup program does."""
 
     def __init__(self, checker: ArchiveChecker) -> None:
-        self._keeper = checker
+        self._checker = checker
 
     def note_snapshot(self, name: SnapshotName) -> None:
-        self._keeper.note_object(None, str(name), name.revision, is_snapshot=True)  # type: ignore[arg-type]
+        self._checker.note_object(None, str(name), name.revision, is_snapshot=True)  # type: ignore[arg-type]
 
     def note_segment(self, name: SegmentName) -> None:
-        self._keeper.note_object(None, str(name), name.last, is_snapshot=False)  # type: ignore[arg-type]
+        self._checker.note_object(None, str(name), name.last, is_snapshot=False)  # type: ignore[arg-type]
 
 
-def archive_of(seed: int) -> tuple[Place, Source, ArchiveChecker, list[SegmentName], SnapshotName]:
-    """Return an archive with two snapshots and the log, and who judges it."""
+def archive_of(
+    seed: int,
+) -> tuple[ArchiveDisk, Source, ArchiveChecker, list[SegmentName], SnapshotName]:
+    """Return an archive with two snapshots and the log, and its checker."""
     world = World(seed)
-    place = Place(world.stream("place"))
+    disk = ArchiveDisk(world.stream("place"))
     source = Source(seed)
-    scribe = Scribe(place.store, source, HISTORY)
+    scribe = Scribe(disk.store, source, HISTORY)
     segments = [scribe.record(3)]
     scribe.snapshot(keep=5)
     segments += [scribe.record(4) for _ in range(3)]
     revision = scribe.snapshot(keep=5)
-    names = [name for name in place.store.sizes() if name.endswith(".db")]
+    names = [name for name in disk.store.sizes() if name.endswith(".db")]
     newest = next(name for name in map(parsed, names) if name.revision == revision)
     checker = ArchiveChecker(
-        world, "a1", place, Lines(history_of(source)), has_log=True, shared=False
+        world, "a1", disk, Lines(history_of(source)), has_log=True, shared=False
     )
-    told = Told(checker)
+    told = ProgramReports(checker)
     for each in segments:
         told.note_segment(each)
     told.note_snapshot(newest)
-    return place, source, checker, segments, newest
+    return disk, source, checker, segments, newest
 
 
 def parsed(name: str) -> SnapshotName:
@@ -93,36 +95,36 @@ def test_an_archive_that_is_whole_is_right(seed: int) -> None:
 
 
 def remove_the_newest_snapshot(
-    place: Place, segments: list[SegmentName], newest: SnapshotName
+    disk: ArchiveDisk, segments: list[SegmentName], newest: SnapshotName
 ) -> None:
     del segments
-    place.store.delete(f"{newest}.json")
-    place.store.delete(str(newest))
+    disk.store.delete(f"{newest}.json")
+    disk.store.delete(str(newest))
 
 
-def remove_a_segment(place: Place, segments: list[SegmentName], newest: SnapshotName) -> None:
+def remove_a_segment(disk: ArchiveDisk, segments: list[SegmentName], newest: SnapshotName) -> None:
     del newest
-    place.store.delete(str(segments[2]))
+    disk.store.delete(str(segments[2]))
 
 
-def rename_a_segment(place: Place, segments: list[SegmentName], newest: SnapshotName) -> None:
+def rename_a_segment(disk: ArchiveDisk, segments: list[SegmentName], newest: SnapshotName) -> None:
     """Put the changes of another store in the place of those that were recorded."""
     del newest
-    other = Place(World(9).stream("place"))
+    other = ArchiveDisk(World(9).stream("place"))
     scribe = Scribe(other.store, Source(1000), HISTORY)
     scribe.record(segments[0].last - 1)
     data: list[bytes] = []
     name = scribe.record(4)
     other.store.read(str(name), data.append)
-    write_verified(place.store, str(name), b"".join(data))
-    place.store.delete(str(segments[1]))
+    write_verified(disk.store, str(name), b"".join(data))
+    disk.store.delete(str(segments[1]))
 
 
-def hide_everything(place: Place, segments: list[SegmentName], newest: SnapshotName) -> None:
+def hide_everything(disk: ArchiveDisk, segments: list[SegmentName], newest: SnapshotName) -> None:
     del segments, newest
-    for name in place.store.sizes():
+    for name in disk.store.sizes():
         if name.endswith(".json"):
-            place.store.delete(name)
+            disk.store.delete(name)
 
 
 @pytest.mark.parametrize(
@@ -135,10 +137,10 @@ def hide_everything(place: Place, segments: list[SegmentName], newest: SnapshotN
     ],
 )
 def test_an_archive_that_lost_something_is_noticed(
-    damage: Callable[[Place, list[SegmentName], SnapshotName], None], guarantees: set[str]
+    damage: Callable[[ArchiveDisk, list[SegmentName], SnapshotName], None], guarantees: set[str]
 ) -> None:
-    place, _, checker, segments, newest = archive_of(3)
-    damage(place, segments, newest)
+    disk, _, checker, segments, newest = archive_of(3)
+    damage(disk, segments, newest)
     with pytest.raises(Violation) as found:
         checker.check()
     assert found.value.guarantee in guarantees

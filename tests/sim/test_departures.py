@@ -51,7 +51,7 @@ def test_the_order_is_kept_for_each_peer() -> None:
         departures.left("m1", second)
 
 
-def test_equal_messages_are_told_apart() -> None:
+def test_equal_messages_are_distinguished() -> None:
     departures, made = Departures(), raft()
     messages = [append(1), append(1)]
     made.messages = messages

@@ -82,7 +82,7 @@ def test_each_can_be_left_out() -> None:
     )
 
 
-def test_the_append_that_crosses_a_segment_is_told_from_others() -> None:
+def test_the_append_that_crosses_a_segment_is_distinguished() -> None:
     crosses = dict(_growths(4096))["an append"]
     assert not crosses(DiskCall("pwrite", "/data/member/wal/0.tmp", 4000, 96))
     assert crosses(DiskCall("pwrite", "/data/member/wal/0.tmp", 4000, 97))
@@ -93,7 +93,7 @@ def test_the_append_that_crosses_a_segment_is_told_from_others() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
-def test_nobody_crashes_in_peace(seed: int) -> None:
+def test_no_member_crashes_without_faults(seed: int) -> None:
     world = World(seed)
     with TemporaryDirectory(dir=memory_directory()) as directory:
         cluster = Cluster(world, 3, without_faults(), directory, {"election_ticks": 4})

@@ -169,7 +169,7 @@ def test_nothing_ends_without_an_answer(route: Any) -> None:
         Client(route).end(GOOD)
 
 
-def test_who_observes_an_election_may_hear_nothing() -> None:
+def test_an_observer_of_an_election_may_get_no_answer() -> None:
     assert Client(OBSERVE).end(Head(200, [ANY_ORIGIN])) == OK
 
 

@@ -73,8 +73,8 @@ class WriteFiles:
         return "both"
 
 
-class LookTwice:
-    """Work that looks at the database, and once more when others had time to change it."""
+class ReadTwice:
+    """Work that reads the database twice, so that other work could change it in between."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -93,7 +93,7 @@ class LookTwice:
 def test_flushes_happen_amid_a_job_of_the_helper_which_does_not_see_them(stage: Stage) -> None:
     faults = stage.machine.faults
     assert faults.helper_time[1] * 20 > 0.02, "a flush is due while the job runs"
-    stage.submit(ExecutorKind.HELPER, LookTwice(stage.member.replica.backend_directory))
+    stage.submit(ExecutorKind.HELPER, ReadTwice(stage.member.replica.backend_directory))
     for number in range(50):
         stage.world.after(0.002 * number, _put, stage.member, stage.machine, number)
     stage.wait()

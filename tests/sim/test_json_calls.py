@@ -70,10 +70,10 @@ class Stream:
     """A stream with its messages."""
 
     def __init__(self, calls: JsonCalls, path: str, kind: Any) -> None:
-        self.told: list[Any] = []
+        self.messages: list[Any] = []
         self.ends: list[object] = []
         self.call = calls.open_stream(
-            1, path, self.ends.append, lambda data: self.told.append(kind.FromString(data))
+            1, path, self.ends.append, lambda data: self.messages.append(kind.FromString(data))
         )
 
 
@@ -96,23 +96,23 @@ def test_a_watch_gets_its_events(stage: Stage, speaker: JsonCalls) -> None:
     watch = Stream(speaker, WATCH_PATH, WatchResponse)
     create = WatchRequest(create_request=WatchCreateRequest(key=b"k"))
     speaker.send(1, watch.call, create.SerializeToString())
-    stage.run_until(lambda: bool(watch.told))
-    assert watch.told[0].created
+    stage.run_until(lambda: bool(watch.messages))
+    assert watch.messages[0].created
     revision = stage.put(b"k", b"v")
-    stage.run_until(lambda: len(watch.told) > 1)
-    assert [event.kv.mod_revision for event in watch.told[1].events] == [revision]
+    stage.run_until(lambda: len(watch.messages) > 1)
+    assert [event.kv.mod_revision for event in watch.messages[1].events] == [revision]
 
 
 def test_a_lease_is_renewed(stage: Stage, speaker: JsonCalls) -> None:
     lease = answer(stage, speaker, LeaseGrantRequest(TTL=9)).ID
     renewals = Stream(speaker, KEEP_ALIVE_PATH, LeaseKeepAliveResponse)
     speaker.send(1, renewals.call, LeaseKeepAliveRequest(ID=lease).SerializeToString())
-    stage.run_until(lambda: bool(renewals.told))
-    renewed = renewals.told[0]
+    stage.run_until(lambda: bool(renewals.messages))
+    renewed = renewals.messages[0]
     assert lease == renewed.ID and renewed.TTL == 9
 
 
-def test_whoever_hangs_up_leaves_nothing(stage: Stage, speaker: JsonCalls) -> None:
+def test_a_caller_that_hangs_up_leaves_nothing(stage: Stage, speaker: JsonCalls) -> None:
     machine = stage.machine()
     watch = Stream(speaker, WATCH_PATH, WatchResponse)
     create = WatchRequest(create_request=WatchCreateRequest(key=b"k"))
@@ -125,7 +125,7 @@ def test_whoever_hangs_up_leaves_nothing(stage: Stage, speaker: JsonCalls) -> No
         speaker.call(1, path, LockRequest(name=b"l", lease=lease).SerializeToString(), told.append)
         for lease in (1, 2)
     ]
-    stage.run_until(lambda: len(told) == 1 and bool(watch.told))
+    stage.run_until(lambda: len(told) == 1 and bool(watch.messages))
     assert machine.server is not None and len(machine.server.gateway.open) == 2
     for call in (watch.call, *locks):
         speaker.hang_up(1, call)
@@ -187,7 +187,7 @@ def test_calls_and_bytes_are_counted_after_every_turn(
     watch = Stream(speaker, WATCH_PATH, WatchResponse)
     create = WatchRequest(create_request=WatchCreateRequest(key=b"k"))
     speaker.send(1, watch.call, create.SerializeToString())
-    stage.run_until(lambda: bool(watch.told))
+    stage.run_until(lambda: bool(watch.messages))
     damage(stage)
     with pytest.raises(Violation, match=GUARANTEE):
         stage.run(5.0)
@@ -203,7 +203,7 @@ def test_a_quarter_of_the_seeds_has_json_and_all_else_is_drawn_as_without(
         assert draw_plan(seed, size_of(seed)) == replace(plans[seed], dialects=None)
 
 
-def test_a_run_in_which_nobody_speaks_json_is_what_it_is_without() -> None:
+def test_a_run_without_json_callers_is_unchanged() -> None:
     plan = replace(draw_plan(1, 1), dialects=None)
     with_none, without = Trace(), Trace()
     simulate_plan(replace(plan, dialects=NOBODY), with_none)

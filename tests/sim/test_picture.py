@@ -91,7 +91,7 @@ def test_every_member_has_a_lane_and_every_leader_its_terms() -> None:
     assert len(run.cluster.leaders) > 1
 
 
-def test_the_steps_of_directed_faults_are_told() -> None:
+def test_the_steps_of_directed_faults_are_shown() -> None:
     plans = (draw_plan(seed, size_of(seed)) for seed in range(SEEDS_MAX))
     plan = next(plan for plan in plans if plan.faults.sleeper_gap)
     _, trace = run_of(plan.seed, plan.members)

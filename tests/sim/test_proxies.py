@@ -52,12 +52,12 @@ class Stage:
         self.upstream = SimulatedUpstream(self.world, self.cluster, random, 1 << 20, lambda: None)
         self.pass_time(2.0)
         self.upstream.connect(ENDPOINT, f"m{MEMBER}:2379", "")
-        assert self.told() == [(Kind.CONNECTED, ENDPOINT, None)]
+        assert self.poll() == [(Kind.CONNECTED, ENDPOINT, None)]
 
     def pass_time(self, seconds: float = 1.0) -> None:
         self.world.run_until(self.world.now + seconds)
 
-    def told(self) -> list[UpstreamEvent]:
+    def poll(self) -> list[UpstreamEvent]:
         """Return what is told within a second."""
         self.pass_time()
         return self.upstream.poll(EVENTS_MAX, BYTES_MAX)
@@ -88,10 +88,10 @@ def values(events: list[UpstreamEvent]) -> list[bytes]:
     return [event.kv.value for message in messages for event in message.events]
 
 
-def test_a_call_is_answered_and_one_to_nobody_was_never_looked_at(stage: Stage) -> None:
+def test_a_call_is_answered_and_one_to_no_member_was_never_processed(stage: Stage) -> None:
     stage.put(5)
     stage.put(6, OTHER_ENDPOINT)
-    events = {call: (kind, detail) for kind, call, detail in stage.told()}
+    events = {call: (kind, detail) for kind, call, detail in stage.poll()}
     assert events[5][0] == Kind.ANSWERED and PutResponse.FromString(events[5][1]).header.revision
     kind, (code, _, is_unprocessed) = events[6]
     assert (kind, code, is_unprocessed) == (Kind.ENDED, Code.UNAVAILABLE, True)
@@ -99,7 +99,7 @@ def test_a_call_is_answered_and_one_to_nobody_was_never_looked_at(stage: Stage) 
 
 def test_a_paused_stream_tells_nothing_and_then_everything_in_order(stage: Stage) -> None:
     stage.watch(5)
-    assert [kind for kind, *_ in stage.told()] == [Kind.MESSAGE]
+    assert [kind for kind, *_ in stage.poll()] == [Kind.MESSAGE]
     stage.put(6)
     stage.pass_time()
     # It has come, and is not polled.
@@ -107,64 +107,64 @@ def test_a_paused_stream_tells_nothing_and_then_everything_in_order(stage: Stage
     for call in (7, 8):
         stage.put(call)
         stage.pass_time()
-    assert [call for _, call, _ in stage.told()] == [6, 7, 8]
+    assert [call for _, call, _ in stage.poll()] == [6, 7, 8]
     stage.upstream.resume(5)
     stage.put(9)
-    events = [event for event in stage.told() if event[1] == 5]
+    events = [event for event in stage.poll() if event[1] == 5]
     assert values(events) == [b"6", b"7", b"8", b"9"]
 
 
 def test_a_paused_stream_that_has_ended_says_so_behind_its_messages(stage: Stage) -> None:
     stage.watch(5)
-    stage.told()
+    stage.poll()
     stage.upstream.pause(5)
     stage.put(6)
-    assert [call for _, call, _ in stage.told()] == [6]
+    assert [call for _, call, _ in stage.poll()] == [6]
     stage.machine.crash(power_cut=False)
-    assert [kind for kind, *_ in stage.told()] == [Kind.DISCONNECTED]
+    assert [kind for kind, *_ in stage.poll()] == [Kind.DISCONNECTED]
     stage.upstream.resume(5)
-    assert [(kind, call) for kind, call, _ in stage.told()][-1] == (Kind.ENDED, 5)
+    assert [(kind, call) for kind, call, _ in stage.poll()][-1] == (Kind.ENDED, 5)
 
 
-def test_nothing_is_told_of_a_cancelled_call(stage: Stage) -> None:
+def test_a_cancelled_call_has_no_further_events(stage: Stage) -> None:
     stage.watch(5)
     stage.put(6)
     stage.pass_time()
     for call in (5, 6):
         stage.upstream.cancel(call)
     stage.put(7)
-    assert [call for _, call, _ in stage.told()] == [7]
+    assert [call for _, call, _ in stage.poll()] == [7]
     assert stage.machine.server is not None and not stage.machine.server.calls.streams
 
 
 def test_a_connection_that_is_given_up_or_lost_ends_its_calls_first(stage: Stage) -> None:
     stage.watch(5)
-    stage.told()
+    stage.poll()
     stage.upstream.disconnect(ENDPOINT)
-    (ended, number, end), lost = stage.told()
+    (ended, number, end), lost = stage.poll()
     assert (ended, number, end[0]) == (Kind.ENDED, 5, Code.CANCELLED)
     assert lost[:2] == (Kind.DISCONNECTED, ENDPOINT)
     stage.upstream.connect(OTHER_ENDPOINT, f"m{MEMBER}:2379", "")
-    stage.told()
+    stage.poll()
     stage.upstream.open(6, OTHER_ENDPOINT, WATCH, ())
     stage.pass_time()
     stage.machine.crash(power_cut=False)
-    (ended, number, end), lost = stage.told()
+    (ended, number, end), lost = stage.poll()
     assert (ended, number, end[::2]) == (Kind.ENDED, 6, (Code.UNAVAILABLE, False))
     assert lost[:2] == (Kind.DISCONNECTED, OTHER_ENDPOINT)
 
 
 def test_a_member_that_drains_refuses_calls_which_it_never_looked_at(stage: Stage) -> None:
     stage.watch(5)
-    stage.told()
+    stage.poll()
     stage.machine.edge.drain()
     stage.pass_time()
     stage.put(6)
-    leaving, (ended, number, end) = stage.told()
+    leaving, (ended, number, end) = stage.poll()
     assert leaving == (Kind.LEAVING, ENDPOINT, None)
     assert (ended, number, end[::2]) == (Kind.ENDED, 6, (Code.UNAVAILABLE, True))
     stage.upstream.cancel(5)
-    assert [(kind, number) for kind, number, _ in stage.told()] == [(Kind.DISCONNECTED, ENDPOINT)]
+    assert [(kind, number) for kind, number, _ in stage.poll()] == [(Kind.DISCONNECTED, ENDPOINT)]
 
 
 def test_what_is_cut_off_comes_later(stage: Stage) -> None:
@@ -174,9 +174,9 @@ def test_what_is_cut_off_comes_later(stage: Stage) -> None:
     ):
         stage.upstream.cut_off(MEMBER, stage.world.now + 3.0)
         stage.put(5)
-        assert stage.told() == []
+        assert stage.poll() == []
         stage.pass_time(2.0)
-        assert [kind for kind, *_ in stage.told()] == [Kind.ANSWERED]
+        assert [kind for kind, *_ in stage.poll()] == [Kind.ANSWERED]
 
 
 def test_what_has_not_left_when_its_connection_is_lost_never_arrives(stage: Stage) -> None:
@@ -236,7 +236,7 @@ WRITE = PutRequest(key=b"k")
         ([(READ, 5), (READ, 4)], (0.0,), ("", ORDERED)),
     ],
 )
-def test_a_read_is_not_older_than_what_its_proxy_told(
+def test_a_read_is_not_older_than_earlier_answers_of_its_proxy(
     records: list[tuple[Any, int]],
     started: tuple[float, ...],
     guarantees: tuple[str, str],

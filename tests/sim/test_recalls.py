@@ -81,7 +81,7 @@ def test_the_operator_calls_it_back(pair: Pair) -> None:
     assert pair.cluster.operator.counts["removed members called back"] > 0
 
 
-def test_nobody_is_called_back_without_need(pair: Pair) -> None:
+def test_no_member_is_recalled_without_need(pair: Pair) -> None:
     ids = {running(each).id: each.number for each in pair.cluster.machines.values()}
     pair.cluster.network.heal()
     pair.until(pair.leads_alone)

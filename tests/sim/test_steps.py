@@ -73,7 +73,7 @@ def test_it_ends_at_its_pause_and_gets_no_further_on_its_way_out() -> None:
         stepped.result()
 
 
-def test_one_that_has_not_begun_never_does() -> None:
+def test_a_call_that_has_not_started_never_does() -> None:
     happened: list[str] = []
     stepped = make(lambda _: happened.append("begun"))
     stepped.end(End())

@@ -246,7 +246,7 @@ async def test_a_paused_process_does_nothing_meanwhile(cluster: SimulatedCluster
 
 
 @simulated(seed=6, faults=CALM)
-async def test_a_process_that_is_cut_off_reaches_nobody(cluster: SimulatedCluster) -> None:
+async def test_a_process_that_is_cut_off_reaches_no_member(cluster: SimulatedCluster) -> None:
     outcomes: list[str] = []
 
     async def main() -> None:
@@ -420,7 +420,7 @@ def test_a_condition_that_does_not_come_true_fails() -> None:
     assert "still not so after 3 virtual seconds" in failing(scenario)
 
 
-def test_what_depends_on_more_than_the_seed_is_told() -> None:
+def test_dependence_on_more_than_the_seed_is_reported() -> None:
     runs: list[int] = []
 
     async def scenario(_cluster: SimulatedCluster) -> None:
@@ -431,7 +431,7 @@ def test_what_depends_on_more_than_the_seed_is_told() -> None:
         simulate(scenario, seeds=1, members=1)
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_reported() -> None:
     async def elsewhere(_cluster: SimulatedCluster) -> None:
         AsyncClient("localhost:2379")
 

@@ -48,7 +48,7 @@ def test_all_begin_and_end_together(client: Client, connect: Connect, name: str)
 
 
 @pytest.mark.parametrize("first_leaves", [True, False])
-def test_whoever_leaves_waits_for_the_others(
+def test_a_leaving_client_waits_for_the_others(
     client: Client, connect: Connect, name: str, *, first_leaves: bool
 ) -> None:
     with connect() as other, ThreadPoolExecutor(1) as pool:

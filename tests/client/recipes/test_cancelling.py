@@ -22,7 +22,7 @@ WAITS: dict[str, Wait] = {
 
 
 @pytest.mark.parametrize("kind", WAITS)
-def test_whoever_is_cancelled_leaves_the_queue(server: str, name: str, kind: str) -> None:
+def test_a_cancelled_waiter_leaves_the_queue(server: str, name: str, kind: str) -> None:
     async def run() -> None:
         async with AsyncClient(server, timeout=20) as client:
             for key in ("write/0", "0"):

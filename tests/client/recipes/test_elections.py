@@ -56,7 +56,7 @@ def test_observers_see_every_leader_and_what_it_proclaims(
         election.resign()
 
 
-def test_a_leader_whose_session_is_lost_is_told_so(client: Client, name: str) -> None:
+def test_a_leader_learns_that_its_session_is_lost(client: Client, name: str) -> None:
     election = client.election(name, ttl=5)
     election.campaign("one")
     client.run(revoke_operation(election.leader().lease))

@@ -20,16 +20,16 @@ Start = Callable[..., "Go"]
 
 
 class Go:
-    """A run of the program: it says what has happened, and goes on when it is told to."""
+    """A run of the program: it prints what happened, and continues after each line of input."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def said(self) -> str:
+    def read_line(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
-    def goes_on(self, line: str = "") -> None:
+    def write_line(self, line: str = "") -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
@@ -86,11 +86,11 @@ def client(server: str) -> Iterator[Client]:
 def test_a_lock(client: Client, go: Start, name: str) -> None:
     with client.lock(name, ttl=30) as lock:
         other = go("lock", name)
-        assert other.said() == "busy"
-        other.goes_on()
+        assert other.read_line() == "busy"
+        other.write_line()
         queue_of(client, f"{name}/", 2)
         fencing = lock.fencing
-    held, number = other.said().split()
+    held, number = other.read_line().split()
     assert held == "held"
     assert int(number) > fencing
     assert not client.lock(name, ttl=30).try_acquire()
@@ -98,31 +98,31 @@ def test_a_lock(client: Client, go: Start, name: str) -> None:
         mine = client.lock(name, ttl=30)
         waiting = pool.submit(mine.acquire)
         queue_of(client, f"{name}/", 2)
-        other.goes_on()
+        other.write_line()
         waiting.result()
         assert mine.fencing > int(number)
         mine.release()
-    assert other.said() == "done"
+    assert other.read_line() == "done"
 
 
 def test_an_election(client: Client, go: Start, name: str) -> None:
     mine = client.election(name, ttl=30)
     mine.campaign("python")
-    assert go("leader", name).said() == "leader python"
+    assert go("leader", name).read_line() == "leader python"
     other = go("election", name)
     queue_of(client, f"{name}/", 2)
     leaders = mine.observe()
     assert next(leaders).value == b"python"
     mine.resign()
-    leads, number = other.said().split()
+    leads, number = other.read_line().split()
     assert leads == "leads"
     found = mine.leader()
     assert (found.value, found.create_revision) == (b"go", int(number))
     assert next(leaders).value == b"go"
-    other.goes_on("still go")
-    assert other.said() == "proclaimed"
+    other.write_line("still go")
+    assert other.read_line() == "proclaimed"
     assert next(leaders).value == b"still go"
-    other.goes_on()
+    other.write_line()
     mine.campaign("python again")
     assert mine.fencing > int(number)
     mine.resign()
@@ -131,51 +131,51 @@ def test_an_election(client: Client, go: Start, name: str) -> None:
 def test_queues(client: Client, go: Start, name: str) -> None:
     queue, other = client.queue(name), go("queue", name)
     assert queue.get() == b"from go"
-    assert other.said() == "put"
+    assert other.read_line() == "put"
     queue.put("from python")
-    other.goes_on()
-    assert other.said() == "got from python"
+    other.write_line()
+    assert other.read_line() == "got from python"
     # A dequeue that waits takes what comes.
     waiting = go("queue", f"{name}-2")
-    assert waiting.said() == "put"
+    assert waiting.read_line() == "put"
     assert client.queue(f"{name}-2").get() == b"from go"
-    waiting.goes_on()
+    waiting.write_line()
     client.queue(f"{name}-2").put("late")
-    assert waiting.said() == "got late"
+    assert waiting.read_line() == "got late"
 
 
 def test_priority_queues(client: Client, go: Start, name: str) -> None:
     queue, other = client.priority_queue(name), go("priority", name)
-    assert other.said() == "put"
+    assert other.read_line() == "put"
     queue.put("later", 5)
     queue.put("last", 6)
     queue.put("first", 4)
-    other.goes_on()
-    assert other.said() == "got first"
+    other.write_line()
+    assert other.read_line() == "got first"
     assert [queue.get() for _ in range(3)] == [b"from go", b"later", b"last"]
 
 
 def test_barriers(client: Client, go: Start, name: str) -> None:
     barrier, other = client.barrier(name), go("barrier", name)
-    assert other.said() == "holds"
+    assert other.read_line() == "holds"
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(barrier.wait)
-        other.goes_on()
+        other.write_line()
         waiting.result()
-    assert other.said() == "released"
+    assert other.read_line() == "released"
     barrier.create()
-    other.goes_on()
+    other.write_line()
     barrier.remove()
-    assert other.said() == "done"
+    assert other.read_line() == "done"
 
 
 def test_double_barriers(client: Client, go: Start, name: str) -> None:
     others = [go("double", name, "3") for _ in range(2)]
     with client.double_barrier(name, 3, ttl=30):
         for each in others:
-            assert each.said() == "entered"
-            each.goes_on()
-    assert [each.said() for each in others] == ["done", "done"]
+            assert each.read_line() == "entered"
+            each.write_line()
+    assert [each.read_line() for each in others] == ["done", "done"]
     assert client.count(prefix=f"{name}/") == 0
 
 
@@ -183,18 +183,18 @@ def test_locks_for_readers_and_writers(client: Client, go: Start, name: str) -> 
     lock = client.read_write_lock(name, ttl=30)
     with lock.read():
         reading = go("read", name)
-        assert reading.said() == "held"
+        assert reading.read_line() == "held"
         writing = go("write", name)
         queue_of(client, f"{name}/write/", 1)
         assert not lock.read().try_acquire()
-        reading.goes_on()
-        assert reading.said() == "done"
-    assert writing.said() == "held"
+        reading.write_line()
+        assert reading.read_line() == "done"
+    assert writing.read_line() == "held"
     with ThreadPoolExecutor(1) as pool:
         mine = lock.write()
         waiting = pool.submit(mine.acquire)
         queue_of(client, f"{name}/write/", 2)
-        writing.goes_on()
+        writing.write_line()
         waiting.result()
         mine.release()
 
@@ -203,7 +203,7 @@ def test_transactions(client: Client, go: Start, name: str) -> None:
     other = go("stm", name)
     for _ in range(20):
         client.counter(name).add()
-    assert other.said() == "done"
+    assert other.read_line() == "done"
     assert client.counter(name).value() == 40
 
 
@@ -212,19 +212,19 @@ def test_leasing(client: Client, go: Start, name: str) -> None:
     with client.leasing(f"{name}/own/") as leased:
         # Theirs: it is given up before we write.
         other = go("leasing", name)
-        assert other.said() == "got first"
+        assert other.read_line() == "got first"
         assert client.get(f"{name}/own/{name}") is not None
         leased.put(name, "second")
         assert client.get(f"{name}/own/{name}") is None
         # Ours: it is given up before they write.
         assert leased.get(name) is not None
         assert client.get(f"{name}/own/{name}") is not None
-        other.goes_on()
-        assert other.said() == "got second"
-        other.goes_on()
-        assert other.said() == "put"
+        other.write_line()
+        assert other.read_line() == "got second"
+        other.write_line()
+        assert other.read_line() == "put"
         found = leased.get(name)
         assert found is not None
         assert found.value == b"from go"
-        other.goes_on()
-        assert other.said() == "done"
+        other.write_line()
+        assert other.read_line() == "done"

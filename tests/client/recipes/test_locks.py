@@ -66,7 +66,7 @@ def test_a_lock_is_tried_and_waited_for_so_long(
     assert client.lock(name, ttl=30).try_acquire()
 
 
-def test_whoever_waits_gets_the_lock_when_it_is_released(
+def test_a_waiter_gets_the_lock_when_it_is_released(
     client: Client, connect: Connect, name: str
 ) -> None:
     with connect() as other, ThreadPoolExecutor(1) as pool:
@@ -83,7 +83,7 @@ def test_whoever_waits_gets_the_lock_when_it_is_released(
         theirs.release()
 
 
-def test_a_holder_is_told_that_its_session_is_lost(client: Client, name: str) -> None:
+def test_a_holder_learns_that_its_session_is_lost(client: Client, name: str) -> None:
     lock = client.lock(name, ttl=5)
     lock.acquire()
     (kv,) = client.range(prefix=f"{name}/")
@@ -200,7 +200,7 @@ def test_readers_share_and_writers_do_not(client: Client, connect: Connect, name
     assert client.count(prefix=f"{name}/") == 0
 
 
-def test_whoever_waits_is_told_that_the_client_was_closed(
+def test_a_waiter_learns_that_the_client_was_closed(
     client: Client, connect: Connect, name: str
 ) -> None:
     with ThreadPoolExecutor(1) as pool, client.lock(name, ttl=30):

@@ -61,7 +61,7 @@ def test_the_lowest_number_comes_first_then_whoever_came_first(
     assert queue.get_nowait() is None
 
 
-def test_whoever_waits_gets_what_comes(client: Client, connect: Connect, name: str) -> None:
+def test_a_waiter_gets_the_next_item(client: Client, connect: Connect, name: str) -> None:
     with connect() as other, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.priority_queue(name).get)
         client.priority_queue(name).put("late", 7)

@@ -74,7 +74,7 @@ def test_a_key_that_cannot_be_removed_takes_its_session_with_it(
     assert "could not be removed" in str(session.lost)
 
 
-def test_an_item_that_may_have_been_taken_is_told(
+def test_an_item_that_may_have_been_taken_is_reported(
     client: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = client.queue(name)

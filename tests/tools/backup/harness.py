@@ -27,8 +27,8 @@ from tests.waiting import WAIT_SECONDS_MAX
 OPTIONS = BackupOptions(every_seconds=3600.0, keep=100, log_seconds=0.02)
 
 
-class Told:
-    """What a backup has reported; tests wait for it."""
+class RecordedReports:
+    """Records the reports of a backup; tests wait for them."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -66,7 +66,7 @@ class Told:
         self._add(self.warnings, text)  # type: ignore[arg-type]
 
     def wait(self, is_so: Callable[[], bool]) -> None:
-        """Wait until something that is reported is so."""
+        """Wait until a condition on the reports holds."""
         with self._changed:
             assert self._changed.wait_for(is_so, WAIT_SECONDS_MAX), (self.__dict__,)
 
@@ -83,9 +83,9 @@ class Told:
 @contextmanager
 def running_backup(
     client: Client, store: ArchiveStore, options: BackupOptions = OPTIONS
-) -> Iterator[Told]:
+) -> Iterator[RecordedReports]:
     """Make backups for as long as the block takes; the first snapshot has been taken in it."""
-    told = Told()
+    told = RecordedReports()
     made = Backup(client, store, options, told)
     thread = threading.Thread(target=made.run)
     thread.start()

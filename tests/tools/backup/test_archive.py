@@ -208,7 +208,9 @@ def test_a_part_of_the_log_that_is_gone_is_missed() -> None:
 
 @settings(max_examples=20)
 @given(seed=SEEDS, data=st.data(), is_old=st.booleans())
-def test_every_hole_inside_a_history_is_told(seed: int, data: st.DataObject, is_old: bool) -> None:
+def test_every_hole_inside_a_history_is_reported(
+    seed: int, data: st.DataObject, is_old: bool
+) -> None:
     files = MemoryFiles()
     written(files, seed, 12, 100)
     store = store_of(files)
@@ -240,7 +242,7 @@ def forget_logs(store: DirectoryStore) -> None:
             store.write(name, json.dumps(document).encode())
 
 
-def test_older_archives_in_a_wrong_order_are_told() -> None:
+def test_older_archives_in_a_wrong_order_are_reported() -> None:
     files = MemoryFiles()
     store = store_of(files)
     source = Source(1)
@@ -311,7 +313,7 @@ def test_a_new_history_follows_all_others_whatever_the_clock_shows(
     assert parse_name(f"{name}.watched.00000000.json") == WatchedName(name, "00000000")
 
 
-def test_failures_of_the_disk_are_told_and_leave_no_object() -> None:
+def test_failures_of_the_disk_are_reported_and_leave_no_object() -> None:
     for failing in ("pwrite", "fdatasync", "rename", "sync_directory"):
         files = MemoryFiles()
         store = store_of(files)
@@ -379,7 +381,7 @@ def test_a_history_ends_where_something_is_missing() -> None:
     assert "revisions 5 to 6 were not received" in refused(progress_beyond)
 
 
-def test_another_history_with_the_same_numbers_is_told_apart() -> None:
+def test_another_history_with_the_same_numbers_is_distinguished() -> None:
     first, second = Source(1), Source(2)
     recorder = Recorder("history", CLUSTER, HistoryPosition(1, ""))
     recorder.add(first.change(3), 0.0)

@@ -15,7 +15,14 @@ from kvorum.tools.backup.session import BackupOptions
 from kvorum.tools.backup.stores import DirectoryStore
 from kvorum.tools.backup.verifying import find_problems
 from tests.kvorum import running_kvorum
-from tests.tools.backup.harness import Told, point_of, restored, running_backup, state_in, state_of
+from tests.tools.backup.harness import (
+    RecordedReports,
+    point_of,
+    restored,
+    running_backup,
+    state_in,
+    state_of,
+)
 from tests.waiting import WAIT_SECONDS_MAX
 
 AHEAD = 7200.0
@@ -63,8 +70,8 @@ def nothing(_: int) -> None:
     pass
 
 
-def run_once(client: Client, store: DirectoryStore, keep: int) -> Told:
-    told = Told()
+def run_once(client: Client, store: DirectoryStore, keep: int) -> RecordedReports:
+    told = RecordedReports()
     Backup(
         client, store, BackupOptions(every_seconds=3600, keep=keep, log_seconds=0.02), told
     ).run_once()

@@ -15,7 +15,14 @@ from kvorum.tools.backup.stores import DirectoryStore
 from kvorum.tools.backup.verifying import find_problems
 from tests.kvorum import _running
 from tests.ports import held_port
-from tests.tools.backup.harness import OPTIONS, Told, point_of, restored, state_in, state_of
+from tests.tools.backup.harness import (
+    OPTIONS,
+    RecordedReports,
+    point_of,
+    restored,
+    state_in,
+    state_of,
+)
 from tests.waiting import WAIT_SECONDS_MAX
 
 
@@ -32,7 +39,7 @@ def test_a_survivor_that_went_back_begins_another_history(tmp_path: Path, is_ali
     """
     data, old = tmp_path / "data", tmp_path / "old"
     store = DirectoryStore(RealFiles(), f"{tmp_path}/archive")
-    told = Told()
+    told = RecordedReports()
     with held_port() as port, held_port() as elsewhere:
         with (
             _running(data, port, scheme="http") as server,

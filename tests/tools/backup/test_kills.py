@@ -21,7 +21,7 @@ from kvorum.tools.backup.stores import DirectoryStore
 from kvorum.tools.backup.verifying import find_problems
 from tests.kvorum import running_kvorum
 from tests.tools.backup.archives import rows_at
-from tests.tools.backup.harness import OPTIONS, Told
+from tests.tools.backup.harness import OPTIONS, RecordedReports
 from tests.waiting import WAIT_SECONDS_MAX, until
 
 PLACE = "/archive"
@@ -45,8 +45,10 @@ def store_of(files: MemoryFiles) -> DirectoryStore:
     return DirectoryStore(files, PLACE)
 
 
-def run_once(client: Client, files: MemoryFiles, options: BackupOptions = OPTIONS) -> Told:
-    told = Told()
+def run_once(
+    client: Client, files: MemoryFiles, options: BackupOptions = OPTIONS
+) -> RecordedReports:
+    told = RecordedReports()
     Backup(client, store_of(files), options, told).run_once()
     return told
 
@@ -116,7 +118,7 @@ def test_a_backup_that_is_killed_at_any_step_leaves_no_hole(
 
 def test_what_was_heard_of_a_killed_server_is_written_without_its_leases(tmp_path: Path) -> None:
     store = DirectoryStore(RealFiles(), f"{tmp_path}/archive")
-    told = Told()
+    told = RecordedReports()
     with running_kvorum(tmp_path / "data") as server:
         client = Client(server.address, timeout=WAIT_SECONDS_MAX)
         options = BackupOptions(every_seconds=3600.0, keep=3, log_seconds=3600.0)

@@ -30,7 +30,7 @@ def has_more_snapshots(store: DirectoryStore, known: int) -> bool:
 
 
 @pytest.mark.long
-def test_whoever_leads_makes_the_backup(tmp_path: Path) -> None:
+def test_the_leader_makes_the_backup(tmp_path: Path) -> None:
     place = tmp_path / "archive"
     store = DirectoryStore(RealFiles(), str(place))
     flags = (f"--backup-to={place}", "--backup-log-interval=100ms")

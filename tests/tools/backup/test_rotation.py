@@ -48,7 +48,7 @@ def test_a_snapshot_counts_although_older_ones_cannot_be_removed(calls: int) -> 
     assert find_problems(Archive(store), lambda _: None) == []
 
 
-def test_a_manifest_without_its_snapshot_is_told_and_removed() -> None:
+def test_a_manifest_without_its_snapshot_is_reported_and_removed() -> None:
     store = DirectoryStore(MemoryFiles(), "/archive")
     scribe = Scribe(store, Source(6))
     for _ in range(2):

@@ -108,7 +108,7 @@ def test_a_long_file_is_sent_in_parts(place: str, monkeypatch: pytest.MonkeyPatc
     assert not local.exists()
 
 
-def test_a_server_that_is_not_there_is_told() -> None:
+def test_a_server_that_is_not_there_is_reported() -> None:
     store = S3Store.of_url("s3://backups/x?endpoint=http://127.0.0.1:1&region=us-east-1")
     with pytest.raises(StoreError, match="s3://backups/x/"):
         store.sizes()

@@ -197,7 +197,7 @@ def guarded(duel: Duel) -> Iterator[Duel]:
             duel.compare(kind, "delete", name)
 
 
-def test_who_one_is(guarded: Duel) -> None:
+def test_the_identity_of_the_caller(guarded: Duel) -> None:
     for user in (
         ("--user=some:secret",),
         ("--user=some", "--password=secret"),
@@ -214,7 +214,7 @@ def test_who_one_is(guarded: Duel) -> None:
 
 
 @pytest.mark.long
-def test_who_may_what(guarded: Duel) -> None:
+def test_the_permissions_of_the_caller(guarded: Duel) -> None:
     for user in (("--user=root:rootpw",), ("--user=some:secret",), ()):
         for words in (
             ("put", "mine/a", "1"),
@@ -261,7 +261,7 @@ def _without_status(data: bytes) -> bytes:
     return b"a table" if "┌".encode() in data else data
 
 
-def test_the_role_root_that_nobody_has_is_granted(duel: Duel) -> None:
+def test_the_role_root_is_granted_if_no_user_has_it(duel: Duel) -> None:
     # etcdctl gives up there: the role exists already.
     duel.compare("user", "add", "root:rootpw")
     duel.compare("role", "add", "root")

@@ -71,7 +71,7 @@ def test_a_report_for_people(store: Store) -> None:
         assert name in out
 
 
-def test_failures_are_told() -> None:
+def test_failures_are_reported() -> None:
     words = ["--endpoints=127.0.0.1:1", "--command-timeout=100ms", "bench", "put", "--total=2"]
     done = run_here(words)
     assert done.code == 1
@@ -92,7 +92,7 @@ def test_failures_are_told() -> None:
         (("watch", "--watchers=0"), b"--watchers 0"),
     ],
 )
-def test_misuse_is_told(store: Store, words: tuple[str, ...], told: bytes) -> None:
+def test_misuse_is_reported(store: Store, words: tuple[str, ...], told: bytes) -> None:
     assert told in store.run("bench", *words, code=128).err
 
 

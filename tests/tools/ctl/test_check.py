@@ -106,7 +106,7 @@ def test_errors_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             ), outcome
 
 
-def test_nobody_serves() -> None:
+def test_no_server() -> None:
     with held_port() as port:
         for command in ("perf", "datascale"):
             words = (f"--endpoints=127.0.0.1:{port}", "--command-timeout=50ms", "check", command)

@@ -82,7 +82,7 @@ def first_words(outcome: Outcome) -> tuple[int, bytes, bool]:
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_read_is_told_in_the_same_words(words: list[str]) -> None:
+def test_what_cannot_be_read_is_reported_in_the_same_words(words: list[str]) -> None:
     assert first_words(run_here(words)) == first_words(etcdctl(words))
 
 
@@ -112,7 +112,7 @@ def test_a_variable_and_its_flag_are_refused() -> None:
         assert b"is shadowed by corresponding command-line flag" in outcome.err
 
 
-def test_unknown_variables_are_told_of() -> None:
+def test_unknown_variables_are_reported() -> None:
     words, env = ["get", "a", "--command-timeout=1ms"], {"ETCDCTL_API": "3"}
     for outcome in (run_here(words, env=env), etcdctl(words, env)):
         assert b"unrecognized environment variable" in outcome.err

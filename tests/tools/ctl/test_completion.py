@@ -124,7 +124,7 @@ def test_zsh_completes(tmp_path: Path) -> None:
         assert zsh.end() == 0
 
 
-def test_misuse_is_told_as_etcdctl_does(duel: Duel) -> None:
+def test_misuse_is_reported_as_etcdctl_does(duel: Duel) -> None:
     for words in ((), ("foo",), ("bash", "zsh"), ("bash", "--nosuch")):
         # The help that follows is in our own words.
         duel.compare("completion", *words, change=lambda data: data.partition(b"Usage:")[0])

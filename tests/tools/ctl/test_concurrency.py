@@ -67,7 +67,7 @@ sys.meta_path.insert(0, Interrupt())
 
 @pytest.mark.parametrize("words", [("lock", "early"), ("elect", "early", "me")])
 @pytest.mark.parametrize("moment", ["while it loads", "before it is answered"])
-def test_an_interruption_before_there_is_a_session_is_told(
+def test_an_interruption_before_there_is_a_session_is_reported(
     words: tuple[str, ...], moment: str
 ) -> None:
     is_loading = moment == "while it loads"
@@ -99,7 +99,7 @@ def test_an_interruption_before_there_is_a_session_is_told(
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_who_waits_for_a_lock_leaves_at_a_signal(duel: Duel, number: signal.Signals) -> None:
+def test_a_waiter_for_a_lock_leaves_at_a_signal(duel: Duel, number: signal.Signals) -> None:
     duel.compare("put", "queue/0", "")
 
     def talk(tool: Conversation) -> None:
@@ -136,7 +136,7 @@ def test_a_lock_is_lost_with_its_session(duel: Duel) -> None:
     assert duel.converse("lock", "lost", "--ttl", "9", talk=talk, change=_plain).code == 1
 
 
-def test_who_waits_for_a_lock_without_a_session_is_told(duel: Duel) -> None:
+def test_a_waiter_for_a_lock_learns_that_its_session_is_lost(duel: Duel) -> None:
     duel.compare("put", "gone/0", "")
 
     def talk(tool: Conversation) -> None:

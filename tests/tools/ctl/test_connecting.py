@@ -69,7 +69,7 @@ def check_hint(expected: str, *words: str) -> None:
         ("get", "a", "--command-timeout=0s"),
     ],
 )
-def test_an_endpoint_that_nobody_serves(duel: Duel, words: tuple[str, ...]) -> None:
+def test_an_endpoint_without_a_server(duel: Duel, words: tuple[str, ...]) -> None:
     with held_port() as port:
         options = [f"--endpoints=127.0.0.1:{port}"]
         if "--command-timeout=0s" not in words:

@@ -15,7 +15,7 @@ def flags_in(told: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize("options", [(), ("--dial-timeout=3s", "-w", "json", "--hex")])
-def test_the_flags_are_told(duel: Duel, options: tuple[str, ...]) -> None:
+def test_the_flags_are_printed(duel: Duel, options: tuple[str, ...]) -> None:
     theirs, ours = duel.both("--debug", "get", "a", *options)
     wanted = [
         line.replace(duel.theirs.encode(), duel.ours.encode()) for line in flags_in(theirs.err)
@@ -25,7 +25,7 @@ def test_the_flags_are_told(duel: Duel, options: tuple[str, ...]) -> None:
     assert ours.code == theirs.code == 0
 
 
-def test_no_secret_is_told(duel: Duel) -> None:
+def test_no_secret_is_printed(duel: Duel) -> None:
     _, ours = duel.both("--debug", "--user=me:hidden-word", "get", "a")
     assert b"ETCDCTL_USER=" in ours.err
     assert b"hidden-word" not in ours.out + ours.err

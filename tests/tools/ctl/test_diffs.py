@@ -234,7 +234,7 @@ def test_patch_makes_one_text_of_the_other(
         (("revert", "--prefix=d/", "--to-rev=999999"), 1, b"future revision"),
     ],
 )
-def test_misuse_is_told(store: Store, words: tuple[str, ...], code: int, told: bytes) -> None:
+def test_misuse_is_reported(store: Store, words: tuple[str, ...], code: int, told: bytes) -> None:
     assert told in store.run(*words, code=code).err
 
 

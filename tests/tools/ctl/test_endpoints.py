@@ -58,7 +58,7 @@ def test_the_cluster_names_its_endpoints(duel: Duel, words: tuple[str, ...]) -> 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("command", ["health", "status", "hashkv"])
-def test_an_endpoint_that_nobody_serves(duel: Duel, command: str, form: str) -> None:
+def test_an_endpoint_without_a_server(duel: Duel, command: str, form: str) -> None:
     with held_port() as port:
         words = ("endpoint", command, f"--endpoints=127.0.0.1:{port}", "-w", form)
         outcome = duel.compare(*words, "--command-timeout=50ms", endpoints=False, change=_plain)

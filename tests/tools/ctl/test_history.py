@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.tools.ctl.store import Store
 
 
-def test_every_version_is_told(store: Store) -> None:
+def test_every_version_is_listed(store: Store) -> None:
     lease = store.client.lease(600)
     store.client.put("h/key", "one")
     store.client.put("h/other", "not this")
@@ -60,7 +60,7 @@ def test_a_key_that_never_was_has_no_history(store: Store) -> None:
     assert store.run("history", "h/never").out == b"REVISION  CHANGE  VERSION  LEASE  VALUE\n"
 
 
-def test_misuse_is_told(store: Store) -> None:
+def test_misuse_is_reported(store: Store) -> None:
     assert b"needs one argument" in store.run("history", code=128).err
     assert b"--limit -1" in store.run("history", "k", "--limit=-1", code=128).err
     assert b"not supported" in store.run("history", "k", "-w", "protobuf", code=4).err

@@ -68,7 +68,7 @@ def test_members_are_worked_on(duel: Duel, words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_downgrade_is_told(duel: Duel, form: str) -> None:
+def test_a_downgrade_is_shown(duel: Duel, form: str) -> None:
     for words in (("validate", "3.6"), ("cancel",)):
         duel.compare(
             *("downgrade", *words, "-w", form),
@@ -77,7 +77,7 @@ def test_a_downgrade_is_told(duel: Duel, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_the_leader_stays_if_it_is_told_to_lead(duel: Duel, form: str) -> None:
+def test_a_move_to_the_leader_changes_nothing(duel: Duel, form: str) -> None:
     duel.compare("member", "list", save="^([0-9a-f]+)")
     duel.compare(
         *("move-leader", f"{{{len(duel.saved) - 1}}}", "-w", form),
@@ -85,7 +85,7 @@ def test_the_leader_stays_if_it_is_told_to_lead(duel: Duel, form: str) -> None:
     )
 
 
-def test_members_that_nobody_can_reach(duel: Duel) -> None:
+def test_unreachable_members(duel: Duel) -> None:
     with held_port() as port:
         for words in (
             ("defrag",),

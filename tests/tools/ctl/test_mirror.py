@@ -130,7 +130,7 @@ def test_history_that_is_gone(sources: Duel, targets: Duel) -> None:
     assert last == {b"Error: etcdserver: mvcc: required revision has been compacted"}
 
 
-def test_totals_are_told(sources: Duel, targets: Duel) -> None:
+def test_totals_are_printed(sources: Duel, targets: Duel) -> None:
     program = "from kvorum.tools.ctl import main, mirror; mirror.TOTAL_SECONDS = 0.01; main.main()"
     with Client(sources.ours) as source:
         for number in range(3):

@@ -82,7 +82,7 @@ def test_one_member_is_asked(duel: Duel, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_member_that_nobody_serves(duel: Duel, tmp_path: Path) -> None:
+def test_a_member_without_a_server(duel: Duel, tmp_path: Path) -> None:
     path = str(tmp_path / "saved.db")
     with held_port() as port:
         words = ("snapshot", "save", path, f"--endpoints=127.0.0.1:{port}")

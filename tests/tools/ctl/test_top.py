@@ -85,7 +85,7 @@ def test_quantiles_lie_in_their_bucket() -> None:
     assert rate({}, {("n", ""): 2.0}, "n", 2.0) is None
 
 
-def test_a_member_that_does_not_answer_is_told_of(store: Store) -> None:
+def test_a_member_that_does_not_answer_is_reported(store: Store) -> None:
     words = ("--endpoints=127.0.0.1:1", "--command-timeout=300ms", "top", "--count=1")
 
     def answers() -> bool:
@@ -114,7 +114,7 @@ def test_the_table_is_drawn_until_q_is_pressed(store: Store) -> None:
     assert terminal.seen.endswith(LEAVE.encode())
 
 
-def test_misuse_is_told(store: Store) -> None:
+def test_misuse_is_reported(store: Store) -> None:
     assert b"no arguments" in store.run("top", "x", code=128).err
     assert b"--interval" in store.run("top", "--interval=0s", code=128).err
     assert b"not supported" in store.run("top", "-w", "table", code=4).err

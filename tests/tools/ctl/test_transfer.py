@@ -163,7 +163,7 @@ def test_a_part_of_an_export(store: Store, tmp_path: Path) -> None:
     assert store.content() == {b"b/1": b"", b"b/2": b"", b"mine": b"stays"}
 
 
-def test_leases_are_told_of(store: Store) -> None:
+def test_leases_are_reported(store: Store) -> None:
     lease = store.client.lease(600)
     store.client.put("a", "1", lease=lease.id)
     store.client.put("b", "2", lease=lease.id)
@@ -207,18 +207,18 @@ HEAD = b'{"export":1,"revision":1,"prefix":""}\n'
         (HEAD + b'{"key":"a","val', b"cut off"),
     ],
 )
-def test_what_is_no_export_is_refused(store: Store, text: bytes, told: bytes) -> None:
+def test_a_file_that_is_no_export_is_refused(store: Store, text: bytes, told: bytes) -> None:
     assert told in store.run("import", stdin=text, code=3).err
 
 
-def test_misuse_is_told(store: Store) -> None:
+def test_misuse_is_reported(store: Store) -> None:
     assert b"--leases what" in store.run("import", "--leases=what", code=128).err
     assert b"one argument" in store.run("import", "a", "b", code=128).err
     assert b"one argument" in store.run("export", "a", "b", code=128).err
     assert b"cannot read nosuch" in store.run("import", "nosuch", code=3).err
 
 
-def test_a_cluster_that_is_gone_is_told_of(store: Store, tmp_path: Path) -> None:
+def test_a_cluster_that_is_gone_is_reported(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(HEAD + b'{"key":"a","value":""}\n{"end":true,"keys":1}\n')
     gone = ["--endpoints=127.0.0.1:1", "--command-timeout=100ms"]
@@ -229,7 +229,7 @@ def test_a_cluster_that_is_gone_is_told_of(store: Store, tmp_path: Path) -> None
     assert store.content() == {}
 
 
-def test_a_disk_that_is_full_is_told_of_and_the_part_is_taken_up(
+def test_a_full_disk_is_reported_and_the_partial_export_is_continued(
     store: Store, tmp_path: Path
 ) -> None:
     fill(store, {b"k%03d" % number: b"x" * 100 for number in range(40)})

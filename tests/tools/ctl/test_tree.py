@@ -52,7 +52,7 @@ def test_nothing_is_a_tree_too(store: Store) -> None:
     assert store.run("tree", "none/").out == b"none/      0 B  0 keys\n"
 
 
-def test_misuse_is_told(store: Store) -> None:
+def test_misuse_is_reported(store: Store) -> None:
     assert b"one argument" in store.run("tree", "a", "b", code=128).err
     assert b"negative" in store.run("tree", "--depth=-1", code=128).err
     assert b"revision -1" in store.run("tree", "--rev=-1", code=128).err

@@ -222,7 +222,7 @@ def test_a_format_that_events_do_not_have_ends_the_program(duel: Duel) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_may_not_read_is_told(kind: str, tmp_path: Path) -> None:
+def test_a_caller_without_permission_to_read_gets_an_error(kind: str, tmp_path: Path) -> None:
     if not is_target():
         pytest.skip("etcdctl 3.5.1 writes other words; 'make oracle' builds 3.7.3")
     with duel_of(kind, tmp_path, "--bcrypt-cost=4") as duel:

@@ -89,7 +89,7 @@ def test_a_quorum_that_is_lost(cluster: Cluster) -> None:
     cluster.settle()
 
 
-def test_nobody_answers() -> None:
+def test_no_endpoint_answers() -> None:
     found = of_endpoints("127.0.0.1:1,127.0.0.1:2", "--command-timeout=300ms")
     assert found.keys() == {"quorum-lost", "member-unreachable"}
     assert found["quorum-lost"][0]["certainty"] == "likely"

@@ -246,7 +246,7 @@ def test_a_clock_that_is_wrong(tmp_path: Path) -> None:
             assert ahead["ahead_seconds_min"] <= 3600 <= ahead["ahead_seconds_max"]
 
 
-def test_misuse_is_told() -> None:
+def test_misuse_is_reported() -> None:
     assert b"no arguments" in run_here(["doctor", "x"]).err
     assert b"not supported" in run_here(["doctor", "-w", "fields"]).err
     words = ["doctor", "--data-dir=a", "--data-dir=b", "--wal-dir=c"]

@@ -265,7 +265,7 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     assert of_directories(tmp_path / "none").keys() == {"directory-unreadable"}
 
 
-def test_who_may_enter_and_who_owns(data: Path) -> None:
+def test_permissions_and_owners(data: Path) -> None:
     data.chmod(0o755)
     found = of_directories(data)
     assert found.keys() == usual(data) | {"directory-open-to-others"}

@@ -100,7 +100,7 @@ def seen(outcome: Outcome) -> tuple[int, list[bytes], bool, bool]:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_what_cannot_be_done_is_told_in_the_same_words(duel: Duel, words: list[str]) -> None:
+def test_what_cannot_be_done_is_reported_in_the_same_words(duel: Duel, words: list[str]) -> None:
     theirs, ours = duel.both(*words)
     assert seen(ours) == seen(theirs)
 

@@ -98,7 +98,7 @@ def test_wrong_arguments(path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert not list(path.parent.glob("*.part"))
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = output_of(capsys, "version").splitlines()
     assert first.startswith("kvorumutl version: ") and second == "API version: 3.7"
 

@@ -142,7 +142,7 @@ def test_what_is_there_is_not_touched(
     assert sorted(each.name for each in tmp_path.iterdir()) == ["data", "snapshot"]
 
 
-def test_an_attempt_that_was_killed_is_in_nobodys_way(tmp_path: Path, whole: bytes) -> None:
+def test_a_killed_attempt_does_not_hinder_the_next(tmp_path: Path, whole: bytes) -> None:
     path = tmp_path / "snapshot"
     path.write_bytes(whole)
     left = tmp_path / "deep" / "data.unfinished" / "member"

@@ -99,7 +99,7 @@ def added_members(told: bytes) -> list[tuple[str, dict[str, object]]]:
     return found
 
 
-def test_members_of_a_restored_cluster_are_told_alike(saved: Path, duel: Duel) -> None:
+def test_members_of_a_restored_cluster_are_reported_alike(saved: Path, duel: Duel) -> None:
     duel.copy(saved, "snapshot")
     members = "m1=http://127.0.0.1:1,m2=http://127.0.0.1:2,m3=http://127.0.0.1:3"
     theirs, ours = duel.both(
@@ -192,7 +192,7 @@ def damaged_files() -> Iterator[tuple[str, bytes]]:
     list(damaged_files()),
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_damaged_files_are_told_alike(duel: Duel, name: str, content: bytes) -> None:
+def test_damaged_files_are_reported_alike(duel: Duel, name: str, content: bytes) -> None:
     for words in (
         ("snapshot", "status", name),
         ("snapshot", "restore", name, "--data-dir", "restored"),
@@ -206,7 +206,7 @@ def test_damaged_files_are_told_alike(duel: Duel, name: str, content: bytes) -> 
         assert (duel.ours / name).read_bytes() == content
 
 
-def test_what_is_no_file_is_told_alike(duel: Duel) -> None:
+def test_what_is_no_file_is_reported_alike(duel: Duel) -> None:
     duel.put("empty", b"")
     for each in (duel.theirs, duel.ours):
         (each / "directory").mkdir()
@@ -222,7 +222,7 @@ def test_what_is_no_file_is_told_alike(duel: Duel) -> None:
 
 @settings(EXAMPLES, max_examples=60)
 @given(st.integers(0, 2**32))
-def test_random_damage_is_told_alike(duel: Duel, seed: int) -> None:
+def test_random_damage_is_reported_alike(duel: Duel, seed: int) -> None:
     content = damage(usual_snapshot(), random.Random(seed))
     duel.put("damaged", content)
     theirs, ours = duel.both("snapshot", "status", "damaged")

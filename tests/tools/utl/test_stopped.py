@@ -164,9 +164,7 @@ def decoded(document: bytes) -> object:
 
 @needs_target
 @pytest.mark.parametrize("place", ["data", "wal"])
-def test_what_is_in_the_way_is_told_before_the_snapshot_is_looked_at(
-    duel: Duel, place: str
-) -> None:
+def test_obstacles_are_reported_before_the_snapshot_is_read(duel: Duel, place: str) -> None:
     for each in (duel.theirs, duel.ours):
         (each / place).mkdir()
         (each / place / "precious").touch()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvorum.sim.backups.place import Place
+from kvorum.sim.backups.archive_disk import ArchiveDisk
 from kvorum.sim.backups.program import Listener, Program
 from kvorum.sim.history import History, Row
 from kvorum.sim.violation import Violation
@@ -114,11 +114,18 @@ class ArchiveChecker(Listener):
     """Records what the programs of one archive reported, and checks that the archive holds it."""
 
     def __init__(
-        self, world: World, name: str, place: Place, lines: Lines, *, has_log: bool, shared: bool
+        self,
+        world: World,
+        name: str,
+        disk: ArchiveDisk,
+        lines: Lines,
+        *,
+        has_log: bool,
+        shared: bool,
     ) -> None:
         self.name = name
         self._world = world
-        self._place = place
+        self._disk = disk
         self._lines = lines
         self._random: Random = world.stream(f"keeper {name}")
         self._has_log = has_log
@@ -144,7 +151,7 @@ class ArchiveChecker(Listener):
         assert isinstance(parsed, SnapshotName | SegmentName)
         if isinstance(parsed, SnapshotName):
             self._taken = parsed
-            self._others = {*Archive(self._place.store).snapshots} - {parsed}
+            self._others = {*Archive(self._disk.store).snapshots} - {parsed}
             self.snapshots += 1
         else:
             self.segments += 1
@@ -176,7 +183,7 @@ class ArchiveChecker(Listener):
         With `is_quiet`, its log must be complete; it must always reach revision `least`.
         """
         self.checks += 1
-        archive = Archive(self._place.store)
+        archive = Archive(self._disk.store)
         taken = self._taken
         if taken is not None and not self._has_kept(archive, taken):
             self._raise_violation(KEPT, f"{taken} was reported, and is gone")
@@ -205,7 +212,7 @@ class ArchiveChecker(Listener):
 
     def is_complete(self, least: int) -> bool:
         """Return whether the newest history has a snapshot and reaches revision `least`."""
-        archive = Archive(self._place.store)
+        archive = Archive(self._disk.store)
         begun = [each for each in archive.histories if each.snapshots]
         if not begun:
             return False

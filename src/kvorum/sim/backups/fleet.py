@@ -9,9 +9,9 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from kvorum.sim.backups.archive_disk import ArchiveDisk
 from kvorum.sim.backups.checks import ArchiveChecker, Lines
 from kvorum.sim.backups.forks import MEMBERS_MIN, Fork
-from kvorum.sim.backups.place import Place
 from kvorum.sim.backups.recorders import Children, Recorder, Service
 from kvorum.sim.backups.shell import threads_installed
 from kvorum.sim.backups.threads import Threads
@@ -101,36 +101,36 @@ class BackupFleet:
         self._random: Random = world.stream("backup fleet")
         self.threads = Threads(world)
         self.lines = Lines(cluster.history)
-        self.locations: list[Place] = []
+        self.disks: list[ArchiveDisk] = []
         self.checkers: list[ArchiveChecker] = []
         self.services: list[Service] = []
         options = BackupOptions(
             every_seconds=plan.every_seconds, keep=plan.keep, log_seconds=plan.log_seconds
         )
         if plan.by_members:
-            place, checker = self._place("members", shared=True)
-            self.services.append(Children(self.threads, cluster, place, checker, options))
+            disk, checker = self._make_archive("members", shared=True)
+            self.services.append(Children(self.threads, cluster, disk, checker, options))
         self.is_shared = is_shared = plan.is_shared and len(plan.forms) > 1
         for number, form in enumerate(plan.forms, 1):
             if number == 1 or not is_shared:
-                place, checker = self._place(f"a{number}", shared=is_shared)
+                disk, checker = self._make_archive(f"a{number}", shared=is_shared)
             self.services.append(
-                Recorder(self.threads, cluster, place, checker, options, f"b{number}", form)
+                Recorder(self.threads, cluster, disk, checker, options, f"b{number}", form)
             )
 
-    def _place(self, name: str, *, shared: bool) -> tuple[Place, ArchiveChecker]:
-        world, place = self._world, Place(self._world.stream(f"place {name}"))
+    def _make_archive(self, name: str, *, shared: bool) -> tuple[ArchiveDisk, ArchiveChecker]:
+        world, disk = self._world, ArchiveDisk(self._world.stream(f"place {name}"))
         checker = ArchiveChecker(
             world,
             name,
-            place,
+            disk,
             self.lines,
             has_log=self._plan.log_seconds > 0.0,
             shared=shared,
         )
-        self.locations.append(place)
+        self.disks.append(disk)
         self.checkers.append(checker)
-        return place, checker
+        return disk, checker
 
     # A run.
 
@@ -142,8 +142,8 @@ class BackupFleet:
             service.disturb(until, plan.disturb_gap)
             self._repeat(until, plan.kill_gap, service.fail)
             self._repeat(until, plan.clock_gap, service.jump)
-        for place in self.locations:
-            self._repeat(until, plan.disk_gap, partial(self._inject_fault, place))
+        for disk in self.disks:
+            self._repeat(until, plan.disk_gap, partial(self._inject_fault, disk))
 
     def _repeat(self, until: float, gap: float, trouble: Callable[[], None]) -> None:
         """Inject a fault again and again, at random intervals around `gap`."""
@@ -158,24 +158,24 @@ class BackupFleet:
         if moment < until:
             self._world.at(moment, happen)
 
-    def _inject_fault(self, place: Place) -> None:
+    def _inject_fault(self, disk: ArchiveDisk) -> None:
         random = self._random
         choice = random.random()
         if choice < 0.4:
-            place.fail_after(random.randint(0, 20))
+            disk.fail_after(random.randint(0, 20))
         elif choice < 0.6:
-            place.fill_up()
-            self._world.after(random.uniform(0.1, 1.0), place.relieve)
+            disk.fill_up()
+            self._world.after(random.uniform(0.1, 1.0), disk.relieve)
         else:
             for service in self.services:
-                if service.place is place:
+                if service.disk is disk:
                     service.kill()
-            place.cut_power()
+            disk.cut_power()
 
     def calm_down(self) -> None:
         """Stop injecting faults and correct all clocks."""
-        for place in self.locations:
-            place.relieve()
+        for disk in self.disks:
+            disk.relieve()
         for service in self.services:
             service.calm_down()
 
@@ -235,8 +235,8 @@ class BackupFleet:
         return {
             "backups killed": sum(each.kills for each in self.services),
             "clocks of backups jumped": sum(each.jumps for each in self.services),
-            "disks of archives failed": sum(each.failures for each in self.locations),
-            "archives lost power": sum(each.power_cuts for each in self.locations),
+            "disks of archives failed": sum(each.failures for each in self.disks),
+            "archives lost power": sum(each.power_cuts for each in self.disks),
         }
 
 

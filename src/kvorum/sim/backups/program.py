@@ -12,7 +12,7 @@ from kvorum.client.core import Core, CoreSettings
 from kvorum.client.endpoints import parse_endpoint
 from kvorum.client.errors import KvorumError
 from kvorum.client.options import TIMEOUT_SECONDS
-from kvorum.sim.backups.place import PATH, Place, ProgramFiles
+from kvorum.sim.backups.archive_disk import PATH, ArchiveDisk, ProgramFiles
 from kvorum.sim.backups.shell import ThreadedShell, ThreadedSimClient
 from kvorum.sim.backups.threads import SimThread, Threads
 from kvorum.sim.disk import ProcessEnd
@@ -58,7 +58,7 @@ class Host(NamedTuple):
 
     threads: Threads
     cluster: Cluster
-    place: Place
+    disk: ArchiveDisk
     process: Process
     clock: Clock
     listener: Listener
@@ -99,7 +99,7 @@ class Program:
         )
         self.shell = ThreadedShell(host.threads, host.cluster, self, core)
         self._client = client = ThreadedSimClient(self.shell, timeout)
-        self._files = ProgramFiles(host.threads, self, host.place)
+        self._files = ProgramFiles(host.threads, self, host.disk)
         store = DirectoryStore(self._files, PATH)
         leads: Callable[[], bool] = lambda: True  # noqa: E731
         if asks_for_turn:

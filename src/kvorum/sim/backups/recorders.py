@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvorum.sim.arrivals import Front
+    from kvorum.sim.backups.archive_disk import ArchiveDisk
     from kvorum.sim.backups.checks import ArchiveChecker
-    from kvorum.sim.backups.place import Place
     from kvorum.sim.backups.threads import Threads
     from kvorum.sim.cluster import Cluster
     from kvorum.sim.machine import Machine
@@ -44,13 +44,13 @@ class Service(Listener):
         self,
         threads: Threads,
         cluster: Cluster,
-        place: Place,
+        disk: ArchiveDisk,
         checker: ArchiveChecker,
         options: BackupOptions,
         name: str,
     ) -> None:
         self.name = name
-        self.place = place
+        self.disk = disk
         self.kills = 0
         self.jumps = 0
         self._threads = threads
@@ -181,13 +181,13 @@ class Recorder(Service):
         self,
         threads: Threads,
         cluster: Cluster,
-        place: Place,
+        disk: ArchiveDisk,
         checker: ArchiveChecker,
         options: BackupOptions,
         name: str,
         form: str,
     ) -> None:
-        super().__init__(threads, cluster, place, checker, options, name)
+        super().__init__(threads, cluster, disk, checker, options, name)
         self._form = form
         self._process = Process(threads.world, name)
         self._clock = Clock()
@@ -204,7 +204,7 @@ class Recorder(Service):
             return
         self._lives += 1
         is_once = self._form == "once" or (self._form == "mixed" and self._random.random() < 0.5)
-        host = Host(self._threads, self._cluster, self.place, self._process, self._clock, self)
+        host = Host(self._threads, self._cluster, self.disk, self._process, self._clock, self)
         program = Program(
             host,
             self._lives,
@@ -280,11 +280,11 @@ class Children(Service):
         self,
         threads: Threads,
         cluster: Cluster,
-        place: Place,
+        disk: ArchiveDisk,
         checker: ArchiveChecker,
         options: BackupOptions,
     ) -> None:
-        super().__init__(threads, cluster, place, checker, options, "members")
+        super().__init__(threads, cluster, disk, checker, options, "members")
         self._clocks: dict[int, Clock] = {}
         # The children of running members, by machine and incarnation.
         self._born: dict[tuple[int, int], Program] = {}
@@ -326,7 +326,7 @@ class Children(Service):
         process = Process(self._world, f"{machine.name}b{self._lives}")
         socket: Any = _Socket(self._cluster, machine)
         program = Program(
-            Host(self._threads, socket, self.place, process, clock, self),
+            Host(self._threads, socket, self.disk, process, clock, self),
             self._lives,
             self._options,
             [machine.number],

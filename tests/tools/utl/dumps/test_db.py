@@ -174,7 +174,7 @@ def keys_in(output: str) -> list[str]:
 @settings(max_examples=15, deadline=None)
 @example(is_own=False, seed=6337, damage="zeros")
 @given(st.booleans(), st.integers(0, 1 << 30), st.sampled_from(["zeros", "noise", "a bit"]))
-def test_damage_is_told_and_a_scan_goes_on(
+def test_damage_is_reported_and_a_scan_goes_on(
     etcd: Stopped,
     kvorum: Stopped,
     tmp_path_factory: pytest.TempPathFactory,
@@ -232,7 +232,7 @@ def test_a_large_database_takes_little_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_a_running_etcd_is_waited_for_and_told(tmp_path: Path) -> None:
+def test_a_running_etcd_is_waited_for_and_reported(tmp_path: Path) -> None:
     with running_etcd(tmp_path / "etcd"):
         for words in (["list-bucket"], ["scan-keys", "0"]):
             command, *rest = words

@@ -183,7 +183,7 @@ def test_any_log_is_shown_as_etcd_dump_logs_shows_it(
 
 @settings(max_examples=20)
 @given(BATCHES, st.integers(0, 1 << 30), st.sampled_from(["cut", "sector", "bit"]))
-def test_damage_ends_a_log_and_is_told(
+def test_damage_ends_a_log_and_is_reported(
     tmp_path_factory: pytest.TempPathFactory, batches: list[Batch], seed: int, damage: str
 ) -> None:
     log = log_at(tmp_path_factory, batches)
@@ -216,7 +216,7 @@ def test_damage_ends_a_log_and_is_told(
         assert raw[: len(lines) - 1] == lines[:-1]
 
 
-def test_a_wrong_checksum_is_told_once_and_passed(tmp_path: Path) -> None:
+def test_a_wrong_checksum_is_reported_once_and_passed(tmp_path: Path) -> None:
     batches = [Batch(0, [b"\xff\xff"] * 5, True), Batch(0, [b"\xff\xff"] * 5, False)]
     log = write_log(tmp_path, batches)
     first = log.segments[0]
@@ -267,7 +267,7 @@ def test_a_decoder_is_asked_as_etcd_dump_logs_asks(tmp_path: Path, form: str) ->
     ("body", "text"),
     [("sys.exit()", "ended before it was asked"), ("print('OK|'); sys.exit(3)", "ended")],
 )
-def test_a_decoder_that_ends_is_told(tmp_path: Path, body: str, text: str) -> None:
+def test_a_decoder_that_ends_is_reported(tmp_path: Path, body: str, text: str) -> None:
     log = write_log(tmp_path / "log", [Batch(0, [b"", b"", b""], False)])
     path = decoder(tmp_path, body)
     found = dump("wal", "--stream-decoder", shlex.quote(str(path)), log.directory)

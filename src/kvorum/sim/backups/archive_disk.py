@@ -27,7 +27,7 @@ _PAUSE_SECONDS = (0.0005, 0.005, 0.05)
 _CHANGES = ("create", "pwrite", "fdatasync", "rename", "unlink", "sync_directory")
 
 
-class Place:
+class ArchiveDisk:
     """The disk of an archive."""
 
     __slots__ = ("_errors_left", "_random", "failures", "files", "power_cuts")
@@ -79,10 +79,10 @@ class Place:
 class ProgramFiles:
     """A place's files for one life of a program, as `kvorum.storage.files.interface.Files`."""
 
-    def __init__(self, threads: Threads, program: Program, place: Place) -> None:
+    def __init__(self, threads: Threads, program: Program, disk: ArchiveDisk) -> None:
         self._threads = threads
         self._program = program
-        self._files = place.files
+        self._files = disk.files
         self._random = threads.world.stream(f"files {program.process.name} {program.life}")
         self._opened: set[int] = set()
 
