@@ -158,8 +158,8 @@ class OwnedKeys:
     def request_ownership(self, request: pb.RangeRequest) -> pb.TxnRequest | None:
         """Return the transaction that reads and takes a key; None if the key must not be taken now.
 
-        The caller reports its result to `granted` or `refused`. If the transaction cannot take the
-        key, its response answers the request.
+        The caller reports its result to `note_granted` or `note_refused`. If the transaction cannot
+        take the key, its response answers the request.
         """
         key = request.key
         if self.has_ended or key in self._owned or self._rests.get(key, 0.0) > self._core.now:

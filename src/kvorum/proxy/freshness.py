@@ -7,7 +7,7 @@ does not answer until progress reaches it. A member does not answer while one of
 starts in the member's future, so the proxy resends the request. An answer may belong to an earlier
 send; the proxy never credits it to a later request.
 
-A linearizable read without credentials, every `LOOK_SECONDS`, finds out whether the cluster
+A linearizable read without credentials, every `CHECK_SECONDS`, finds out whether the cluster
 requires them. The cache answers only if both checks succeeded within the last `FRESH_SECONDS`.
 That bounds how long the cache still answers after a client enabled authentication elsewhere, or
 after the member with the watches was cut off. The proxy closes the stream after `IDLE_SECONDS`
@@ -68,7 +68,7 @@ class Freshness:
         self._open_until = 0.0
         """The time until which the last read without credentials proves that none are needed."""
         self._generation = 0
-        """Incremented by `doubt`: reads from an earlier generation prove nothing."""
+        """Incremented by `invalidate`: reads from an earlier generation prove nothing."""
         self._check_at = inf
         self._idle_at = inf
         self._paused_until = 0.0

@@ -49,7 +49,7 @@ MEMBERS_MAX = 5
 
 
 class Director:
-    """Runs the directed faults of a run. The cluster calls `turned` at every turn of a member."""
+    """Runs the directed faults of a run. The cluster calls `note_turn` after a member's turn."""
 
     __slots__ = (
         "_cluster",

@@ -565,7 +565,10 @@ class Operator:
             machine.member.replica.flush_soon()
 
     def _answer_alarm(self, member: Member) -> Iterator[None]:
-        """Mend the cause of an alarm and clear it; `_look` repeats this while the alarm lasts."""
+        """Mend the cause of an alarm and clear it.
+
+        `_check_cluster` repeats this while the alarm lasts.
+        """
         if member.state.alarms.raised(AlarmType.CORRUPT):
             yield from self._restore_disks()
             yield from self._clear(member, AlarmType.CORRUPT)
@@ -616,7 +619,7 @@ class Operator:
     def _next_step(self, _result: bytes | Status | None = None) -> None:
         assert self._alarmed is not None
         if next(self._alarmed, self) is self:
-            # `_look` checks for alarms again when the effects are there.
+            # `_check_cluster` checks for alarms again when the effects are there.
             self._alarmed = None
 
     # The end.

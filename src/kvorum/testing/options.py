@@ -21,7 +21,7 @@ RESERVED_FLAGS = (
     "logger",
     "unsafe-no-fsync",
 )
-"""Flags that the fixtures set, beside those that begin with one of `TAKEN_BEGINNINGS`."""
+"""Flags that the fixtures set, beside those that begin with one of `RESERVED_PREFIXES`."""
 RESERVED_PREFIXES = ("advertise-", "discovery", "initial-", "listen-", "log-")
 
 

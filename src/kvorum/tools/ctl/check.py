@@ -260,24 +260,24 @@ def _print_errors(invocation: CtlInvocation, results: Results) -> bool:
 
 def _judge(invocation: CtlInvocation, load: Load, results: Results) -> bool:
     """Print a verdict on each measure; return whether all of them passed."""
-    tell: Callable[[str], None] = invocation.output_line
+    print_line: Callable[[str], None] = invocation.output_line
     is_good = not _print_errors(invocation, results)
     rate = int(results.per_second) + 1
     if results.per_second / load.writes <= THROUGHPUT_SHARE_MIN:
-        tell(f"FAIL: Throughput too low: {rate} writes/s")
+        print_line(f"FAIL: Throughput too low: {rate} writes/s")
         is_good = False
     else:
-        tell(f"PASS: Throughput is {rate} writes/s")
+        print_line(f"PASS: Throughput is {rate} writes/s")
     if results.slowest > SLOWEST_SECONDS_MAX:
-        tell(f"Slowest request took too long: {results.slowest:f}s")
+        print_line(f"Slowest request took too long: {results.slowest:f}s")
         is_good = False
     else:
-        tell(f"PASS: Slowest request took {results.slowest:f}s")
+        print_line(f"PASS: Slowest request took {results.slowest:f}s")
     if results.deviation > DEVIATION_SECONDS_MAX:
-        tell(f"Stddev too high: {results.deviation:f}s")
+        print_line(f"Stddev too high: {results.deviation:f}s")
         is_good = False
     else:
-        tell(f"PASS: Stddev is {results.deviation:f}s")
+        print_line(f"PASS: Stddev is {results.deviation:f}s")
     return is_good
 
 

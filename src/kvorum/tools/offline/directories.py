@@ -126,7 +126,8 @@ def staged(data: Path, wal: Path | None) -> Iterator[Stage]:
         for path in (member, root):
             files.sync_directory(str(path))
         if wal is not None and wal_root is not None:
-            # If the process dies between the renames, this tells the next attempt whose log it is.
+            # If the process dies between the renames, this file shows the next attempt whose log
+            # it is.
             write_file(files, str(wal_root / _MOVED), _identity(wal_stage, data))
             wal_stage.rename(wal)
             is_moved = True

@@ -1,4 +1,4 @@
-"""Tell whether a stopped member is etcd's or Kvorum's, lock it, and open its database.
+"""Find out whether a stopped member is etcd's or Kvorum's, lock it, and open its database.
 
 The lock keeps the member from starting while a tool works on it.
 """

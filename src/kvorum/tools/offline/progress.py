@@ -23,7 +23,7 @@ class ByteProgress(progress.ProgressLine):
             yield key, value
 
     def count_pieces(self, content: SealedContent) -> SealedContent:
-        """Do what `counted` does, for content that comes in pieces."""
+        """Do what `count_content` does, for content that comes in pieces."""
         for bucket, pieces in content:
             yield bucket, self._counted_pieces(pieces)
 
@@ -33,7 +33,7 @@ class ByteProgress(progress.ProgressLine):
             yield piece
 
     def count_image(self, content: ImageContent) -> ImageContent:
-        """Do what `counted` does, for an image to be written."""
+        """Do what `count_content` does, for an image to be written."""
         for bucket, entries in content:
             if isinstance(entries, Iterator):
                 yield bucket, self._counted(entries)

@@ -34,7 +34,7 @@ class HashCheck(Enum):
 
     REQUIRED = "required"
     IF_PRESENT = "if present"
-    WARNED = "told"
+    WARNED = "warned"
     """A wrong checksum only prints a warning to the standard error."""
     SKIPPED = "skipped"
 

@@ -170,7 +170,7 @@ def _is_lowered(facts: ClusterBuckets, cluster: Membership) -> bool:
             f"'etcdctl downgrade enable {OWN.major}.{OWN.minor}', downgrade all members, and "
             "migrate then; or restore a snapshot as a new cluster"
         )
-    # The cluster has one member, so nobody else must agree.
+    # The cluster has one member, so no other member must agree.
     for bucket, name in ((CLUSTER, CLUSTER_VERSION), (META, STORAGE_VERSION)):
         facts.buckets[bucket][name] = str(OWN).encode()
     return True
