@@ -71,7 +71,7 @@ class OwnershipState(Enum):
 
     REQUESTED = "is asked for"
     OWNED = "is owned"
-    RELEASED = "was given up, and its ownership key is being removed"
+    RELEASED = "was released, and its ownership key is being removed"
 
 
 class OwnedKey:
@@ -101,7 +101,7 @@ class OwnedKeys:
         self._names = names
         self.lease: int = lease
         self.has_ended: bool = False
-        """Whether the session has given up all keys and takes no new ones."""
+        """Whether the session has released all keys and takes no new ones."""
         self._owned: dict[bytes, OwnedKey] = {}
         self._rests: dict[bytes, float] = {}
         """Until when the session does not take each released key again."""

@@ -80,11 +80,11 @@ def make_link(
 class Waiter:
     """A thread that waits for an answer or an event, or for its turn to read."""
 
-    __slots__ = ("_bell", "answer", "is_done")
+    __slots__ = ("_signal", "answer", "is_done")
 
     def __init__(self) -> None:
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        self._signal = threading.Lock()
+        self._signal.acquire()
         self.is_done: bool = False
         self.answer: bytes | KvorumError = b""
 
@@ -101,11 +101,11 @@ class Waiter:
     def notify(self) -> None:
         """Wake the thread, so that it checks again whether it must wait or read."""
         with suppress(RuntimeError):
-            self._bell.release()
+            self._signal.release()
 
     def wait(self, seconds_max: float) -> None:
         """Wait until another thread rings, or until `seconds_max` have passed."""
-        self._bell.acquire(timeout=min(max(seconds_max, 0.0), SLEEP_SECONDS_MAX))
+        self._signal.acquire(timeout=min(max(seconds_max, 0.0), SLEEP_SECONDS_MAX))
 
 
 class Turn:
@@ -236,8 +236,8 @@ class ThreadedClient:
         reader = self._reader
         if reader is None:
             return
-        # Only the bell interrupts the poll of a reader whose wait is over. After a suspend, a poll
-        # continues for the rest of its timeout, although its moment has passed.
+        # Only the wake-up socket interrupts the poll of a reader whose wait is over. After a
+        # suspend, a poll continues for the rest of its timeout, although its moment has passed.
         is_late = self._read_until <= self.core.now
         if reader.is_done or is_late or self._wake_at() < self._read_until:
             self._wake_reader()
@@ -389,8 +389,8 @@ class ThreadedClient:
         self._poll = select.poll()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
-        # Ringing must not block: the ringing thread holds the lock that the reader needs before it
-        # can empty the bell.
+        # Waking must not block: the waking thread holds the lock that the reader needs before it
+        # can empty the socket.
         self._wake_sender.setblocking(False)
         self._poll.register(self._wake_receiver, select.POLLIN)
 

@@ -140,7 +140,7 @@ class Server(Embedded):
         return parse_endpoints(self.client_urls) or parse_endpoints(NO_ADDRESS)
 
     def _open_connection(self, notify: Callable[[], None]) -> LocalConnection:
-        assert self.edge is not None, "the member has begun"
+        assert self.edge is not None, "the member has started"
         return LocalConnection(self.edge, notify)
 
     def wake(self) -> None:

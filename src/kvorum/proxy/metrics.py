@@ -48,8 +48,8 @@ def families(counters: ProxyCounters, routes: Routes, cache: Cache | None) -> It
     failed = {(NUMBERS[path], code): number for (path, code), number in routes.failures.items()}
     ended = Counter(failed) + counters.streams_ended
     if routes.relay is not None:
-        for number, begun, going in routes.relay.tallies():
-            started[number] += begun
+        for number, started_count, going in routes.relay.tallies():
+            started[number] += started_count
             in_flight[RPCS[number].path] += going
         for number, code, failures in routes.relay.failures():
             ended[number, Code(code)] += failures

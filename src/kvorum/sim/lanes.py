@@ -118,15 +118,15 @@ def partitions_of(moments: Moments) -> list[tuple[Span, tuple[str, ...]]]:
 
 def watches_of(events: list[Moment], end: float) -> Iterator[Span]:
     """Yield the connections of one watcher."""
-    begun: Moment | None = None
+    start: Moment | None = None
     for event in events:
-        if begun is not None and event.kind in (Kind.WATCH_BEGUN, Kind.WATCH_ENDED):
-            yield Span(begun.at, event.at, begun.what)
-            begun = None
+        if start is not None and event.kind in (Kind.WATCH_BEGUN, Kind.WATCH_ENDED):
+            yield Span(start.at, event.at, start.what)
+            start = None
         if event.kind is Kind.WATCH_BEGUN:
-            begun = event
-    if begun is not None:
-        yield Span(begun.at, end, begun.what)
+            start = event
+    if start is not None:
+        yield Span(start.at, end, start.what)
 
 
 def clients_of(moments: Moments) -> list[str]:

@@ -151,7 +151,7 @@ class AsyncLeasing:
             return owning
         with self._shell.turn():
             owning.end()
-            # Another thread may have noticed the loss earlier, and begun a new session.
+            # Another thread may have noticed the loss earlier, and started a new session.
             if self._owning is owning:
                 self._owning = self._session = None
         session.orphan()

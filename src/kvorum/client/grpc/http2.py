@@ -371,7 +371,7 @@ class Http2Connection:
 
     def _take_continuation(self, flags: int, number: int, payload: bytes) -> None:
         if number != self._in_block or not number:
-            raise ProtocolError("a header block goes on that had not begun")
+            raise ProtocolError("a header block continues that had not started")
         self._block += payload
         if len(self._block) > HEADER_BYTES_MAX:
             raise ProtocolError(f"a header block of more than {HEADER_BYTES_MAX} bytes")

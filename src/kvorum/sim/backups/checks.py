@@ -188,13 +188,13 @@ class ArchiveChecker(Listener):
         if taken is not None and not self._has_kept(archive, taken):
             self._raise_violation(KEPT, f"{taken} was reported, and is gone")
         lines = {each.name: self._find_lines_of(archive, each) for each in archive.histories}
-        begun = [each for each in archive.histories if each.snapshots]
-        open_ended = [each.name for each in begun if self._check_whole(archive, each)]
-        if begun:
+        with_snapshots = [each for each in archive.histories if each.snapshots]
+        open_ended = [each.name for each in with_snapshots if self._check_whole(archive, each)]
+        if with_snapshots:
             self._check_newest(archive, lines, least)
-            if self._has_log and is_quiet and begun[-1].name in open_ended:
+            if self._has_log and is_quiet and with_snapshots[-1].name in open_ended:
                 self._raise_violation(
-                    WHOLE, f"has {begun[-1].snapshots[-1]}, and its log ends before that"
+                    WHOLE, f"has {with_snapshots[-1].snapshots[-1]}, and its log ends before that"
                 )
         elif taken is not None:
             self._raise_violation(
@@ -213,12 +213,12 @@ class ArchiveChecker(Listener):
     def is_complete(self, least: int) -> bool:
         """Return whether the newest history has a snapshot and reaches revision `least`."""
         archive = Archive(self._disk.store)
-        begun = [each for each in archive.histories if each.snapshots]
-        if not begun:
+        with_snapshots = [each for each in archive.histories if each.snapshots]
+        if not with_snapshots:
             return False
-        newest = begun[-1].snapshots[-1]
-        first = begun[-1].snapshots[0] if self._has_log else newest
-        return begun[-1].reach(first) >= max(least, newest.revision)
+        newest = with_snapshots[-1].snapshots[-1]
+        first = with_snapshots[-1].snapshots[0] if self._has_log else newest
+        return with_snapshots[-1].reach(first) >= max(least, newest.revision)
 
     def _raise_violation(self, guarantee: str, text: str) -> None:
         raise Violation(guarantee, f"{self.name} {text}")

@@ -206,24 +206,24 @@ def _drive(
         while await pace.wait_turn():
             progress.add(1)
             key = prefix + os.urandom(8).ljust(key_bytes, b"\0")
-            begun = time.monotonic()
+            started_at = time.monotonic()
             try:
                 await client.put(key, value, timeout=timeout)
             except KvorumError as error:
                 results.errors[error_text(error)] += 1
             else:
-                results.seconds.append(time.monotonic() - begun)
+                results.seconds.append(time.monotonic() - started_at)
 
     async def write_all() -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, pace.stop)
         count = math.ceil(load.clients / CLIENTS_PER_CONNECTION)
         clients = connect_all(invocation, AsyncClient, count)
         try:
-            begun = time.monotonic()
+            started_at = time.monotonic()
             with ProgressLine("writing", total, human_count) as progress:
                 writers = (write(clients[at % count], progress) for at in range(load.clients))
                 await asyncio.gather(*writers)
-            results.total_seconds = time.monotonic() - begun
+            results.total_seconds = time.monotonic() - started_at
         finally:
             for client in clients:
                 await client.close()

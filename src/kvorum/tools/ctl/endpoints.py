@@ -173,7 +173,7 @@ def _health(invocation: CtlInvocation, endpoint: str, client: Client) -> Endpoin
             client.log_in()
         except KvorumError as error:
             return EndpointHealth(endpoint, False, "", error_text(error), hint_of(error))
-        begun = time.monotonic_ns()
+        started_at = time.monotonic_ns()
         problem: KvorumError | None = None
         try:
             request = pb.RangeRequest(key=b"health")
@@ -183,7 +183,7 @@ def _health(invocation: CtlInvocation, endpoint: str, client: Client) -> Endpoin
             pass
         except KvorumError as error:
             problem = error
-        took = duration_text(time.monotonic_ns() - begun)
+        took = duration_text(time.monotonic_ns() - started_at)
         if problem is not None:
             return EndpointHealth(endpoint, False, took, error_text(problem), hint_of(problem))
         try:

@@ -62,8 +62,8 @@ def export(invocation: CtlInvocation) -> None:
                 f"{path} exists; give the name of a new file, or remove it", BAD_ARGUMENTS
             )
         try:
-            with _part_of(path, as_bytes(invocation.text("prefix"))) as (file, begun):
-                keys = _write(invocation, client, file.write, begun)
+            with _part_of(path, as_bytes(invocation.text("prefix"))) as (file, partial):
+                keys = _write(invocation, client, file.write, partial)
         except KvorumError:
             # Some KvorumErrors are OSErrors too, but do not concern the disk.
             raise
@@ -76,18 +76,18 @@ def export(invocation: CtlInvocation) -> None:
 def _part_of(path: Path, prefix: bytes) -> Iterator[tuple[BinaryIO, PartialExport]]:
     """Open the part file behind its last whole line; rename it if the block succeeds."""
     part = path.with_name(path.name + PART)
-    begun = _read_partial(part, prefix) if part.exists() else PartialExport()
+    partial = _read_partial(part, prefix) if part.exists() else PartialExport()
     with part.open("r+b" if part.exists() else "xb") as file:
-        file.truncate(begun.size)
-        file.seek(begun.size)
-        yield file, begun
+        file.truncate(partial.size)
+        file.seek(partial.size)
+        yield file, partial
         file.flush()
         os.fsync(file.fileno())
     part.rename(path)
 
 
 def _read_partial(part: Path, prefix: bytes) -> PartialExport:
-    begun = PartialExport()
+    partial = PartialExport()
     with part.open("rb") as file:
         for line in whole_lines(file):
             try:
@@ -97,48 +97,48 @@ def _read_partial(part: Path, prefix: bytes) -> PartialExport:
                         raise CommandError(
                             f"{part} is of another prefix; remove it to begin anew", BAD_ARGUMENTS
                         )
-                    begun = begun._replace(revision=int(fields["revision"]))
+                    partial = partial._replace(revision=int(fields["revision"]))
                 elif "end" in fields:
                     break
                 elif "lease" not in fields or "ttl" not in fields:
-                    begun = begun._replace(keys=begun.keys + 1, last=bytes_of(fields, "key"))
+                    partial = partial._replace(keys=partial.keys + 1, last=bytes_of(fields, "key"))
             except (ValueError, KeyError, TypeError) as error:
                 raise CommandError(
                     f"{part} is no part of an export ({error}); remove it to begin anew",
                     INVALID_INPUT,
                 ) from error
-            begun = begun._replace(size=begun.size + len(line))
-    return begun
+            partial = partial._replace(size=partial.size + len(line))
+    return partial
 
 
 def _write(
     invocation: CtlInvocation,
     client: Client,
     write: Callable[[bytes], object],
-    begun: PartialExport,
+    partial: PartialExport,
 ) -> int:
     """Write the rest of an export; return the number of all its keys."""
     prefix = as_bytes(invocation.text("prefix"))
     keys = key_range(prefix=prefix)
     asked = invocation.number("rev")
-    if begun.revision and asked not in (0, begun.revision):
+    if partial.revision and asked not in (0, partial.revision):
         raise CommandError(
-            f"the part that is there is of revision {begun.revision}, not {asked}; remove it to "
+            f"the part that is there is of revision {partial.revision}, not {asked}; remove it to "
             "begin anew",
             BAD_ARGUMENTS,
         )
-    found = extent(invocation, client, keys, begun.revision or asked)
-    revision = begun.revision or asked or found.revision
-    if not begun.size:
+    found = extent(invocation, client, keys, partial.revision or asked)
+    revision = partial.revision or asked or found.revision
+    if not partial.size:
         write(line_of({"export": FORM, "revision": revision, **field("prefix", prefix)}))
     leases = LeaseTtls(invocation, client)
-    written = begun.keys
+    written = partial.keys
     # The lines themselves show progress on a terminal.
     is_drawn = bool(invocation.arguments) or not is_terminal()
     with ProgressLine(
         "exporting", found.keys - written, human_count, is_drawn=is_drawn
     ) as progress:
-        for kv in keys_at(invocation, client, keys, revision, begun.last):
+        for kv in keys_at(invocation, client, keys, revision, partial.last):
             if kv.lease and not leases.is_known(kv.lease):
                 write(line_of({"lease": f"{kv.lease:x}", "ttl": leases.ttl(kv.lease)}))
             lease = {"lease": f"{kv.lease:x}"} if kv.lease else {}

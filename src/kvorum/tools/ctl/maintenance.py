@@ -20,7 +20,7 @@ def defragment(invocation: CtlInvocation) -> None:
     is_failed = False
     for endpoint in requested_endpoints(invocation):
         with invocation.client([endpoint]) as client:
-            begun = time.monotonic_ns()
+            started_at = time.monotonic_ns()
             problem: KvorumError | None = None
             try:
                 invocation.ask(
@@ -28,7 +28,7 @@ def defragment(invocation: CtlInvocation) -> None:
                 )
             except KvorumError as error:
                 problem = error
-            took = duration_text(time.monotonic_ns() - begun)
+            took = duration_text(time.monotonic_ns() - started_at)
         if problem is not None:
             is_failed = True
             sys.stdout.flush()

@@ -241,7 +241,7 @@ class _Failures:
         self._first: BaseException | None = None
         self.printing = threading.Lock()
         """Held while a thread prints lines that belong together."""
-        self._bell, self._ringer = socket.socketpair()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
         try:
             self._input: int | None = sys.stdin.fileno()
         except UnsupportedOperation:
@@ -253,19 +253,19 @@ class _Failures:
     def __exit__(self, *_: object) -> None:
         # Never release the lock: a thread that prints at exit could abort Python's shutdown.
         self.printing.acquire(timeout=PRINT_SECONDS_MAX)
-        self._bell.close()
-        self._ringer.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()
 
     def report(self, error: BaseException) -> None:
         self._first = self._first or error
         with suppress(OSError):
             # The socket is closed if the program is ending anyway.
-            self._ringer.send(b"\0")
+            self._wake_sender.send(b"\0")
 
     def wait(self) -> None:
         """Return when there may be input; raise the first error of another thread."""
         if self._input is not None:
-            select.select([self._input, self._bell.fileno()], [], [])
+            select.select([self._input, self._wake_receiver.fileno()], [], [])
         if self._first is not None:
             raise self._first
 
