@@ -97,7 +97,7 @@ def test_what_was_sent_is_told_to_a_bound(
 class Slipping:
     """Serves streams as another does, but for what they receive: compiled ones take no patch."""
 
-    received = staticmethod(slips)
+    take_message = staticmethod(slips)
 
     def __init__(self, handler: Streams) -> None:
         self._handler = handler
