@@ -27,14 +27,10 @@ from kvorum.member.waits import Answer, Steps
 from kvorum.state.membership.versions import Version, parse_version
 
 if TYPE_CHECKING:
-    from kvorum.member.config import MemberConfig, Seams
     from kvorum.member.outbox import SnapshotTransfer
     from kvorum.raft.messages import ConfState, Message
-    from kvorum.raft.rawnode import RawNode
-    from kvorum.raft.storage import MemoryStorage
     from kvorum.state.apply.callers import Caller
     from kvorum.state.apply.state import State
-    from kvorum.storage.wal import Log
 
 _PAUSED_TICKS: Final = 3
 
@@ -42,23 +38,14 @@ _PAUSED_TICKS: Final = 3
 class Member:
     """One member of a cluster. Made by `open_member`."""
 
-    def __init__(
-        self,
-        config: MemberConfig,
-        seams: Seams,
-        node: RawNode,
-        storage: MemoryStorage,
-        log: Log,
-        state: State,
-        snapshot_index: int,
-    ) -> None:
-        replica = Replica(config, seams, node, storage, log, state, snapshot_index)
+    def __init__(self, replica: Replica) -> None:
         self.replica = replica
         # What the replica and its fronts share; none of it is ever replaced.
+        config = replica.config
         self.config = config
-        self.logger = seams.logger
-        self.clock = seams.clock
-        self.seams = seams
+        self.logger = replica.logger
+        self.clock = replica.clock
+        self.seams = replica.seams
         self.id = replica.id
         self.out = replica.out
         self.boundary = replica.boundary
@@ -101,12 +88,12 @@ class Member:
     @property
     def term(self) -> int:
         """Raft's current term; response headers carry the last applied entry's term instead."""
-        return self.replica.node.raft.term
+        return self.replica.term
 
     @property
     def committed(self) -> int:
         """The commit index, as far as this member knows."""
-        return self.replica.node.raft.log.committed
+        return self.replica.committed
 
     @property
     def conf_state(self) -> ConfState:
@@ -116,12 +103,12 @@ class Member:
     @property
     def is_learner(self) -> bool:
         """Whether this member does not vote yet."""
-        return self.replica.node.raft.is_learner
+        return self.replica.is_learner
 
     @property
     def is_alone(self) -> bool:
         """Whether this member is the only voter."""
-        return self.replica.conf_state.voters == (self.id,)
+        return self.replica.is_alone
 
     @property
     def was_removed(self) -> bool:

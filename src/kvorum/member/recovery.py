@@ -25,6 +25,7 @@ from kvorum.member.forced import entries_forcing_membership
 from kvorum.member.images import InstallImage
 from kvorum.member.member import Member
 from kvorum.member.publishing import publish
+from kvorum.member.replica import Replica
 from kvorum.member.restoring import (
     Progress,
     RandomFractions,
@@ -376,7 +377,7 @@ def _member(
     state: State,
     snapshot_index: int,
 ) -> Member:
-    member = Member(config, seams, node, storage, log, state, snapshot_index)
+    member = Member(Replica(config, seams, node, storage, log, state, snapshot_index))
     member.replica.writer.prepare_segment()
     is_new = not state.backend.applied_index
     member.start(None, MEMBER, _start_serving(member, is_checked=is_new))
