@@ -37,7 +37,6 @@ class LogWriter:
         "_storage",
         "_waiting",
         "_writing",
-        "durable_appends",
         "durable_commit",
         "is_keeping_commit",
         "received",
@@ -53,7 +52,6 @@ class LogWriter:
         self._writing: deque[list[Message]] = deque()
         self._is_preparing = False
         self._is_closed = False
-        self.durable_appends = 0
         # The last commit index made durable on request, and whether another is being written.
         self.durable_commit = 0
         self.is_keeping_commit = False
@@ -132,7 +130,6 @@ class LogWriter:
         self._node.raft.logger.warning(f"cannot prepare the next segment of the log: {error}")
 
     def _finish_append(self, _result: object) -> None:
-        self.durable_appends += 1
         self._deliver(self._writing.popleft())
 
     def _deliver(self, messages: list[Message]) -> None:

@@ -45,11 +45,6 @@ class Registration:
         self._asked_at = 0.0
         self._has_logged = False
 
-    @property
-    def is_registered(self) -> bool:
-        """Whether a member has confirmed the key, and its lease has not been lost since."""
-        return self._renew_at < inf
-
     def pass_time(self, now: float) -> float:
         """Run the timers that are due; return when the next one is."""
         if now >= self._register_at:

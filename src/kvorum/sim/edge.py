@@ -63,7 +63,6 @@ class SimulatedEdge:
     """The calls that clients have open with one member."""
 
     __slots__ = (
-        "_broken",
         "_calls",
         "_host",
         "_last",
@@ -99,7 +98,6 @@ class SimulatedEdge:
         # Streams whose client reads nothing for now, and the data that waits for it.
         self._stalled: dict[int, list[bytes | Head]] = {}
         self.pending: dict[int, int] = {}
-        self._broken = 0
         # Unary calls whose end the server wants to know.
         self._waiting: set[int] = set()
         # When the last client learns that no more calls are served; None: they are served.
@@ -222,7 +220,6 @@ class SimulatedEdge:
                 continue
             random = self._random
             if random.random() < self.faults.connection_chance:
-                self._broken += 1
                 self._world.after(random.uniform(*CLIENT_DELAY), known.answered, Lost)
             else:
                 self._world.after(random.uniform(*CLIENT_DELAY), known.answered, result)
@@ -310,7 +307,6 @@ class SimulatedEdge:
         if body is not None:
             self._hand(call, known, body)
             is_broken = self._random.random() < self.faults.connection_chance
-            self._broken += is_broken
             self._end(call, known, Lost if is_broken else Status(Code.OK, ""))
 
     def drain(self) -> None:

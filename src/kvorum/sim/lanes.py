@@ -5,7 +5,6 @@ from itertools import pairwise
 from string import ascii_lowercase
 from typing import NamedTuple
 
-from kvorum.raft.states import Role
 from kvorum.sim.moments import Kind, Moment, Moments, State
 
 _DEATHS = (Kind.KILLED, Kind.POWER_CUT, Kind.GIVEN_UP)
@@ -88,15 +87,6 @@ class Member:
                     span = Span(last.begin, max(last.end, span.end), f"{last.what}, {span.what}")
                 found.append(span)
         return found
-
-    def reigns(self) -> list[Office]:
-        """Return when the member led, and in which terms."""
-        return [
-            office
-            for process in self.processes
-            for office in process.offices()
-            if office.role == Role.LEADER
-        ]
 
 
 def members_of(moments: Moments) -> list[Member]:

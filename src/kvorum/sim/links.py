@@ -181,7 +181,6 @@ class Links:
         "faults",
         "is_cut",
         "ports",
-        "resets",
         "world",
     )
 
@@ -190,7 +189,6 @@ class Links:
         self.faults = faults
         self.is_cut = is_cut
         self.ports: dict[str, Port] = {}
-        self.resets = 0
         self.busy_until = 0.0
         """When the last piece sent so far arrives, however slow its link was."""
         self._random: Random = world.stream("links")
@@ -325,7 +323,6 @@ class Links:
         """Break one connection, if there is any."""
         connections = self.connections()
         if connections:
-            self.resets += 1
             self.break_off(random.choice(connections))
         return bool(connections)
 

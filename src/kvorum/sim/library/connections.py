@@ -152,11 +152,6 @@ class Connections:
         for call in list(self._calls.values()):
             self._lose(call.connection, "the client is closed")
 
-    def break_all(self) -> None:
-        """Break all connections."""
-        for connection in list(self._current.values()):
-            self._lose(connection, "connection reset by peer")
-
     # To members.
 
     def _connected(self, endpoint: int, attempt: int, is_late: bool) -> None:

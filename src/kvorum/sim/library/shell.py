@@ -273,11 +273,6 @@ class Shell:
         self._engine.close()
         self._keeper.close()
 
-    def break_connections(self) -> None:
-        """Break all connections."""
-        self._engine.connections.break_all()
-        self._keeper.connections.break_all()
-
     @property
     def connections(self) -> tuple[int, int]:
         """The numbers of connections made and lost."""

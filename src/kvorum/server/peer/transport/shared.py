@@ -47,7 +47,6 @@ class TransportState:
         "headers",
         "identity",
         "logger",
-        "misdirected",
         "node",
         "output",
         "requests",
@@ -75,7 +74,6 @@ class TransportState:
         # Bytes of all incomplete posted messages together.
         self.body_bytes = 0
         # How many messages were addressed to another node, or came from a removed one.
-        self.misdirected = 0
         self._is_removal_reported = False
         # When each line was last logged, and how often it has been suppressed since.
         self._warned: dict[str, tuple[float, int]] = {}
@@ -153,7 +151,6 @@ class TransportState:
         """
         node = self.node
         if message.to != self.identity.local_id or node.is_removed(message.sender):
-            self.misdirected += 1
             self.warn_once(
                 f"ignored a message from {message.sender:x} to {message.to:x}: this node is "
                 f"{self.identity.local_id:x}, or the sender was removed"
