@@ -10,6 +10,9 @@ from kvorum.network.edge import EdgeEventKind
 from tests.network.edge.service import WAIT_SECONDS, Arrived, Service
 from tests.network.edge.wire import Reply, connect
 
+RECEIVE_BYTES = 1 << 20
+"""The size of the client's receive buffer."""
+
 
 class Plain:
     """The client."""
@@ -42,6 +45,9 @@ class Plain:
 @contextlib.contextmanager
 def plain(service: Service, tls: ssl.SSLContext | None = None) -> Iterator[Plain]:
     connection = connect(service.address)
+    # Without a size of its own, the buffer grows as far as the system allows, often 32 MiB: then
+    # the kernel takes what a test leaves unread.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
     if tls is not None:
         connection = tls.wrap_socket(connection, server_hostname="localhost")
     with connection, connection.makefile("rb") as file:
