@@ -46,7 +46,7 @@ class Proposals:
     def __init__(self) -> None:
         # By the encoded id of the entry.
         self.pending: dict[bytes, Pending] = {}
-        # Proposals since the last `submit`; `Member.propose` itself adds to all three.
+        # Proposals since the last `submit`; `Replica.propose` itself adds to all three.
         self.payloads: list[bytes] = []
         self.ids: list[bytes] = []
         # Every batch that may have waiters, oldest first.

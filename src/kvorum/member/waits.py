@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Propose(NamedTuple):
-    """Propose a request as `Member.propose` does; resumes with its response, or a Status."""
+    """Propose a request as `Replica.propose` does; resumes with its response, or a Status."""
 
     kind: int
     body: bytes
@@ -50,7 +50,7 @@ class LeadConfirmed(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Read local state as `Member.read` does; resumes with the result, or a Status.
+    """Read local state as `Replica.read` does; resumes with the result, or a Status.
 
     A snapshot may replace the state at any wait, so a procedure keeps no part of the state, least
     of all work in slices: the member drives the slices, and restarts them on the next state.

@@ -1,7 +1,7 @@
 """The replicated state of a member: everything that entries change and that reads see.
 
-A member has one `State` at a time. Installing a snapshot builds another one and replaces this one
-reference, so nothing may keep a state, or a part of one, across a turn.
+A member has one `State` at a time. Installing a snapshot builds another one and replaces one
+reference to it, so no procedure may keep a state, or a part of one, while it waits.
 """
 
 from __future__ import annotations

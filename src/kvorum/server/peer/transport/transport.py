@@ -327,7 +327,7 @@ class Transport:
     def probe_host(self, peer: int) -> bool:
         """Probe a peer's host if a stream from the peer is open; return whether a probe was sent.
 
-        `Host.present` reports any outcome; a silent host gives none.
+        `Host.note_present` reports any outcome; a silent host gives none.
         """
         known = self._peers.get(peer)
         return known is not None and known.probe_host()
