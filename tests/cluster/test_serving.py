@@ -301,8 +301,8 @@ def test_a_leader_serves_who_has_not_heard_that_it_ends(tmp_path: Path) -> None:
             late = [unaware.call(range_path, body) for _ in range(10)]
             # With the ping that follows it learns of the end, and confirms it.
             assert [unaware.answer(stream).status for stream in late] == [(0, "")] * 10
-            assert not unaware.answers[watching].ended
-            # An open stream is not waited for.
+            # The server does not wait for an open stream. Nothing orders the frames of several
+            # streams, so the end of this one may arrive before the last late answer.
             assert unaware.answer(watching).status == errors.STOPPED
         leader.wait()
         assert leader.logged("calls in flight are cut off") == 0
