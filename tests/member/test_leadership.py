@@ -385,6 +385,10 @@ def test_a_follower_that_was_suspended_disturbs_nobody() -> None:
 # Handing over.
 
 
+def others_of(leader: Machine) -> set[int]:
+    return set(leader.running.conf_state.voters) - {leader.running.id}
+
+
 def test_the_most_up_to_date_voter_takes_over() -> None:
     cluster = Cluster(3)
     leader = cluster.leader()
@@ -414,6 +418,24 @@ def test_an_heir_that_does_not_answer_is_passed_over() -> None:
     assert not leader.running.is_leader
     cluster.wake(dead)
     cluster.success(dead, dead.put(b"key"))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_leader_that_has_just_checked_its_quorum_hands_over(size: int) -> None:
+    """The check forgets which voters were active, and connections may have ended just before."""
+    cluster = Cluster(size)
+    leader = cluster.leader()
+    term = leader.running.term
+    raft = leader.running.replica.node.raft
+    raft.step(Message(MessageType.CHECK_QUORUM, sender=raft.id))
+    assert leader.running.is_leader and not leader.running.replica.connections
+    assert not any(raft.tracker.progress[each].recent_active for each in others_of(leader))
+    began = cluster.now
+    transfer_leadership(leader.running)
+    cluster.wait(lambda: not leader.running.procedures.is_running(Exclusive.TRANSFER), 1.0)
+    assert leader.running.leader in others_of(leader)
+    assert leader.running.term == term + 1
+    assert cluster.now - began < leader.running.config.election_seconds
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvorum.member.procedures import Exclusive
-from kvorum.member.waits import Signal, Signalled
+from kvorum.member.waits import Signal, Signalled, Until
 from kvorum.raft.messages import NONE
 from kvorum.state.apply.callers import MEMBER
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from kvorum.member.member import Member
     from kvorum.member.parts import Part
     from kvorum.member.waits import Steps
+
+HEARTBEATS_AWAITED = 2
+"""A voter that runs has answered a heartbeat after so many intervals."""
+RETRY_SECONDS = 0.02
 
 
 def transfer_leadership(member: Member) -> None:
@@ -38,10 +42,16 @@ def _transfer_leadership(member: Member) -> Steps:
 
 def _try_voters(member: Member) -> Part[None]:
     deadline = member.now + member.config.request_seconds_max
+    answered_by = member.now + HEARTBEATS_AWAITED * member.config.heartbeat_seconds
     tried: list[int] = []
     while member.is_leader and member.now < deadline:
         heir = _best_successor(member, tried)
         if heir is None:
+            if not tried and member.now < answered_by:
+                # Once per election timeout Raft forgets which voters were active. If connections
+                # have just ended, too, no voter seems reachable until it answers a heartbeat.
+                yield Until(min(member.now + RETRY_SECONDS, answered_by))
+                continue
             if tried:
                 member.logger.warning("no voter takes over the leadership; an election follows")
             return
