@@ -27,7 +27,7 @@ HOP_BY_HOP = frozenset(
 )
 _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
-_BAD_VALUE = re.compile(rb"[\0-\x08\x0a-\x1f\x7f]|^[ \t]|[ \t]$")
+_BAD_VALUE = re.compile(rb"[\0-\x08\x0a-\x1f\x7f]")
 
 # An invalid header should end one stream; the library's own check would end the connection.
 _CONFIGURATION = H2Configuration(

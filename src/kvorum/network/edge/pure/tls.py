@@ -155,9 +155,11 @@ class TlsSession:
         return self._tls.getpeercert(binary_form=True) if self.is_ready else None
 
     def _check_client(self) -> None:
-        certificate = self.certificate
-        if certificate is None or not self._settings.client_ca_file:
+        if not self._settings.client_ca_file:
             return
+        certificate = self.certificate
+        if certificate is None:
+            raise TlsError("client certificate authentication failed")
         names, hostnames = self._settings.allowed_names, self._settings.allowed_hostnames
         try:
             subject = subject_of(certificate)
