@@ -120,8 +120,9 @@ class ProcessExecutor:
         """Queue an append at the native writer; it fails if an earlier one failed."""
         work = job.work
         self.counters.appended_bytes += len(work.data)
+        started = time.monotonic()  # the pure edge writes within the call
         number = self._edge.write_log(work.descriptor, work.offset, work.data, self._sync)
-        self._appending.append((number, job, time.monotonic()))
+        self._appending.append((number, job, started))
 
     def collect(self) -> None:
         """Report the appends that the native writer has ended."""
