@@ -22,7 +22,7 @@ LACKS = (
     Lack(
         "the native edge",
         "install cargo and run 'make setup' without KVORUM_EDGE=python",
-        r"native edge|kvorum\.edge\._native",
+        r"native edge|kvorum\.network\.edge\._native",
     ),
     Lack(
         "the compiled core",
@@ -86,10 +86,10 @@ def summary(reasons: Iterable[str]) -> list[str]:
     for reason in reasons:
         lack = lack_of(reason)
         if lack is None:
-            counts[reason] += 1
+            counts[f": {reason}"] += 1
         else:
-            counts[f"no {lack.what}: {lack.remedy}" if lack.what else lack.remedy] += 1
-    return [f"{count} skipped: {text}" for text, count in counts.most_common()]
+            counts[f" without {lack.what}: {lack.remedy}" if lack.what else f": {lack.remedy}"] += 1
+    return [f"{count} skipped{text}" for text, count in counts.most_common()]
 
 
 def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:

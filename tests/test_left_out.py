@@ -49,7 +49,7 @@ def test_everything_that_may_be_missing_is_asked_for() -> None:
 
 def test_what_is_missing_is_counted_and_named_once() -> None:
     lines = summary(["there is no fish", "there is no zsh", "there is no fish", "a new reason"])
-    assert lines[0].startswith("2 skipped: no fish: install the Debian package fish")
+    assert lines[0].startswith("2 skipped without fish: install the Debian package fish")
     assert len(lines) == 3 and "1 skipped: a new reason" in lines
     assert summary(["etcd keeps connections as it likes"]) == [f"1 skipped: {NOT_MEANT}"]
     assert summary([]) == []

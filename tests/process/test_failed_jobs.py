@@ -33,6 +33,7 @@ from kvorum.storage.files.interface import read_file, write_file
 from kvorum.storage.files.memory import DiskCall
 from kvorum.storage.files.real import RealFiles
 from kvorum.storage.wal import AppendLog
+from tests.edges import EDGES
 from tests.waiting import WAIT_SECONDS_MAX
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
@@ -187,7 +188,7 @@ def expected(plan: Sequence[Planned]) -> list[int]:
 append, native, cut = Planned(Hand.INLINE), Planned(Hand.NATIVE), Planned(Hand.THREAD)
 
 
-@pytest.mark.parametrize("edge", ["native", "python"])
+@pytest.mark.parametrize("edge", EDGES)
 @settings(
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -206,7 +207,5 @@ append, native, cut = Planned(Hand.INLINE), Planned(Hand.NATIVE), Planned(Hand.T
 def test_nothing_is_run_after_a_failed_job_of_the_log(
     edge: str, plan: list[Planned], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if edge == "native":
-        pytest.importorskip("kvorum.network.edge._native")
     assert run_here(edge, plan, monkeypatch) == expected(plan)
     assert run_in_the_simulator(plan) == expected(plan)

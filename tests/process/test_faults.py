@@ -11,7 +11,9 @@ from pathlib import Path
 import grpc
 import pytest
 
+from kvorum.network.edge import edge_name
 from kvorum.storage.wal import SEGMENT_BYTES
+from tests.edges import EDGES
 from tests.etcd import running_etcd
 from tests.kvorum import Kvorum, command, running_kvorum
 from tests.process.client import Client, connected
@@ -102,7 +104,7 @@ def test_a_disk_that_fails_stops_the_member_and_loses_nothing(
         assert revisions.items() <= found.items()
 
 
-@pytest.mark.parametrize("edge", ["native", "python"])
+@pytest.mark.parametrize("edge", EDGES)
 def test_nothing_is_synced_if_that_is_asked_for(
     shim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edge: str
 ) -> None:
@@ -143,8 +145,9 @@ def test_a_slow_disk_and_slow_requests_are_warned_of(
         client.put(b"key", b"value")
     messages = [json.loads(line)["msg"] for line in server.lines]
     assert "slow fdatasync" in messages
-    # Puts that came during the first sync are written off the loop, which can then warn of them.
-    assert "slow request is still in flight" in messages
+    if edge_name() == "native":
+        # It writes the puts that came during the first sync off the loop, which can then warn.
+        assert "slow request is still in flight" in messages
 
 
 def test_a_long_apply_is_warned_of(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from kvorum.storage.backend.real import LmdbEnvironments
 from kvorum.storage.files import Files, Opening
 from kvorum.storage.files.real import RealFiles
 from kvorum.storage.wal import AppendLog
+from tests.edges import EDGES
 from tests.waiting import WAIT_SECONDS_MAX
 
 RECORD = 8
@@ -102,7 +103,7 @@ def run_jobs(
         files.close(descriptor)
 
 
-@pytest.mark.parametrize("edge", ["native", "python"])
+@pytest.mark.parametrize("edge", EDGES)
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -116,8 +117,6 @@ def test_jobs_of_the_log_run_in_order(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if edge == "native":
-        pytest.importorskip("kvorum.network.edge._native")
     path = tmp_path_factory.mktemp("log") / "file"
     run_jobs(edge, path, shape, monkeypatch, in_memory=in_memory)
 

@@ -1,14 +1,13 @@
 """Fixtures of the edge's tests: each test runs against both edges, and some ask a real etcd."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 from kvorum.network.edge import Edge, Limits, Serves, TlsSettings, UpstreamSettings, open_edge
+from tests.edges import EDGES
 from tests.etcd import running_etcd
 from tests.network.edge.caller import Caller
 from tests.network.edge.service import METHODS, Service
@@ -16,17 +15,12 @@ from tests.network.edge.service import METHODS, Service
 OpenService = Callable[..., Service]
 OpenEdge = Callable[..., tuple[Edge, str]]
 OpenCaller = Callable[..., Caller]
-FORCED = os.environ.get("KVORUM_EDGE", "")
 
 
-@pytest.fixture(params=["python", "native"])
+@pytest.fixture(params=EDGES)
 def edge_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Which edge this test is about; `open_edge` opens it, in subprocesses too."""
     kind: str = request.param
-    if kind == "native" and FORCED == "python":
-        pytest.skip("KVORUM_EDGE=python leaves the native edge out")
-    if kind == "native" and find_spec("kvorum.network.edge._native") is None:
-        pytest.skip("the native edge is not built; see README")
     monkeypatch.setenv("KVORUM_EDGE", kind)
     return kind
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kvorum.api.errors import Code, Status
 from kvorum.network.edge import EdgeEventKind, Limits
 from kvorum.network.edge.upstream import UPSTREAM_COUNTERS, UpstreamEventKind
+from tests.edges import EDGES
 from tests.network.edge.caller import Caller
 from tests.network.edge.conftest import OpenCaller, OpenService
 from tests.network.edge.service import ECHO, ECHO_STREAM, HELD, HELD_STREAM, WAIT_SECONDS, Service
@@ -35,7 +36,7 @@ def test_an_answer_is_what_the_server_said(service: Service, caller: Caller) -> 
     assert counters["bytes_read"] > 0 < counters["bytes_written"]
 
 
-@pytest.mark.parametrize("server_kind", ["python", "native"])
+@pytest.mark.parametrize("server_kind", EDGES)
 def test_either_implementation_calls_either_edge(
     edge_kind: str, server_kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from kvorum.server.rpc.table import GATEWAY_KEY, NUMBERS, RPCS
 from kvorum.server.telemetry import line_writer
 from kvorum.server.telemetry.access import KEY_BYTES_MAX, WAIT_SECONDS, AccessLog
 from kvorum.server.telemetry.line_writer import LineWriter, open_access_log, write_to
+from tests.edges import EDGES
 from tests.kvorum import running_kvorum
 from tests.process.client import connected
 from tests.server.rpc.harness import Harness
@@ -354,7 +355,7 @@ def test_a_file_is_rotated(tmp_path: Path) -> None:
         open_access_log(make_config({"access-log": str(tmp_path)}))
 
 
-@pytest.mark.parametrize("edge", ["native", "python"])
+@pytest.mark.parametrize("edge", EDGES)
 def test_a_server_writes_it(edge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVORUM_EDGE", edge)
     path = tmp_path / "access.log"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kvorum.network.edge import edge_name
 from tests.tools.ctl.store import Store
 
 SCRIPT = Path(__file__).parents[3] / "bin" / "kvorumctl"
@@ -67,7 +68,9 @@ def test_a_short_command_loads_little(store: Store, words: tuple[str, ...]) -> N
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     loaded = {line.rpartition("|")[2].strip() for line in lines}
     assert "kvorum.client.core" in loaded
-    assert not loaded & COSTLY
+    # The pure edge compresses headers in ways that only hpack can read.
+    needed = {"hpack", "logging"} if edge_name() == "python" else set()
+    assert loaded & COSTLY <= needed
     assert len([name for name in loaded if name.startswith("kvorum")]) <= OURS_MAX
 
 
