@@ -11,8 +11,10 @@ from kvorum.client.errors import KvorumError
 from kvorum.client.sync.client import Client
 from tests.certificates import Authority
 from tests.etcd import chosen, running_etcd
+from tests.kvorum import HAS_VERSION
 from tests.recovery.page import Step
 from tests.recovery.site import Site, made_site
+from tests.waiting import until
 
 QUOTA_BYTES = 4 << 20
 DISK_BYTES = 200 << 20
@@ -209,6 +211,7 @@ def test_the_password_of_root_is_lost(one: Site, steps: list[Step]) -> None:
 def test_a_downgrade_was_begun_by_mistake(one: Site, steps: list[Step]) -> None:
     one.write()
     before = one.content()
+    until("the cluster has a version", lambda: HAS_VERSION in one.log("m1").read_text())
     with one.client() as client:
         client.maintenance.downgrade("3.6")
     one.follow(steps)
