@@ -1,11 +1,10 @@
-"""Dependencies: locked with hashes, from no particular registry, and credited; who tests them."""
+"""Dependencies: locked with hashes, from no particular registry, and credited."""
 
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
@@ -19,9 +18,6 @@ def pinned(lock: str) -> dict[str, str]:
 
 
 NEEDED, PINNED = map(pinned, LOCKS.values())
-WORKFLOWS = sorted((REPOSITORY / ".github/workflows").glob("*.yml"))
-COMMAND = re.compile(r"make ([a-z-]+)(?: [A-Z_]+=(?:\S|\$\{\{.+?\}\})+)*")
-PYTHON = "Programming Language :: Python :: "
 
 
 def normalized(name: str) -> str:
@@ -56,33 +52,6 @@ def test_tests_run_with_what_users_get() -> None:
 def test_what_builds_the_project_is_locked_too() -> None:
     for requirement in PROJECT["build-system"]["requires"]:
         assert normalized(re.split("[=>]", requirement)[0]) in NEEDED
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_runs_nothing_but_targets(path: Path) -> None:
-    targets = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.M)
-    for job in yaml.safe_load(path.read_text())["jobs"].values():
-        matrix = job["strategy"]["matrix"]
-        lines = [step["run"] for step in job["steps"] if "run" in step]
-        for key, values in matrix.items():
-            place = f"${{{{ matrix.{key} }}}}"
-            lines = [line.replace(place, value) for line in lines for value in values]
-        assert lines
-        for line in lines:
-            command = COMMAND.fullmatch(line)
-            assert command is not None and command[1] in targets, line
-
-
-def test_every_supported_python_is_tested_on_every_push() -> None:
-    workflow = yaml.safe_load((REPOSITORY / ".github/workflows/test.yml").read_text())
-    versions = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
-    classifiers = PROJECT["project"]["classifiers"]
-    assert [f"{PYTHON}{version}" for version in versions] == [
-        each for each in classifiers if each.startswith(f"{PYTHON}3.")
-    ]
-    assert PROJECT["project"]["requires-python"] == f">={versions[0]}"
-    # YAML 1.1 reads the key `on` as true.
-    assert "push" in workflow[True]
 
 
 def test_the_crates_in_the_edge_are_credited() -> None:
