@@ -21,7 +21,9 @@ WORLD = {"asyncio", "os", "random", "secrets", "select", "socket", "threading", 
 WORLD |= {"kvorum.storage.files.real"}
 # Modules that stand behind a seam: they are the world.
 SEAMS = {"storage/files/real.py", "storage/backend/real.py"}
-SEAMS |= {f"client/{name}.py" for name in ("clocks", "loop", "options", "saving", "threads")}
+SEAMS |= {
+    f"client/{name}.py" for name in ("clocks", "loop", "options", "polling", "saving", "threads")
+}
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -24,7 +24,8 @@ class Saving:
         """How many bytes have arrived."""
         self.version: str = ""
         self._part = self.path.with_name(f"{self.path.name}.part")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        # Windows would translate the ends of lines otherwise.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
         self._file = os.fdopen(os.open(self._part, flags, 0o600), "wb", buffering=0)
         self._pieces: list[bytes] = []
         self._gathered = 0
@@ -59,12 +60,14 @@ class Saving:
             )
         os.fsync(self._file.fileno())
         self._file.close()
-        self._part.rename(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        self._part.replace(self.path)
+        # Windows opens no directories, and makes names durable by itself.
+        if hasattr(os, "O_DIRECTORY"):
+            directory = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
         return Snapshot(self.path, self.size, self.version)
 
     def close(self) -> None:

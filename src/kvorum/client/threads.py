@@ -6,7 +6,6 @@ thread, which reads when no other thread does.
 """
 
 import os
-import select
 import socket
 import threading
 import time
@@ -22,6 +21,7 @@ from kvorum.client.errors import ForkedError, KvorumError
 from kvorum.client.grpc.http2 import ProtocolError
 from kvorum.client.grpc.link import READ_BYTES, Keepalive, Link, LinkError, UnusableError
 from kvorum.client.grpc.wire import Calls, Metadata, Wire
+from kvorum.client.polling import POLLIN, POLLOUT, Poll
 from kvorum.client.rpcs import Rpc
 
 if TYPE_CHECKING:
@@ -386,13 +386,13 @@ class ThreadedClient:
                 self._close_wake_socket()
 
     def _open_wake_socket(self) -> None:
-        self._poll = select.poll()
+        self._poll = Poll()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
         # Waking must not block: the waking thread holds the lock that the reader needs before it
         # can empty the socket.
         self._wake_sender.setblocking(False)
-        self._poll.register(self._wake_receiver, select.POLLIN)
+        self._poll.register(self._wake_receiver, POLLIN)
 
     def _close_wake_socket(self) -> None:
         if self._wake_receiver.fileno() != -1:
@@ -430,6 +430,8 @@ class ThreadedClient:
             # Sockets take None for no limit.
             seconds = None if self._connect_seconds_max == FOREVER else self._connect_seconds_max
             if address.port is None:
+                if not hasattr(socket, "AF_UNIX"):
+                    raise LinkError("Python has no Unix sockets on this system")
                 connection = socket.socket(socket.AF_UNIX)
                 connection.settimeout(seconds)
                 connection.connect(address.host)
@@ -529,7 +531,7 @@ class ThreadedClient:
                 continue
             self._links[number] = link
             self._sockets[connection.fileno()] = (connection, link)
-            self._poll.register(connection, select.POLLIN)
+            self._poll.register(connection, POLLIN)
             if link.is_open:
                 self.core.note_connected(number)
 
@@ -565,7 +567,7 @@ class ThreadedClient:
                 continue
             if sent < len(data):
                 self._blocked[descriptor] = data[sent:]
-                self._poll.modify(connection, select.POLLIN | select.POLLOUT)
+                self._poll.modify(connection, POLLIN | POLLOUT)
             elif rest is not None:
                 del self._blocked[descriptor]
-                self._poll.modify(connection, select.POLLIN)
+                self._poll.modify(connection, POLLIN)

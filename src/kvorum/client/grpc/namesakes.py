@@ -81,10 +81,14 @@ def has_issuers_name(certificate: bytes) -> bool:
 def is_namesake(certificate: bytes, authorities: Sequence[bytes]) -> bool:
     """Return whether one of the authorities issued this certificate, all in DER, in its own name.
 
-    False if the certificate may be an authority itself: once trusted, it could issue others.
+    False if the certificate may be an authority itself: once trusted, it could issue others. Also
+    False without the package cryptography, which the client alone does not need.
     """
-    # Imported late: it takes a while, and is rarely needed.
-    from cryptography import x509
+    try:
+        # Imported late: it takes a while, and is rarely needed.
+        from cryptography import x509
+    except ImportError:
+        return False
 
     if certificate in authorities:
         return False
