@@ -1,13 +1,14 @@
 """Build the compiled core: mypyc writes C, and the compiler that built Python compiles it.
 
-Run it as `python -m kvorum.compiled.build`. It needs mypy and a C compiler, and does nothing if the
-extension for these sources exists.
+Run it as `python -m kvorum.compiled.build`. It needs mypy, a C compiler and Python's headers, and
+does nothing if the extension for these sources exists.
 
 Compiled code has no frames from which a logger could find its caller. So the build compiles a copy
 of the sources in which every log call names its place in the source.
 """
 
 import ast
+import os
 import shlex
 import shutil
 import subprocess
@@ -104,12 +105,26 @@ def generate(package: Path, directory: Path) -> list[Path]:
     return [Path(name) for name in names] + [Path(include_dir(), name) for name in parts]
 
 
+def compiler_command(variable: str) -> list[str]:
+    """Return Python's own command to compile or link, CC or LDSHARED, with a compiler that exists.
+
+    Python may have been built on another machine, with a compiler that this one does not have.
+    Raises FileNotFoundError if there is no compiler.
+    """
+    own, *options = shlex.split(sysconfig.get_config_var(variable))
+    for program in (os.environ.get("CC"), own, "cc", "gcc", "clang"):
+        if program and shutil.which(shlex.split(program)[0]):
+            return [*shlex.split(program), *options]
+    raise FileNotFoundError("there is no C compiler; install gcc")
+
+
 def compile_c(sources: list[Path], directory: Path, target: Path) -> None:
     """Compile and link these C files; raise CalledProcessError on failure."""
     from mypyc.build import get_cflags, include_dir
 
     variables = sysconfig.get_config_vars()
-    compiler = shlex.split(f"{variables['CC']} {variables['CFLAGS']} {variables['CCSHARED']}")
+    compiler = compiler_command("CC")
+    compiler += shlex.split(f"{variables['CFLAGS']} {variables['CCSHARED']}")
     compiler += get_cflags(compiler_type="unix", opt_level="1", debug_level="0", multi_file=True)
     compiler += [f"-I{path}" for path in (sysconfig.get_path("include"), include_dir(), directory)]
 
@@ -130,7 +145,7 @@ def compile_c(sources: list[Path], directory: Path, target: Path) -> None:
 
     with ThreadPoolExecutor(COMPILERS) as pool:
         objects = list(pool.map(compiled, sources))
-    linker = shlex.split(variables["LDSHARED"])
+    linker = compiler_command("LDSHARED")
     subprocess.run([*linker, *objects, "-o", str(target)], check=True)  # noqa: S603
 
 
@@ -140,6 +155,8 @@ def build(package: Path, output: Path) -> Path:
     target = output / target.relative_to(package)
     if target.exists():
         return target
+    # Found out now, and not after minutes of translating.
+    compiler_command("CC")
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         made = directory / target.name
