@@ -56,6 +56,7 @@ from kvorum.process.loop import ServerLoop
 from kvorum.process.peer_address_check import PeerAddressCheck
 from kvorum.process.settings.config import Config, ConfigError
 from kvorum.process.settings.effective import effective
+from kvorum.process.slow_parts import warn_of_slow_parts
 from kvorum.process.start_errors import AddressRefusedError, TlsRefusedError
 from kvorum.process.tokens import open_tokens
 from kvorum.server.http.calls import READ_HEADERS as GATEWAY_HEADERS
@@ -654,6 +655,7 @@ class Running:
     def _log_start(self, settings: MemberConfig, descriptors: int) -> None:
         has_log = log_exists(RealFiles(), settings.wal_directory or f"{settings.directory}/wal")
         initial_cluster = {} if has_log else settings.initial_cluster
+        warn_of_slow_parts(self._logger, edge_name(), core_name())
         self._logger.info(
             "starting an etcd server",
             kvorum_version=kvorum.__version__,
