@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncClient", "Client", "__version__"]
 
-__version__ = "0.1.0"
+__version__ = "0.9.0"
 
 compiled.install()
 
