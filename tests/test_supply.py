@@ -8,6 +8,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+CLIENT = tomllib.loads((REPOSITORY / "distributions/client/pyproject.toml").read_text())
 LOCKS = {
     name: (REPOSITORY / name).read_text() for name in ("requirements.lock", "requirements-dev.lock")
 }
@@ -39,7 +40,10 @@ def test_the_locks_are_of_what_the_project_asks_for() -> None:
         for requirement in requirements:
             name, _, version = requirement.partition("==")
             assert lock[normalized(name.partition("[")[0])] == version, "run 'make lock'"
-    for requirement in project["dependencies"]:
+    for requirement in (
+        *PROJECT["tool"]["kvorum"]["dependencies"],
+        *CLIENT["project"]["dependencies"],
+    ):
         name, _, floor = requirement.partition(">=")
         found = tuple(map(int, NEEDED[normalized(name)].split(".")))
         assert found >= tuple(map(int, floor.split("."))), "run 'make lock'"

@@ -10,6 +10,8 @@ from kvorum.storage.files import Files
 from kvorum.storage.wal import SEGMENT_BYTES
 from kvorum.storage.wal.skimming import Skim
 
+ETCD_VERSION = "3.7.3"
+"""The version of etcd that members are compatible with, and tell each other."""
 MEBIBYTE = 1 << 20
 
 
@@ -121,7 +123,7 @@ class MemberConfig:
     bcrypt_cost: int
     """The bcrypt cost of passwords that this member hashes."""
     watch_progress_seconds: float
-    server_version: str = "3.7.3"
+    server_version: str = ETCD_VERSION
 
     @property
     def election_seconds(self) -> float:
