@@ -1,7 +1,7 @@
-# Everything here works from a clean clone with Python 3.11+, gcc and make.
+# Everything here works from a clean clone with Python 3.11+ and make.
 # With cargo the native edge is built; without it, or with KVORUM_EDGE=python, the pure one serves.
-# The hot modules are compiled too, unless KVORUM_COMPILED=0; tests run on what is compiled, those
-# that change sources as they run on the sources.
+# With a C compiler the hot modules are compiled too, unless KVORUM_COMPILED=0; tests run on what is
+# compiled, those that change sources as they run on the sources.
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,11 +20,14 @@ CARGO_CHECKOUT := --quiet --workspace --profile checkout --locked --manifest-pat
 CORE := $(VENV)/.compiled
 CORE_SOURCES := $(shell find src/kvorum -name '*.py')
 CARGO := $(shell command -v cargo)
+C_COMPILER := $(shell command -v cc || command -v gcc || command -v clang)
+COMPILES := $(if $(filter 0,$(KVORUM_COMPILED)),,$(C_COMPILER)$(KVORUM_COMPILED))
 GO := $(shell command -v go)
 ORACLE := $(VENV)/oracle/.built
 ORACLE_TOOLS := $(VENV)/oracle/.tools-built
 TOOLS := $(VENV)/tools/.installed
 CONSUMERS := $(VENV)/consumers/.installed
+RELEASE := $(VENV)/release/.installed
 TRY_ORACLE := $(if $(GO),try-oracle)
 
 ifeq ($(KVORUM_EDGE),)
@@ -42,7 +45,7 @@ PROCESSES ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=worksteal
 # Users run the compiled core, and so do tests, but for those that patch what is compiled.
 SOURCES_TESTS := $$(grep -rl 'pytest.mark.sources' tests --include='test_*.py')
-ifeq ($(KVORUM_COMPILED),0)
+ifeq ($(COMPILES),)
 tests = $(PYTEST) -m '$(1)'
 else
 tests = KVORUM_COMPILED=1 $(PYTEST) -m '$(1) and not sources' \
@@ -56,7 +59,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster setup-dev test test-long test-rust collected check flakes lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-etcd bench-member bench-peer bench-proxy bench-raft bench-restarts bench-snapshot bench-storage bench-tail bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page modules diagrams client clean h2load clients oracle try-oracle lock audit notices
+.PHONY: help setup run cluster setup-dev test test-long test-rust collected check flakes lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-etcd bench-member bench-peer bench-proxy bench-raft bench-restarts bench-snapshot bench-storage bench-tail bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page modules diagrams client clean h2load clients oracle try-oracle lock audit notices wheels client-wheel release-check
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -69,13 +72,19 @@ setup-dev: ## Install what tests, checks and benchmarks need, too
 	@$(MAKE) --no-print-directory --jobs=2 built $(DEVELOPED)
 
 .PHONY: built
-built: $(INSTALLED) $(if $(filter native,$(EDGE)),$(EDGE_BUILT)) $(if $(filter 0,$(KVORUM_COMPILED)),,$(CORE))
+built: $(INSTALLED) $(if $(filter native,$(EDGE)),$(EDGE_BUILT)) $(if $(COMPILES),$(CORE))
+	@$(if $(CARGO)$(KVORUM_EDGE),,echo "WARNING: The network edge stays pure Python, because there is no cargo: it will serve \
+	about 40 times fewer requests than with the native one. Install Rust 1.85 or later and run 'make setup' again, or set \
+	KVORUM_EDGE=python to accept it." >&2)
+	@$(if $(C_COMPILER)$(KVORUM_COMPILED),,echo "WARNING: The core stays Python, because there is no C compiler: a put will take \
+	about twice the time that it takes in the compiled core. Install gcc and run 'make setup' again, or set KVORUM_COMPILED=0 to \
+	accept it." >&2)
 	@# Commands start in half the time, even where Python may not write bytecode by itself.
 	@$(BIN)/python -m compileall -q src/kvorum
 
 # Exactly what the lock has the hashes of is installed, and nothing else.
 # The extension is left out here: the next rule builds it, and fails if that fails.
-$(INSTALLED): pyproject.toml setup.py requirements.lock $(wildcard bin/*)
+$(INSTALLED): pyproject.toml setup.py distributions/client/pyproject.toml requirements.lock $(wildcard bin/*)
 	@echo '== Installing the Python packages that Kvorum and its build need'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install --quiet --require-hashes --requirement requirements.lock
@@ -333,6 +342,22 @@ $(TOOLS):
 notices: ## Write rust/NOTICES.txt anew: the licenses of what is linked into the edge
 	$(PYTHON) tools/notices.py
 
+# Wheels with native parts are for the Pythons of PATH, or for those that PYTHONS lists by their paths.
+wheels: $(RELEASE) ## Build what this machine can of a release into dist/; PYTHONS="python3.11 python3.12"
+	$(VENV)/release/bin/python -m tools.release.wheels
+
+client-wheel: ## Build the wheel of kvorum-client alone into dist/
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist ./distributions/client
+
+# Not part of `make test`: it gets every dependency for each artefact anew.
+release-check: $(INSTALLED) ## Install each artefact of dist/ where there is no compiler, and try it; PYTHONS as for wheels
+	$(BIN)/python -m tools.release.check
+
+$(RELEASE): tools/release/requirements.lock
+	$(PYTHON) -m venv $(VENV)/release
+	$(VENV)/release/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
+	touch $@
+
 # Debian packages it. Only root may install it; without it the summary of the tests says so.
 h2load:
 	@command -v h2load >/dev/null || test "$$(id -u)" -ne 0 || ! command -v apt-get >/dev/null \
@@ -344,6 +369,7 @@ clients: # The npm client of tests/clients, where there is Node.js.
 
 clean: ## Remove what the targets made
 	rm -rf tests/clients/node/node_modules $(VENV) build dist rust/target src/*.egg-info $(NATIVE)
+	rm -rf $(addprefix distributions/*/,build *.egg-info)
 	find src/kvorum/compiled -mindepth 1 -type d -prune -exec rm -rf {} +
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
