@@ -1,12 +1,18 @@
-"""The build script of the tree, imported as a module with chosen variables."""
+"""The projects of the tree, and its build script as a module with chosen variables."""
 
 import importlib.util
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
+PROJECTS = {
+    path.parent.name: tomllib.loads(path.read_text())
+    for path in REPOSITORY.glob("distributions/*/pyproject.toml")
+}
+CLIENT = PROJECTS["client"]
 
 
 def load(path: str) -> ModuleType:

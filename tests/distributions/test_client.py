@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvorum.embed import Config, Server
-from tests.distributions.building import REPOSITORY
-from tests.distributions.test_distributions import CLIENT
+from tests.distributions.building import CLIENT, REPOSITORY
 
 PACKAGE = REPOSITORY / "src" / "kvorum"
 MODULES = {"hpack": "hpack", "protobuf": "google"}

@@ -9,13 +9,8 @@ import pytest
 from setuptools import find_packages
 
 from kvorum import __version__
-from tests.distributions.building import REPOSITORY, build_script, load
+from tests.distributions.building import CLIENT, PROJECTS, REPOSITORY, build_script, load
 
-PROJECTS = {
-    path.parent.name: tomllib.loads(path.read_text())
-    for path in REPOSITORY.glob("distributions/*/pyproject.toml")
-}
-CLIENT = PROJECTS["client"]
 SERVER = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 
 
