@@ -44,6 +44,7 @@ LAYERS = (
     ("client",),
     ("client/grpc",),
     ("api",),
+    ("platform",),
 )
 """A part may import the parts of the rows below its own, never its neighbours or a row above."""
 
