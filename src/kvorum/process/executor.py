@@ -16,6 +16,7 @@ from typing import cast
 
 from kvorum.member.jobs import ExecutorKind, Job
 from kvorum.network.edge import Edge
+from kvorum.platform.files import sync_data
 from kvorum.process.helper import Helper
 from kvorum.process.timing import TimedFiles
 from kvorum.server.jobs import Outcome
@@ -108,7 +109,7 @@ class ProcessExecutor:
                 self._files.pwrite(work.descriptor, work.offset, work.data)
             written = time.monotonic()
             if self._sync:
-                os.fdatasync(work.descriptor)
+                sync_data(work.descriptor)
         except OSError as failure:
             error = failure
         ended = time.monotonic()

@@ -5,19 +5,18 @@ instead. Sending never blocks: a line that the journal does not accept is writte
 """
 
 import errno
-import fcntl
 import os
 import socket
 import struct
 import sys
 from pathlib import Path
 
+from kvorum.platform.files import make_memory_file
 from kvorum.process.settings.config import ConfigError
 
 SOCKET = "/run/systemd/journal/socket"
 PRIORITIES = {"debug": 7, "info": 6, "warn": 4, "error": 3, "dpanic": 2, "panic": 2, "fatal": 2}
 """Syslog's priorities, by Kvorum's levels."""
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _TOO_LONG = (errno.EMSGSIZE, errno.ENOBUFS)
 
 
@@ -80,11 +79,8 @@ class Journal:
         except OSError as error:
             if error.errno not in _TOO_LONG:
                 raise
-        descriptor = os.memfd_create("journal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptor = make_memory_file("journal", data)
         try:
-            while data:
-                data = data[os.write(descriptor, data) :]
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", descriptor))]
             self._socket.sendmsg([b""], rights, socket.MSG_DONTWAIT, self._path)
         finally:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from kvorum.platform.files import sync_all
 from kvorum.server.telemetry.rotation_rules import RotationRules
 
 COMPRESSED = ".gz"
@@ -180,6 +181,6 @@ def _compress(path: Path) -> None:
             with gzip.GzipFile(path.name, "wb", fileobj=target) as packed:
                 shutil.copyfileobj(source, packed)
             target.flush()
-            os.fsync(target.fileno())
+            sync_all(target.fileno())
     Path(unfinished).rename(f"{path}{COMPRESSED}")
     path.unlink()

@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 
 import lmdb
 
+from kvorum.platform.files import HAS_DRIVE_CACHE
 from kvorum.storage.backend.buckets import BUCKETS
 from kvorum.storage.backend.environment import Environment, ReadTransaction, Sizes
 from kvorum.storage.backend.errors import BackendError, CorruptionError
@@ -191,6 +192,9 @@ class LmdbWrite:
             self._transaction.commit()
         except lmdb.Error as error:
             raise _error(self._environment.path, "committing", error) from error
+        if HAS_DRIVE_CACHE and self._environment.lmdb.flags()["sync"]:
+            # LMDB's own sync ended there.
+            self._environment.empty_drive_cache()
         if self._environment.lock is not None:
             self._environment.lock.extend()
 
@@ -268,6 +272,15 @@ class LmdbEnvironment:
                             check_pages(files, descriptor, commit, self.native)
                             return
             raise PageError(f"no meta page is of the commit {number}")
+        finally:
+            files.close(descriptor)
+
+    def empty_drive_cache(self) -> None:
+        """Make what was written to the file durable."""
+        files = RealFiles()
+        descriptor = files.open(self.path, Opening.READ)
+        try:
+            files.fdatasync(descriptor)
         finally:
             files.close(descriptor)
 

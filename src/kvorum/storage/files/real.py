@@ -4,15 +4,13 @@ Locks are on open file descriptions, as in etcd: they also exclude other descrip
 process, and an etcd that starts on the same directory.
 """
 
-import ctypes
-import fcntl
 import os
-import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kvorum.platform import files as platform
 from kvorum.storage.files.interface import Opening
 
 _FLAGS = {
@@ -20,14 +18,6 @@ _FLAGS = {
     Opening.WRITE: os.O_RDWR,
     Opening.CREATE: os.O_RDWR | os.O_CREAT | os.O_EXCL,
 }
-# struct flock: type, whence, start, length (0 for the whole file), process; padded as in C.
-_WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-
-# Only Linux has this call: descriptor, offset, length (0 for everything that follows), flags.
-_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
-if _sync_file_range is not None:
-    _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-_SYNC_FILE_RANGE_WRITE = 2
 # Seconds between two calls of `start_sync` in `syncing`.
 _SYNCING_SECONDS = 0.02
 
@@ -68,11 +58,7 @@ class RealFiles:
     def lock(self, descriptor: int) -> bool:
         """Lock the whole file for writers until the descriptor is closed."""
         with self._named(descriptor):
-            try:
-                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
-            except (BlockingIOError, PermissionError):
-                return False
-            return True
+            return platform.lock_file(descriptor)
 
     def size(self, descriptor: int) -> int:
         """Return the length of a file."""
@@ -100,7 +86,7 @@ class RealFiles:
     def allocate(self, descriptor: int, length: int) -> None:
         """Reserve space up to a length."""
         with self._named(descriptor):
-            os.posix_fallocate(descriptor, 0, length)
+            platform.reserve_space(descriptor, 0, length)
 
     def truncate(self, descriptor: int, length: int) -> None:
         """Cut a file off at a length."""
@@ -110,13 +96,11 @@ class RealFiles:
     def fdatasync(self, descriptor: int) -> None:
         """Make the content and the length of a file durable."""
         with self._named(descriptor):
-            os.fdatasync(descriptor)
+            platform.sync_data(descriptor)
 
     def start_sync(self, descriptor: int) -> None:
         """Start writing back what was written so far, so that a later sync waits for less."""
-        # The next fdatasync reports a failure.
-        if _sync_file_range is not None:
-            _sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
+        platform.start_writeback(descriptor)
 
     @contextmanager
     def syncing(self, descriptor: int) -> Iterator[None]:
@@ -171,7 +155,7 @@ class RealFiles:
         """Make the names in a directory durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            platform.sync_all(descriptor)
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from error
         finally:

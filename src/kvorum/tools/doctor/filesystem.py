@@ -4,14 +4,13 @@ The checks open nothing for writing. Kvorum's locks are queried without taking t
 can only be tried, so the check holds a shared lock for a moment.
 """
 
-import fcntl
 import os
 import stat
-import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from kvorum.platform.files import is_flocked, is_locked
 from kvorum.storage.backend.directory import leftovers as backend_leftovers
 from kvorum.storage.backend.directory import read_current
 from kvorum.storage.backend.errors import BackendError
@@ -23,8 +22,6 @@ from kvorum.tools.offline.directories import DataDirectory
 FILES_NAMED_MAX = 5
 _CERTAIN, _LIKELY, _POSSIBLE = Certainty
 _OTHERS = 0o077
-# struct flock: type, whence, start, length (0 for the whole file), process; padded as in C.
-_FLOCK = struct.Struct("hhqqi4x")
 
 
 def examine_filesystem(directory: DataDirectory) -> Iterator[Finding]:
@@ -70,7 +67,8 @@ def in_use(directory: DataDirectory) -> Finding | None:
     """Return a finding if a process uses the directory, whose files may then change."""
     segments = sorted(directory.log.glob("*.wal"))
     ours = [directory.member / "LOCK", *segments[-1:]]
-    for path in (*filter(_is_locked, ours), *filter(_is_flocked, [directory.snap / "db"])):
+    locks = [(path, is_locked) for path in ours] + [(directory.snap / "db", is_flocked)]
+    for path in (path for path, is_held in locks if _holds(path, is_held)):
         return Finding(
             "directory-in-use",
             _CERTAIN,
@@ -86,26 +84,12 @@ def in_use(directory: DataDirectory) -> Finding | None:
     return None
 
 
-def _is_locked(path: Path) -> bool:
-    """Return whether a process holds an open file description lock, as members do on logs."""
-    if not path.exists():
-        return False
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    with path.open("rb") as file:
-        kind, *_ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
-    return bool(kind != fcntl.F_UNLCK)
-
-
-def _is_flocked(path: Path) -> bool:
-    """Return whether a process holds an exclusive flock, as etcd does on its database."""
+def _holds(path: Path, is_held: Callable[[int], bool]) -> bool:
+    """Return whether a process holds a lock on a file, as `is_held` finds out."""
     if not path.exists():
         return False
     with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return is_held(file.fileno())
 
 
 def _permissions(directory: DataDirectory) -> Iterator[Finding]:

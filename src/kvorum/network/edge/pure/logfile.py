@@ -4,6 +4,8 @@ import errno
 import os
 import time
 
+from kvorum.platform.files import sync_data
+
 
 class FileLogWriter:
     """Writes in order; after a failure every further write reports ECANCELED."""
@@ -25,7 +27,7 @@ class FileLogWriter:
                 _write_all(descriptor, offset, data)
                 written = time.monotonic()
                 if sync:
-                    os.fdatasync(descriptor)
+                    sync_data(descriptor)
                 outcome = 0
             except OSError as error:
                 outcome = error.errno or errno.EIO
