@@ -16,6 +16,7 @@ from kvorum.network.dialer.http_reader import AnswerError, Body, Head, keeps_con
 from kvorum.network.dialer.interface import WRITABLE_BYTES, DialEventKind
 from kvorum.network.edge.contexts import failure
 from kvorum.network.urls import split_host_port, url
+from kvorum.platform.sockets import keep_alive
 from kvorum.state.membership.urls import encoded
 
 if TYPE_CHECKING:
@@ -355,9 +356,7 @@ class Connection(asyncio.Protocol):
 
 def _set_options(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
+    keep_alive(sock, KEEPALIVE_SECONDS, KEEPALIVE_SECONDS)
 
 
 def error_text(error: Exception) -> str:

@@ -10,7 +10,6 @@ Rules of this module:
 - A connection that ends breaks its reference cycles, which would keep its memory.
 """
 
-import select
 import socket
 import struct
 from abc import ABC, abstractmethod
@@ -24,6 +23,7 @@ from kvorum.network.edge.pure.listener import Listener
 from kvorum.network.edge.pure.room import UnreadBytes
 from kvorum.network.edge.pure.shared import ENTRY_BYTES, EdgeState, event_bytes, metadata_bytes
 from kvorum.network.edge.pure.tls import HANDSHAKE, NO_TLS, TlsError, TlsSession
+from kvorum.platform.readiness import READABLE, WRITABLE
 
 READ_BYTES = 64 * 1024
 LINGER_SECONDS = 1.0
@@ -202,8 +202,8 @@ class EdgeConnection:
             self.set_timeout(shared.limits.handshake_seconds_max)
         else:
             self._await_request()
-        self._interest = select.EPOLLIN
-        shared.epoll.register(sock.fileno(), self._interest)
+        self._interest = READABLE
+        shared.poller.register(sock.fileno(), self._interest)
 
     # The socket.
 
@@ -420,12 +420,12 @@ class EdgeConnection:
         return self.shared.unpacked_bytes < UNPACKED_BYTES_MAX and self.has_queue_room()
 
     def _watch(self) -> None:
-        reading = 0 if self.held or self.hung_up else select.EPOLLIN
+        reading = 0 if self.held or self.hung_up else READABLE
         waiting = self.out or (self.tls is not None and self.tls.wire)
-        interest = reading | (select.EPOLLOUT if waiting else 0)
+        interest = reading | (WRITABLE if waiting else 0)
         if interest != self._interest and self.socket.fileno() >= 0:
             self._interest = interest
-            self.shared.epoll.modify(self.socket.fileno(), interest)
+            self.shared.poller.modify(self.socket.fileno(), interest)
 
     def _choose_dialect(self, data: bytes) -> None:
         data = self._first + data

@@ -7,7 +7,6 @@ the connection.
 
 import errno
 import os
-import select
 import socket
 import ssl
 import threading
@@ -21,6 +20,7 @@ from kvorum.client.grpc.trust import server_context
 from kvorum.client.grpc.wire import Calls, Wire
 from kvorum.network.edge.contexts import load_identity
 from kvorum.network.edge.upstream import UpstreamSettings, UpstreamTls
+from kvorum.platform.readiness import READABLE, WRITABLE, make_pipe
 
 AGENT: Final = "kvorum-upstream"
 NEVER: Final = float("inf")
@@ -38,16 +38,16 @@ class DialError(Exception):
 class ThreadedLookups:
     """Resolves names in threads; a descriptor becomes readable when a result is there."""
 
-    __slots__ = ("_descriptor", "_found", "_threads")
+    __slots__ = ("_found", "_reading", "_threads", "_writing")
 
     def __init__(self) -> None:
-        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._reading, self._writing = make_pipe()
         self._found: deque[tuple[int, Addresses | OSError]] = deque()
         self._threads: list[threading.Thread] = []
 
     def fileno(self) -> int:
         """Return the descriptor."""
-        return self._descriptor
+        return self._reading
 
     def ask(self, number: int, host: str, port: int) -> None:
         """Start a thread that resolves a name."""
@@ -58,10 +58,14 @@ class ThreadedLookups:
 
     def take(self) -> list[tuple[int, Addresses | OSError]]:
         """Take finished lookups as (number given to `ask`, addresses or error)."""
-        if self._found:
-            os.eventfd_read(self._descriptor)
         taken = []
         while self._found:
+            try:
+                # One byte for each result.
+                os.read(self._reading, 1)
+            except BlockingIOError:
+                # The thread has not written it yet.
+                break
             taken.append(self._found.popleft())
         return taken
 
@@ -69,7 +73,8 @@ class ThreadedLookups:
         """Wait for the threads, and close the descriptor."""
         for thread in self._threads:
             thread.join()
-        os.close(self._descriptor)
+        os.close(self._reading)
+        os.close(self._writing)
 
     def _look_up(self, number: int, host: str, port: int) -> None:
         try:
@@ -77,7 +82,7 @@ class ThreadedLookups:
         except OSError as error:
             found = error
         self._found.append((number, found))
-        os.eventfd_write(self._descriptor, 1)
+        os.write(self._writing, b"\0")
 
 
 def addresses_of(host: str, port: int, flags: int = 0) -> Addresses:
@@ -140,7 +145,7 @@ class Dialed:
         self.link = Link(endpoint, self.wire, keepalive)
         self.socket: socket.socket | None = None
         self.mask = 0
-        """The epoll events to watch the socket for."""
+        """The poller's events to watch the socket for."""
         self.is_open = False
         """Whether calls can be made: the server's SETTINGS have arrived."""
         self.is_held = False
@@ -205,7 +210,7 @@ class Dialed:
                 self._reached()
                 return
             if number == errno.EINPROGRESS:
-                self.mask = select.EPOLLOUT
+                self.mask = WRITABLE
                 return
             failure = OSError(number, os.strerror(number))
             self.close()
@@ -227,7 +232,7 @@ class Dialed:
     # Bytes.
 
     def handle(self, mask: int, now: float) -> None:
-        """Handle epoll events of the socket."""
+        """Handle the poller's events of the socket."""
         assert self.socket is not None
         if not self.is_connected:
             number = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -236,7 +241,7 @@ class Dialed:
             else:
                 self._reached()
             return
-        if mask & ~select.EPOLLOUT and not self.is_held:
+        if mask & ~WRITABLE and not self.is_held:
             self._read()
         self.write()
 
@@ -274,8 +279,8 @@ class Dialed:
                 raise DialError(f"the connection is lost: {error.strerror}") from None
             self.bytes_written += size
             del output[:size]
-        reading = 0 if self.is_held else select.EPOLLIN
-        self.mask = reading | (select.EPOLLOUT if output else 0)
+        reading = 0 if self.is_held else READABLE
+        self.mask = reading | (WRITABLE if output else 0)
 
     # Time.
 

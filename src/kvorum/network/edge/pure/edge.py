@@ -1,8 +1,7 @@
-"""The pure-Python edge: listeners, one epoll object, and the methods of `Edge`."""
+"""The pure-Python edge: listeners, one poller, and the methods of `Edge`."""
 
 import os
 import resource
-import select
 import socket
 import weakref
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from kvorum.network.edge.pure.http2 import Http2
 from kvorum.network.edge.pure.listener import Listener, endpoint, open_tls
 from kvorum.network.edge.pure.logfile import FileLogWriter
 from kvorum.network.edge.pure.shared import EdgeState
+from kvorum.platform.readiness import FAILED, HUNG_UP, READABLE, WRITABLE
 
 ACCEPTS_PER_PASS = 64
 SOCKETS_PER_PASS = 1024
@@ -57,7 +57,7 @@ class PureEdge:
         self._paused: dict[ListenerKind, int] = {}
         """Kinds of listeners that accept no connections for now, each with the number of
         connections below which they resume."""
-        self._shared.epoll.register(self._shared.timers.fileno(), select.EPOLLIN)
+        self._shared.poller.register(self._shared.timers.fileno(), READABLE)
         _open_edges.add(self)
 
     @property
@@ -98,12 +98,12 @@ class PureEdge:
         self._listener_count += 1
         self._listeners[listener.socket.fileno()] = listener
         if listener.kind not in self._paused:
-            shared.epoll.register(listener.socket.fileno(), select.EPOLLIN)
+            shared.poller.register(listener.socket.fileno(), READABLE)
         return listener.number, listener.address
 
     def fileno(self) -> int:
-        """Return the epoll descriptor, which is readable when a watched descriptor is ready."""
-        return self._shared.epoll.fileno()
+        """Return the poller's descriptor, which is readable when a watched descriptor is ready."""
+        return self._shared.poller.fileno()
 
     def announce_sleep(self) -> bool:
         """Return whether the loop may wait for `fileno`."""
@@ -115,7 +115,7 @@ class PureEdge:
         return True
 
     def awake(self) -> None:
-        """Do nothing: the epoll descriptor needs no wake-up writes."""
+        """Do nothing: the poller needs no wake-up writes."""
 
     def poll(self, calls_max: int, bytes_max: int) -> tuple[list[Request], list[Event]]:
         """Do all I/O that is possible, then take complete requests and events."""
@@ -137,14 +137,14 @@ class PureEdge:
         return requests, events
 
     def _pump(self, shared: EdgeState) -> None:
-        for descriptor, mask in shared.epoll.poll(0, SOCKETS_PER_PASS):
+        for descriptor, mask in shared.poller.poll(0, SOCKETS_PER_PASS):
             connection = shared.by_descriptor.get(descriptor)
             if connection is not None:
-                if mask & select.EPOLLOUT:
+                if mask & WRITABLE:
                     connection.flush()
-                if mask & select.EPOLLIN:
+                if mask & READABLE:
                     connection.read()
-                elif mask & (select.EPOLLHUP | select.EPOLLERR):
+                elif mask & (HUNG_UP | FAILED):
                     connection.lose()
             elif descriptor in self._listeners:
                 self._accept(shared, self._listeners[descriptor])
@@ -199,14 +199,14 @@ class PureEdge:
         if kind not in self._paused:
             for descriptor, listener in self._listeners.items():
                 if listener.kind == kind:
-                    shared.epoll.unregister(descriptor)
+                    shared.poller.unregister(descriptor)
         self._paused[kind] = below
 
     def _resume(self, shared: EdgeState, kind: ListenerKind) -> None:
         del self._paused[kind]
         for descriptor, listener in self._listeners.items():
             if listener.kind == kind:
-                shared.epoll.register(descriptor, select.EPOLLIN)
+                shared.poller.register(descriptor, READABLE)
 
     def _close_listeners(self, shared: EdgeState) -> None:
         for kind in ListenerKind:
@@ -372,7 +372,7 @@ class PureEdge:
         for connection in list(shared.connections.values()):
             connection.lose()
         shared.timers.close()
-        shared.epoll.close()
+        shared.poller.close()
         self._shared_open = None
 
     def _abandon(self) -> None:
@@ -385,7 +385,7 @@ class PureEdge:
         for connection in shared.connections.values():
             connection.socket.close()
         shared.timers.close()
-        shared.epoll.close()
+        shared.poller.close()
         self._shared_open = None
 
 

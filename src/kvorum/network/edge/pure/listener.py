@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kvorum.network.edge.interface import ListenerKind, Serves, TlsSettings
 from kvorum.network.edge.pure.tls import ListenerTls
+from kvorum.platform.sockets import keep_alive
 
 BACKLOG = 4096
 KEEPALIVE_SECONDS = 30
@@ -112,10 +113,8 @@ def _bound_tcp(address: str, *, reuse_port: bool) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, reuse_port)
-        # Accepted sockets inherit these.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
+        # Accepted sockets inherit this.
+        keep_alive(sock, KEEPALIVE_SECONDS, KEEPALIVE_SECONDS)
         sock.bind(where)
         return _listening(sock)
     except OSError:

@@ -1,6 +1,5 @@
 """State shared by the connections of an edge: limits, counters, round-robin queues, byte counts."""
 
-import select
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from kvorum.network.edge.pure.grpc import MethodTable
 from kvorum.network.edge.pure.headers import Wanted
 from kvorum.network.edge.pure.room import UnreadLimiter
 from kvorum.network.edge.pure.timers import Timers
+from kvorum.platform.readiness import Poller
 
 if TYPE_CHECKING:
     from kvorum.network.edge.pure.connection import EdgeConnection, HttpProtocol
@@ -97,7 +97,7 @@ class EdgeState:
         self.incident_totals = dict.fromkeys(INCIDENTS, 0)
         self.recent: dict[str, Incident] = {}
         """The latest incident of each name since the previous `Edge.incidents`."""
-        self.epoll = select.epoll()
+        self.poller = Poller()
         self.timers = Timers(self._is_due)
         self.now = time.monotonic
         self.draining = False
@@ -134,7 +134,7 @@ class EdgeState:
 
     def forget(self, connection: "EdgeConnection") -> None:
         """Forget a connection that is about to close its socket."""
-        self.epoll.unregister(connection.socket.fileno())
+        self.poller.unregister(connection.socket.fileno())
         del self.by_descriptor[connection.socket.fileno()]
         del self.connections[connection.number]
         self.open_by_kind[connection.kind] -= 1

@@ -1,25 +1,9 @@
-"""Deadlines, and a timer descriptor that becomes readable at the earliest of them."""
+"""Deadlines, and an alarm that becomes readable at the earliest of them."""
 
-import ctypes
 import heapq
-import os
 from collections.abc import Callable
 
-_CLOCK_MONOTONIC = 1
-_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
-_NEVER = float("inf")
-
-
-class _TimeSpec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-class _TimerSpec(ctypes.Structure):
-    _fields_ = (("interval", _TimeSpec), ("value", _TimeSpec))
-
-
-# The `os` module has timerfd functions only from Python 3.13 on.
-_libc = ctypes.CDLL(None, use_errno=True)
+from kvorum.platform.readiness import NEVER, Alarm
 
 
 def _is_nothing_live(_number: int, _moment: float) -> bool:
@@ -32,21 +16,18 @@ class Timers:
     Obsolete entries stay in the heap; `is_live` decides about each when it comes up.
     """
 
-    __slots__ = ("_armed", "_descriptor", "_heap", "_is_live", "_size_checked")
+    __slots__ = ("_alarm", "_armed", "_heap", "_is_live", "_size_checked")
 
     def __init__(self, is_live: Callable[[int, float], bool]) -> None:
-        self._descriptor: int = _libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK_CLOEXEC)
-        if self._descriptor < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, f"timerfd_create: {os.strerror(number)}")
+        self._alarm = Alarm()
         self._heap: list[tuple[float, int]] = []
         self._is_live = is_live
-        self._armed = _NEVER
+        self._armed = NEVER
         self._size_checked = 1024
 
     def fileno(self) -> int:
-        """Return the timer descriptor, readable from the earliest armed deadline on."""
-        return self._descriptor
+        """Return the alarm's descriptor, readable from the earliest armed deadline on."""
+        return self._alarm.fileno()
 
     def add(self, moment: float, number: int) -> None:
         """Add a deadline."""
@@ -67,7 +48,7 @@ class Timers:
             if self._is_live(number, moment):
                 numbers.append(number)
         if self._armed <= now:
-            self._set(_NEVER)
+            self._set(NEVER)
         return numbers
 
     def arm(self) -> None:
@@ -80,18 +61,10 @@ class Timers:
 
     def close(self) -> None:
         """Close the descriptor."""
-        os.close(self._descriptor)
+        self._alarm.close()
         self._heap.clear()
         self._is_live = _is_nothing_live
 
     def _set(self, moment: float) -> None:
         self._armed = moment
-        spec = _TimerSpec()
-        if moment != _NEVER:
-            # A zero value would disarm the timer; one nanosecond after boot is always past.
-            nanoseconds = max(1, int(moment * 1e9) + 1)
-            spec.value.seconds, spec.value.nanoseconds = divmod(nanoseconds, 10**9)
-        absolute = 1
-        if _libc.timerfd_settime(self._descriptor, absolute, ctypes.byref(spec), None):
-            number = ctypes.get_errno()
-            raise OSError(number, f"timerfd_settime: {os.strerror(number)}")
+        self._alarm.set(moment)

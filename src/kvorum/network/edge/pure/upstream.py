@@ -1,11 +1,10 @@
-"""The pure-Python calling side: connections in one epoll object, and the methods of `Upstream`.
+"""The pure-Python calling side: connections in one poller, and the methods of `Upstream`.
 
 `poll` and `announce_sleep` do all input and output, in their caller's thread.
 """
 
 import os
 import re
-import select
 import socket
 import time
 import weakref
@@ -27,6 +26,7 @@ from kvorum.network.edge.upstream import (
     UpstreamSettings,
     UpstreamTls,
 )
+from kvorum.platform.readiness import READABLE, Poller
 
 SOCKETS_PER_PASS: Final = 1024
 EVENT_BYTES: Final = 256
@@ -83,11 +83,11 @@ class PureUpstream:
 
     def __init__(self, settings: UpstreamSettings) -> None:
         self._settings = settings
-        self._epoll = select.epoll()
+        self._poller = Poller()
         self._lookups = ThreadedLookups()
         self._timers = Timers(self._is_live)
-        self._epoll.register(self._lookups.fileno(), select.EPOLLIN)
-        self._epoll.register(self._timers.fileno(), select.EPOLLIN)
+        self._poller.register(self._lookups.fileno(), READABLE)
+        self._poller.register(self._timers.fileno(), READABLE)
         self._connections: dict[int, Dialed] = {}
         self._by_descriptor: dict[int, tuple[Dialed, socket.socket, int]] = {}
         """Watched sockets, each with its connection and event mask."""
@@ -283,9 +283,9 @@ class PureUpstream:
     # The loop's side.
 
     def fileno(self) -> int:
-        """Return the epoll descriptor, which is readable when a watched descriptor is ready."""
+        """Return the poller's descriptor, which is readable when a watched descriptor is ready."""
         self._check()
-        return self._epoll.fileno()
+        return self._poller.fileno()
 
     def announce_sleep(self) -> bool:
         """Return whether the loop may wait for `fileno`."""
@@ -297,7 +297,7 @@ class PureUpstream:
         return True
 
     def awake(self) -> None:
-        """Do nothing: the epoll descriptor needs no wake-up writes."""
+        """Do nothing: the poller needs no wake-up writes."""
         self._check()
 
     def poll(self, events_max: int, bytes_max: int) -> list[UpstreamEvent]:
@@ -372,7 +372,7 @@ class PureUpstream:
         self._by_descriptor.clear()
         self._timers.close()
         self._lookups.close()
-        self._epoll.close()
+        self._poller.close()
 
     # Input and output.
 
@@ -388,7 +388,7 @@ class PureUpstream:
                     self._lose(connection, str(error))
         for number in self._timers.due(now):
             self._pass_time(self._connections[number], now)
-        for descriptor, mask in self._epoll.poll(0, SOCKETS_PER_PASS):
+        for descriptor, mask in self._poller.poll(0, SOCKETS_PER_PASS):
             watched = self._by_descriptor.get(descriptor)
             if watched is not None:
                 self._handle(watched[0], mask, now)
@@ -462,12 +462,12 @@ class PureUpstream:
         if not mask:
             # Unregister: with an empty mask epoll would still report a reset, again and again.
             if is_known:
-                self._epoll.unregister(descriptor)
+                self._poller.unregister(descriptor)
             return
         if is_known:
-            self._epoll.modify(descriptor, mask)
+            self._poller.modify(descriptor, mask)
         else:
-            self._epoll.register(descriptor, mask)
+            self._poller.register(descriptor, mask)
         self._by_descriptor[descriptor] = (connection, connection.socket, mask)
 
     def _lose(self, connection: Dialed, reason: str, code: int = _UNAVAILABLE) -> None:
