@@ -24,7 +24,7 @@ from kvorum.embed.interrupts import run_uninterrupted
 Ts = TypeVarTuple("Ts")
 
 
-class _LoopLock(selectors.EpollSelector):
+class _LoopLock(selectors.DefaultSelector):
     """The selector in which the loop sleeps; it releases the loop lock during the sleep."""
 
     def __init__(self) -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kvorum.network.urls import Url, split_host_port
+from kvorum.platform.processes import PROC, read_proc
 from kvorum.process.start_errors import AddressRefusedError, system_text
 
 PORT_MAX = 65_535
@@ -100,9 +101,11 @@ def _check_unix(path: Path, flag: str) -> None:
             f"listen unix {path}: bind: {system_text(error)} ({flag})"
         ) from None
     inodes = _unix_sockets(str(path))
-    if inodes and _is_served(path):
+    # Connecting disturbs a server, so /proc is asked first.
+    if (inodes or inodes is None) and _is_served(path):
+        owner = _owner(inodes or set())
         raise AddressRefusedError(
-            f"listen unix {path}: bind: address already in use; {_owner(inodes)} listens there. "
+            f"listen unix {path}: bind: address already in use; {owner} listens there. "
             f"Stop it, or give another path with {flag}"
         )
 
@@ -118,37 +121,31 @@ def _is_served(path: Path) -> bool:
 def _tcp_sockets(port: int) -> set[str]:
     """Return the inodes of the sockets that listen on a port."""
     found = set()
-    for line in (*_lines("/proc/self/net/tcp"), *_lines("/proc/self/net/tcp6")):
-        _, local, _, state, *rest = line.split()
-        if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
-            found.add(rest[5])
+    for name in ("tcp", "tcp6"):
+        for line in (read_proc(f"self/net/{name}") or "").splitlines()[1:]:
+            _, local, _, state, *rest = line.split()
+            if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
+                found.add(rest[5])
     return found
 
 
-def _unix_sockets(path: str) -> set[str]:
-    """Return the inodes of the sockets that listen at a path."""
+def _unix_sockets(path: str) -> set[str] | None:
+    """Return the inodes of the sockets that listen at a path; None if the system does not tell."""
+    table = read_proc("self/net/unix")
+    if table is None:
+        return None
     found = set()
-    for line in _lines("/proc/self/net/unix"):
+    for line in table.splitlines()[1:]:
         _, _, _, flags, _, _, inode, *name = line.split(maxsplit=7)
         if name and name[0] == path and int(flags, 16) & _ACCEPTING:
             found.add(inode)
     return found
 
 
-def _lines(path: str) -> list[str]:
-    """Return the lines of a /proc table without its header; none if the table is missing."""
-    try:
-        return Path(path).read_text(errors="replace").splitlines()[1:]
-    except OSError:
-        return []
-
-
 def _owner(inodes: set[str]) -> str:
     """Return a text that names the process that has one of these sockets open."""
     targets = {f"socket:[{inode}]" for inode in inodes}
-    for process in Path("/proc").iterdir():
-        if not process.name.isdecimal():
-            continue
+    for process in PROC.glob("[0-9]*"):
         with suppress(OSError):
             for descriptor in (process / "fd").iterdir():
                 with suppress(OSError):

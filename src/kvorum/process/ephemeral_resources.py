@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kvorum.network.urls import Url, split_host_port, url
+from kvorum.platform.sockets import hold_port
 from kvorum.process.settings.config import ConfigError
 from kvorum.storage.files import Opening
 from kvorum.storage.files.real import RealFiles
@@ -91,13 +92,8 @@ class EphemeralResources:
             raise ConfigError(f"no free port at {wanted}: {error.strerror or error}") from None
 
     def _hold_port(self, host: str) -> int:
-        holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        number, holder = hold_port(host)
         self._holders.append(holder)
-        # With the servers' option, the member can bind the port, too. The system gives it to no
-        # process that asks for any free port.
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((host, 0))
-        number: int = holder.getsockname()[1]
         return number
 
     def _make_directory(self, *, in_memory: bool) -> Path:

@@ -1,6 +1,6 @@
 """The loop of the TCP gateway: it accepts, dials, relays, retries failed members, and shuts down.
 
-One thread uses one edge-triggered epoll: each socket is registered once, and an event only means
+One thread uses one edge-triggered poller: each socket is registered once, and an event only means
 that a read or write is worth trying. If a client's member cannot be reached, the gateway tries the
 other members, and disconnects the client if none is left. No client can stop the gateway, and none
 delays others for long.
@@ -8,13 +8,21 @@ delays others for long.
 
 import errno
 import os
-import select
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
 
 from kvorum.api.durations import seconds_text
+from kvorum.platform.readiness import (
+    EDGE_TRIGGERED,
+    FAILED,
+    HUNG_UP,
+    READ_ENDED,
+    READABLE,
+    WRITABLE,
+    Poller,
+)
 from kvorum.process.lookups import Addresses, Lookups
 from kvorum.process.relays import Flow, Pipes, SocketRelay, break_off, configure
 from kvorum.process.thread_executor import ThreadExecutor
@@ -33,10 +41,10 @@ ACCEPT_PAUSE_SECONDS = 0.1
 DESCRIPTORS_RESERVED = 256
 """Descriptors reserved for pipes and the rest of the process."""
 
-_EVENTS = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
-_READABLE = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP
-_ENDING = select.EPOLLRDHUP | select.EPOLLHUP
-_BROKEN = select.EPOLLERR | select.EPOLLHUP
+_EVENTS = READABLE | WRITABLE | READ_ENDED | EDGE_TRIGGERED
+_READABLE = READABLE | READ_ENDED | HUNG_UP
+_ENDING = READ_ENDED | HUNG_UP
+_BROKEN = FAILED | HUNG_UP
 _FOREVER = float("inf")
 
 clock = time.monotonic
@@ -76,7 +84,7 @@ class GatewayLoop:
         self._remotes = remotes
         self._interval = seconds_text(interval)
         self._logger = logger
-        self._epoll = select.epoll()
+        self._poller = Poller()
         self._waking = Waking()
         self._thread_executor = ThreadExecutor(self._waking.wake)
         self._lookups = Lookups(self._thread_executor, clock)
@@ -99,7 +107,7 @@ class GatewayLoop:
     def run(self, descriptors_max: int, ready: Callable[[], None]) -> int:
         """Serve until a signal, shut down, and return the signal's number."""
         self._clients_max = max(1, (descriptors_max - DESCRIPTORS_RESERVED) // 2)
-        self._epoll.register(self._waking.descriptor, select.EPOLLIN)
+        self._poller.register(self._waking.descriptor, READABLE)
         try:
             with self._waking:
                 self._accept_again()
@@ -120,7 +128,7 @@ class GatewayLoop:
         if self._overdue:
             wake_at = min(wake_at, self._overdue[0][0])
         left = 0.0 if self._queued else max(0.0, wake_at - now)
-        for descriptor, events in self._epoll.poll(None if left == _FOREVER else left):
+        for descriptor, events in self._poller.poll(None if left == _FOREVER else left):
             owner = self._owners.get(descriptor)
             if type(owner) is SocketRelay:
                 self._relay(owner, descriptor, events)
@@ -185,7 +193,7 @@ class GatewayLoop:
         self._pipes.close()
         if self._listener is not None:
             self._listener.close()
-        self._epoll.close()
+        self._poller.close()
 
     def _discard(self, connection: socket.socket, *, is_broken: bool = False) -> None:
         """Ignore further events of a socket, and close it after the turn."""
@@ -221,7 +229,7 @@ class GatewayLoop:
             self._clients += 1
             try:
                 configure(client)
-                self._epoll.register(client, _EVENTS)
+                self._poller.register(client, _EVENTS)
             except OSError:
                 self._disconnect(client)
                 continue
@@ -232,13 +240,13 @@ class GatewayLoop:
         self._accept_at = until
         if self._is_accepting and self._listener is not None:
             self._is_accepting = False
-            self._epoll.unregister(self._listener)
+            self._poller.unregister(self._listener)
 
     def _accept_again(self) -> None:
         self._accept_at = _FOREVER
         if not self._is_accepting and self._listener is not None:
             self._is_accepting = True
-            self._epoll.register(self._listener, select.EPOLLIN)
+            self._poller.register(self._listener, READABLE)
 
     def _forward(self, client: socket.socket, *, is_ending: bool = False) -> None:
         """Find a member for a client."""
@@ -298,7 +306,7 @@ class GatewayLoop:
                 code = connection.connect_ex((address, dial.remote.port))
                 if code not in (0, errno.EINPROGRESS):
                     raise OSError(code, os.strerror(code))
-                self._epoll.register(connection, _EVENTS)
+                self._poller.register(connection, _EVENTS)
             except OSError as error:
                 dial.problem = f"dial tcp {dial.remote.address}: connect: {_reason(error)}"
                 connection.close()
@@ -345,7 +353,7 @@ class GatewayLoop:
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             self._abandon_address(dial, f"connect: {os.strerror(code).lower()}")
-        elif events & (select.EPOLLOUT | _ENDING):
+        elif events & (WRITABLE | _ENDING):
             self._reached(dial, connection, is_ending=bool(events & _ENDING))
 
     def _reached(self, dial: Dial, connection: socket.socket, *, is_ending: bool) -> None:
@@ -359,7 +367,7 @@ class GatewayLoop:
         relay.forward.is_ending = dial.is_client_ending
         relay.backward.is_ending = is_ending
         self._owners[dial.client.fileno()] = self._owners[connection.fileno()] = relay
-        # Edge-triggered epoll does not repeat the events that came before.
+        # An edge-triggered poller does not repeat the events that came before.
         self._pump(relay, relay.forward)
         self._pump(relay, relay.backward)
 
@@ -382,9 +390,9 @@ class GatewayLoop:
             spoken.is_ending = True
         if events & _READABLE:
             self._pump(relay, spoken)
-        if events & select.EPOLLERR:
+        if events & FAILED:
             self._end(relay, is_broken=True)
-        elif events & select.EPOLLOUT and heard.is_held_back:
+        elif events & WRITABLE and heard.is_held_back:
             self._pump(relay, heard)
 
     def _pump(self, relay: SocketRelay, flow: Flow) -> None:

@@ -6,7 +6,6 @@ etcd's proxy, this one shuts down gracefully on a signal.
 """
 
 import random
-import resource
 import socket
 import sys
 from collections.abc import Iterator, Sequence
@@ -36,6 +35,7 @@ from kvorum.network.tls.security import (
     tls_settings,
 )
 from kvorum.network.urls import Url, url
+from kvorum.platform.processes import raise_descriptor_limit
 from kvorum.process.addresses import check_address, listen_address
 from kvorum.process.lookups import members_by_records
 from kvorum.process.notify import notify_ready
@@ -276,8 +276,7 @@ def _serve(
     for name in _WITHOUT_EFFECT:
         if name in invocation.given.changed:
             logger.warning("a flag of etcd's has no effect here", flag=f"--{name}")
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    raise_descriptor_limit()
     edge = open_edge(EDGE_METHODS, EDGE_METADATA_KEYS, _limits(invocation), READ_HEADERS)
     try:
         upstream = make_upstream(_upstream_settings(invocation), edge)

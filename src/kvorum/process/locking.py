@@ -9,6 +9,7 @@ import os
 import resource
 from pathlib import Path
 
+from kvorum.platform.processes import read_proc
 from kvorum.storage.backend import BackendError
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -60,8 +61,11 @@ def _mapped_at(path: str) -> int:
     """Return the address at which this process has mapped offset 0 of a file."""
     file = Path(path).resolve()
     inode = str(file.stat().st_ino)
-    for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
+    for line in (read_proc("self/maps") or "").splitlines():
         addresses, _, offset, _, found, *name = line.split(maxsplit=5)
         if found == inode and not int(offset, 16) and name == [str(file)]:
             return int(addresses.partition("-")[0], 16)
-    raise BackendError(f"{path}: its mapping is not in /proc/self/maps. What to do: mount /proc")
+    raise BackendError(
+        f"{path}: its mapping is not in /proc/self/maps, so --memory-mlock cannot lock it. What to "
+        "do: mount /proc, or leave the flag out on systems other than Linux"
+    )

@@ -30,8 +30,9 @@ from kvorum.process.settings.suggestions import ignored, suggestions
 from kvorum.server.telemetry.logs import Logger, open_logger, plain_logger
 
 LARGE_BLOCK_BYTES = 256 * 1024
-"""The C library returns freed blocks of this size and more to the system at once."""
-_M_MMAP_THRESHOLD = -3
+"""The C library returns freed blocks of this size and more to the system at once. The parts of a
+long answer, which are freed one by one while they are joined, would else stay resident beside the
+whole."""
 
 
 def main() -> None:
@@ -134,27 +135,14 @@ def _ask(flags: dict[str, object]) -> ServerOptions:
     return ServerOptions(content.given, ignored(flags, os.environ, content.unknown), path)
 
 
-def _return_large_blocks() -> None:
-    """Have the C library return large blocks to the system as soon as they are free.
-
-    By default, glibc stops doing so after the first free of a block of that size. The parts of a
-    long answer, which are freed one by one while they are joined, would then stay resident beside
-    the whole.
-    """
-    # Imported late, so that the error for a mistyped flag comes quickly.
-    import ctypes
-
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is not None:
-        set_option(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
-
-
 def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
     # Full collections would examine every key and every imported module again and again; the loop
     # collects young objects instead.
     gc.disable()
-    _return_large_blocks()
     # Imported late, so that the error for a mistyped flag comes quickly.
+    from kvorum.platform.processes import return_large_blocks
+
+    return_large_blocks(LARGE_BLOCK_BYTES)
     import uvloop
 
     from kvorum.member.errors import MemberStopped

@@ -2,10 +2,10 @@
 
 import asyncio
 import gc
-import resource
 import signal
 
 from kvorum.network.edge import Edge, Limits
+from kvorum.platform.processes import raise_descriptor_limit
 from kvorum.process.loop import collect_young
 from kvorum.process.notify import notify_ready
 from kvorum.process.settings.config import ConfigError
@@ -25,15 +25,14 @@ class OwnProcess:
         """The first signal that asked for a shutdown."""
 
     def descriptors_max(self) -> int:
-        """Raise the limit of file descriptors to the hard limit; refuse to start if it is tiny."""
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        if hard <= DESCRIPTORS_RESERVED:
+        """Raise the limit of file descriptors; refuse to start if it is tiny."""
+        limit = raise_descriptor_limit()
+        if limit <= DESCRIPTORS_RESERVED:
             raise ConfigError(
-                f"file descriptor limit [{hard}] of the process is too low, and should be set "
+                f"file descriptor limit [{limit}] of the process is too low, and should be set "
                 f"higher than {DESCRIPTORS_RESERVED} to ensure it runs properly"
             )
-        return hard
+        return limit
 
     def front(self, edge: Edge, limits: Limits) -> Edge:  # noqa: ARG002
         """Return the edge unchanged."""

@@ -5,11 +5,11 @@ threads. `kvorum.proxy.proxy.Proxy` decides everything else.
 """
 
 import gc
-import select
 import time
 
 from kvorum.network.edge import Edge
 from kvorum.network.edge.upstream import Upstream
+from kvorum.platform.readiness import READABLE, Poller
 from kvorum.process.thread_executor import ThreadExecutor
 from kvorum.process.waking import Waking
 from kvorum.proxy.proxy import Proxy
@@ -38,19 +38,19 @@ class ProxyLoop:
         """Serve until a signal, shut down, and return the signal's number."""
         gc.collect()
         gc.freeze()
-        with select.epoll() as epoll:
+        with Poller() as poller:
             for descriptor in (
                 self._edge.fileno(),
                 self._upstream.fileno(),
                 self.waking.descriptor,
             ):
-                epoll.register(descriptor, select.EPOLLIN)
+                poller.register(descriptor, READABLE)
             while not self.proxy.is_ended and not self.waking.is_urgent:
                 self._turn()
                 if self._may_sleep():
                     now = clock()
                     until = min(self.proxy.wake_at(now), self._read_at)
-                    woken = epoll.poll(max(0.0, until - now))
+                    woken = poller.poll(max(0.0, until - now))
                     if any(descriptor == self.waking.descriptor for descriptor, _ in woken):
                         self.waking.clear()
         return self.waking.signal

@@ -16,6 +16,9 @@ import socket
 import struct
 from contextlib import suppress
 
+from kvorum.platform.readiness import make_pipe, splice
+from kvorum.platform.sockets import keep_alive
+
 CHUNK_BYTES = 64 * 1024
 """The size of one read; after a full read, the flow switches to a pipe."""
 PIPE_BYTES = 1024 * 1024
@@ -27,7 +30,6 @@ FLOW_BYTES_MAX = 4 * 1024 * 1024
 
 _RESET = struct.pack("ii", 1, 0)
 """The SO_LINGER option that makes closing a socket reset its connection."""
-_F_SETPIPE_SZ = 1031
 _NOTHING = b""
 
 
@@ -37,14 +39,9 @@ class Pipe:
     __slots__ = ("count", "reading", "writing")
 
     def __init__(self) -> None:
-        import fcntl
-
-        self.reading, self.writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.reading, self.writing = make_pipe(PIPE_BYTES)
         self.count = 0
         """How many bytes the pipe holds."""
-        # The system refuses this if the user's pipes have too much memory already.
-        with suppress(OSError):
-            fcntl.fcntl(self.writing, _F_SETPIPE_SZ, PIPE_BYTES)
 
     def close(self) -> None:
         """Close both ends."""
@@ -58,8 +55,7 @@ class Pipes:
     __slots__ = ("_free", "_max", "made")
 
     def __init__(self, pipes_max: int = PIPES_MAX) -> None:
-        # Only Linux has splice.
-        self._max = pipes_max if hasattr(os, "splice") else 0
+        self._max = pipes_max if splice is not None else 0
         self._free: list[Pipe] = []
         self.made = 0
 
@@ -116,7 +112,7 @@ class Flow:
         self._pipe: Pipe | None = None
         self._is_ended = False
         self.is_ending = False
-        """Whether epoll reported the source's end: read on until the end of the stream."""
+        """Whether the poller reported the source's end: read on until the end of the stream."""
         self.is_held_back = False
         """Whether the sink's socket buffer is full."""
         self.is_done = False
@@ -153,12 +149,7 @@ class Flow:
             self._held = _NOTHING
             pipe = self._pipe
             while pipe is not None and pipe.count:
-                pipe.count -= os.splice(
-                    pipe.reading,
-                    self._sink.fileno(),
-                    pipe.count,
-                    flags=os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK,
-                )
+                pipe.count -= splice(pipe.reading, self._sink.fileno(), pipe.count)
         except BlockingIOError:
             self.is_held_back = True
             return False
@@ -170,12 +161,7 @@ class Flow:
         pipe = self._pipe
         try:
             if pipe is not None:
-                pipe.count = os.splice(
-                    self._source.fileno(),
-                    pipe.writing,
-                    PIPE_BYTES,
-                    flags=os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK,
-                )
+                pipe.count = splice(self._source.fileno(), pipe.writing, PIPE_BYTES)
                 count = pipe.count
             else:
                 self._held = self._source.recv(CHUNK_BYTES)
@@ -191,7 +177,7 @@ class Flow:
         if pipe is None and count == CHUNK_BYTES:
             self._pipe = self._pipes.take()
         elif pipe is None and not self.is_ending:
-            # A short read emptied the socket: epoll reports the next bytes.
+            # A short read emptied the socket: the poller reports the next bytes.
             self._empty()
             return 0
         return count
@@ -249,7 +235,4 @@ def configure(connection: socket.socket) -> None:
     """Set Go's socket options: no delay, and keep-alives to detect dead peers."""
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 9)):
-        if hasattr(socket, option):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    keep_alive(connection, 15, 15, 9)

@@ -7,7 +7,6 @@ records none of which can be trusted.
 """
 
 import random
-import resource
 import socket
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from kvorum.network.urls import split_host_port
+from kvorum.platform.processes import raise_descriptor_limit
 from kvorum.process.addresses import PORT_MAX, listen_address
 from kvorum.process.gateway_loop import GatewayLoop
 from kvorum.process.lookups import addresses_of, members_by_records
@@ -66,9 +66,7 @@ def start(invocation: Invocation, words: Sequence[str]) -> int:
             address=ForwardTarget(host, port).address,
         )
 
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return -loop.run(hard, ready)
+    return -loop.run(raise_descriptor_limit(), ready)
 
 
 def _members(invocation: Invocation, logger: Logger) -> list[ForwardTarget]:

@@ -9,6 +9,8 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Self
 
+from kvorum.platform.readiness import make_pipe
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -16,7 +18,7 @@ class Waking:
     """A pipe that signals and `wake` make readable; it handles signals while entered."""
 
     def __init__(self) -> None:
-        self.descriptor, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.descriptor, self._writing = make_pipe()
         self.signal = 0
         """The first signal that came, 0 if none did."""
         self.is_urgent = False

@@ -7,7 +7,6 @@ follow.
 """
 
 import asyncio
-import ctypes
 import gc
 import json
 import os
@@ -27,6 +26,7 @@ from unittest.mock import patch
 import kvorum.process.startup
 from kvorum.network.dialer import dialer
 from kvorum.network.dialer.links import DialAddress, address_of
+from kvorum.platform.processes import die_with_parent
 from kvorum.process.main import run
 from kvorum.testing.network import Network
 from kvorum.testing.ports import HOST, Ports
@@ -35,9 +35,6 @@ from kvorum.testing.worker_process import Answer, reserve_output
 assert kvorum.process.startup  # imported for the forked members
 
 LOG_LINES_MAX = 1000
-_DIE_WITH_PARENT = 1
-"""PR_SET_PDEATHSIG."""
-_prctl = ctypes.CDLL(None).prctl
 
 
 class ClusterRequestError(Exception):
@@ -387,7 +384,7 @@ def _become_member(output: int, arguments: Sequence[str], routes: Mapping[int, i
     """Run the `kvorum` command in a child that was just forked; never return."""
     code = 1
     try:
-        _prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        die_with_parent()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)

@@ -8,6 +8,8 @@ use, without a listener.
 import socket
 from collections import deque
 
+from kvorum.platform.sockets import hold_port
+
 HOST = "127.0.0.1"
 RELEASED_PORTS_MAX = 200
 """The number of ports that stay bound after their use."""
@@ -22,11 +24,7 @@ class Ports:
 
     def reserve(self) -> int:
         """Reserve and return a free port."""
-        holder = socket.socket()
-        # Servers set this option, too, so they can bind the port as well.
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((HOST, 0))
-        number: int = holder.getsockname()[1]
+        number, holder = hold_port(HOST)
         self._reserved[number] = holder
         return number
 

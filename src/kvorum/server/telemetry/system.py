@@ -2,10 +2,9 @@
 
 import os
 import resource
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
+from kvorum.platform.processes import boot_time, count_descriptors, read_proc
 from kvorum.server.telemetry.exposition import Sample
 from kvorum.server.telemetry.peer_metrics import Shown
 
@@ -21,33 +20,42 @@ def shown() -> Iterator[Shown]:
 
 def _values() -> Iterator[tuple[str, float]]:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    used = sum(1 for _ in Path("/proc/self/fd").iterdir())
     yield "os_fd_limit", limit
-    yield "os_fd_used", used
     yield "process_max_fds", limit
-    yield "process_open_fds", used
-    # The fields after the process name, which is in parentheses and may contain anything.
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    ticks, user, system, started = os.sysconf("SC_CLK_TCK"), fields[11], fields[12], fields[19]
-    yield "process_cpu_seconds_total", (int(user) + int(system)) / ticks
-    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
-    yield "process_start_time_seconds", time.time() - since_boot + int(started) / ticks
-    yield "process_virtual_memory_bytes", int(fields[20])
+    used = count_descriptors()
+    if used is not None:
+        yield "os_fd_used", used
+        yield "process_open_fds", used
+    spent = resource.getrusage(resource.RUSAGE_SELF)
+    yield "process_cpu_seconds_total", spent.ru_utime + spent.ru_stime
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     is_limited = address_space != resource.RLIM_INFINITY
     yield "process_virtual_memory_max_bytes", address_space if is_limited else UNLIMITED_BYTES
-    yield "process_resident_memory_bytes", int(fields[21]) * resource.getpagesize()
-    received, sent = _network_bytes()
-    yield "process_network_receive_bytes_total", received
-    yield "process_network_transmit_bytes_total", sent
+    yield from _memory_and_start()
+    yield from _network_bytes()
 
 
-def _network_bytes() -> tuple[int, int]:
-    """Return the bytes that the network namespace received and sent.
+def _memory_and_start() -> Iterator[tuple[str, float]]:
+    """Return what only /proc tells; nothing without it."""
+    text = read_proc("self/stat")
+    if text is not None:
+        # The fields after the process name, which is in parentheses and may contain anything.
+        fields = text.rpartition(")")[2].split()
+        started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        yield "process_start_time_seconds", boot_time() + started
+        yield "process_virtual_memory_bytes", int(fields[20])
+        yield "process_resident_memory_bytes", int(fields[21]) * resource.getpagesize()
+
+
+def _network_bytes() -> Iterator[tuple[str, float]]:
+    """Return the bytes that the network namespace received and sent; nothing without /proc.
 
     The file has the names of its fields in one row, and their values in the next.
     """
-    rows = [line.split() for line in Path("/proc/self/net/netstat").read_text().splitlines()]
-    names, values = (row for row in rows if row[0] == "IpExt:")
-    found = dict(zip(names[1:], map(int, values[1:]), strict=True))
-    return found["InOctets"], found["OutOctets"]
+    text = read_proc("self/net/netstat")
+    if text is not None:
+        rows = [line.split() for line in text.splitlines()]
+        names, values = (row for row in rows if row[0] == "IpExt:")
+        found = dict(zip(names[1:], map(int, values[1:]), strict=True))
+        yield "process_network_receive_bytes_total", found["InOctets"]
+        yield "process_network_transmit_bytes_total", found["OutOctets"]
