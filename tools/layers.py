@@ -40,11 +40,11 @@ LAYERS = (
     ("state/mvcc", "state/lease", "state/auth", "state/membership"),
     ("storage/wal", "storage/snap", "storage/backend"),
     ("storage/files",),
+    ("storage/platform",),
     ("raft",),
     ("client",),
     ("client/grpc",),
     ("api",),
-    ("platform",),
 )
 """A part may import the parts of the rows below its own, never its neighbours or a row above."""
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from kvorum.network.urls import Url, split_host_port
-from kvorum.platform.processes import PROC, read_proc
 from kvorum.process.start_errors import AddressRefusedError, system_text
+from kvorum.storage.platform.processes import PROC, read_proc
 
 PORT_MAX = 65_535
 _LISTENING = "0A"

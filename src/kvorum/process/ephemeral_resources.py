@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from kvorum.network.urls import Url, split_host_port, url
-from kvorum.platform.sockets import hold_port
 from kvorum.process.settings.config import ConfigError
 from kvorum.storage.files import Opening
 from kvorum.storage.files.real import RealFiles
+from kvorum.storage.platform.sockets import hold_port
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (directories in it are made by mkdtemp)
 ROOM_BYTES_MIN = 256 << 20

@@ -16,7 +16,6 @@ from typing import cast
 
 from kvorum.member.jobs import ExecutorKind, Job
 from kvorum.network.edge import Edge
-from kvorum.platform.files import sync_data
 from kvorum.process.helper import Helper
 from kvorum.process.timing import TimedFiles
 from kvorum.server.jobs import Outcome
@@ -25,6 +24,7 @@ from kvorum.server.telemetry.counters import TIMED, JobCounters
 from kvorum.server.telemetry.logs import Logger
 from kvorum.storage.backend import Environments
 from kvorum.storage.files import Files
+from kvorum.storage.platform.files import sync_data
 
 INLINE_SYNC_SECONDS_MAX = 0.002
 """The slowest recent append after which the loop still appends itself: well within a turn. The

@@ -14,7 +14,13 @@ from collections import deque
 from collections.abc import Callable
 
 from kvorum.api.durations import seconds_text
-from kvorum.platform.readiness import (
+from kvorum.process.lookups import Addresses, Lookups
+from kvorum.process.relays import Flow, Pipes, SocketRelay, break_off, configure
+from kvorum.process.thread_executor import ThreadExecutor
+from kvorum.process.waking import Waking
+from kvorum.proxy.remotes import ForwardTarget, Remotes
+from kvorum.server.telemetry.logs import Logger
+from kvorum.storage.platform.readiness import (
     EDGE_TRIGGERED,
     FAILED,
     HUNG_UP,
@@ -23,12 +29,6 @@ from kvorum.platform.readiness import (
     WRITABLE,
     Poller,
 )
-from kvorum.process.lookups import Addresses, Lookups
-from kvorum.process.relays import Flow, Pipes, SocketRelay, break_off, configure
-from kvorum.process.thread_executor import ThreadExecutor
-from kvorum.process.waking import Waking
-from kvorum.proxy.remotes import ForwardTarget, Remotes
-from kvorum.server.telemetry.logs import Logger
 
 CONNECT_SECONDS_MAX = 5.0
 """The connect timeout for one address of a member; the system's own is minutes."""

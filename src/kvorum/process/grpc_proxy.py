@@ -35,7 +35,6 @@ from kvorum.network.tls.security import (
     tls_settings,
 )
 from kvorum.network.urls import Url, url
-from kvorum.platform.processes import raise_descriptor_limit
 from kvorum.process.addresses import check_address, listen_address
 from kvorum.process.lookups import members_by_records
 from kvorum.process.notify import notify_ready
@@ -50,6 +49,7 @@ from kvorum.server.telemetry import system
 from kvorum.server.telemetry.exposition import Family
 from kvorum.server.telemetry.families import METRICS
 from kvorum.server.telemetry.logs import Logger, open_logger
+from kvorum.storage.platform.processes import raise_descriptor_limit
 from kvorum.tools.cli.invocation import Invocation
 
 REQUEST_BYTES_MAX = 4 * 1024 * 1024

@@ -9,8 +9,8 @@ import os
 import resource
 from pathlib import Path
 
-from kvorum.platform.processes import read_proc
 from kvorum.storage.backend import BackendError
+from kvorum.storage.platform.processes import read_proc
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -140,7 +140,7 @@ def _serve(config: Config, logger: Logger, arguments: Sequence[str]) -> int:
     # collects young objects instead.
     gc.disable()
     # Imported late, so that the error for a mistyped flag comes quickly.
-    from kvorum.platform.processes import return_large_blocks
+    from kvorum.storage.platform.processes import return_large_blocks
 
     return_large_blocks(LARGE_BLOCK_BYTES)
     import uvloop

@@ -5,13 +5,13 @@ import gc
 import signal
 
 from kvorum.network.edge import Edge, Limits
-from kvorum.platform.processes import raise_descriptor_limit
 from kvorum.process.loop import collect_young
 from kvorum.process.notify import notify_ready
 from kvorum.process.settings.config import ConfigError
 from kvorum.process.startup import Running
 from kvorum.server.server import Server
 from kvorum.server.telemetry.logs import Logger
+from kvorum.storage.platform.processes import raise_descriptor_limit
 
 DESCRIPTORS_RESERVED = 150
 

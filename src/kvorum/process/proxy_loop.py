@@ -9,13 +9,13 @@ import time
 
 from kvorum.network.edge import Edge
 from kvorum.network.edge.upstream import Upstream
-from kvorum.platform.readiness import READABLE, Poller
 from kvorum.process.thread_executor import ThreadExecutor
 from kvorum.process.waking import Waking
 from kvorum.proxy.proxy import Proxy
 from kvorum.proxy.settings import BYTES_PER_TURN, CALLS_PER_TURN
 from kvorum.server.telemetry.incidents import READ_SECONDS, IncidentLog
 from kvorum.server.telemetry.logs import Logger
+from kvorum.storage.platform.readiness import READABLE, Poller
 
 clock = time.monotonic
 

@@ -16,8 +16,8 @@ import socket
 import struct
 from contextlib import suppress
 
-from kvorum.platform.readiness import make_pipe, splice
-from kvorum.platform.sockets import keep_alive
+from kvorum.storage.platform.readiness import make_pipe, splice
+from kvorum.storage.platform.sockets import keep_alive
 
 CHUNK_BYTES = 64 * 1024
 """The size of one read; after a full read, the flow switches to a pipe."""

@@ -14,7 +14,6 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from kvorum.network.urls import split_host_port
-from kvorum.platform.processes import raise_descriptor_limit
 from kvorum.process.addresses import PORT_MAX, listen_address
 from kvorum.process.gateway_loop import GatewayLoop
 from kvorum.process.lookups import addresses_of, members_by_records
@@ -22,6 +21,7 @@ from kvorum.process.notify import notify_ready
 from kvorum.process.start_errors import AddressRefusedError
 from kvorum.proxy.remotes import ForwardTarget, Remotes
 from kvorum.server.telemetry.logs import Logger, plain_logger
+from kvorum.storage.platform.processes import raise_descriptor_limit
 from kvorum.tools.cli.invocation import Invocation
 
 RETRY_SECONDS = 300.0

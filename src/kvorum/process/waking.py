@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Self
 
-from kvorum.platform.readiness import make_pipe
+from kvorum.storage.platform.readiness import make_pipe
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

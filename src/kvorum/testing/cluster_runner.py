@@ -26,8 +26,8 @@ from unittest.mock import patch
 import kvorum.process.startup
 from kvorum.network.dialer import dialer
 from kvorum.network.dialer.links import DialAddress, address_of
-from kvorum.platform.processes import die_with_parent
 from kvorum.process.main import run
+from kvorum.storage.platform.processes import die_with_parent
 from kvorum.testing.network import Network
 from kvorum.testing.ports import HOST, Ports
 from kvorum.testing.worker_process import Answer, reserve_output

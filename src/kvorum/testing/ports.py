@@ -8,7 +8,7 @@ use, without a listener.
 import socket
 from collections import deque
 
-from kvorum.platform.sockets import hold_port
+from kvorum.storage.platform.sockets import hold_port
 
 HOST = "127.0.0.1"
 RELEASED_PORTS_MAX = 200

@@ -16,8 +16,8 @@ from kvorum.network.dialer.http_reader import AnswerError, Body, Head, keeps_con
 from kvorum.network.dialer.interface import WRITABLE_BYTES, DialEventKind
 from kvorum.network.edge.contexts import failure
 from kvorum.network.urls import split_host_port, url
-from kvorum.platform.sockets import keep_alive
 from kvorum.state.membership.urls import encoded
+from kvorum.storage.platform.sockets import keep_alive
 
 if TYPE_CHECKING:
     import h11

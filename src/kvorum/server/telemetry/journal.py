@@ -11,8 +11,8 @@ import struct
 import sys
 from pathlib import Path
 
-from kvorum.platform.files import make_memory_file
 from kvorum.process.settings.config import ConfigError
+from kvorum.storage.platform.files import make_memory_file
 
 SOCKET = "/run/systemd/journal/socket"
 PRIORITIES = {"debug": 7, "info": 6, "warn": 4, "error": 3, "dpanic": 2, "panic": 2, "fatal": 2}

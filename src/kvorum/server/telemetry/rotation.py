@@ -19,8 +19,8 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from kvorum.platform.files import sync_all
 from kvorum.server.telemetry.rotation_rules import RotationRules
+from kvorum.storage.platform.files import sync_all
 
 COMPRESSED = ".gz"
 UNFINISHED = ".part"

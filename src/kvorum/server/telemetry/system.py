@@ -4,9 +4,9 @@ import os
 import resource
 from collections.abc import Iterator
 
-from kvorum.platform.processes import boot_time, count_descriptors, read_proc
 from kvorum.server.telemetry.exposition import Sample
 from kvorum.server.telemetry.peer_metrics import Shown
+from kvorum.storage.platform.processes import boot_time, count_descriptors, read_proc
 
 UNLIMITED_BYTES = 2.0**64
 """The value that stands for no limit, as in Go's library."""

@@ -14,7 +14,6 @@ from typing import Protocol, TypeAlias
 
 import lmdb
 
-from kvorum.platform.files import HAS_DRIVE_CACHE
 from kvorum.storage.backend.buckets import BUCKETS
 from kvorum.storage.backend.environment import Environment, ReadTransaction, Sizes
 from kvorum.storage.backend.errors import BackendError, CorruptionError
@@ -23,6 +22,7 @@ from kvorum.storage.backend.pages import PageError, check_pages, read_commits
 from kvorum.storage.files import Files, Opening
 from kvorum.storage.files.interface import copy_file
 from kvorum.storage.files.real import RealFiles
+from kvorum.storage.platform.files import HAS_DRIVE_CACHE
 
 _Databases: TypeAlias = dict[bytes, "lmdb._Database"]
 # The two pages in which LMDB records the newest commits.

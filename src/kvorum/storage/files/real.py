@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kvorum.platform import files as platform
 from kvorum.storage.files.interface import Opening
+from kvorum.storage.platform import files as platform
 
 _FLAGS = {
     Opening.READ: os.O_RDONLY,

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from kvorum.platform.files import is_flocked, is_locked
 from kvorum.storage.backend.directory import leftovers as backend_leftovers
 from kvorum.storage.backend.directory import read_current
 from kvorum.storage.backend.errors import BackendError
 from kvorum.storage.files.real import RealFiles
+from kvorum.storage.platform.files import is_flocked, is_locked
 from kvorum.storage.wal import SEGMENT_BYTES
 from kvorum.tools.doctor.findings import Certainty, Finding, command_line
 from kvorum.tools.offline.directories import DataDirectory

@@ -23,7 +23,7 @@ from kvorum.network.edge.pure.listener import Listener
 from kvorum.network.edge.pure.room import UnreadBytes
 from kvorum.network.edge.pure.shared import ENTRY_BYTES, EdgeState, event_bytes, metadata_bytes
 from kvorum.network.edge.pure.tls import HANDSHAKE, NO_TLS, TlsError, TlsSession
-from kvorum.platform.readiness import READABLE, WRITABLE
+from kvorum.storage.platform.readiness import READABLE, WRITABLE
 
 READ_BYTES = 64 * 1024
 LINGER_SECONDS = 1.0

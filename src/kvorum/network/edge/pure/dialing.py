@@ -20,7 +20,7 @@ from kvorum.client.grpc.trust import server_context
 from kvorum.client.grpc.wire import Calls, Wire
 from kvorum.network.edge.contexts import load_identity
 from kvorum.network.edge.upstream import UpstreamSettings, UpstreamTls
-from kvorum.platform.readiness import READABLE, WRITABLE, make_pipe
+from kvorum.storage.platform.readiness import READABLE, WRITABLE, make_pipe
 
 AGENT: Final = "kvorum-upstream"
 NEVER: Final = float("inf")

@@ -26,7 +26,7 @@ from kvorum.network.edge.pure.http2 import Http2
 from kvorum.network.edge.pure.listener import Listener, endpoint, open_tls
 from kvorum.network.edge.pure.logfile import FileLogWriter
 from kvorum.network.edge.pure.shared import EdgeState
-from kvorum.platform.readiness import FAILED, HUNG_UP, READABLE, WRITABLE
+from kvorum.storage.platform.readiness import FAILED, HUNG_UP, READABLE, WRITABLE
 
 ACCEPTS_PER_PASS = 64
 SOCKETS_PER_PASS = 1024

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvorum.network.edge.interface import ListenerKind, Serves, TlsSettings
 from kvorum.network.edge.pure.tls import ListenerTls
-from kvorum.platform.sockets import keep_alive
+from kvorum.storage.platform.sockets import keep_alive
 
 BACKLOG = 4096
 KEEPALIVE_SECONDS = 30

@@ -4,7 +4,7 @@ import errno
 import os
 import time
 
-from kvorum.platform.files import sync_data
+from kvorum.storage.platform.files import sync_data
 
 
 class FileLogWriter:

@@ -21,7 +21,7 @@ from kvorum.network.edge.pure.grpc import MethodTable
 from kvorum.network.edge.pure.headers import Wanted
 from kvorum.network.edge.pure.room import UnreadLimiter
 from kvorum.network.edge.pure.timers import Timers
-from kvorum.platform.readiness import Poller
+from kvorum.storage.platform.readiness import Poller
 
 if TYPE_CHECKING:
     from kvorum.network.edge.pure.connection import EdgeConnection, HttpProtocol

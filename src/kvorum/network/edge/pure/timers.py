@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Callable
 
-from kvorum.platform.readiness import NEVER, Alarm
+from kvorum.storage.platform.readiness import NEVER, Alarm
 
 
 def _is_nothing_live(_number: int, _moment: float) -> bool:

@@ -26,7 +26,7 @@ from kvorum.network.edge.upstream import (
     UpstreamSettings,
     UpstreamTls,
 )
-from kvorum.platform.readiness import READABLE, Poller
+from kvorum.storage.platform.readiness import READABLE, Poller
 
 SOCKETS_PER_PASS: Final = 1024
 EVENT_BYTES: Final = 256

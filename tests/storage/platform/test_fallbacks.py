@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from kvorum.platform import files, processes, sockets
 from kvorum.storage.backend import real
 from kvorum.storage.files.real import RealFiles
+from kvorum.storage.platform import files, processes, sockets
 
 
 def test_a_sync_that_fails_is_not_tried_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_the_limit_of_descriptors_where_the_hard_limit_is_not_allowed(
 def test_a_child_without_prctl_dies_with_its_parent() -> None:
     script = """if True:
         import ctypes, os, time
-        from kvorum.platform.processes import die_with_parent
+        from kvorum.storage.platform.processes import die_with_parent
         ctypes.CDLL = lambda name: object()
         child = os.fork()
         if not child:

@@ -13,7 +13,7 @@ import pytest
 
 from kvorum import Client
 from kvorum.embed import Config, Server
-from kvorum.platform.processes import PROC
+from kvorum.storage.platform.processes import PROC
 from kvorum.testing import Cluster
 from tests.kvorum import running_kvorum
 from tests.proxy.processes import running_proxy

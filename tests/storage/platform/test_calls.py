@@ -1,4 +1,4 @@
-"""No module but those of `kvorum.platform` names a call that only some systems have."""
+"""No module but those of `kvorum.storage.platform` names a call that only some systems have."""
 
 import ast
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ NAMES = {
     "time": ("CLOCK_BOOTTIME",),
 }
 ALLOWED = {
-    "client/saving.py: os.fsync": "the client runs on Windows, too, without `kvorum.platform`",
+    "client/saving.py: os.fsync": "the client runs on Windows, too, without `storage`",
     "tools/ctl/exporting.py: os.fsync": "so does kvorumctl",
     "process/locking.py: ctypes.CDLL": "`mlock` is in every C library",
     "storage/files/real.py: os.O_DIRECTORY": "only its name begins like O_DIRECT",
@@ -54,13 +54,13 @@ def is_special(module: str, name: str) -> bool:
 
 def uses(path: Path) -> Iterator[str]:
     name = path.relative_to(SOURCE).as_posix()
-    if not name.startswith(("platform/", "sim/")):
+    if not name.startswith(("storage/platform/", "sim/")):
         yield from (f"{name}: {each}" for each in names(ast.parse(path.read_text())))
 
 
 def test_calls_of_one_system_are_behind_the_platform() -> None:
     found = {use for path in modules() for use in uses(path)}
-    assert found - ALLOWED.keys() == set(), "use a function of kvorum.platform"
+    assert found - ALLOWED.keys() == set(), "use a function of kvorum.storage.platform"
     assert ALLOWED.keys() - found == set(), "an exception nobody needs"
 
 

@@ -43,7 +43,7 @@ def run_without_linux(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_calls_are_gone() -> None:
     script = """
         import ctypes, os, select
-        from kvorum.platform import files, readiness
+        from kvorum.storage.platform import files, readiness
         assert readiness.Poller.__module__ == readiness.__name__
         assert files.HAS_DRIVE_CACHE and files.sync_data is files.sync_all is not os.fsync
         assert not hasattr(os, 'fdatasync') and not hasattr(ctypes.CDLL(None), 'prctl')
@@ -55,7 +55,7 @@ def test_the_calls_are_gone() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "platform/test_smoke.py",
+        "storage/platform/test_smoke.py",
         "storage/files/test_files.py",
         "embed/test_lending.py",
         "network/edge/test_ends.py",
