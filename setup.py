@@ -4,8 +4,9 @@ KVORUM_EDGE controls the edge: `python` builds no extension, `native` makes a fa
 if unset, the edge is built if cargo works, and otherwise omitted with a warning. KVORUM_COMPILED
 controls the core in the same way: `0`, `1`, or unset. With `python` and `0` the wheel is pure.
 
-From a checkout, `kvorum` holds everything. Released, which means from a source archive, it requires
-kvorum-client and holds everything else, so that no file is in two distributions.
+From a checkout, `kvorum` holds everything. Released, it requires kvorum-client and holds everything
+else, so that no file is in two distributions. A build from a source archive is a release, and so is
+one with KVORUM_RELEASE=1, for tools that build wheels of a checkout to publish them.
 """
 
 import os
@@ -47,8 +48,9 @@ IS_PURE = EDGE == "python" and COMPILED == "0"
 
 
 def is_release() -> bool:
-    """Return whether this builds a source archive, or builds from one: only that has PKG-INFO."""
-    return "sdist" in sys.argv or (ROOT / "PKG-INFO").exists()
+    """Return whether this builds a source archive, or from one, which alone has PKG-INFO."""
+    names_release = bool(os.environ.get("KVORUM_RELEASE"))
+    return names_release or "sdist" in sys.argv or (ROOT / "PKG-INFO").exists()
 
 
 def table(path: Path) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def warn(text: str) -> None:
     line = f"WARNING: {text}\n"
     sys.stderr.write(line)
     with suppress(OSError), Path("/dev/tty").open("w") as terminal:
-        terminal.write(line)
+        terminal.write(f"\n{line}")
 
 
 class Build(build):  # type: ignore[misc]

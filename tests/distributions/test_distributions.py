@@ -36,6 +36,24 @@ def test_a_release_requires_its_client_and_a_checkout_what_the_client_requires(
     assert checkout - release == client
 
 
+def test_what_is_built_to_be_published_is_a_release(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = build_script(monkeypatch)
+    monkeypatch.delenv("KVORUM_RELEASE", raising=False)
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    assert not script.is_release()
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.argv", ["setup.py", "sdist"])
+        assert script.is_release()
+    with monkeypatch.context() as patch:
+        patch.setenv("KVORUM_RELEASE", "1")
+        assert script.is_release()
+    (tmp_path / "PKG-INFO").touch()
+    assert script.is_release()
+    assert SERVER["tool"]["cibuildwheel"]["environment"]["KVORUM_RELEASE"] == "1"
+
+
 def test_all_distributions_have_one_version() -> None:
     etcd = PROJECTS["etcd"]["project"]
     assert etcd["version"] == __version__

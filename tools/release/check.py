@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from zipfile import ZipFile
 
 from tools.release import DIST, PYTHONS, VERSION
 
@@ -36,6 +37,20 @@ def find(pattern: str) -> Path:
     if len(found) != 1:
         sys.exit(f"dist/ has {len(found)} files like {pattern}, expected 1; run 'make wheels'")
     return found[0]
+
+
+def check_files() -> None:
+    """Check that no file is in two distributions: installing one would overwrite the other's."""
+    client, etcd = names(find(CLIENT)), names(find(ETCD))
+    for path in DIST.glob(f"kvorum-{VERSION}-*.whl"):
+        shared = names(path) & (client | etcd) | client & etcd
+        assert not shared, f"{path.name} has files of another distribution: {sorted(shared)}"
+        assert not any("planted" in name for name in names(path)), path.name
+
+
+def names(wheel: Path) -> set[str]:
+    """Return the names of all files in a wheel."""
+    return set(ZipFile(wheel).namelist())
 
 
 class Environment:
@@ -150,6 +165,7 @@ def main() -> None:
         sys.exit("no Python with its headers is on PATH; name some in the variable PYTHONS")
     for name in ("client", "etcd"):
         find(f"kvorum_{name}-{VERSION}.tar.gz")
+    check_files()
     for title, python, check in list(checks()):
         print(title, flush=True)
         begun = time.monotonic()
