@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MODULES = (
     "kvorum.api.codec",
     "kvorum.api.histograms",
+    "kvorum.api.limits",
     "kvorum.api.requests",
     "kvorum.api.responses",
     "kvorum.state.auth.ranges",
