@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench.load import Load, fill
 from bench.servers import Server, running
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb.etcdserverpb import PutRequest, SnapshotRequest
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.member.images import BuildImage, InstallImage
@@ -65,11 +66,11 @@ def measure_files(directory: Path, keys: int, rounds: int) -> None:
     for each in (source, target):
         each.mkdir()
     install(files, environments, str(source), [(KEY, rows(keys))])
-    size = BuildImage(str(source), image).run(files, environments).length
+    size = BuildImage.of(str(source), image, PRODUCTION).run(files, environments).length
     print(f"an image of {keys} keys of {len(VALUE)} bytes has {size / MEGABYTE:.0f} MB")
-    build = BuildImage(str(source), image)
+    build = BuildImage.of(str(source), image, PRODUCTION)
     measured("writing it", size, rounds, lambda: build.run(files, environments))
-    load = InstallImage(image, str(target), 0)
+    load = InstallImage(image, str(target), 0, PRODUCTION.image_commit_entries)
     measured("importing it", size, rounds, lambda: load.run(files, environments))
 
 

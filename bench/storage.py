@@ -25,6 +25,7 @@ import grpc
 
 from bench.servers import opponent, running
 from kvorum.api.codec import HeaderEncoder
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb.etcdserverpb import PutRequest
 from kvorum.network.edge import native_rows
 from kvorum.state.lease import Lessor
@@ -49,16 +50,16 @@ PUTS_IN_FLIGHT = 500
 class Storage:
     """A store over LMDB with everything that the apply path uses, and its flushes."""
 
-    def __init__(self, directory: str, limits: BufferLimits | None = None) -> None:
+    def __init__(self, directory: str, buffers: BufferLimits | None = None) -> None:
         self._files = RealFiles()
         self._environments = LmdbEnvironments(native_rows())
         self.backend = open_backend(
-            self._files, self._environments, directory, quota_bytes=8 << 30, limits=limits
+            self._files, self._environments, directory, quota_bytes=8 << 30, buffers=buffers
         )
-        self.lessor = Lessor(self.backend)
+        self.lessor = Lessor(self.backend, PRODUCTION)
         self.lessor.restore()
-        self.hub = WatchHub(HeaderEncoder(1, 2, 3), random.Random(1))
-        self.store: Store = restore_store(self.backend, self.lessor, self.hub)
+        self.hub = WatchHub(HeaderEncoder(1, 2, 3), random.Random(1), PRODUCTION)
+        self.store: Store = restore_store(self.backend, self.lessor, self.hub, PRODUCTION)
         self.hub.history = self.store
 
     def flush(self) -> None:
@@ -82,10 +83,10 @@ class Storage:
 
 
 @contextmanager
-def storage(limits: BufferLimits | None = None) -> Iterator[Storage]:
+def storage(buffers: BufferLimits | None = None) -> Iterator[Storage]:
     """Make a store in a directory of its own."""
     with tempfile.TemporaryDirectory(dir=".") as directory:
-        made = Storage(directory, limits)
+        made = Storage(directory, buffers)
         try:
             yield made
         finally:

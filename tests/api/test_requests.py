@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from kvorum.api import requests
 from kvorum.api.codec import varint
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb.etcdserverpb import (
     Compare,
     DeleteRangeRequest,
@@ -35,16 +37,12 @@ def sliced(begin: Callable[[Any], Generator[None, None, Any]]) -> Callable[[Any]
     """Return what does the work of a generator, in slices as small as can be."""
 
     def run(data: Any) -> Any:
-        before = requests.LONG_BYTES
-        requests.LONG_BYTES = 1
         slices = begin(data)
         try:
             while True:
                 next(slices)
         except StopIteration as end:
             return end.value
-        finally:
-            requests.LONG_BYTES = before
 
     return run
 
@@ -73,8 +71,8 @@ KINDS = {
     "txn in slices": Kind(
         TxnRequest,
         messages.txns,
-        sliced(requests.parse_txn_slices),
-        sliced(requests.decode_txn_slices),
+        sliced(partial(requests.parse_txn_slices, slice_bytes=1)),
+        sliced(partial(requests.decode_txn_slices, slice_bytes=1)),
         sliced(requests.txn_of_slices),
     ),
 }
@@ -238,7 +236,7 @@ def test_a_nested_transaction_is_read_without_a_copy_for_every_level(levels: int
         operation = b"\x22" + varint(len(data)) + data
         data = b"\x12" + varint(len(operation)) + operation
     tracemalloc.start()
-    parsed = run_to_end(requests.parse_txn_slices(data))
+    parsed = run_to_end(requests.parse_txn_slices(data, PRODUCTION.txn_slice_bytes))
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     for _ in range(levels):

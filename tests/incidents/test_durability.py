@@ -2,8 +2,8 @@
 
 import pytest
 
+from kvorum.api.limits import PRODUCTION, WorkLimits
 from kvorum.api.pb.etcdserverpb import DefragmentRequest, DefragmentResponse, PutRequest
-from kvorum.member import snapshots
 from kvorum.sim.calls import METHODS
 from kvorum.sim.coverage_points import count_coverage
 from kvorum.sim.violation import Violation
@@ -157,13 +157,11 @@ def test_18089_a_deletion_at_the_compacted_revision_is_told(
     assert watch.revisions == [deleted, deleted + 1]
 
 
-def test_18055_snapshots_in_quick_succession(
-    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_18055_snapshots_in_quick_succession(make_stage: MakeStage) -> None:
     """A follower that is cut off again and again gets one snapshot after the other."""
     # A leader that has sent one keeps entries for half a minute, and needs no second one.
-    monkeypatch.setattr(snapshots, "HELD_AFTER_SENDING_SECONDS", 0.0)
-    stage = make_stage(3, snapshot_entries=2, catch_up_entries=1, flush_writes_max=2)
+    limits = WorkLimits(log_held_after_sending_seconds=0.0)
+    stage = make_stage(3, snapshot_entries=2, catch_up_entries=1, flush_writes_max=2, limits=limits)
     behind = stage.followers()[0]
     others = [each for each in stage.cluster.members if each != behind]
     with count_coverage() as reached:
@@ -204,7 +202,7 @@ def test_entries_are_kept_for_a_while_for_whoever_was_sent_a_snapshot(
     fall_behind()
     fall_behind()
     assert stage.cluster.snapshots == 1
-    stage.run(snapshots.HELD_AFTER_SENDING_SECONDS)
+    stage.run(PRODUCTION.log_held_after_sending_seconds)
     fall_behind()
     assert stage.cluster.snapshots == 2
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kvorum.api.limits import PRODUCTION, WorkLimits
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.etcdserverpb import LeaseGrantRequest
 from kvorum.api.pb.v3electionpb import LeaderRequest
@@ -27,10 +28,8 @@ from kvorum.server.rpc.maintenance import (
 )
 from kvorum.server.rpc.sessions import answer_call
 from kvorum.server.rpc.snapshot import _snapshot
-from kvorum.state.apply import requests, transactions
+from kvorum.state.apply import requests
 from kvorum.state.apply.callers import MEMBER
-from kvorum.state.lease import sorting
-from kvorum.state.mvcc import ranges, transaction
 from kvorum.state.mvcc.ranges import RangeOptions
 from kvorum.state.mvcc.restore import RowIndex
 from kvorum.state.mvcc.slices import Slices
@@ -190,13 +189,16 @@ def turn_once(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("begin", PROCEDURES)
-def test_a_snapshot_comes_amid_work(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_comes_amid_work(begin: Begin) -> None:
     """Calls end well, wherever they are when another state replaces the one they read."""
-    for module in (ranges, transactions, sorting):
-        name = "SLICE" if module is sorting else "KEYS_PER_SLICE"
-        monkeypatch.setattr(module, name, 2)
+    options = {
+        "snapshot_entries": 20,
+        "catch_up_entries": 5,
+        "request_bytes_max": 3000,
+        "limits": WorkLimits(slice_keys=2, lease_slice_items=2),
+    }
     for turns in (3, 8, 20):
-        cluster = Cluster(3, snapshot_entries=20, catch_up_entries=5, request_bytes_max=3000)
+        cluster = Cluster(3, **options)
         leader, late = cluster.leader(), cluster.follower()
         body = LeaseGrantRequest(ID=7, TTL=1000).SerializeToString()
         cluster.success(leader, leader.propose(requests.LEASE_GRANT, body))
@@ -222,7 +224,7 @@ def test_a_snapshot_comes_amid_work(begin: Begin, monkeypatch: pytest.MonkeyPatc
         assert leader.running.replica.storage.first_index() > late.running.state.applied + 1
         late.unread.clear()
         # From now on it reads from the file.
-        late.running.state.backend._cache = RowCache(0)
+        late.running.state.backend._cache = RowCache(0, 0)
         cluster.heal()
         cluster.slices = 1
         late.is_paused = False
@@ -285,7 +287,9 @@ def test_an_image_that_comes_again_is_not_mixed_with_the_one_being_installed(
     cluster.success(leader, compact(leader))
     cluster.pass_time(1.0)
     assert leader.running.state.store.compaction.is_pending
-    build = BuildImage(leader.running.state.backend.directory, "/data/member/snap/tmp.early")
+    build = BuildImage.of(
+        leader.running.state.backend.directory, "/data/member/snap/tmp.early", PRODUCTION
+    )
     index = build.run(leader.files, leader.environments).index
     early = read_file(leader.files, build.path)
     leader.held.clear()
@@ -474,12 +478,10 @@ def test_a_batch_on_its_way_is_waited_for() -> None:
     assert not taken & set(written)
 
 
-def test_a_flush_that_has_to_wait_for_a_snapshot_wakes_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_flush_that_has_to_wait_for_a_snapshot_wakes_nobody() -> None:
     """Half of an entry is not flushed, and the other half is not applied any more."""
-    monkeypatch.setattr(transaction, "KEYS_PER_SLICE", 2)
-    cluster = Cluster(3, snapshot_entries=20, catch_up_entries=5)
+    limits = WorkLimits(slice_keys=2)
+    cluster = Cluster(3, snapshot_entries=20, catch_up_entries=5, limits=limits)
     leader, late = cluster.leader(), cluster.follower()
     member, store = late.running, late.running.state.store
     for number in range(KEYS):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kvorum.api.errors import MEMBER_NOT_FOUND
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.authpb import Permission
 from kvorum.api.pb.membershippb import (
@@ -14,7 +15,6 @@ from kvorum.api.pb.membershippb import (
     ClusterVersionSetRequest,
     DowngradeInfoSetRequest,
 )
-from kvorum.api.requests import LONG_BYTES
 from kvorum.member.errors import MemberStopped
 from kvorum.member.message_checks import check_entry
 from kvorum.raft.changes import Change, ChangeType, ConfChange, ConfChangeV2
@@ -303,7 +303,7 @@ def test_changes_of_ids_that_clients_make_up_are_applied_everywhere(node: int) -
 def test_no_member_has_an_id_that_means_something_else(node: int) -> None:
     kind, data = encode_conf_change(added(node, "http://m:1"))
     with pytest.raises(ValueError, match="which cannot be one"):
-        check_entry(Entry(kind, 1, 1, data))
+        check_entry(Entry(kind, 1, 1, data), PRODUCTION.txn_slice_bytes)
 
 
 def replace_term(entry: Entry, term: int) -> Entry:
@@ -333,7 +333,7 @@ def test_a_long_transaction_that_is_damaged_stops_the_member_with_what_to_do() -
     """Reading it as it arrives would hold the loop."""
     cluster = Cluster(1)
     machine = cluster.leader()
-    body = b"\x12\xff" * LONG_BYTES
+    body = b"\x12\xff" * PRODUCTION.txn_slice_bytes
     send(
         machine, encode_message(appended(machine, (EntryType.NORMAL, request(requests.TXN, body))))
     )

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvorum.api.errors import Status
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
 from kvorum.member.jobs import ExecutorKind
@@ -16,11 +17,6 @@ from kvorum.process.settings.checks import make_config
 from kvorum.raft.messages import MessageType
 from kvorum.raft.wire import decode_message
 from kvorum.server.rpc.table import NUMBERS
-from kvorum.server.server import (
-    INLINE_BYTES_MAX,
-    INLINE_BYTES_MAX_ALONE,
-    INLINE_CALLS_MAX,
-)
 from kvorum.server.settings import server_settings
 from kvorum.state.apply.callers import Caller
 from tests.member.harness import HEARTBEAT_SECONDS, Cluster
@@ -220,7 +216,8 @@ def test_how_requests_are_cut_into_turns_changes_no_answer(
 
 
 @pytest.mark.parametrize(
-    ("calls", "bytes_max"), [(1, INLINE_BYTES_MAX_ALONE), (INLINE_CALLS_MAX + 1, 0)]
+    ("calls", "bytes_max"),
+    [(1, PRODUCTION.inline_alone_bytes_max), (PRODUCTION.inline_calls_max + 1, 0)],
 )
 def test_the_log_of_few_calls_is_written_where_the_turn_is_taken(
     noting: Noting, calls: int, bytes_max: int
@@ -233,7 +230,7 @@ def test_where_others_wait_less_is_written_there() -> None:
     cluster = Fronts(3)
     leader = cluster.leader()
     cluster.begin(leader, "KV/Put", pb.PutRequest(key=b"k"))
-    assert leader.server.inline_bytes_max == INLINE_BYTES_MAX
+    assert leader.server.inline_bytes_max == PRODUCTION.inline_shared_bytes_max
 
 
 # Ticks.

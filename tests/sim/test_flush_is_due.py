@@ -19,8 +19,8 @@ from kvorum.storage.files.memory import MemoryFiles
 )
 def test_a_flush_is_due_when_it_says_so(first: float, seconds: float) -> None:
     files = MemoryFiles()
-    limits = BufferLimits(flush_seconds=seconds)
-    backend = open_backend(files, MemoryEnvironments(files), "/", limits=limits)
+    buffers = BufferLimits(flush_seconds=seconds)
+    backend = open_backend(files, MemoryEnvironments(files), "/", buffers=buffers)
     backend.put(META, b"name", b"value")
     backend.is_due(first)
     assert backend.due_at is not None

@@ -1,134 +1,146 @@
-"""Limits that a run draws take effect where they are used, on both cores, and only in that run."""
+"""A run draws small limits for its members; each exists, differs from production's, and is read."""
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
-from importlib import import_module
+from dataclasses import fields, replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from kvorum.api.limits import PRODUCTION, WorkLimits
 from kvorum.sim.faults import without_faults
-from kvorum.sim.limits import LIMITS, Limit, draw_limits, limited
+from kvorum.sim.limits import CHOICES, draw_limits, work_limits
 from kvorum.sim.plan import draw_plan
-from kvorum.sim.run import simulate_plan
+from kvorum.sim.run import Run, simulate_plan
 from kvorum.sim.shrink import _cuts
 from kvorum.sim.trace import Trace
 from kvorum.sim.workloads import ETCD
 
 SOURCE = Path(__file__).parents[2] / "src" / "kvorum"
-# Made of a limit when their module is imported: what an item counts as, and limits of their own.
-MADE_OF_LIMITS = {
-    "ITEM_BYTES",
-    "KEYS_PER_STEP",
-    "OPERATION_BYTES",
-    "ROWS_PER_STEP",
-    "_EXPIRIES_PER_SECOND",
-}
-NAMES = [limit.name for limit in LIMITS]
+DEFINITION = SOURCE / "api" / "limits.py"
+NAMES = [field.name for field in fields(WorkLimits)]
 
 
 def trees() -> Iterator[tuple[str, ast.Module]]:
+    """Yield the modules that work within limits, without the definition and the simulator."""
     for path in sorted(SOURCE.rglob("*.py")):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        yield ".".join(parts).removesuffix(".__init__"), ast.parse(path.read_text())
+        name = path.relative_to(SOURCE).as_posix()
+        if path != DEFINITION and not name.startswith(("sim/", "api/pb/")):
+            yield name, ast.parse(path.read_text())
 
 
 TREES = dict(trees())
 
 
-def test_every_importer_is_known() -> None:
-    of = {(limit.module, limit.variable): limit for limit in LIMITS}
-    found: dict[str, list[str]] = {limit.name: [] for limit in LIMITS}
-    for module, tree in TREES.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module is not None:
-                for alias in node.names:
-                    limit = of.get((node.module.removeprefix("kvorum."), alias.name))
-                    if limit is not None:
-                        assert alias.asname is None, f"{module} renames {limit.name}"
-                        found[limit.name].append(module)
-    assert found == {limit.name: list(limit.importers) for limit in LIMITS}
+def production_reads(node: ast.AST) -> set[str]:
+    """Return the limits that a piece of source reads from `PRODUCTION`."""
+    return {
+        each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.value, ast.Name)
+        and each.value.id == "PRODUCTION"
+    }
 
 
-@pytest.mark.parametrize("limit", LIMITS, ids=NAMES)
-def test_a_limit_is_read_when_it_is_used(limit: Limit) -> None:
-    """It is not compiled in, not a default of an argument, and not part of another constant."""
-    for module in (limit.module, *limit.importers):
-        body = TREES[module].body
-        early: list[ast.AST] = [
-            node for node in body if not isinstance(node, ast.FunctionDef | ast.ClassDef)
-        ]
-        early += [
-            default
-            for node in ast.walk(TREES[module])
-            if isinstance(node, ast.FunctionDef)
-            for default in (*node.args.defaults, *node.args.kw_defaults)
-            if default is not None
-        ]
-        for statement in early:
-            assert not (
-                isinstance(statement, ast.AnnAssign)
-                and isinstance(statement.target, ast.Name)
-                and statement.target.id == limit.variable
-            ), f"{limit.name} is annotated: a Final is compiled in"
-            reads = {
-                node.id
-                for node in ast.walk(statement)
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-            }
-            if limit.variable in reads:
-                assert isinstance(statement, ast.Assign | ast.AnnAssign)
-                made = {
-                    node.id
-                    for node in ast.walk(statement)
-                    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-                }
-                assert made <= MADE_OF_LIMITS
+@pytest.mark.parametrize("name", NAMES)
+def test_small_values_differ_from_productions_and_have_its_type(name: str) -> None:
+    usual = getattr(PRODUCTION, name)
+    assert usual not in CHOICES[name], "that would be no change"
+    assert {type(choice) for choice in CHOICES[name]} == {type(usual)}
+    for choice in CHOICES[name]:
+        assert getattr(work_limits({name: choice}), name) == choice
 
 
-@pytest.mark.parametrize("limit", LIMITS, ids=NAMES)
-def test_a_limit_is_set_everywhere_and_restored(limit: Limit) -> None:
-    places = [import_module(f"kvorum.{each}") for each in (limit.module, *limit.importers)]
-    usual = getattr(places[0], limit.variable)
-    assert usual not in limit.choices, "that would be no change"
-    assert {type(choice) for choice in limit.choices} == {type(usual)}
-    for choice in limit.choices:
-        with limited({limit.name: choice}):
-            assert [getattr(place, limit.variable) for place in places] == [choice] * len(places)
-        assert [getattr(place, limit.variable) for place in places] == [usual] * len(places)
+def test_runs_draw_every_limit_and_no_other() -> None:
+    assert list(CHOICES) == NAMES
 
 
-def test_limits_are_restored_when_a_run_fails() -> None:
-    limit = LIMITS[0]
-    usual = getattr(limit.places()[0], limit.variable)
-    with pytest.raises(ValueError, match="the run"), limited({limit.name: limit.choices[0]}):
-        raise ValueError("the run")
-    assert getattr(limit.places()[0], limit.variable) == usual
+def test_every_limit_is_read() -> None:
+    """From a value that a caller passed in; the defaults of tools do not count."""
+    read = {
+        node.attr
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and not (isinstance(node.value, ast.Name) and node.value.id == "PRODUCTION")
+    }
+    assert set(NAMES) - read == set()
+
+
+def test_no_limit_is_a_constant_of_a_module_as_well() -> None:
+    """A constant made of production's limit would not be small in a run, so each has a reason."""
+    made_of_limits = {
+        f"{module}: {ast.unparse(target)}"
+        for module, tree in TREES.items()
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and production_reads(node)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    }
+    assert made_of_limits == {
+        # What an item or an operation counts for, whatever the length of a slice.
+        "state/apply/transactions.py: OPERATION_BYTES",
+        "state/mvcc/ranges.py: ITEM_BYTES",
+        # The pace at which a new leader spreads the ends of leases.
+        "state/lease/lessor.py: _EXPIRIES_PER_SECOND",
+    }
+    constants = {
+        target.id.lower().lstrip("_")
+        for tree in TREES.values()
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    # HTTP bodies have slices of their own, which are as long in all runs.
+    assert constants & set(NAMES) == {"slice_bytes"}
+
+
+def test_members_and_servers_have_no_limits_but_those_of_their_configuration() -> None:
+    """Only defaults for tools and tests, and constants, may name production's limits there."""
+    found = {
+        module
+        for module, tree in TREES.items()
+        if module.startswith(("member/", "server/", "state/", "storage/"))
+        and any(isinstance(node, ast.Name) and node.id == "PRODUCTION" for node in ast.walk(tree))
+    }
+    assert found == {
+        "member/config.py",
+        # All slices of a check run at once, so their length does not matter.
+        "server/rpc/checks.py",
+        "state/apply/transactions.py",
+        "state/lease/lessor.py",
+        "state/mvcc/ranges.py",
+        # The offline tools open, export and install databases as well.
+        "storage/backend/opening.py",
+        "storage/backend/transfer.py",
+    }
 
 
 def test_some_runs_have_the_limits_of_production() -> None:
     drawn = [draw_limits(Random(f"{seed}/limits")) for seed in range(200)]
     assert 20 < sum(not each for each in drawn) < 80
     assert {name for each in drawn for name in each} == set(NAMES)
-    choices = {limit.name: limit.choices for limit in LIMITS}
-    assert all(value in choices[name] for each in drawn for name, value in each.items())
+    assert all(value in CHOICES[name] for each in drawn for name, value in each.items())
+    assert work_limits({}) == PRODUCTION
+
+
+@pytest.mark.parametrize("limits", [{}, {"slice_keys": 1, "purge_seconds": 0.1}])
+def test_members_receive_the_limits_of_their_run(limits: dict[str, float], tmp_path: Path) -> None:
+    run = Run(replace(draw_plan(3, 3), limits=limits), str(tmp_path), None)
+    expected = work_limits(limits)
+    for machine in run.cluster.machines.values():
+        assert machine.config.limits == expected
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("mark", "limits"),
     [
-        ("apply lags behind commit", {"member.apply.ENTRIES_PER_CLOCK_CHECK": 1}),
-        (
-            "read served over several turns",
-            {"state.mvcc.slices.KEYS_PER_SLICE": 1, "state.mvcc.ranges.FIRST_READ_ROWS": 1},
-        ),
-        (
-            "entry applied over several turns",
-            {"state.mvcc.slices.KEYS_PER_SLICE": 1, "state.mvcc.slices.BYTES_PER_SLICE": 1},
-        ),
+        ("apply lags behind commit", {"apply_entries_per_clock_check": 1}),
+        ("read served over several turns", {"slice_keys": 1, "range_first_read_rows": 1}),
+        ("entry applied over several turns", {"slice_keys": 1, "slice_bytes": 1}),
     ],
 )
 def test_small_limits_divide_the_work(mark: str, limits: dict[str, float]) -> None:
@@ -157,7 +169,7 @@ def test_small_limits_divide_the_work(mark: str, limits: dict[str, float]) -> No
 
 
 def test_limits_are_in_the_trace_and_are_shrunk_one_by_one() -> None:
-    limits = {"member.apply.ENTRIES_PER_CLOCK_CHECK": 2, "state.mvcc.slices.KEYS_PER_SLICE": 3}
+    limits = {"apply_entries_per_clock_check": 2, "slice_keys": 3}
     plan = replace(draw_plan(1, 1), limits=limits)
     assert f"limits {limits}" in plan.lines()
     trace = Trace()
@@ -165,5 +177,5 @@ def test_limits_are_in_the_trace_and_are_shrunk_one_by_one() -> None:
     assert f"limits {limits}" in trace.text()
     left = [cut(plan).limits for cut in _cuts(plan)]
     assert {} in left
-    assert {"member.apply.ENTRIES_PER_CLOCK_CHECK": 2} in left
-    assert {"state.mvcc.slices.KEYS_PER_SLICE": 3} in left
+    assert {"apply_entries_per_clock_check": 2} in left
+    assert {"slice_keys": 3} in left

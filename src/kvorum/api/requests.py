@@ -156,8 +156,6 @@ NOT_EQUAL: Final = 3
 NESTING_MAX: Final = 200
 """Deeper transactions are left to protobuf, which refuses them."""
 
-LONG_BYTES = 16 * 1024
-"""Longer transactions are read in slices of about this many bytes; tests lower it."""
 OPERATIONS_PER_SLICE: Final = 100
 
 _SIGN: Final = 1 << 63
@@ -327,9 +325,9 @@ def parse_txn(data: bytes, nesting_max: int = NESTING_MAX) -> Txn | None:
 
 
 def parse_txn_slices(
-    data: bytes, nesting_max: int = NESTING_MAX, at: int = 0, size: int = -1
+    data: bytes, slice_bytes: int, nesting_max: int = NESTING_MAX, at: int = 0, size: int = -1
 ) -> Generator[None, None, Txn | None]:
-    """Read a canonical TxnRequest as `parse_txn` does, in slices.
+    """Read a canonical TxnRequest as `parse_txn` does, in slices of about `slice_bytes`.
 
     Any run of a message's fields is a message, too, so neighbouring fields are parsed together; a
     long nested transaction is divided on its own. A nested transaction is given by two offsets into
@@ -337,7 +335,7 @@ def parse_txn_slices(
     """
     if size < 0:
         size = len(data)
-    if size - at <= LONG_BYTES:
+    if size - at <= slice_bytes:
         return parse_txn(data[at:size], nesting_max)
     compares: list[Compare] = []
     success: list[Operation] = []
@@ -353,18 +351,20 @@ def parse_txn_slices(
             if end > size or tag < last:
                 return None
             last = tag
-            if end - start > LONG_BYTES:
+            if end - start > slice_bytes:
                 if not _append_fields(whole, data[start:at], nesting_max):
                     return None
                 yield
                 start = at
-                if end - at > LONG_BYTES and tag != 0x0A and data[body] == 0x22 and nesting_max:
+                if end - at > slice_bytes and tag != 0x0A and data[body] == 0x22 and nesting_max:
                     length, inner = data[body + 1], body + 2
                     if length >= 0x80:
                         length, inner = _length(data, body + 1)
                     if inner + length != end or tag not in (0x12, 0x1A):
                         return None
-                    nested = yield from parse_txn_slices(data, nesting_max - 1, inner, end)
+                    nested = yield from parse_txn_slices(
+                        data, slice_bytes, nesting_max - 1, inner, end
+                    )
                     if nested is None:
                         return None
                     (success if tag == 0x12 else failure).append(nested)
@@ -605,9 +605,9 @@ def decode_txn(data: bytes) -> Txn:
     return parse_txn(data) or txn_of(etcdserverpb.TxnRequest.FromString(data))
 
 
-def decode_txn_slices(data: bytes) -> Generator[None, None, Txn]:
-    """Read any TxnRequest, in slices."""
-    txn = yield from parse_txn_slices(data)
+def decode_txn_slices(data: bytes, slice_bytes: int) -> Generator[None, None, Txn]:
+    """Read any TxnRequest, in slices of about `slice_bytes`."""
+    txn = yield from parse_txn_slices(data, slice_bytes)
     if txn is None:
         message = etcdserverpb.TxnRequest.FromString(data)
         yield

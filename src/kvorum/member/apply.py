@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 
 from kvorum.api.coverage import reach
 from kvorum.api.errors import StatusError
-from kvorum.api.requests import LONG_BYTES, Put, parse_put
+from kvorum.api.requests import Put, parse_put
 from kvorum.member import changes, leases, snapshots
 from kvorum.member.errors import MemberStopped
 from kvorum.raft.entries import Entry, EntryType
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from kvorum.member.replica import Replica
     from kvorum.state.apply.callers import Caller
     from kvorum.state.apply.results import Sliced, Slices
-
-ENTRIES_PER_CLOCK_CHECK = 64
-"""How many entries are applied between two checks of the clock."""
 
 _PUT: Final = requests.PUT
 
@@ -100,6 +97,7 @@ def apply_entries(replica: Replica, deadline: float) -> None:
     queue = replica.apply_queue
     clock = replica.clock
     hub = replica.hub
+    run_entries = replica.limits.apply_entries_per_clock_check
     while queue.messages and replica.may_apply:
         if queue.slices is not None and not _continue(replica, queue, deadline):
             return
@@ -111,7 +109,7 @@ def apply_entries(replica: Replica, deadline: float) -> None:
         else:
             entries = queue.messages[0].entries
             start = queue.position
-            stop = min(start + ENTRIES_PER_CLOCK_CHECK, len(entries))
+            stop = min(start + run_entries, len(entries))
             if start < stop:
                 queue.position = _apply_run(replica, queue, entries, start, stop)
             if queue.slices is None:
@@ -309,7 +307,7 @@ def _execute(replica: Replica, queue: ApplyQueue, entry: Entry) -> bool:
             kind, number, body, caller = requests.decode(entry.data)
             pending = replica.proposals.take(requests.encoded_id(number), entry.data)
             if pending is None:
-                if kind == requests.TXN and len(body) > LONG_BYTES:
+                if kind == requests.TXN and len(body) > replica.limits.txn_slice_bytes:
                     queue.kind, queue.started, queue.waiter = kind, None, None
                     queue.slices = long_txn(state, caller, body)
                     return False

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from kvorum.api.limits import PRODUCTION, WorkLimits
 from kvorum.raft.logger import Logger
 from kvorum.state.auth.tokens import Tokens
 from kvorum.storage.backend.environment import Environments
@@ -124,6 +125,8 @@ class MemberConfig:
     """The bcrypt cost of passwords that this member hashes."""
     watch_progress_seconds: float
     server_version: str = ETCD_VERSION
+    limits: WorkLimits = PRODUCTION
+    """How much work is done in one piece; no flag sets it."""
 
     @property
     def election_seconds(self) -> float:

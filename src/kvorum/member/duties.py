@@ -32,11 +32,8 @@ if TYPE_CHECKING:
 
 Step = Callable[["Member", float], None]
 
-PURGE_SECONDS = 30.0
 READERS_SECONDS = 60.0
 VERSION_SECONDS = 4.0
-ROWS_PER_STEP = 1000
-"""About how many rows one step of a compaction deletes."""
 HASHED_BYTES_SHORT = 256 << 10
 """Hashing a database up to this size takes milliseconds."""
 
@@ -71,7 +68,8 @@ def _take_compaction_steps(member: Member) -> bool:
     """Take steps of a compaction; return whether it took any."""
     compaction, counters = member.state.store.compaction, member.counters
     has_worked = False
-    for _ in range(max(1, member.config.compaction_batch // ROWS_PER_STEP)):
+    rows_per_step = member.config.limits.compaction_batch_rows_per_step
+    for _ in range(max(1, member.config.compaction_batch // rows_per_step)):
         if (
             member.state.store.is_writing
             or member.state.backend.is_full
@@ -196,6 +194,7 @@ def _make_duties(config: MemberConfig) -> tuple[Duty, ...]:
     heartbeat, downgrade_check_seconds = config.heartbeat_seconds, config.downgrade_check_seconds
     if downgrade_check_seconds <= 0:
         downgrade_check_seconds = inf
+    purge_seconds = config.limits.purge_seconds
     return (
         Duty("fail requests that timed out", heartbeat, _time_out),
         Duty("stand for election", _next_election_at, _stand_for_election),
@@ -205,8 +204,8 @@ def _make_duties(config: MemberConfig) -> tuple[Duty, ...]:
         Duty("compare hashes with peers", heartbeat, _compare_hashes),
         Duty("agree on a cluster version", VERSION_SECONDS, agree_on_version),
         Duty("end a downgrade", downgrade_check_seconds, _end_downgrade),
-        Duty("prepare the next segment", PURGE_SECONDS, _prepare_segment),
-        Duty("purge old files", PURGE_SECONDS, _purge),
+        Duty("prepare the next segment", purge_seconds, _prepare_segment),
+        Duty("purge old files", purge_seconds, _purge),
         Duty("forget dead readers", READERS_SECONDS, _check_readers),
     )
 

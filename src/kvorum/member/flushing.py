@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from kvorum.storage.backend import Backend, Environment
     from kvorum.storage.backend.flush import Staged
 
-UNNOTED_ENTRIES_MAX = 1000
-"""After more entries without an effect than this, a flush stores the applied index."""
-
-AWAITED_WRITES_MAX = 20_000
-"""The loop waits for the staging of at most this many writes, about 10 ms."""
-
 
 def flush(replica: Replica, now: float) -> None:
     """Seal the applied entries if a flush is due or wanted and sealing is possible now."""
@@ -36,7 +30,7 @@ def flush(replica: Replica, now: float) -> None:
     if not (
         is_due
         or replica.is_flush_wanted
-        or applied - backend.durable_index > UNNOTED_ENTRIES_MAX
+        or applied - backend.durable_index > replica.limits.unnoted_entries_max
         # Entries without an effect fill the memory as well; only a flush allows releasing it.
         or replica.storage.memory_bytes > replica.config.log_bytes_max
         or replica.procedures.is_flush_awaited(applied)
@@ -52,7 +46,8 @@ def flush(replica: Replica, now: float) -> None:
     done = lambda staged: _submit_commit(replica, staged)  # noqa: E731 (one line, one use)
     # Stage a large batch, as one long entry makes, beside the loop: that is slower, but peers take
     # a member that pauses for half a second for dead. Removing a large file takes as long.
-    is_awaited = work.batch.writes <= AWAITED_WRITES_MAX and not backend.is_removing
+    is_small = work.batch.writes <= replica.limits.flush_awaited_writes_max
+    is_awaited = is_small and not backend.is_removing
     replica.out.jobs.append(Job(ExecutorKind.FLUSHER, work, done, is_awaited=is_awaited))
 
 

@@ -7,8 +7,9 @@ with the same database format exchange a copy of the file, which replaces the fo
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
+from kvorum.api.limits import WorkLimits
 from kvorum.state.membership.v2_store import MEMBERSHIP_BUCKETS
 from kvorum.state.mvcc.restore import RowIndex, note_slices
 from kvorum.state.mvcc.slices import Slices
@@ -69,6 +70,13 @@ class BuildImage:
 
     directory: str
     path: str
+    piece_entries: int
+    scan_entries: int
+
+    @classmethod
+    def of(cls, directory: str, path: str, limits: WorkLimits) -> Self:
+        """Make the job for a backend's directory and a new file."""
+        return cls(directory, path, limits.image_piece_entries, limits.view_scan_entries)
 
     def run(self, files: Files, environments: Environments) -> ImageFacts:
         """Return the image's facts. The image need not be durable here."""
@@ -76,8 +84,10 @@ class BuildImage:
             files.unlink(self.path)
         descriptor = files.open(self.path, Opening.CREATE)
         try:
-            with open_view(files, environments, self.directory, checks=False) as view:
-                length = write_image(files, descriptor, dump_image(view))
+            with open_view(
+                files, environments, self.directory, scan_entries=self.scan_entries, checks=False
+            ) as view:
+                length = write_image(files, descriptor, dump_image(view, self.piece_entries))
                 return read_image_facts(view, length)
         finally:
             files.close(descriptor)
@@ -93,6 +103,7 @@ class InstallImage:
     path: str
     directory: str
     quota_bytes: int
+    commit_entries: int
     is_checked: bool = False
     """Whether this process already checked a copy on its arrival."""
 
@@ -107,13 +118,20 @@ class InstallImage:
         try:
             content = sealed_content(image, environments.native)
             install_sealed(
-                files, environments, self.directory, content, quota_bytes=self.quota_bytes
+                files,
+                environments,
+                self.directory,
+                content,
+                quota_bytes=self.quota_bytes,
+                commit_entries=self.commit_entries,
             )
         finally:
             image.close()
 
 
-def note_image(files: Files, environments: Environments, path: str) -> Slices[RowIndex | None]:
+def note_image(
+    files: Files, environments: Environments, path: str, limits: WorkLimits
+) -> Slices[RowIndex | None]:
     """Index the rows of a received image, in slices of the loop while the helper loads it.
 
     Returns None for an unreadable image: the helper reports the problem.
@@ -125,7 +143,7 @@ def note_image(files: Files, environments: Environments, path: str) -> Slices[Ro
         return None
     noted: RowIndex | None = None
     with suppress(ImageError, OSError):
-        noted = yield from note_slices(image_rows(image, native), native)
+        noted = yield from note_slices(image_rows(image, native), native, limits)
     # An abandoned generator skips this: that happens only at the process's end, which closes it.
     image.close()
     return noted

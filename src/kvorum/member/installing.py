@@ -108,7 +108,13 @@ def _install(replica: Replica, received: Message) -> InstallSteps:
     replica.state.backend.close()
     # Let the flusher finish its remaining jobs on the old files first.
     yield _submit(replica, ExecutorKind.FLUSHER, Nothing())
-    work = InstallImage(image, replica.backend_directory, config.quota_bytes, is_checked=True)
+    work = InstallImage(
+        image,
+        replica.backend_directory,
+        config.quota_bytes,
+        config.limits.image_commit_entries,
+        is_checked=True,
+    )
     noted: RowIndex | None = None
     if is_copy(replica.seams.files, image):
         # Drain the helper first: a running defragmentation uses the same file number.
@@ -116,7 +122,8 @@ def _install(replica: Replica, received: Message) -> InstallSteps:
         yield _submit(replica, ExecutorKind.FLUSHER, work)
     else:
         loaded = _submit(replica, ExecutorKind.HELPER, work)
-        noted = yield from note_image(replica.seams.files, replica.seams.environments, image)
+        seams = replica.seams
+        noted = yield from note_image(seams.files, seams.environments, image, config.limits)
         yield loaded
     loaded_backend = open_database(config, replica.seams)
     assert loaded_backend.applied_index == index, (

@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from kvorum.state.apply.results import Result, Slices
 
 EXPIRY_SECONDS = 0.5
-REVOKES_PER_CHECK_MAX = 500
-PROMOTED_AT_ONCE_MAX = 1000
 APPLY_WAIT_SECONDS = 1.0
 RETRY_SECONDS = 0.05
 
@@ -73,7 +71,7 @@ def promote(replica: Replica) -> Slices | None:
     """Start timing leases; return slices if there are many leases."""
     lessor = replica.state.lessor
     extension = replica.config.election_seconds
-    if len(lessor) < PROMOTED_AT_ONCE_MAX:
+    if len(lessor) < replica.limits.leases_promoted_at_once_max:
         lessor.promote(replica.now, extension)
         return None
     return _promote_in_slices(replica, extension)
@@ -103,9 +101,10 @@ def _revoke_expired(member: Member) -> Steps:
         # Only a confirmed leader may revoke: a deposed one may not know of renewals.
         if (yield ReadIndex()) is not None or not member.is_leader or member.replica.is_behind:
             return None
+        expired_max = member.config.limits.lease_revokes_per_check_max
         asked = [
             (requests.LEASE_REVOKE, lease_revoke_request(lease_id))
-            for lease_id in member.state.lessor.take_expired(member.now, REVOKES_PER_CHECK_MAX)
+            for lease_id in member.state.lessor.take_expired(member.now, expired_max)
         ]
         expired = len(asked)
         due = member.state.lessor.take_due_checkpoints(member.now)
@@ -188,7 +187,7 @@ def renewal_refusal(
     if refusal is None and permissions.needs_permission(member.state, caller):
         now = current(member.state, caller)
         refusal = yield from permissions.lease_refusal(
-            member.state, now, lease_id, Meter(), is_write=True
+            member.state, now, lease_id, Meter(member.state.limits), is_write=True
         )
         if refusal is None and permissions.is_outdated(member.state, now):
             refusal = AUTH_OLD_REVISION

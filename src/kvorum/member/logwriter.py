@@ -1,9 +1,9 @@
 """Raft's append thread: batches log writes and releases the messages that wait for them.
 
-Writes gather while at most two earlier batches are being written. Messages that promise a write
-leave when its batch is durable, and so does the member's own acknowledgement: nothing is committed
-before. A new commit index alone causes no write, unless a membership change waits for it; messages
-that come with one leave when the batches before it are durable.
+Writes gather while `log_batches_in_flight_max` earlier batches are being written. Messages that
+promise a write leave when its batch is durable, and so does the member's own acknowledgement:
+nothing is committed before. A new commit index alone causes no write, unless a membership change
+waits for it; messages that come with one leave when the batches before it are durable.
 
 A write that holds a snapshot stands alone: the writer exposes it as `received` once everything
 before it is durable, and writes nothing after it until `finish_received`.
@@ -12,6 +12,7 @@ before it is durable, and writes nothing after it until `finish_received`.
 from collections import deque
 from contextlib import suppress
 
+from kvorum.api.limits import WorkLimits
 from kvorum.member.jobs import Done, ExecutorKind, Failed, Job, Nothing, Work, ignore
 from kvorum.member.outbox import Outbox
 from kvorum.raft.entries import Entry
@@ -21,9 +22,6 @@ from kvorum.raft.rawnode import RawNode
 from kvorum.raft.storage import MemoryStorage
 from kvorum.storage.wal import Log
 
-BATCHES_IN_FLIGHT_MAX = 2
-BATCH_BYTES_MAX = 4 << 20
-
 
 class LogWriter:
     """Turns raft's storage writes into jobs for the log, in order."""
@@ -31,6 +29,7 @@ class LogWriter:
     __slots__ = (
         "_is_closed",
         "_is_preparing",
+        "_limits",
         "_log",
         "_node",
         "_out",
@@ -42,11 +41,14 @@ class LogWriter:
         "received",
     )
 
-    def __init__(self, log: Log, storage: MemoryStorage, node: RawNode, out: Outbox) -> None:
+    def __init__(
+        self, log: Log, storage: MemoryStorage, node: RawNode, out: Outbox, limits: WorkLimits
+    ) -> None:
         self._log = log
         self._storage = storage
         self._node = node
         self._out = out
+        self._limits = limits
         self._waiting: deque[Message] = deque()
         # The writes of each batch that is being written, oldest first.
         self._writing: deque[list[Message]] = deque()
@@ -75,17 +77,17 @@ class LogWriter:
                 if not self._writing:
                     self.received = waiting.popleft()
                 return
-            if len(self._writing) >= BATCHES_IN_FLIGHT_MAX:
+            if len(self._writing) >= self._limits.log_batches_in_flight_max:
                 return
             self._write_batch()
 
     def _write_batch(self) -> None:
-        waiting = self._waiting
+        waiting, bytes_max = self._waiting, self._limits.log_batch_bytes_max
         messages: list[Message] = []
         entries: list[Entry] = []
         state: HardState | None = None
         size = 0
-        while waiting and waiting[0].snapshot is None and size < BATCH_BYTES_MAX:
+        while waiting and waiting[0].snapshot is None and size < bytes_max:
             message = waiting.popleft()
             messages.append(message)
             if message.entries:

@@ -25,16 +25,15 @@ if TYPE_CHECKING:
     Work = Slices | StoreSlices[RangeResult]
     LongRead = tuple[Read, Work, float]
 
-RUNNING_MAX = 4
-"""How many long reads share the turns."""
-
 
 class LongReads:
     """The waiting and running long reads, each with the rest of its work."""
 
-    __slots__ = ("_is_blocked", "_running", "_waiting", "has_room")
+    __slots__ = ("_is_blocked", "_running", "_running_max", "_waiting", "has_room")
 
-    def __init__(self) -> None:
+    def __init__(self, running_max: int) -> None:
+        """Let at most `running_max` long reads share the turns."""
+        self._running_max = running_max
         self._waiting: deque[LongRead] = deque()
         self._running: deque[LongRead] = deque()
         self._is_blocked = False
@@ -57,7 +56,7 @@ class LongReads:
         running, clock, counters = self._running, replica.clock, replica.counters
         stopwatch = counters.stopwatch
         while True:
-            if self._waiting and len(running) < RUNNING_MAX:
+            if self._waiting and len(running) < self._running_max:
                 self._begin()
             if not running:
                 return
@@ -86,7 +85,7 @@ class LongReads:
         """Start waiting reads in order, skipping those without room for their answers."""
         waiting, running, has_room = self._waiting, self._running, self.has_room
         kept: deque[LongRead] = deque()
-        while waiting and len(running) < RUNNING_MAX:
+        while waiting and len(running) < self._running_max:
             one = waiting.popleft()
             waiter = one[0][0]
             call = waiter.call if isinstance(waiter, Procedure) else waiter

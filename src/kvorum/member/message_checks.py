@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from google.protobuf.message import DecodeError
 
-from kvorum.api.requests import LONG_BYTES, DeleteRange, Put, Range, Txn, parse_put
+from kvorum.api.requests import DeleteRange, Put, Range, Txn, parse_put
 from kvorum.member.terms import has_credible_term
 from kvorum.raft.changes import ChangeType, ConfChange
 from kvorum.raft.entries import Entry, EntryType
@@ -52,7 +52,7 @@ def is_acceptable(replica: Replica, message: Message) -> bool:
         if kind == MessageType.APP:
             _check_terms(message.log_term, message.entries)
         for entry in message.entries:
-            check_entry(entry)
+            check_entry(entry, replica.limits.txn_slice_bytes)
     except (ValueError, DecodeError) as error:
         replica.boundary.log_refusal(
             f"entries of {message.sender:x}, which this member could not apply, and everything "
@@ -69,13 +69,16 @@ def _check_terms(before: int, entries: Sequence[Entry]) -> None:
         before = entry.term
 
 
-def check_entry(entry: Entry) -> None:
-    """Raise ValueError or DecodeError if this version cannot apply an entry."""
+def check_entry(entry: Entry, txn_bytes_max: int) -> None:
+    """Raise ValueError or DecodeError if this version cannot apply an entry.
+
+    A transaction of more than `txn_bytes_max` is not decoded.
+    """
     if entry.type == EntryType.NORMAL:
         if not entry.data:
             return
         try:
-            _check_request(entry.data)
+            _check_request(entry.data, txn_bytes_max)
         except (ValueError, DecodeError) as error:
             described = describe_foreign(entry.data, error)
             raise ValueError(f"entry {entry.index} {described}") from error
@@ -85,7 +88,7 @@ def check_entry(entry: Entry) -> None:
         raise ValueError(f"entry {entry.index} is of type {entry.type}, which no member makes")
 
 
-def _check_request(data: bytes) -> None:
+def _check_request(data: bytes, txn_bytes_max: int) -> None:
     put = requests.extract_anonymous_put(data)
     # Nearly all entries are such puts.
     if put is not None and parse_put(put) is not None:
@@ -94,7 +97,7 @@ def _check_request(data: bytes) -> None:
     decode = DECODERS.get(kind)
     if decode is None:
         raise ValueError(f"no request of number {kind} is known")
-    if kind == requests.TXN and len(body) > LONG_BYTES:
+    if kind == requests.TXN and len(body) > txn_bytes_max:
         # Decoding it would block the loop. The leader that proposed it has decoded it.
         return
     request = decode(body)

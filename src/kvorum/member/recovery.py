@@ -320,7 +320,8 @@ def _install_if_behind(config: MemberConfig, seams: Seams, snapshot: Snapshot) -
         )
     reach("snapshot installed by a start")
     seams.logger.info(f"installing {path}")
-    job = InstallImage(path, f"{config.directory}/backend", config.quota_bytes)
+    commit_entries = config.limits.image_commit_entries
+    job = InstallImage(path, f"{config.directory}/backend", config.quota_bytes, commit_entries)
     job.run(seams.files, seams.environments)
 
 
@@ -335,6 +336,7 @@ def _read_state(
     hub = WatchHub(
         header,
         RandomFractions(seams.random_below),
+        config.limits,
         request_bytes_max=config.request_bytes_max,
         progress_seconds=config.watch_progress_seconds,
     )

@@ -77,6 +77,7 @@ class Replica:
         snapshot_index: int,
     ) -> None:
         self.config = config
+        self.limits = config.limits
         self.logger = seams.logger
         self.clock = seams.clock
         self.seams = seams
@@ -105,12 +106,12 @@ class Replica:
         self.procedures = Procedures()
         self.snapshots = SnapshotState(snapshot_index, config.snapshot_entries)
         self.apply_queue = ApplyQueue()
-        self.writer = LogWriter(log, storage, node, self.out)
+        self.writer = LogWriter(log, storage, node, self.out, config.limits)
         self.installation: Installation | None = None
         self.succession = Succession()
         # Reads that may run now; `long_reads` continues the long ones.
         self.ready_reads: deque[Read] = deque()
-        self.long_reads = LongReads()
+        self.long_reads = LongReads(config.limits.long_reads_running_max)
         # Procedures that wait for membership changes, by change id; changes raft does not have yet.
         self.changes: dict[int, Procedure] = {}
         self._changes_waiting: deque[ConfChange] = deque()

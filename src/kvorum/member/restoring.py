@@ -14,7 +14,7 @@ from kvorum.raft.messages import NO_MEMBERS, ConfState
 from kvorum.state.apply.alarms import Alarms
 from kvorum.state.apply.state import State
 from kvorum.state.auth.store import AuthStore
-from kvorum.state.lease.lessor import CHECKPOINT_SECONDS, Lessor, ttl_seconds_min
+from kvorum.state.lease.lessor import Lessor, ttl_seconds_min
 from kvorum.state.membership.cluster import Membership
 from kvorum.state.membership.documents import decode_conf_state
 from kvorum.state.mvcc.restore import RowIndex, restore_slices, restore_store
@@ -56,9 +56,10 @@ def open_database(config: MemberConfig, seams: Seams) -> Backend:
         seams.environments,
         f"{config.directory}/backend",
         quota_bytes=config.quota_bytes,
-        limits=BufferLimits(
+        buffers=BufferLimits(
             flush_seconds=config.flush_seconds, flush_writes=config.flush_writes_max
         ),
+        limits=config.limits,
     )
 
 
@@ -76,7 +77,7 @@ def read_state(
     lessor = _lessor(config, backend)
     lessor.restore()
     rows = None if progress is None else lambda count: progress("rows read", count)
-    store = restore_store(backend, lessor, hub, rows)
+    store = restore_store(backend, lessor, hub, config.limits, rows)
     return _state(config, seams, header, hub, store, lessor, cluster_id, member_id)
 
 
@@ -96,16 +97,17 @@ def reread_state(
     """
     lessor = _lessor(config, backend)
     yield from lessor.restore_slices()
-    store = yield from restore_slices(backend, lessor, hub, noted)
+    store = yield from restore_slices(backend, lessor, hub, config.limits, noted)
     return _state(config, seams, header, hub, store, lessor, cluster_id, member_id)
 
 
 def _lessor(config: MemberConfig, backend: Backend) -> Lessor:
     return Lessor(
         backend,
+        config.limits,
         ttl_seconds_min=ttl_seconds_min(config.election_ticks, config.heartbeat_seconds),
         retry_seconds=config.request_seconds_max,
-        checkpoint_seconds=CHECKPOINT_SECONDS if config.lease_checkpoints else None,
+        checkpoints=config.lease_checkpoints,
     )
 
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from kvorum.member.reads import Read
     from kvorum.member.replica import Replica
 
-BYTES_PER_CLOCK_CHECK = 64 * 1024
 READ_BYTES: Final = 1024
 """Bytes read between two checks of the clock; and the bytes that each read counts at least."""
 
@@ -22,7 +21,7 @@ def begin_reads(replica: Replica, deadline: float) -> None:
     """Run ready reads until the deadline; `LongReads` continues the long ones."""
     ready, clock, counters = replica.ready_reads, replica.clock, replica.counters
     reply = replica.out.replies.append
-    bytes_per_check = BYTES_PER_CLOCK_CHECK
+    bytes_per_check = replica.limits.read_bytes_per_clock_check
     spent = 0
     began = counters.stopwatch()
     # The ranges answered since `began`, counted by their start, and all other reads.

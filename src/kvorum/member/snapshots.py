@@ -31,9 +31,6 @@ from kvorum.storage.snap import ReleaseDatabases, WriteSnap
 if TYPE_CHECKING:
     from kvorum.member.replica import Replica
 
-HELD_AFTER_SENDING_SECONDS = 30.0
-COMPACTED_ENTRIES_MIN = 100
-"""The member drops at least this many entries at once, unless it keeps fewer at all."""
 TAKEN_MAX = 64
 """While this many `.snap` files wait to be written, the member takes no other snapshot."""
 
@@ -202,7 +199,7 @@ def _compact_memory(replica: Replica, sealed: SealedAt) -> None:
         index, bytes_max = 0, config.held_bytes_max
     else:
         index, bytes_max = sealed.index - config.catch_up_entries, config.catch_up_bytes_max
-        if index - first < min(COMPACTED_ENTRIES_MIN, config.catch_up_entries):
+        if index - first < min(replica.limits.log_dropped_entries_min, config.catch_up_entries):
             index = 0
     if storage.memory_bytes > bytes_max:
         # Drop an eighth more than necessary, so that this does not repeat every few entries.
@@ -266,14 +263,19 @@ def build_image(replica: Replica) -> None:
     if copied:
         seams = replica.seams
         try:
-            copying = Copying(seams.files, seams.environments, replica.backend_directory)
+            copying = Copying(
+                seams.files,
+                seams.environments,
+                replica.backend_directory,
+                replica.limits.view_scan_entries,
+            )
         except BackendError as error:
             _fail_image(replica, messages, error, None)
             return
     replica.out.jobs.append(
         Job(
             ExecutorKind.HELPER if copying is None else ExecutorKind.POOL,
-            BuildImage(replica.backend_directory, path)
+            BuildImage.of(replica.backend_directory, path, replica.limits)
             if copying is None
             else CopyImage(copying, path),
             lambda facts: _send_image(replica, messages, path, facts, copying),
@@ -343,5 +345,5 @@ def finish_transfer(replica: Replica, transfer: SnapshotTransfer, *, failed: boo
     if failed:
         reach("snapshot not delivered")
     if not failed:
-        snapshots.held_until = replica.now + HELD_AFTER_SENDING_SECONDS
+        snapshots.held_until = replica.now + replica.limits.log_held_after_sending_seconds
     replica.node.report_snapshot(transfer.message.to, failed=failed)

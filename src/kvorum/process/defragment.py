@@ -25,7 +25,13 @@ def defragment(
     if not files.exists(f"{directory}/CURRENT"):
         logger.info("Skipping defragmentation", current_db_size_bytes=0, **threshold)
         return
-    backend = open_backend(files, environments, directory, quota_bytes=settings.quota_bytes)
+    backend = open_backend(
+        files,
+        environments,
+        directory,
+        quota_bytes=settings.quota_bytes,
+        limits=settings.limits,
+    )
     try:
         before, in_use = backend.size_bytes, backend.size_in_use_bytes
         sizes = {"current_db_size_bytes": before, "current_db_size_in_use_bytes": in_use}

@@ -44,13 +44,6 @@ BYTES_PER_TURN: Final = 4 * 1024 * 1024
 NOTHING: Final = (0, 0)
 _HTTP_OPENED: Final = int(EdgeEventKind.HTTP_OPENED)
 
-INLINE_CALLS_MAX = 4
-"""With more requests at once, another thread writes the log, and the loop takes the next batch."""
-INLINE_BYTES_MAX_ALONE = 64 * 1024
-INLINE_BYTES_MAX = 4 * 1024
-"""The largest append that the loop writes itself, which saves two wake-ups of threads. The limit is
-lower if other members wait for the loop."""
-
 REMOVED_SECONDS: Final = 1.0
 """How long a removed member goes on: other members may need its messages to learn of it."""
 ADVANCE_SECONDS_MAX: Final = 5.0
@@ -134,6 +127,7 @@ class Server:
         self._long_since = 0.0
         self._slow_apply_seconds = settings.slow_apply_seconds
         self._tick_seconds = member.config.heartbeat_seconds
+        self._limits = member.config.limits
         self.calls.check_seconds = min(slow_seconds, self._tick_seconds)
         self._next_tick = member.now
         self._peers_at = 0.0
@@ -255,9 +249,13 @@ class Server:
             # client waits for a write that its answer does not depend on.
             peers.deliver(now)
             self._answer(now)
-            self.inline_bytes_max = INLINE_BYTES_MAX_ALONE if member.is_alone else INLINE_BYTES_MAX
-            if len(requests) > INLINE_CALLS_MAX:
+            limits = self._limits
+            if len(requests) > limits.inline_calls_max:
                 self.inline_bytes_max = 0
+            elif member.is_alone:
+                self.inline_bytes_max = limits.inline_alone_bytes_max
+            else:
+                self.inline_bytes_max = limits.inline_shared_bytes_max
         else:
             # Answer clients first: messages wake other members, which may take the processor.
             self._answer(now)

@@ -18,7 +18,7 @@ from kvorum.sim.faults import (
 from kvorum.sim.json_calls import Dialects, draw_dialects
 from kvorum.sim.library.fleet import Library, draw_library
 from kvorum.sim.library.suspensions import LEAST_SECONDS, Suspensions, draw_suspensions
-from kvorum.sim.limits import Limits, draw_limits
+from kvorum.sim.limits import DrawnLimits, draw_limits
 from kvorum.sim.proxies.tier import Tier, draw_proxy_faults, draw_tier
 from kvorum.sim.users import Realm, draw_realm
 from kvorum.sim.workloads import CACHED, READER, Workload, draw_more_clients, draw_workload
@@ -71,7 +71,7 @@ class Plan:
     workload: Workload
     options: dict[str, object]
     """Options of the members."""
-    limits: Limits
+    limits: DrawnLimits
     """Limits of production that are small."""
     waits_for_leases: bool
     """Whether the run waits for the end of all leases."""
@@ -172,7 +172,7 @@ def draw_plan(seed: int, members: int) -> Plan:
         faults = replace(faults, turn_budget=(0.0, 0.0003), clock_step=small.choice(_LONG_STEPS))
     if faults.sleeper_gap:
         # Joining members get snapshots, whose sender must not keep its log for long.
-        limits |= {"member.snapshots.HELD_AFTER_SENDING_SECONDS": 0.3}
+        limits |= {"log_held_after_sending_seconds": 0.3}
     # A flipped bit may change a user, which no member detects.
     realm = None if faults.flip_gap else draw_realm(Random(f"{seed}/realm"))
     if realm is not None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvorum.member import leases as member_leases
+from kvorum.api.limits import WorkLimits
 from kvorum.proxy.endpoints import LINGER_SECONDS
 from kvorum.sim import checks
 from kvorum.sim.administrators import Administrator, Wanted
@@ -32,7 +32,7 @@ from kvorum.sim.json_calls import JsonCalls
 from kvorum.sim.lease_checks import check_leases
 from kvorum.sim.leaseholders import Leaseholder
 from kvorum.sim.library.fleet import Fleet, library_installed
-from kvorum.sim.limits import limited
+from kvorum.sim.limits import work_limits
 from kvorum.sim.linearizability import Undecided
 from kvorum.sim.lock_checks import check_locks
 from kvorum.sim.machine import Machine
@@ -54,7 +54,6 @@ from kvorum.sim.watch_checks import check_watcher
 from kvorum.sim.watchers import Watcher
 from kvorum.sim.workloads import CACHED
 from kvorum.sim.world import World
-from kvorum.state.lease import lessor
 
 SERVE_SECONDS_MAX = 30.0
 """Every member serves within this time after the faults."""
@@ -116,7 +115,7 @@ def simulate_plan(plan: Plan, trace: Trace | None = None) -> Outcome:
     """Run a plan; return the outcome."""
     directory = tempfile.mkdtemp(prefix="kvorum-sim-", dir=memory_directory())
     try:
-        with count_coverage() as reached, limited(plan.limits), collecting_seldom():
+        with count_coverage() as reached, collecting_seldom():
             run = Run(plan, directory, trace)
             with stand_ins_installed(run):
                 outcome = run.outcome()
@@ -158,7 +157,9 @@ class Run:
         if trace is not None:
             for line in plan.lines():
                 trace.line(0.0, "---", line)
-        self.cluster = cluster = Cluster(world, plan.members, plan.faults, directory, plan.options)
+        self.limits = work_limits(plan.limits)
+        options = plan.options | {"limits": self.limits}
+        self.cluster = cluster = Cluster(world, plan.members, plan.faults, directory, options)
         history, workload = cluster.history, plan.workload
         self.users: Users | None = None
         self.fronts: Fronts | None = None
@@ -519,7 +520,8 @@ class Run:
         """Require that leases that no client renews end in time at every member."""
         seconds = self.plan.workload.lease_seconds[1] + LEASE_SECONDS_MAX
         there = self._leases()
-        seconds += REVOKE_WAVE_SECONDS_MAX * len({lease for _, lease in there}) / _revokes_at_once()
+        leases = len({lease for _, lease in there})
+        seconds += REVOKE_WAVE_SECONDS_MAX * leases / _revokes_at_once(self.limits)
         # A grant may be on its way for long; its lease has its full time from its arrival. A new
         # leader gives every lease its time again.
         for _ in range(LEASE_ROUNDS_MAX):
@@ -665,9 +667,11 @@ class Run:
         }
 
 
-def _revokes_at_once() -> int:
+def _revokes_at_once(limits: WorkLimits) -> int:
     return min(
-        lessor.REVOKES_PER_SECOND_MAX, lessor.EXAMINED_MAX, member_leases.REVOKES_PER_CHECK_MAX
+        limits.lease_revokes_per_second_max,
+        limits.lease_deadlines_examined_max,
+        limits.lease_revokes_per_check_max,
     )
 
 

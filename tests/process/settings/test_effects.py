@@ -7,10 +7,10 @@ import pytest
 
 from kvorum.api import errors
 from kvorum.api.errors import Status
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.membershippb import DowngradeInfoSetRequest
 from kvorum.member.config import MemberConfig
-from kvorum.member.duties import PURGE_SECONDS
 from kvorum.process.settings.checks import make_config
 from kvorum.process.settings.flags import parse_arguments
 from kvorum.process.settings.member import member_config
@@ -46,7 +46,7 @@ def test_so_many_old_files_are_kept(flag: str, place: str, kept: int) -> None:
     for _ in range(2):
         for _ in range(150):
             harness.ask("KV/Put", pb.PutRequest(key=b"key", value=bytes(4096)))
-        harness.pass_time(PURGE_SECONDS)
+        harness.pass_time(PRODUCTION.purge_seconds)
         names = files.list(f"/data/member/{place}")
         found.append(sum(name.endswith(f".{place}") for name in names))
     assert found == [kept] * 2

@@ -5,6 +5,7 @@ A follower refuses entries that it could not apply; such an entry would stop the
 
 from hypothesis import given
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.member.message_checks import check_entry
 from kvorum.raft.messages import Message, MessageType
 from kvorum.raft.wire import decode_message, encode_message
@@ -24,4 +25,4 @@ def test_other_members_take_what_clients_cause(calls: list[Call]) -> None:
     entries = storage.entries(storage.first_index(), storage.last_index() + 1, EVERYTHING)
     assert entries
     for entry in decode_message(encode_message(Message(MessageType.APP, entries=entries))).entries:
-        check_entry(entry)
+        check_entry(entry, PRODUCTION.txn_slice_bytes)

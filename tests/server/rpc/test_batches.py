@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.network.edge.interface import EdgeEventKind, Event, Request
-from kvorum.server.rpc.services import REQUESTS_PER_CLOCK_CHECK
 from kvorum.server.rpc.table import NUMBERS
 from tests.server.rpc.harness import Harness
 
@@ -107,7 +107,7 @@ def _at_once() -> Harness:
 def test_where_a_batch_is_cut_changes_no_answer(at_once: Harness, looks_max: int) -> None:
     harness, turns = served(looks_max)
     requests, events = batch()
-    assert turns >= len(requests) / (REQUESTS_PER_CLOCK_CHECK * looks_max)
+    assert turns >= len(requests) / (PRODUCTION.requests_per_clock_check * looks_max)
     assert turns >= len(events) / looks_max
     expected = {call: at_once.edge.replies[call] for call, _, _, _ in requests}
     assert {call: harness.edge.replies[call] for call, _, _, _ in requests} == expected

@@ -6,6 +6,7 @@ from math import inf
 import pytest
 from google.protobuf.message import Message
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3electionpb import (
     CampaignRequest,
@@ -14,7 +15,6 @@ from kvorum.api.pb.v3electionpb import (
     ResignRequest,
 )
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
-from kvorum.api.requests import LONG_BYTES
 from kvorum.network.edge.interface import EdgeEventKind
 from kvorum.server.rpc.table import NUMBERS
 from kvorum.state.apply import requests
@@ -84,7 +84,9 @@ CALLS: dict[str, tuple[Asked, list[int]]] = {
         [requests.TXN],
     ),
     "a long Txn": (
-        lambda on: on.ask("KV/Txn", pb.TxnRequest(success=[put_op(b"b", b"v" * LONG_BYTES)])),
+        lambda on: on.ask(
+            "KV/Txn", pb.TxnRequest(success=[put_op(b"b", b"v" * PRODUCTION.txn_slice_bytes)])
+        ),
         [requests.TXN],
     ),
     "Compact": (
@@ -134,7 +136,7 @@ CALLS: dict[str, tuple[Asked, list[int]]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_what_a_call_proposes_is_its_callers(name: str) -> None:
-    harness = Harness(request_bytes_max=4 * LONG_BYTES)
+    harness = Harness(request_bytes_max=4 * PRODUCTION.txn_slice_bytes)
     harness.pass_time(10.0)
     harness.ask("KV/Put", pb.PutRequest(key=b"a"))
     for lease in (7, 8):

@@ -10,13 +10,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from kvorum.api import errors
 from kvorum.api.errors import Status
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.member import identities
 from kvorum.member.identities import Identities
 from kvorum.network.edge.interface import EdgeEventKind, Metadata
 from kvorum.server.rpc import undecided
 from kvorum.server.rpc.interface import OK
-from kvorum.server.rpc.lease import LEASES_PER_SLICE, _leases_refusal
+from kvorum.server.rpc.lease import _leases_refusal
 from kvorum.server.rpc.table import NUMBERS
 from kvorum.state.apply import requests
 from kvorum.state.auth.jwt_keys import read_keys
@@ -669,7 +670,7 @@ def test_listing_leases_is_checked_in_slices() -> None:
     """Leases without keys have nothing to check, and may be very many."""
     guarded = Guarded()
     user = guarded.log_in("u")
-    leases = list(range(1, 4 * LEASES_PER_SLICE + 1))
+    leases = list(range(1, 4 * PRODUCTION.leases_per_slice + 1))
     for lease in leases:
         guarded.member.state.lessor.grant(lease, 1000, guarded.now)
     caller = identifying(guarded).identify_token(user)

@@ -1,9 +1,10 @@
 """Long ranges are answered one after the other, as their clients take the answers."""
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb import etcdserverpb as pb
-from kvorum.member.longreads import RUNNING_MAX
 from tests.server.rpc.harness import Harness
 
+RUNNING_MAX = PRODUCTION.long_reads_running_max
 PATH = "/etcdserverpb.KV/Range"
 ALL = pb.RangeRequest(key=b"k", range_end=b"l", serializable=True)
 

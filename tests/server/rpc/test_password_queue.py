@@ -5,10 +5,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.member.jobs import ExecutorKind
 from kvorum.server.rpc.password_queue import (
     PASSWORDS_WAITING_MAX,
-    PROMPT_SECONDS_MAX,
     PROMPT_SHARE,
     PasswordQueue,
     QueuedPassword,
@@ -22,7 +22,7 @@ class World:
     """A queue, its clock, and the turns that have come."""
 
     def __init__(self) -> None:
-        self.queue = PasswordQueue()
+        self.queue = PasswordQueue(PRODUCTION.password_prompt_seconds_max)
         self.now = 100.0
         self.came: list[QueuedPassword] = []
         self.refused: list[QueuedPassword] = []
@@ -79,7 +79,8 @@ def test_a_flood_takes_no_more_than_the_budget_at_the_servers_priority() -> None
             world.end(place)
     passed = world.now - begun
     # At most the one that used the budget up goes beyond it.
-    assert passed * PROMPT_SHARE <= prompt <= PROMPT_SECONDS_MAX + passed * PROMPT_SHARE + USUAL
+    share = passed * PROMPT_SHARE
+    assert share <= prompt <= PRODUCTION.password_prompt_seconds_max + share + USUAL
 
 
 def test_a_prompt_process_that_is_busy_is_waited_for() -> None:

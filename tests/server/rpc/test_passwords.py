@@ -7,11 +7,11 @@ from google.protobuf.message import Message
 
 from kvorum.api import errors
 from kvorum.api.errors import Code, Status
+from kvorum.api.limits import PRODUCTION, WorkLimits
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.member.jobs import ExecutorKind, JobLostError
 from kvorum.member.member import Member
 from kvorum.network.edge.interface import EdgeEventKind, Metadata
-from kvorum.server.rpc import password_queue
 from kvorum.server.rpc.password_queue import PASSWORDS_WAITING_MAX
 from kvorum.server.rpc.table import NUMBERS
 from kvorum.state.apply import requests
@@ -33,8 +33,8 @@ def hashed(password: str) -> bytes:
 class World:
     """A server whose authentication is enabled, and whose password jobs can be held."""
 
-    def __init__(self, is_enabled: bool = True) -> None:
-        self.cluster = Cluster(1, bcrypt_cost=COST)
+    def __init__(self, is_enabled: bool = True, limits: WorkLimits = PRODUCTION) -> None:
+        self.cluster = Cluster(1, bcrypt_cost=COST, limits=limits)
         self.machine: Machine = self.cluster.leader()
         self.member: Member = self.machine.running
         auth = self.member.state.auth
@@ -356,10 +356,9 @@ def test_a_flood_on_one_connection_lets_others_log_in() -> None:
     assert all(is_token(world.answer(call)) for call in flood[:-1])
 
 
-def test_a_flood_is_hashed_by_the_process_that_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_is_hashed_by_the_process_that_gives_way() -> None:
     one = CheckPassword(hashed("secret"), "secret").seconds
-    monkeypatch.setattr(password_queue, "PROMPT_SECONDS_MAX", 2.5 * one)
-    world = World()
+    world = World(limits=WorkLimits(password_prompt_seconds_max=2.5 * one))
     calls = [world.begin("Authenticate", LOGIN) for _ in range(10)]
     assert all(is_token(world.answer(call)) for call in calls)
     places = [job.executor for job in world.machine.jobs_run if isinstance(job.work, CheckPassword)]

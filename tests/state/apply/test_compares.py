@@ -93,7 +93,7 @@ def test_a_sweep_decides_as_a_look_at_every_key(
     txn = Txn(compares, [Txn(nested, [], [])], [])
     ranges = RangeCompares(store, txn, revision)
     for each in (*compares, *nested):
-        found = run_to_end(ranges.holds(each, Meter()))
+        found = run_to_end(ranges.holds(each, Meter(store.limits)))
         assert found == holds(store, each, revision), vars_of(each)
 
 
@@ -149,7 +149,7 @@ def test_many_compares_take_as_many_turns_as_one(writes: bool) -> None:
 
 def slices_of(store: Store, txn: Txn) -> int:
     """Return how many slices it takes to see that all compares hold."""
-    ranges, meter = RangeCompares(store, txn, 0), Meter()
+    ranges, meter = RangeCompares(store, txn, 0), Meter(store.limits)
 
     def work() -> Slices[None]:
         for each in txn.compares:

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from kvorum.api.errors import PERMISSION_DENIED as DENIED
 from kvorum.api.errors import Status
+from kvorum.api.limits import PRODUCTION, WorkLimits
 from kvorum.api.pb.authpb import Permission
 from kvorum.api.requests import Compare, DeleteRange, Operation, Put, Range, Txn
 from kvorum.member.member import Member
 from kvorum.state.apply import permissions
 from kvorum.state.apply.callers import NOBODY, Caller, Front
 from kvorum.state.apply.results import Result
+from kvorum.state.apply.state import State
 from kvorum.state.auth.store import AuthStore
-from kvorum.state.mvcc import slices as limits
 from kvorum.state.mvcc.slices import Meter, Slices, run_to_end
 from tests.member.harness import Cluster
 from tests.state.auth.model import KEYS, OPEN_END, READ, READWRITE, ROOT, WRITE, Model, Permitted
@@ -163,12 +164,13 @@ def world() -> World:
 
 
 @contextmanager
-def keys_per_slice(count: int) -> Iterator[None]:
-    before, limits.KEYS_PER_SLICE = limits.KEYS_PER_SLICE, count
+def keys_per_slice(state: State, count: int) -> Iterator[None]:
+    """Let the checks of a state take slices of so many keys."""
+    state.limits = WorkLimits(slice_keys=count)
     try:
         yield
     finally:
-        limits.KEYS_PER_SLICE = before
+        state.limits = PRODUCTION
 
 
 @given(grants, users, late, transactions, st.integers(1, 5))
@@ -184,9 +186,16 @@ def test_a_transaction_at_once_and_in_slices(
     caller = world.caller(user, late)
     expected, _ = world.judged(caller, world.txn_looks(user, request))
     member = world.member
-    assert run_to_end(permissions.txn_refusal(member.state, caller, request, Meter())) == expected
-    with keys_per_slice(size):
-        found, _ = finish(permissions.txn_refusal(member.state, caller, request, Meter()))
+    assert (
+        run_to_end(
+            permissions.txn_refusal(member.state, caller, request, Meter(member.state.limits))
+        )
+        == expected
+    )
+    with keys_per_slice(member.state, size):
+        found, _ = finish(
+            permissions.txn_refusal(member.state, caller, request, Meter(member.state.limits))
+        )
         assert found == expected
         plain = permissions.plain_txn_refusal(member.state, caller, request)
         if plain is not None and not isinstance(plain, Status):
@@ -228,8 +237,13 @@ def test_single_writes(
     world.grant(granted)
     caller, member = world.caller(user, late), world.member
     expected, _ = world.judged(caller, world.put_looks(user, put))
-    with keys_per_slice(size):
-        assert run_to_end(permissions.put_refusal(member.state, caller, put, Meter())) == expected
+    with keys_per_slice(member.state, size):
+        assert (
+            run_to_end(
+                permissions.put_refusal(member.state, caller, put, Meter(member.state.limits))
+            )
+            == expected
+        )
     if not put.lease:
         assert permissions.plain_put_refusal(member.state, caller, put) == expected
     # By itself, a deletion is refused for what it writes first; the status tells no difference.
@@ -273,7 +287,9 @@ def test_the_order_of_a_transactions_look_ups(
     caller, member = world.caller(user, late), world.member
     _, expected = world.judged(caller, world.txn_looks(user, request))
     with recording() as found:
-        run_to_end(permissions.txn_refusal(member.state, caller, request, Meter()))
+        run_to_end(
+            permissions.txn_refusal(member.state, caller, request, Meter(member.state.limits))
+        )
     assert found == expected
     if user == ROOT:
         return
@@ -355,13 +371,13 @@ def test_a_long_transaction_is_checked_in_slices(world: World, part: str, count:
         assert checked is not None and not isinstance(checked, Status)
         found, slices = finish(checked)
         assert found == expected
-        assert slices >= (count - 1) // limits.KEYS_PER_SLICE
+        assert slices >= (count - 1) // PRODUCTION.slice_keys
 
 
 @pytest.mark.parametrize("is_write", [False, True])
 def test_a_long_lease_is_checked_in_slices(world: World, is_write: bool) -> None:
     member = world.member
-    count = 4 * limits.KEYS_PER_SLICE
+    count = 4 * PRODUCTION.slice_keys
     member.state.lessor.grant(1000 + is_write, 1000, 0.0)
     for number in range(count):
         member.state.lessor.attach(1000 + is_write, b"l%04d" % number)
@@ -371,7 +387,9 @@ def test_a_long_lease_is_checked_in_slices(world: World, is_write: bool) -> None
     def checked() -> tuple[Status | None, int]:
         lease = 1000 + is_write
         return finish(
-            permissions.lease_refusal(member.state, caller, lease, Meter(), is_write=is_write)
+            permissions.lease_refusal(
+                member.state, caller, lease, Meter(member.state.limits), is_write=is_write
+            )
         )
 
     refusal, slices = checked()
@@ -391,7 +409,7 @@ def test_a_lease_that_is_not_known_has_no_keys_to_refuse_for(world: World) -> No
     for caller in (NOBODY, world.caller("stranger", 0)):
         for lease in (9, UNKNOWN_LEASE):
             slices = permissions.lease_refusal(
-                world.member.state, caller, lease, Meter(), is_write=True
+                world.member.state, caller, lease, Meter(PRODUCTION), is_write=True
             )
             assert run_to_end(slices) is None
 

@@ -4,6 +4,7 @@ What the leader proposes is applied by everyone at once, or lost if it stops lea
 checkpoints may wait in the log for a while.
 """
 
+from kvorum.api.limits import WorkLimits
 from kvorum.state.lease import Lessor, NotRenewed
 from tests.database import Database
 
@@ -28,8 +29,9 @@ class LeaseCluster:
     def _lessor(self, database: Database) -> Lessor:
         return Lessor(
             database.backend,
+            WorkLimits(lease_checkpoint_seconds=self.checkpoint_seconds or 0.0),
             retry_seconds=RETRY_SECONDS,
-            checkpoint_seconds=self.checkpoint_seconds,
+            checkpoints=self.checkpoint_seconds is not None,
         )
 
     def close(self) -> None:

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.state.lease.deadlines import Deadlines
-from kvorum.state.lease.sorting import SLICE, sorted_in_slices
+from kvorum.state.lease.sorting import sorted_in_slices
 from tests.state.lease.model import finish
 
+SLICE = PRODUCTION.lease_slice_items
 MOMENTS = st.integers(0, 20).map(float)
 STEPS = st.lists(
     st.one_of(
@@ -24,7 +26,7 @@ STEPS = st.lists(
 @settings(deadline=None)
 @given(STEPS)
 def test_agrees_with_a_table(steps: list[tuple[str, int, float]]) -> None:
-    deadlines, table = Deadlines(), dict[int, float]()
+    deadlines, table = Deadlines(PRODUCTION), dict[int, float]()
     for step, identity, moment in steps:
         if step == "arm":
             deadlines.arm(identity, moment)
@@ -48,7 +50,7 @@ def test_agrees_with_a_table(steps: list[tuple[str, int, float]]) -> None:
 def test_replaced_entries_come_up_in_order(
     table: dict[int, float], identity: int, moment: float
 ) -> None:
-    deadlines = Deadlines()
+    deadlines = Deadlines(PRODUCTION)
     deadlines.arm(identity, moment)
     entries = sorted((at, each) for each, at in table.items())
     finish(deadlines.replace(entries))
@@ -57,7 +59,7 @@ def test_replaced_entries_come_up_in_order(
 
 
 def test_stale_entries_are_bounded() -> None:
-    deadlines = Deadlines()
+    deadlines = Deadlines(PRODUCTION)
     for moment in range(5000, 0, -1):
         deadlines.arm(moment % 7, float(moment))
         deadlines.arm(-moment, 0.5)
@@ -67,7 +69,7 @@ def test_stale_entries_are_bounded() -> None:
 
 
 def test_ids_that_go_take_their_entries_with_them() -> None:
-    deadlines, random = Deadlines(), Random(1)
+    deadlines, random = Deadlines(PRODUCTION), Random(1)
     moments = {identity: random.random() for identity in range(3000)}
     for identity, moment in moments.items():
         deadlines.arm(identity, moment)
@@ -87,6 +89,6 @@ def test_ids_that_go_take_their_entries_with_them() -> None:
 def test_sorting_in_slices_is_sorting(count: int) -> None:
     random = Random(count)
     items = [random.randrange(1000) for _ in range(count)]
-    ordered, suspensions = finish(sorted_in_slices(items))
+    ordered, suspensions = finish(sorted_in_slices(items, SLICE))
     assert ordered == sorted(items)
     assert suspensions >= count // SLICE

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 from kvorum.api.errors import Status
+from kvorum.api.limits import PRODUCTION
 from kvorum.state.lease import Lessor
 from kvorum.state.lease.lease import Lease, row_key, row_value
 from tests.database import Database
@@ -103,7 +104,7 @@ def test_etcd_and_the_lessor_answer_alike(tmp_path: Path) -> None:
     random = Random(1)
     # With the ticks that the helper gives etcd, the shortest lease takes one second.
     with running_etcd(tmp_path / "etcd") as etcd:
-        both = Both(etcd, Lessor(database.backend, ttl_seconds_min=1))
+        both = Both(etcd, Lessor(database.backend, PRODUCTION, ttl_seconds_min=1))
         # Far apart, and far from their end, so that the test may take its time.
         ttls = [*range(1000, 9000, TTL_STEP_SECONDS), 9 * 10**9, 9 * 10**9 + 1, 1 << 62]
         for _ in range(400):

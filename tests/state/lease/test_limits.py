@@ -6,15 +6,16 @@ from random import Random
 
 import pytest
 
+from kvorum.api.limits import PRODUCTION, WorkLimits
 from kvorum.state.lease import Lessor, ttl_seconds_min
-from kvorum.state.lease.lessor import CHECKPOINT_BATCH_MAX, EXAMINED_MAX, REVOKES_PER_SECOND_MAX
-from kvorum.state.lease.sorting import SLICE
 from tests.database import Database
 from tests.state.lease.model import finish
 
 
-def lessor_with(leases: int, ttl: int = 10, **options: float) -> Lessor:
-    lessor = Lessor(Database().backend, **options)  # type: ignore[arg-type]
+def lessor_with(
+    leases: int, ttl: int = 10, *, limits: WorkLimits = PRODUCTION, **options: float
+) -> Lessor:
+    lessor = Lessor(Database().backend, limits, **options)  # type: ignore[arg-type]
     for number in range(1, leases + 1):
         lessor.grant(number, ttl, 0.0)
     return lessor
@@ -34,13 +35,13 @@ def test_at_most_a_thousand_revokes_in_any_second() -> None:
             now = lessor.next_deadline
         else:
             now += random.random() / 10
-    for first, later in zip(asked, asked[REVOKES_PER_SECOND_MAX:], strict=False):
+    for first, later in zip(asked, asked[PRODUCTION.lease_revokes_per_second_max :], strict=False):
         assert later - first >= 1.0
     assert asked[-1] < 105.0
 
 
 def test_a_call_looks_at_so_many_entries_and_the_next_call_goes_on() -> None:
-    leases = 3 * EXAMINED_MAX
+    leases = 3 * PRODUCTION.lease_deadlines_examined_max
     lessor = lessor_with(leases)
     lessor.promote(0.0, 0.0)
     for lease_id in range(1, leases):
@@ -54,25 +55,25 @@ def test_a_call_looks_at_so_many_entries_and_the_next_call_goes_on() -> None:
 
 
 def test_checkpoints_come_in_batches_and_again() -> None:
-    leases = CHECKPOINT_BATCH_MAX + 10
-    lessor = lessor_with(leases, 1000, checkpoint_seconds=300.0)
+    leases = PRODUCTION.lease_checkpoints_per_batch_max + 10
+    lessor = lessor_with(leases, 1000, checkpoints=True)
     lessor.grant(leases + 1, 300, 0.0)
     lessor.promote(0.0, 0.0)
     assert lessor.next_deadline == 300.0
     assert lessor.take_due_checkpoints(299.0) == []
     first, second = lessor.take_due_checkpoints(300.0), lessor.take_due_checkpoints(300.0)
-    assert len(first) == CHECKPOINT_BATCH_MAX and len(second) == 10
+    assert len(first) == PRODUCTION.lease_checkpoints_per_batch_max and len(second) == 10
     left = dict(first + second)
     # Only those with more than an interval left; and those that were delayed have more left.
     assert set(left) == set(range(1, leases + 1))
     assert set(left.values()) == {700, 702}
     assert lessor.take_due_checkpoints(599.0) == []
     # None of them was applied: they come again.
-    assert len(lessor.take_due_checkpoints(600.0)) == CHECKPOINT_BATCH_MAX
+    assert len(lessor.take_due_checkpoints(600.0)) == PRODUCTION.lease_checkpoints_per_batch_max
 
 
 def test_a_renewed_lease_needs_no_checkpoint() -> None:
-    lessor = lessor_with(1, 1000, checkpoint_seconds=300.0)
+    lessor = lessor_with(1, 1000, checkpoints=True)
     lessor.promote(0.0, 0.0)
     assert lessor.renew(1, 300.0) == 1000
     assert lessor.take_due_checkpoints(300.0) == []
@@ -80,7 +81,7 @@ def test_a_renewed_lease_needs_no_checkpoint() -> None:
 
 
 def test_a_lease_renewed_near_its_end_is_checkpointed_again() -> None:
-    lessor = lessor_with(1, 1000, checkpoint_seconds=300.0)
+    lessor = lessor_with(1, 1000, checkpoints=True)
     lessor.checkpoint(1, 100, 0.0)
     lessor.promote(0.0, 0.0)
     # So little is left that it runs out before another checkpoint.
@@ -101,8 +102,8 @@ def test_a_renewal_may_come_before_what_an_election_gave() -> None:
 
 def test_a_longer_minimum_holds_for_leases_from_before() -> None:
     database = Database()
-    Lessor(database.backend).grant(1, 3, 0.0)
-    lessor = Lessor(database.backend, ttl_seconds_min=5)
+    Lessor(database.backend, PRODUCTION).grant(1, 3, 0.0)
+    lessor = Lessor(database.backend, PRODUCTION, ttl_seconds_min=5)
     lessor.restore()
     lessor.promote(0.0, 0.0)
     assert lessor.time_to_live(1, 0.0) == (5, 5)
@@ -115,7 +116,7 @@ def test_after_an_election_leases_do_not_run_out_all_at_once(count: int) -> None
     expiries = sorted(lessor._leases[lease_id].expiry for lease_id in lessor.leases())
     assert expiries[0] == 61.0
     per_second = Counter(int(expiry) for expiry in expiries)
-    if count < REVOKES_PER_SECOND_MAX:
+    if count < PRODUCTION.lease_revokes_per_second_max:
         assert per_second == {61: count}
     else:
         # The first second has those that did not need a delay, too.
@@ -139,7 +140,7 @@ def test_a_spread_delays_and_never_hastens(seed: int) -> None:
 
 
 def test_a_promotion_is_the_same_in_slices_and_ends_with_a_demotion() -> None:
-    lessor = lessor_with(5 * SLICE)
+    lessor = lessor_with(5 * PRODUCTION.lease_slice_items)
     _, slices = finish(lessor.promote_in_slices(5.0, 1.0))
     assert slices >= 10 and lessor.is_primary
     expiries = {number: lease.expiry for number, lease in lessor._leases.items()}
@@ -168,7 +169,10 @@ def test_a_lease_with_very_many_keys() -> None:
     for key in keys:
         lessor.attach(1, key)
     ordered, slices = finish(lessor.sorted_keys_in_slices(1))
-    assert ordered == sorted(set(keys)) and slices >= 2 * len(ordered) // SLICE - 1
+    assert (
+        ordered == sorted(set(keys))
+        and slices >= 2 * len(ordered) // PRODUCTION.lease_slice_items - 1
+    )
     lessor.forget(1)
     assert not any(lessor.lease_of(key) for key in keys)
 
@@ -185,7 +189,8 @@ def test_no_reference_cycles() -> None:
     gc.collect()
     gc.disable()
     try:
-        lessor = lessor_with(2000, checkpoint_seconds=5.0)
+        limits = WorkLimits(lease_checkpoint_seconds=5.0)
+        lessor = lessor_with(2000, limits=limits, checkpoints=True)
         lessor.promote(0.0, 1.0)
         for number in range(1, 2000):
             lessor.attach(number % 7 + 1, b"%d" % number)

@@ -20,6 +20,7 @@ from kvorum.api.errors import (
     LEASE_NOT_FOUND,
     LEASE_TTL_TOO_LARGE,
 )
+from kvorum.api.limits import PRODUCTION
 from kvorum.state.lease import Lessor, NotRenewed, TimeToLive
 from tests.database import Database
 from tests.state.lease.model import Model, finish, outcome
@@ -45,7 +46,7 @@ class LessorMachine(RuleBasedStateMachine):
             self.directory = tempfile.TemporaryDirectory()
         self.database = Database(Path(self.directory.name) if self.directory else None)
         self.lessor = Lessor(
-            self.database.backend, ttl_seconds_min=TTL_MIN, retry_seconds=RETRY_SECONDS
+            self.database.backend, PRODUCTION, ttl_seconds_min=TTL_MIN, retry_seconds=RETRY_SECONDS
         )
         for lease_id in (1, -(1 << 63)):
             self.grant(lease_id, 10)
@@ -163,7 +164,7 @@ class LessorMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.database.flush()
         self.lessor = Lessor(
-            self.database.reopen(), ttl_seconds_min=TTL_MIN, retry_seconds=RETRY_SECONDS
+            self.database.reopen(), PRODUCTION, ttl_seconds_min=TTL_MIN, retry_seconds=RETRY_SECONDS
         )
         self.lessor.restore()
         self.model.is_primary = False

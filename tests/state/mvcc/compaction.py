@@ -1,5 +1,6 @@
 """A store that is compacted, interrupted and read: stories that tests of compaction share."""
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.state.lease import Lessor
 from kvorum.state.mvcc.history import bound
 from kvorum.state.mvcc.ranges import RangeOptions
@@ -7,7 +8,7 @@ from kvorum.state.mvcc.restore import restore_store
 from kvorum.storage.backend import open_backend
 from kvorum.storage.backend.memory import MemoryEnvironments
 from kvorum.storage.files.memory import MemoryFiles
-from tests.state.mvcc.machine import DIRECTORY, Recorder, answer
+from tests.state.mvcc.machine import DIRECTORY, Recorder, answer, set_slice
 from tests.state.mvcc.model import Model
 
 EVERYTHING = RangeOptions(b"\0", b"\0")
@@ -26,7 +27,10 @@ class World:
 
     def start(self) -> None:
         self.backend = open_backend(self.files, self.environments, DIRECTORY)
-        self.store = restore_store(self.backend, Lessor(self.backend), Recorder())
+        self.store = restore_store(
+            self.backend, Lessor(self.backend, PRODUCTION), Recorder(), PRODUCTION
+        )
+        set_slice(self.store, 2)
 
     def flush(self) -> None:
         stage = self.backend.seal()

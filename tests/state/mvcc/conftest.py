@@ -1,14 +1,15 @@
-"""After every test of this room, slices have their usual size again."""
+"""After every test of this room, stores keep as many changes as usual again."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from kvorum.state.mvcc.slices import KEYS_PER_SLICE
-from tests.state.mvcc.machine import set_slice
+from kvorum.state.mvcc import key_changes
+
+KEPT = key_changes.KEPT
 
 
 @pytest.fixture(autouse=True)
-def _usual_slices() -> Iterator[None]:
+def _usual_changes() -> Iterator[None]:
     yield
-    set_slice(KEYS_PER_SLICE)
+    key_changes.KEPT = KEPT

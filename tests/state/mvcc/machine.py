@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kvorum.api.errors import COMPACTED, FUTURE_REV, StatusError
+from kvorum.api.limits import PRODUCTION, WorkLimits
 from kvorum.state.lease import Lessor
-from kvorum.state.mvcc import compaction, key_changes, ranges, transaction
+from kvorum.state.mvcc import key_changes
 from kvorum.state.mvcc.hashes import HashKV, HashRows
 from kvorum.state.mvcc.history import bound
 from kvorum.state.mvcc.ranges import RangeOptions, RangeResult
@@ -71,11 +72,14 @@ class Recorder:
         self.published.append((revision >> 32, [(key, revision, kv, previous)]))
 
 
-def set_slice(keys: int) -> None:
-    """Set the size of slices, in keys."""
-    for module in (ranges, transaction, key_changes):
-        module.KEYS_PER_SLICE = keys  # type: ignore[attr-defined]
-    compaction.KEYS_PER_STEP = compaction.ROWS_PER_STEP = keys
+def small_slices(keys: int) -> WorkLimits:
+    """Return limits with slices of so many keys."""
+    return WorkLimits(slice_keys=keys, compaction_keys_per_step=keys, compaction_rows_per_step=keys)
+
+
+def set_slice(store: Store, keys: int) -> None:
+    """Set the size of the slices of a store, in keys."""
+    store.limits = store._index._limits = store.compaction._limits = small_slices(keys)
     # So few that reads in the past find some changes and lack others.
     key_changes.KEPT = 3 * keys
 
@@ -88,7 +92,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        set_slice(2)
         self.files = MemoryFiles()
         self.files.make_directory(DIRECTORY)
         self.files.sync_directory("/")
@@ -102,10 +105,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     def start(self) -> None:
         self.backend = self.open_backend()
-        self.lessor = Lessor(self.backend)
+        self.lessor = Lessor(self.backend, PRODUCTION)
         self.lessor.restore()
         self.hub = Recorder()
         self.store = self.restore_store()
+        set_slice(self.store, 2)
         self.flush: StageFlush | CommitFlush | None = None
         self.write: tuple[Write, str, tuple[object, ...]] | None = None
         self.reads: list[tuple[Generator[None, None, RangeResult], object]] = []
@@ -118,7 +122,7 @@ class StoreMachine(RuleBasedStateMachine):
         return open_backend(self.files, self.environments, DIRECTORY)
 
     def restore_store(self) -> Store:
-        return restore_store(self.backend, self.lessor, self.hub)
+        return restore_store(self.backend, self.lessor, self.hub, PRODUCTION)
 
     # Entries.
 
@@ -221,7 +225,7 @@ class StoreMachine(RuleBasedStateMachine):
         keys=st.integers(1, 4),
     )
     def begin_write(self, kind: str, key: bytes, end: bytes, parts: list[Any], keys: int) -> None:
-        set_slice(keys)
+        set_slice(self.store, keys)
         arguments: tuple[object, ...] = (key, end) if kind == "delete" else (tuple(parts),)
         self.log.append((kind, arguments))
         self.write = (self.begin(kind, arguments), kind, arguments)
@@ -247,7 +251,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(options=OPTIONS, back=RECENT, is_old=st.booleans(), keys=st.integers(1, 4))
     def read(self, options: RangeOptions, back: int, is_old: bool, keys: int) -> None:
-        set_slice(keys)
+        set_slice(self.store, keys)
         if is_old:
             options = options._replace(revision=max(0, self.model.revision - back))
         refused = self.model.check(options.revision)
@@ -305,7 +309,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.store.compaction.is_pending)
     @rule(steps=st.integers(1, 40), keys=st.integers(1, 4))
     def clear(self, steps: int, keys: int) -> None:
-        set_slice(keys)
+        set_slice(self.store, keys)
         if self.compaction_job is not None:
             self.hash_compaction(self.compaction_job)
         for _ in range(steps):

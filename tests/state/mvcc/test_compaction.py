@@ -10,12 +10,6 @@ from tests.state.mvcc.compaction import (
     outlive_compaction,
     start_without_the_newest_row,
 )
-from tests.state.mvcc.machine import set_slice
-
-
-@pytest.fixture(autouse=True)
-def _small_slices() -> None:
-    set_slice(2)
 
 
 def test_a_compaction_survives_a_power_cut_anywhere() -> None:

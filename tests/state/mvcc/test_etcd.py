@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.state.lease import Lessor
 from kvorum.state.mvcc.hashes import HashDatabase, HashKV, HashRows
@@ -54,8 +55,8 @@ class Twins:
         self.files.make_directory("/database")
         self.environments = MemoryEnvironments(self.files)
         self.backend = open_backend(self.files, self.environments, "/database")
-        self.lessor = Lessor(self.backend)
-        self.store = restore_store(self.backend, self.lessor, Recorder())
+        self.lessor = Lessor(self.backend, PRODUCTION)
+        self.store = restore_store(self.backend, self.lessor, Recorder(), PRODUCTION)
         for lease in (7, 8):
             self.ask("Lease/LeaseGrant", pb.LeaseGrantRequest(ID=lease, TTL=600))
             self.lessor.grant(lease, 600, 0.0)
@@ -166,7 +167,7 @@ class Twins:
         if revision > self.store.revision:
             return
         response = self.ask("Maintenance/HashKV", pb.HashKVRequest(revision=revision))
-        job = HashRows.of_revision(self.backend, revision, compacted)
+        job = HashRows.of_revision(self.backend, revision, compacted, PRODUCTION.hash_rows_per_scan)
         assert job.run(self.files, self.environments) == response.hash
         assert compacted == response.compact_revision
 
@@ -205,5 +206,7 @@ def test_the_hash_of_the_whole_database(twins: Twins) -> None:
     twins.delete(b"a", b"")
     twins.flush()
     expected = twins.ask("Maintenance/Hash", pb.HashRequest()).hash
-    job = HashDatabase(twins.backend.directory)
+    job = HashDatabase(
+        twins.backend.directory, PRODUCTION.hash_rows_per_scan, PRODUCTION.view_scan_entries
+    )
     assert job.run(twins.files, twins.environments) == expected

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvorum.state.mvcc import history, key_changes, sortedkeys
+from kvorum.api.limits import PRODUCTION, WorkLimits
+from kvorum.state.mvcc import history, key_changes
 from kvorum.state.mvcc.history import bound
 from kvorum.state.mvcc.index import Index
 from kvorum.state.mvcc.slices import run_to_end
@@ -18,42 +19,40 @@ Ends = st.one_of(st.none(), KEYS)
 
 @given(data=st.data(), chunk=st.integers(2, 8))
 def test_sorted_keys_are_a_sorted_list(data: st.DataObject, chunk: int) -> None:
-    with pytest.MonkeyPatch.context() as small:
-        small.setattr(sortedkeys, "CHUNK_MAX", chunk)
-        small.setattr(sortedkeys, "FEW", chunk // 3)
-        naive = sorted(data.draw(st.sets(KEYS)))
-        keys = SortedKeys(naive)
-        for _ in range(data.draw(st.integers(0, 30))):
-            action = data.draw(st.sampled_from(["add", "remove", "add_run", "remove_run", "ask"]))
-            if action == "add":
-                key = data.draw(KEYS)
-                if key not in naive:
-                    insort(naive, key)
-                    keys.add(key)
-            elif action == "remove" and naive:
-                key = data.draw(st.sampled_from(naive))
-                naive.remove(key)
-                assert keys.remove(key) == key
-            elif action == "add_run":
-                run = sorted(data.draw(st.sets(KEYS)) - set(naive))
-                naive = sorted(naive + run)
-                keys.add_run(run)
-            elif action == "remove_run" and naive:
-                start = data.draw(st.integers(0, len(naive)))
-                stop = data.draw(st.integers(start, len(naive)))
-                step = data.draw(st.integers(1, 3))
-                run = naive[start:stop:step]
-                naive = [key for key in naive if key not in set(run)]
-                keys.remove_run(run)
-            first, end = data.draw(KEYS), data.draw(Ends)
-            within = [key for key in naive if first <= key and (end is None or key < end)]
-            limit = data.draw(st.integers(1, 10))
-            assert len(keys) == len(naive)
-            assert keys.run(first, end, limit) == within[:limit]
-            assert keys.run_down(first, end, limit) == within[::-1][:limit]
-            if action == "ask":
-                assert keys.count(first, end) == len(within)
-        assert keys.run(b"", None, 1000) == naive
+    limits = WorkLimits(key_chunk_keys_max=chunk, key_run_single_keys_max=chunk // 3)
+    naive = sorted(data.draw(st.sets(KEYS)))
+    keys = SortedKeys(limits, naive)
+    for _ in range(data.draw(st.integers(0, 30))):
+        action = data.draw(st.sampled_from(["add", "remove", "add_run", "remove_run", "ask"]))
+        if action == "add":
+            key = data.draw(KEYS)
+            if key not in naive:
+                insort(naive, key)
+                keys.add(key)
+        elif action == "remove" and naive:
+            key = data.draw(st.sampled_from(naive))
+            naive.remove(key)
+            assert keys.remove(key) == key
+        elif action == "add_run":
+            run = sorted(data.draw(st.sets(KEYS)) - set(naive))
+            naive = sorted(naive + run)
+            keys.add_run(run)
+        elif action == "remove_run" and naive:
+            start = data.draw(st.integers(0, len(naive)))
+            stop = data.draw(st.integers(start, len(naive)))
+            step = data.draw(st.integers(1, 3))
+            run = naive[start:stop:step]
+            naive = [key for key in naive if key not in set(run)]
+            keys.remove_run(run)
+        first, end = data.draw(KEYS), data.draw(Ends)
+        within = [key for key in naive if first <= key and (end is None or key < end)]
+        limit = data.draw(st.integers(1, 10))
+        assert len(keys) == len(naive)
+        assert keys.run(first, end, limit) == within[:limit]
+        assert keys.run_down(first, end, limit) == within[::-1][:limit]
+        if action == "ask":
+            assert keys.count(first, end) == len(within)
+    assert keys.run(b"", None, 1000) == naive
 
 
 class NaiveHistory:
@@ -135,8 +134,8 @@ def test_the_count_at_a_revision_is_that_of_the_keys_which_were_live(
 ) -> None:
     with pytest.MonkeyPatch.context() as small:
         small.setattr(key_changes, "KEPT", kept)
-        small.setattr(key_changes, "KEYS_PER_SLICE", keys_per_slice)
-        index = Index()
+        limits = WorkLimits(slice_keys=keys_per_slice)
+        index = Index(limits)
         for main in range(2, data.draw(st.integers(2, 30))):
             if data.draw(st.booleans()):
                 index.put(data.draw(KEYS), main << 32)
@@ -154,7 +153,7 @@ def test_the_count_at_a_revision_is_that_of_the_keys_which_were_live(
             assert (
                 index.key_changes.changes_after(limit) >= kept or limit >= index.key_changes.since
             )
-            restored = Index()
+            restored = Index(limits)
             restored.entries, restored.newest_revision = index.entries, index.newest_revision
             restored.build_sets()
             is_newest = index.newest_revision <= limit
@@ -164,7 +163,7 @@ def test_the_count_at_a_revision_is_that_of_the_keys_which_were_live(
 
 
 def test_long_keys_that_are_gone_are_not_kept_for_counts() -> None:
-    index = Index()
+    index = Index(PRODUCTION)
     for main in range(2, 102, 2):
         key = b"%d" % main + bytes(key_changes.KEPT_BYTES_MAX // 10)
         index.put(key, main << 32)
@@ -175,7 +174,7 @@ def test_long_keys_that_are_gone_are_not_kept_for_counts() -> None:
 
 
 def test_a_key_written_often_is_not_copied_each_time() -> None:
-    index = Index()
+    index = Index(PRODUCTION)
     for main in range(2, 300):
         index.put(b"k", main << 32)
     entry = index.entries[b"k"]
@@ -188,7 +187,7 @@ def test_a_key_written_often_is_not_copied_each_time() -> None:
 
 
 def test_a_key_is_one_object_however_often_it_comes_back() -> None:
-    index = Index()
+    index = Index(PRODUCTION)
     index.put(bytes([107]), 2 << 32)
     index.delete_run(index.live.run(b"", None, 9), 3 << 32 | 1)
     index.put(b"k" + b"", 4 << 32)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from kvorum.api.limits import WorkLimits
 from kvorum.state.lease import Lessor
 from kvorum.state.mvcc import history, ranges, restore
 from kvorum.state.mvcc.compaction import Compaction, Compactor
@@ -22,7 +23,7 @@ from tests.state.mvcc.compaction import (
     outlive_compaction,
     start_without_the_newest_row,
 )
-from tests.state.mvcc.machine import Recorder, StoreMachine, set_slice
+from tests.state.mvcc.machine import Recorder, StoreMachine
 
 SETTINGS = settings(
     max_examples=1_000,
@@ -115,8 +116,8 @@ def reads_in_progress_do_not_hold_compaction(patch: pytest.MonkeyPatch) -> None:
 def revision_is_that_of_the_newest_row(patch: pytest.MonkeyPatch) -> None:
     restored = restore.restore_store
 
-    def naive(backend: Backend, lessor: Lessor, hub: Recorder) -> Store:
-        store = restored(backend, lessor, hub)
+    def naive(backend: Backend, lessor: Lessor, hub: Recorder, limits: WorkLimits) -> Store:
+        store = restored(backend, lessor, hub, limits)
         store.revision = max(1, store._index.newest_revision >> 32)
         return store
 
@@ -190,7 +191,6 @@ PLANTS: dict[Plant, Callable[[], None]] = {
 @pytest.mark.sources
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_mistake_is_noticed(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_slice(2)
     plant(monkeypatch)
     is_noticed = False
     try:

@@ -3,6 +3,7 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.state.lease import Lessor
 from kvorum.state.mvcc.index import Index
@@ -33,7 +34,7 @@ ROWS = st.lists(
 @example([(b"k", 300, 200, 1, 5, 0), (b"\x18", 1, 1, 0x18, 1, 0)])
 def test_every_row_is_understood(rows: list[tuple[bytes, int, int, int, int, int]]) -> None:
     database = Database()
-    lessor = Lessor(database.backend)
+    lessor = Lessor(database.backend, PRODUCTION)
     for lease in (7, 1 << 40):
         lessor.grant(lease, 60, 0.0)
     main = 1
@@ -47,7 +48,7 @@ def test_every_row_is_understood(rows: list[tuple[bytes, int, int, int, int, int
         database.backend.put_row(main << 32, kv.SerializeToString())
         expected.append(kv)
     counts: list[int] = []
-    store = restore_store(database.backend, lessor, Recorder(), counts.append)
+    store = restore_store(database.backend, lessor, Recorder(), PRODUCTION, counts.append)
     assert counts == [len(rows)]
     assert store.revision == main
     expected.sort(key=lambda kv: kv.key)
@@ -55,7 +56,7 @@ def test_every_row_is_understood(rows: list[tuple[bytes, int, int, int, int, int
     keys_only = everything._replace(keys_only=True)
 
     assert store.range(everything).kvs == [kv.SerializeToString() for kv in expected]
-    in_slices = run_to_end(restore_slices(database.backend, lessor, Recorder()))
+    in_slices = run_to_end(restore_slices(database.backend, lessor, Recorder(), PRODUCTION))
     assert in_slices.revision == store.revision
     assert in_slices.range(everything) == store.range(everything)
     for kv in expected:
@@ -68,7 +69,9 @@ def test_every_row_is_understood(rows: list[tuple[bytes, int, int, int, int, int
 def test_a_mark_that_raises_the_revision_is_no_key() -> None:
     database = Database()
     database.backend.put_row(1000 << 32, b"")
-    store = restore_store(database.backend, Lessor(database.backend), Recorder())
+    store = restore_store(
+        database.backend, Lessor(database.backend, PRODUCTION), Recorder(), PRODUCTION
+    )
     assert store.revision == 1000
     assert store.range(RangeOptions(b"\0", b"\0")).count == 0
     assert store.put(b"k", b"", 0) == 1001
@@ -83,10 +86,10 @@ def test_a_mark_that_raises_the_revision_is_no_key() -> None:
 def test_long_histories_are_those_that_were_written(changes: list[str], before: int) -> None:
     """Most rows of a key that is written often take a short way; none is taken for another."""
     database = Database()
-    lessor = Lessor(database.backend)
+    lessor = Lessor(database.backend, PRODUCTION)
     lessor.grant(7, 60, 0.0)
     create, version, lease = 2, 0, 0
-    expected = Index()
+    expected = Index(PRODUCTION)
     for main, change in enumerate(["put"] * before + changes, 2):
         create, version = (create, version + 1) if version else (main, 1)
         lease = 7 if change == "leased" else 0
@@ -97,7 +100,7 @@ def test_long_histories_are_those_that_were_written(changes: list[str], before: 
             kv, revision, version = KeyValue(key=b"k"), revision | 1, 0
         database.backend.put_row(revision, kv.SerializeToString())
         expected.restore(b"k", revision, create, version)
-    store = restore_store(database.backend, lessor, Recorder())
+    store = restore_store(database.backend, lessor, Recorder(), PRODUCTION)
     assert store._index.entries == expected.entries
     assert lessor.lease_of(b"k") == lease
     database.close()

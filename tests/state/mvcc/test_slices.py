@@ -6,22 +6,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvorum.api.limits import PRODUCTION, WorkLimits
 from kvorum.state.lease import Lessor
 from kvorum.state.mvcc.ranges import RangeOptions, reply_body, reply_parts
 from kvorum.state.mvcc.restore import restore_store
-from kvorum.state.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Slices, run_to_end
+from kvorum.state.mvcc.slices import Slices, run_to_end
 from kvorum.state.mvcc.store import Store
 from tests.database import Database
-from tests.state.mvcc.machine import Recorder, answer, set_slice
+from tests.state.mvcc.machine import Recorder, answer, set_slice, small_slices
 
+KEYS_PER_SLICE, BYTES_PER_SLICE = PRODUCTION.slice_keys, PRODUCTION.slice_bytes
 KEYS = 3 * KEYS_PER_SLICE + 17
 WHOLE = RangeOptions(b"k", b"l")
 
 
-def filled(database: Database) -> Store:
-    lessor = Lessor(database.backend)
+def filled(database: Database, limits: WorkLimits = PRODUCTION) -> Store:
+    lessor = Lessor(database.backend, PRODUCTION)
     lessor.restore()
-    store = restore_store(database.backend, lessor, Recorder())
+    store = restore_store(database.backend, lessor, Recorder(), limits)
     for number in range(KEYS):
         store.put(b"k%04d" % (number * 7919 % KEYS), b"%d" % (number % 13), 0)
     for number in range(0, KEYS, 3):
@@ -82,9 +84,9 @@ def test_long_work_is_sliced_and_short_work_is_not() -> None:
 )
 def test_large_rows_are_read_few_at_a_time(wanted: RangeOptions) -> None:
     database = Database()
-    lessor = Lessor(database.backend)
+    lessor = Lessor(database.backend, PRODUCTION)
     lessor.restore()
-    store = restore_store(database.backend, lessor, Recorder())
+    store = restore_store(database.backend, lessor, Recorder(), PRODUCTION)
     value = b"v" * (BYTES_PER_SLICE // 4)
     for number in range(40):
         store.put(b"k%04d" % number, b"%04d" % number + value, 0)
@@ -97,7 +99,7 @@ def test_large_rows_are_read_few_at_a_time(wanted: RangeOptions) -> None:
     # Beyond the first ones, which nobody knows to be large, four of them fill a slice.
     assert slices_of(read()) >= 20 // 4 - 2
     assert answer(found[0]) == whole
-    parts = reply_parts(found[0])
+    parts = reply_parts(found[0], PRODUCTION)
     body = reply_body(found[0])
     assert b"".join(run_to_end(parts)) == body
     database.close()
@@ -109,11 +111,11 @@ def test_every_budget_gives_the_same(
     expectation: tuple[Store, dict[tuple[int, int], object]], budget: int, order: int, target: int
 ) -> None:
     store, expected = expectation
-    set_slice(budget)
+    set_slice(store, budget)
     options = WHOLE._replace(sort_order=order, sort_target=target)
     assert answer(store.range(options)) == expected[order, target]
     database = Database()
-    other = filled(database)
+    other = filled(database, small_slices(budget))
     write = other.begin()
     deleted = run_to_end(write.delete_range_slices(b"k01", b"k09"))
     assert deleted == expected[-1, -1]

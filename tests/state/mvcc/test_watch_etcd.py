@@ -33,7 +33,7 @@ from kvorum.api.ranges import prefix_end
 from kvorum.state.mvcc.watch.hub import REQUEST_BYTES_MAX
 from tests.etcd import Etcd, running_etcd
 from tests.state.mvcc.watch_walk import FILTERS, KEYS, WIDE
-from tests.state.mvcc.watch_world import Limits, Operation, Watch, World
+from tests.state.mvcc.watch_world import Operation, Watch, World
 from tests.waiting import WAIT_SECONDS_MAX
 
 
@@ -75,7 +75,7 @@ class Both:
         self.channel = grpc.insecure_channel(
             etcd.address, options=[("grpc.max_receive_message_length", -1)]
         )
-        self.world = World(Limits(fragment_bytes=REQUEST_BYTES_MAX))
+        self.world = World(fragment_bytes=REQUEST_BYTES_MAX)
         self.model = self.world.model
         self.streams: dict[int, EtcdStream] = {}
         self.compared = 0

@@ -12,8 +12,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from kvorum.api.limits import WorkLimits
 from kvorum.api.ranges import prefix_end
-from tests.state.mvcc.watch_world import Client, Limits, Operation, World, patched
+from tests.state.mvcc.watch_world import Client, Operation, World, exact_fragments
 
 KEYS = [b"a", b"a/1", b"a/2", b"a/3", b"b", b"b\xff", b"c", b"\xff\xff"]
 keys = st.sampled_from(KEYS)
@@ -31,18 +32,17 @@ ranges = st.one_of(
     st.tuples(keys, keys),
 )
 limits = st.builds(
-    Limits,
-    watchers_per_catch_up=st.sampled_from([1, 2, 3, 512]),
-    rows=st.sampled_from([1, 2, 5, 1000]),
-    catch_up_bytes=st.sampled_from([1, 100, 1 << 20]),
-    changes_per_step=st.sampled_from([1, 3, 1000]),
-    deliveries_per_step=st.sampled_from([1, 2, 1000]),
-    stream_unsent_bytes=st.sampled_from([100, 1 << 20]),
-    spread_bytes=st.sampled_from([0, 100, 1 << 20]),
-    unsent_bytes=st.sampled_from([300, 16 << 20]),
-    fragment_bytes=st.sampled_from([60, 500]),
-    catch_up_sent_bytes=st.sampled_from([1, 100, 4 << 20]),
-    closed_per_step=st.sampled_from([1, 2, 1000]),
+    WorkLimits,
+    watch_catch_up_watchers_max=st.sampled_from([1, 2, 3, 512]),
+    watch_history_rows_max=st.sampled_from([1, 2, 5, 1000]),
+    watch_history_bytes_max=st.sampled_from([1, 100, 1 << 20]),
+    watch_changes_per_step=st.sampled_from([1, 3, 1000]),
+    watch_deliveries_per_step=st.sampled_from([1, 2, 1000]),
+    watch_stream_unsent_bytes_max=st.sampled_from([100, 1 << 20]),
+    watch_spread_bytes_max=st.sampled_from([0, 100, 1 << 20]),
+    watch_unsent_bytes_max=st.sampled_from([300, 16 << 20]),
+    watch_catch_up_bytes_per_step=st.sampled_from([1, 100, 4 << 20]),
+    watchers_removed_per_step=st.sampled_from([1, 2, 1000]),
 )
 
 
@@ -59,10 +59,14 @@ class Watching(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
 
-    @initialize(limits=limits, before=st.lists(transactions(4), max_size=6))
-    def begin(self, limits: Limits, before: list[list[Operation]]) -> None:
-        self.stack.enter_context(patched(limits))
-        self.world = World(limits)
+    @initialize(
+        limits=limits,
+        fragment_bytes=st.sampled_from([60, 500]),
+        before=st.lists(transactions(4), max_size=6),
+    )
+    def begin(self, limits: WorkLimits, fragment_bytes: int, before: list[list[Operation]]) -> None:
+        self.stack.enter_context(exact_fragments())
+        self.world = World(limits, fragment_bytes)
         for operations in before:
             self.world.write(operations)
         self.world.open()

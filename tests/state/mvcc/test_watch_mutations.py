@@ -157,7 +157,7 @@ MISTAKES = [
     Mistake(
         "a piece is larger than a response may be",
         catchup.CatchUp._read,
-        "limit = min(2 * limit, ROWS_MAX - (len(rows) - already))",
+        "limit = min(2 * limit, rows_max - (len(rows) - already))",
         "limit = 2 * limit",
     ),
     Mistake(
@@ -300,7 +300,7 @@ def planted(mistake: Mistake) -> Any:
     text = textwrap.dedent(inspect.getsource(mistake.where))
     assert text.count(mistake.line) == 1, f"{mistake.name} does not fit"
     changed = text.replace(mistake.line, mistake.instead)
-    # Its globals stay the module's own, where the limits are patched.
+    # Its globals stay the module's own, as if the line had been written there.
     namespace: dict[str, Any] = {}
     exec(compile(changed, mistake.name, "exec"), vars(inspect.getmodule(mistake.where)), namespace)
     return namespace[mistake.where.__name__]

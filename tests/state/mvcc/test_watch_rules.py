@@ -6,16 +6,10 @@ from typing import Any
 
 import pytest
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb.etcdserverpb import WatchResponse
 from kvorum.api.pb.mvccpb import Event
-from kvorum.state.mvcc.watch.hub import (
-    CATCH_UP_WATCHERS_MAX,
-    DELIVERIES_PER_STEP,
-    PROGRESS_JITTER,
-    STREAM_UNSENT_BYTES_MAX,
-    UNSENT_BYTES_MAX,
-)
-from kvorum.state.mvcc.watch.publication import CHANGES_PER_STEP
+from kvorum.state.mvcc.watch.hub import PROGRESS_JITTER
 from kvorum.state.mvcc.watch.watcher import WatcherState
 from tests.state.mvcc.watch_world import PROGRESS_SECONDS, Client, World
 
@@ -112,14 +106,14 @@ def test_a_large_transaction_is_published_in_steps(world: World, extra: int) -> 
     client.create(*EVERYTHING)
     client.create(b"00001", prev_kv=True)
     world.drain()
-    put(world, *(b"%05d" % number for number in range(CHANGES_PER_STEP + extra)))
+    put(world, *(b"%05d" % number for number in range(PRODUCTION.watch_changes_per_step + extra)))
     assert world.hub.is_publishing == bool(extra)
     client.stream.request_progress()
     while world.hub.is_publishing:
         assert not responses(world), "neither events nor progress before all is matched"
         world.hub.step()
     assert [len(response.events) for response in responses(world)][:2] == [
-        CHANGES_PER_STEP + extra,
+        PRODUCTION.watch_changes_per_step + extra,
         1,
     ]
 
@@ -127,7 +121,7 @@ def test_a_large_transaction_is_published_in_steps(world: World, extra: int) -> 
 @pytest.mark.parametrize("extra", [-1, 0, 1])
 def test_very_many_watchers_are_told_in_steps(world: World, extra: int) -> None:
     client = world.open()
-    for _ in range(DELIVERIES_PER_STEP + extra):
+    for _ in range(PRODUCTION.watch_deliveries_per_step + extra):
         client.create(b"k")
     world.drain()
     put(world, b"k")
@@ -160,7 +154,7 @@ def test_history_is_read_once_for_many_watchers(world: World) -> None:
     rows = CountingRows(world.backend)
     world.store.backend = rows  # type: ignore[assignment]
     client = world.open()
-    for number in range(CATCH_UP_WATCHERS_MAX):
+    for number in range(PRODUCTION.watch_catch_up_watchers_max):
         client.create(b"k%d" % (number % 10), start=2 + number % 50)
     world.hub.step()
     assert not world.hub.has_work
@@ -206,7 +200,7 @@ def test_a_stream_is_full_by_what_it_was_sent_in_a_turn(world: World) -> None:
     other.create(b"small")
     world.drain()
     for _ in range(5):
-        put(world, b"large", value=bytes(STREAM_UNSENT_BYTES_MAX // 3))
+        put(world, b"large", value=bytes(PRODUCTION.watch_stream_unsent_bytes_max // 3))
         put(world, b"small")
     sent = [call for call, _ in world.hub._outgoing]
     assert sent.count(client.stream.call) == 3
@@ -220,9 +214,13 @@ def test_all_streams_together_are_sent_a_bounded_amount(world: World) -> None:
     for number, client in enumerate(clients):
         client.create(b"large", watch_id=number + 1)
     world.drain()
-    put(world, b"large", value=bytes(STREAM_UNSENT_BYTES_MAX))
+    put(world, b"large", value=bytes(PRODUCTION.watch_stream_unsent_bytes_max))
     size = sum(len(data) for _, data in world.hub._outgoing)
-    assert UNSENT_BYTES_MAX <= size <= UNSENT_BYTES_MAX + 2 * STREAM_UNSENT_BYTES_MAX
+    assert (
+        PRODUCTION.watch_unsent_bytes_max
+        <= size
+        <= PRODUCTION.watch_unsent_bytes_max + 2 * PRODUCTION.watch_stream_unsent_bytes_max
+    )
     world.settle()
     assert [watch.received for client in clients for watch in client.watches.values()] == [1] * 40
 
@@ -305,7 +303,7 @@ def test_periodic_progress_waits_for_a_transaction_that_is_being_published(world
     client = world.open()
     client.create(b"k", progress_notify=True)
     responses(world)
-    put(world, *(b"%05d" % number for number in range(CHANGES_PER_STEP + 1)))
+    put(world, *(b"%05d" % number for number in range(PRODUCTION.watch_changes_per_step + 1)))
     assert progress(world, 2 * PROGRESS_SECONDS) == []
     world.hub.step()
     assert progress(world, 0) == [(0, 2)]
@@ -316,7 +314,7 @@ def test_periodic_progress_waits_for_a_transaction_that_is_being_published(world
 
 def test_periodic_progress_of_very_many_is_told_in_steps(world: World) -> None:
     client = world.open()
-    count = 2 * DELIVERIES_PER_STEP + 10
+    count = 2 * PRODUCTION.watch_deliveries_per_step + 10
     for _ in range(count):
         client.create(b"a", b"", progress_notify=True)
     responses(world)
@@ -325,7 +323,7 @@ def test_periodic_progress_of_very_many_is_told_in_steps(world: World) -> None:
     while world.hub.has_work:
         world.hub.step()
         told.append(len(responses(world)))
-    assert told == [DELIVERIES_PER_STEP, DELIVERIES_PER_STEP, 10]
+    assert told == [PRODUCTION.watch_deliveries_per_step, PRODUCTION.watch_deliveries_per_step, 10]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -454,7 +452,7 @@ def workload(world: World) -> None:
         world.hub.step()
         world.tick(PROGRESS_SECONDS / 3)
         world.drain()
-    put(world, *(b"%05d" % number for number in range(CHANGES_PER_STEP + 1)))
+    put(world, *(b"%05d" % number for number in range(PRODUCTION.watch_changes_per_step + 1)))
     world.restore([[(b"k", b"")]], 20)
     for client in clients:
         world.close(client)

@@ -2,8 +2,9 @@
 
 import random
 
+from kvorum.api.limits import WorkLimits
 from kvorum.api.ranges import prefix_end
-from tests.state.mvcc.watch_world import Client, Limits, Operation, World, patched
+from tests.state.mvcc.watch_world import Client, Operation, World, exact_fragments
 
 KEYS = [b"a", b"a/1", b"a/2", b"a/3", b"b", b"b\xff", b"c", b"\xff\xff"]
 VALUES = [b"", b"x", b"y" * 40, b"z" * 300]
@@ -11,19 +12,18 @@ WIDE = [(b"", b"\0"), (b"a", b"\0"), (b"a/2", b"\0"), (b"a", b"c"), (b"a/1", b"b
 FILTERS: list[tuple[int, ...]] = [(), (), (0,), (1,), (0, 1), (9,)]
 
 
-def random_limits(rng: random.Random) -> Limits:
-    return Limits(
-        watchers_per_catch_up=rng.choice([1, 2, 3, 512]),
-        rows=rng.choice([1, 2, 5, 1000]),
-        catch_up_bytes=rng.choice([1, 100, 1 << 20]),
-        changes_per_step=rng.choice([1, 3, 1000]),
-        deliveries_per_step=rng.choice([1, 1, 2, 1000]),
-        stream_unsent_bytes=rng.choice([100, 1 << 20]),
-        spread_bytes=rng.choice([0, 100, 1 << 20]),
-        unsent_bytes=rng.choice([300, 16 << 20]),
-        fragment_bytes=rng.choice([60, 500]),
-        catch_up_sent_bytes=rng.choice([1, 100, 4 << 20]),
-        closed_per_step=rng.choice([1, 2, 1000]),
+def random_limits(rng: random.Random) -> WorkLimits:
+    return WorkLimits(
+        watch_catch_up_watchers_max=rng.choice([1, 2, 3, 512]),
+        watch_history_rows_max=rng.choice([1, 2, 5, 1000]),
+        watch_history_bytes_max=rng.choice([1, 100, 1 << 20]),
+        watch_changes_per_step=rng.choice([1, 3, 1000]),
+        watch_deliveries_per_step=rng.choice([1, 1, 2, 1000]),
+        watch_stream_unsent_bytes_max=rng.choice([100, 1 << 20]),
+        watch_spread_bytes_max=rng.choice([0, 100, 1 << 20]),
+        watch_unsent_bytes_max=rng.choice([300, 16 << 20]),
+        watch_catch_up_bytes_per_step=rng.choice([1, 100, 4 << 20]),
+        watchers_removed_per_step=rng.choice([1, 2, 1000]),
     )
 
 
@@ -129,9 +129,9 @@ class Walk:
 def walk(seed: int, steps: int = 80) -> World:
     """Take so many steps, then check that nothing is missing."""
     rng = random.Random(seed)
-    limits = random_limits(rng)
-    with patched(limits):
-        world = World(limits, seed)
+    limits, fragment_bytes = random_limits(rng), rng.choice([60, 500])
+    with exact_fragments():
+        world = World(limits, fragment_bytes, seed)
         world.open()
         walk = Walk(rng, world)
         for _ in range(steps):

@@ -13,14 +13,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from kvorum.api.codec import HeaderEncoder
+from kvorum.api.limits import PRODUCTION, WorkLimits
 from kvorum.api.pb.etcdserverpb import WatchResponse
 from kvorum.api.pb.mvccpb import Event, KeyValue
 from kvorum.state.mvcc.restore import restore_store
 from kvorum.state.mvcc.store import Store
-from kvorum.state.mvcc.watch import WatchHub, WatchStream, catchup, publication
+from kvorum.state.mvcc.watch import WatchHub, WatchStream
 from kvorum.state.mvcc.watch import hub as hub_module
-from kvorum.state.mvcc.watch import stream as stream_module
 from kvorum.storage.backend import open_backend
 from kvorum.storage.backend.memory import MemoryEnvironments
 from kvorum.storage.files.memory import MemoryFiles
@@ -33,46 +35,12 @@ Operation = Put | Delete
 PROGRESS_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The hub's limits, small enough for small histories to reach them."""
-
-    watchers_per_catch_up: int = 512
-    rows: int = 1000
-    catch_up_bytes: int = 4 << 20
-    changes_per_step: int = 1000
-    deliveries_per_step: int = 1000
-    stream_unsent_bytes: int = 1 << 20
-    spread_bytes: int = 64 << 10
-    unsent_bytes: int = 16 << 20
-    fragment_bytes: int = 2 << 20
-    catch_up_sent_bytes: int = 4 << 20
-    closed_per_step: int = 1000
-
-
 @contextmanager
-def patched(limits: Limits) -> Iterator[None]:
-    values: list[tuple[object, str, int]] = [
-        (hub_module, "CATCH_UP_WATCHERS_MAX", limits.watchers_per_catch_up),
-        (hub_module, "DELIVERIES_PER_STEP", limits.deliveries_per_step),
-        (hub_module, "STREAM_UNSENT_BYTES_MAX", limits.stream_unsent_bytes),
-        (hub_module, "SPREAD_BYTES_MAX", limits.spread_bytes),
-        (hub_module, "UNSENT_BYTES_MAX", limits.unsent_bytes),
-        (hub_module, "FRAGMENT_OVERHEAD_BYTES", 0),
-        (hub_module, "CATCH_UP_BYTES_PER_STEP", limits.catch_up_sent_bytes),
-        (stream_module, "WATCHERS_PER_STEP", limits.closed_per_step),
-        (publication, "CHANGES_PER_STEP", limits.changes_per_step),
-        (catchup, "ROWS_MAX", limits.rows),
-        (catchup, "BYTES_MAX", limits.catch_up_bytes),
-    ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in values]
-    for module, name, value in values:
-        setattr(module, name, value)
-    try:
+def exact_fragments() -> Iterator[None]:
+    """Let responses have as many bytes as requests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hub_module, "FRAGMENT_OVERHEAD_BYTES", 0)
         yield
-    finally:
-        for module, name, value in before:
-            setattr(module, name, value)
 
 
 def is_in(key: bytes, begin: bytes, range_end: bytes) -> bool:
@@ -275,7 +243,10 @@ class Client:
             self._check_value_before(watch, event)
             event.ClearField("prev_kv")
         assert events == expected, f"{watch}: {events} instead of {expected}"
-        assert len({event.kv.mod_revision for event in events}) <= self.world.limits.rows
+        assert (
+            len({event.kv.mod_revision for event in events})
+            <= self.world.limits.watch_history_rows_max
+        )
         # Either the transaction's own revision, or the store's when it was read from history.
         assert last <= response.header.revision
         assert response.header.revision >= watch.header_revision
@@ -331,9 +302,11 @@ class NoLeases:
 class World:
     """The store, the hub, the model, and clients by call number."""
 
-    def __init__(self, limits: Limits | None = None, seed: int = 0) -> None:
-        self.limits = limits or Limits()
-        self.fragment_bytes = self.limits.fragment_bytes
+    def __init__(
+        self, limits: WorkLimits = PRODUCTION, fragment_bytes: int = 2 << 20, seed: int = 0
+    ) -> None:
+        self.limits = limits
+        self.fragment_bytes = fragment_bytes
         self.model = Model()
         self.clients: dict[int, Client] = {}
         self.next_call = 1
@@ -344,13 +317,14 @@ class World:
         self.environments = MemoryEnvironments(files)
         self.backend = open_backend(files, self.environments, "/database")
         self.hub = self._new_hub(seed)
-        self.store = restore_store(self.backend, NoLeases(), self.hub)
+        self.store = restore_store(self.backend, NoLeases(), self.hub, self.limits)
         self.hub.history = self.store
 
     def _new_hub(self, seed: int) -> WatchHub:
         return WatchHub(
             HeaderEncoder(1 << 63, 77, 5),
             random.Random(seed),
+            self.limits,
             request_bytes_max=self.fragment_bytes,
             progress_seconds=PROGRESS_SECONDS,
         )
@@ -396,14 +370,14 @@ class World:
     def restore(self, batches: list[list[Operation]], compacted: int) -> None:
         """Exchange the store for one that is further: a snapshot was received."""
         self.flush()
-        ahead = restore_store(self.backend, NoLeases(), self._new_hub(0))
+        ahead = restore_store(self.backend, NoLeases(), self._new_hub(0), self.limits)
         for operations in batches:
             self._write(ahead, operations)
         if self.model.compacted < compacted <= self.model.revision:
             self.model.compacted = compacted
             ahead.compact(compacted)
         self.flush()
-        self.store = restore_store(self.backend, NoLeases(), self.hub)
+        self.store = restore_store(self.backend, NoLeases(), self.hub, self.limits)
         assert self.store.revision == self.model.revision
         self.hub.history = self.store
         self.hub.resync()

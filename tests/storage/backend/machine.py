@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from kvorum.storage.backend import Backend, BufferLimits, CorruptionError, defragment, opening
+from kvorum.api.limits import WorkLimits
+from kvorum.storage.backend import Backend, BufferLimits, CorruptionError, opening
 from kvorum.storage.backend.buckets import AUTH_USERS, LEASE
 from kvorum.storage.backend.defragment import CopyChanges, CopyDatabase, RemoveDatabase
 from kvorum.storage.backend.encoding import revision_of
@@ -24,7 +25,9 @@ from tests.storage.backend.disks import Crash, Disk
 from tests.storage.backend.model import NAMES, Entry, Model
 
 # A handful of rows, so that both halves of the cache are used, and change.
-LIMITS = BufferLimits(cache_bytes_max=1_500)
+BUFFERS = BufferLimits(cache_bytes_max=1_500)
+# So few that a defragmentation takes several rounds.
+LIMITS = WorkLimits(defragment_switch_writes_max=3)
 
 
 class Machine:
@@ -40,7 +43,11 @@ class Machine:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(opening, "Backend", self.backend_class)
             self.backend = opening.open_backend(
-                self.disk.files, self.disk.environments, self.disk.directory, limits=LIMITS
+                self.disk.files,
+                self.disk.environments,
+                self.disk.directory,
+                buffers=BUFFERS,
+                limits=LIMITS,
             )
         self.flush: StageFlush | CommitFlush | None = None
         self.result: Any = None
@@ -141,9 +148,7 @@ class Machine:
             self.helper = self.backend.defragment()
         elif self.helper is not None:
             self.run_job(self.helper)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(defragment, "SWITCH_WRITES_MAX", 3)
-                self.helper = self.backend.take_copied()
+            self.helper = self.backend.take_copied()
 
     def helper_fails(self, chance: random.Random) -> None:
         if self.helper is not None and chance.random() < 0.2:

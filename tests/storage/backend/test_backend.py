@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.storage.backend import (
     Backend,
     BufferLimits,
@@ -27,10 +28,10 @@ from tests.storage.backend.model import NAMES
 
 
 def open_small(disk: MemoryDisk) -> Backend:
-    limits = BufferLimits(
+    buffers = BufferLimits(
         flush_seconds=0.1, flush_writes=5, buffer_writes_max=7, buffer_bytes_max=100
     )
-    return open_backend(disk.files, disk.environments, disk.directory, limits=limits)
+    return open_backend(disk.files, disk.environments, disk.directory, buffers=buffers)
 
 
 def test_a_flush_is_due_by_time() -> None:
@@ -144,7 +145,7 @@ def test_buckets_of_many_entries(kind: str, tmp_path: Path) -> None:
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=200))
 def test_the_cache_stays_within_its_bytes(steps: list[tuple[int, int]]) -> None:
     bytes_max = 10 * (ROW_BYTES + 10)
-    cache = RowCache(bytes_max)
+    cache = RowCache(bytes_max, PRODUCTION.cache_added_rows_max)
     known: dict[int, bytes] = {}
     for revision, step in steps:
         if step == 0:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.storage.backend import View
 from kvorum.storage.backend.bbolt import ImageError, open_image, write_image
 from kvorum.storage.backend.buckets import AUTH_USERS, BUCKETS, KEY
@@ -100,7 +101,7 @@ def test_a_view_backwards(
             sealed = [(key, seal_value(key, value)) for key, value in stored]
             transaction.put(AUTH_USERS, sealed)
             transaction.append(KEY, sealed_rows((each, b"row") for each in sorted(rows)))
-        view = View(environment)
+        view = View(environment, PRODUCTION.view_scan_entries)
         assert list(view.entries_back(AUTH_USERS)) == sorted(
             ((name, name[:9]) for name in names), reverse=True
         )

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.member.images import InstallImage
 from kvorum.network.edge import native_rows
 from kvorum.storage.backend import Environments, install, open_backend, open_view
@@ -37,7 +38,7 @@ def copied(directory: str, sizes: list[int], leases: int) -> bytes:
     """Return a copy of a database that has free pages, too."""
     files, environments = RealFiles(), LmdbEnvironments()
     install(files, environments, directory, content(sizes, leases))
-    copying = Copying(files, environments, directory)
+    copying = Copying(files, environments, directory, PRODUCTION.view_scan_entries)
     copying.write(files, f"{directory}/copy")
     copying.end()
     return read_file(files, f"{directory}/copy")
@@ -204,7 +205,7 @@ def test_a_process_that_ends_anywhere_leaves_the_old_database_or_the_new(
         received.write_bytes(data)
         install(RealFiles(), LmdbEnvironments(), str(target), old)
         before = everything(RealFiles(), LmdbEnvironments(), str(target))
-        work = InstallImage(str(received), str(target), 0)
+        work = InstallImage(str(received), str(target), 0, PRODUCTION.image_commit_entries)
         ending = EndingFiles(calls, has_links=has_links)
         try:
             work.run(ending, LmdbEnvironments())
@@ -241,5 +242,7 @@ def test_a_damaged_copy_is_not_installed(tmp_path: Path) -> None:
     install(files, environments, str(target), [(LEASE, [(b"old", b"old")])])
     before = everything(files, environments, str(target))
     with pytest.raises(CopyError, match="checksum"):
-        InstallImage(str(received), str(target), 0).run(files, environments)
+        InstallImage(str(received), str(target), 0, PRODUCTION.image_commit_entries).run(
+            files, environments
+        )
     assert everything(files, environments, str(target)) == before

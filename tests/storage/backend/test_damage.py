@@ -155,7 +155,9 @@ def test_a_damaged_name_of_the_index_is_not_defragmented_away(
     offset = content.rindex(b"consistent_index")
     source.write_bytes(content[:offset] + b"C" + content[offset + 1 :])
     with pytest.raises(CorruptionError, match="Consistent_index"):
-        CopyChanges(str(source), str(target), 1 << 30, FlushedChanges()).run(files, environments)
+        CopyChanges(str(source), str(target), 1 << 30, FlushedChanges(), 1000, 1000).run(
+            files, environments
+        )
 
 
 @pytest.mark.parametrize("bit", [2, 3], ids=["MDB_DUPSORT", "MDB_INTEGERKEY"])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.member.images import BuildImage, InstallImage
 from kvorum.storage.backend import dump, install, open_backend, open_view
@@ -67,7 +68,7 @@ def image_of(files: Files, path: str) -> Content:
 def test_a_database_is_the_same_on_the_other_side(content: Content) -> None:
     disk, other = MemoryDisk.new(), MemoryDisk.new()
     filled(disk, content)
-    facts = BuildImage(disk.directory, "image").run(disk.files, disk.environments)
+    facts = BuildImage.of(disk.directory, "image", PRODUCTION).run(disk.files, disk.environments)
     assert image_of(disk.files, "image") == content
     index = int.from_bytes(content[META].get(b"consistent_index", b""), "big")
     assert facts.index == index
@@ -76,7 +77,9 @@ def test_a_database_is_the_same_on_the_other_side(content: Content) -> None:
     other.environments = disk.environments
     other.directory = "other"
     other.files.make_directory("other")
-    InstallImage("image", other.directory, 0).run(other.files, other.environments)
+    InstallImage("image", other.directory, 0, PRODUCTION.image_commit_entries).run(
+        other.files, other.environments
+    )
     assert found(other) == content
 
 
@@ -91,7 +94,7 @@ def test_a_crash_while_an_image_is_built_or_installed(seed: int) -> None:
     disk.files.make_directory("snap")
     disk.files.sync_directory("")
     filled(disk, new)
-    BuildImage(disk.directory, "snap/whole").run(disk.files, disk.environments)
+    BuildImage.of(disk.directory, "snap/whole", PRODUCTION).run(disk.files, disk.environments)
     descriptor = disk.files.open("snap/whole", Opening.WRITE)
     disk.files.fdatasync(descriptor)
     disk.files.close(descriptor)
@@ -101,9 +104,13 @@ def test_a_crash_while_an_image_is_built_or_installed(seed: int) -> None:
     is_build = chance.random() < 0.5
     try:
         if is_build:
-            BuildImage(disk.directory, "snap/tmp.image.1").run(disk.files, disk.environments)
+            BuildImage.of(disk.directory, "snap/tmp.image.1", PRODUCTION).run(
+                disk.files, disk.environments
+            )
         else:
-            InstallImage("snap/whole", disk.directory, 0).run(disk.files, disk.environments)
+            InstallImage("snap/whole", disk.directory, 0, PRODUCTION.image_commit_entries).run(
+                disk.files, disk.environments
+            )
     except Crash:
         pass
     disk = disk.crash(lambda: chance.random() < 0.5)
@@ -113,9 +120,11 @@ def test_a_crash_while_an_image_is_built_or_installed(seed: int) -> None:
     assert [name for name in disk.files.list("snap") if name.startswith("tmp")] == []
     content = found(disk)
     assert content == old if is_build else content in (old, new)
-    BuildImage(disk.directory, "snap/tmp.image.1").run(disk.files, disk.environments)
+    BuildImage.of(disk.directory, "snap/tmp.image.1", PRODUCTION).run(disk.files, disk.environments)
     assert image_of(disk.files, "snap/tmp.image.1") == content
-    InstallImage("snap/whole", disk.directory, 0).run(disk.files, disk.environments)
+    InstallImage("snap/whole", disk.directory, 0, PRODUCTION.image_commit_entries).run(
+        disk.files, disk.environments
+    )
     assert found(disk) == new
 
 
@@ -125,14 +134,16 @@ def test_a_damaged_image_leaves_the_database_that_is_there(tmp_path: Path) -> No
     disk = LmdbDisk(tmp_path)
     filled(disk, content)
     path = str(tmp_path / "image")
-    BuildImage(disk.directory, path).run(disk.files, disk.environments)
+    BuildImage.of(disk.directory, path, PRODUCTION).run(disk.files, disk.environments)
     damaged = bytearray(Path(path).read_bytes())
     # Halfway through the rows: the first of them were taken in already.
     place = damaged.index(row_key(revision_of(150)), 3 * 4096)
     damaged[place + 7] ^= 0xFF
     Path(path).write_bytes(damaged)
     with pytest.raises(ImageError):
-        InstallImage(path, disk.directory, 0).run(disk.files, disk.environments)
+        InstallImage(path, disk.directory, 0, PRODUCTION.image_commit_entries).run(
+            disk.files, disk.environments
+        )
     open_backend(disk.files, disk.environments, disk.directory).close()
     assert found(disk) == content
     assert len(list(tmp_path.glob("backend.[0-9]"))) == 1
@@ -149,8 +160,8 @@ def test_large_values_pass_one_by_one(tmp_path: Path) -> None:
         [(KEY, (row(main, value) for main in range(2, count + 2)))],
     )
     path = str(tmp_path / "image")
-    build = BuildImage(disk.directory, path)
-    load = InstallImage(path, disk.directory, 0)
+    build = BuildImage.of(disk.directory, path, PRODUCTION)
+    load = InstallImage(path, disk.directory, 0, PRODUCTION.image_commit_entries)
     tracemalloc.start()
     try:
         build.run(disk.files, disk.environments)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.member.images import BuildImage, InstallImage, note_image
 from kvorum.state.lease import Lessor
@@ -46,7 +47,7 @@ class Machine:
         install(self.files, self.environments, "backend", [(KEY, rows)])
 
     def image(self) -> bytes:
-        facts = BuildImage("backend", "image").run(self.files, self.environments)
+        facts = BuildImage.of("backend", "image", PRODUCTION).run(self.files, self.environments)
         return self.read("image", facts.length)
 
     def read(self, path: str, length: int) -> bytes:
@@ -64,7 +65,9 @@ class Machine:
         self.files.pwrite(descriptor, 0, image)
         self.files.close(descriptor)
         try:
-            InstallImage("image", "backend", 0).run(self.files, self.environments)
+            InstallImage("image", "backend", 0, PRODUCTION.image_commit_entries).run(
+                self.files, self.environments
+            )
         except ImageError as error:
             return str(error)
         with open_view(self.files, self.environments, "backend") as view:
@@ -102,7 +105,7 @@ def test_damage_of_an_image_gets_the_same_verdict(seed: int) -> None:
     outcomes = []
     for each in (machine, Machine(native())):
         outcomes.append(each.outcome(bytes(image)))
-        noted = run_to_end(note_image(each.files, each.environments, "image"))
+        noted = run_to_end(note_image(each.files, each.environments, "image", PRODUCTION))
         # What the rows themselves have is all that is looked at here.
         assert noted is not None or isinstance(outcomes[-1], str)
         assert each.files.open_descriptors() == 0
@@ -119,14 +122,14 @@ def test_what_is_noted_of_an_image_is_what_a_start_reads(
     machine = Machine(functions)
     machine.fill(rows)
     machine.image()
-    noted = run_to_end(note_image(machine.files, machine.environments, "image"))
+    noted = run_to_end(note_image(machine.files, machine.environments, "image", PRODUCTION))
     assert noted is not None
     assert machine.files.open_descriptors() == 0
     backend = open_backend(machine.files, machine.environments, "backend")
-    lessor = Lessor(backend)
+    lessor = Lessor(backend, PRODUCTION)
     for lease in (7, -5):
         lessor.grant(lease, 60, 0.0)
-    store = run_to_end(restore_slices(backend, lessor, Recorder(), noted))
+    store = run_to_end(restore_slices(backend, lessor, Recorder(), PRODUCTION, noted))
     leases = {lease: sorted(lessor.keys_of(lease)) for lease in (7, -5)}
     backend.close()
     expected = state_of(rows, functions)
@@ -138,10 +141,10 @@ def state_of(rows: Rows, functions: NativeRows | None) -> tuple[dict[bytes, Entr
     machine = Machine(functions)
     machine.fill(rows)
     backend = open_backend(machine.files, machine.environments, "backend")
-    lessor = Lessor(backend)
+    lessor = Lessor(backend, PRODUCTION)
     for lease in (7, -5):
         lessor.grant(lease, 60, 0.0)
-    store = restore_store(backend, lessor, Recorder())
+    store = restore_store(backend, lessor, Recorder(), PRODUCTION)
     leases = {lease: sorted(lessor.keys_of(lease)) for lease in (7, -5)}
     backend.close()
     return store._index.entries, leases, store.revision
@@ -173,10 +176,10 @@ def test_a_damaged_row_is_named_and_nothing_of_its_piece_is_noted(tmp_path: Path
         transaction.append(KEY, rows)
     environment.close()
     with pytest.raises(CorruptionError, match="checksum does not fit") as building:
-        BuildImage(str(tmp_path), str(tmp_path / "image")).run(files, environments)
+        BuildImage.of(str(tmp_path), str(tmp_path / "image"), PRODUCTION).run(files, environments)
     backend = open_backend(files, environments, str(tmp_path))
     with pytest.raises(CorruptionError) as restoring:
-        restore_store(backend, Lessor(backend), Recorder())
+        restore_store(backend, Lessor(backend, PRODUCTION), Recorder(), PRODUCTION)
     backend.close()
     assert str(building.value) == str(restoring.value)
 
@@ -196,8 +199,8 @@ def test_a_large_database_passes_in_pieces(tmp_path: Path) -> None:
     install(files, environments, str(source), [(KEY, rows())])
     tracemalloc.start()
     try:
-        BuildImage(str(source), path).run(files, environments)
-        InstallImage(path, str(target), 0).run(files, environments)
+        BuildImage.of(str(source), path, PRODUCTION).run(files, environments)
+        InstallImage(path, str(target), 0, PRODUCTION.image_commit_entries).run(files, environments)
         assert tracemalloc.get_traced_memory()[1] < count * len(value) / 5
     finally:
         tracemalloc.stop()

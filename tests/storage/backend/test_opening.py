@@ -107,7 +107,7 @@ def test_the_database_that_counts_is_neither_removed_nor_copied_to() -> None:
     path = "backend/backend.1"
     for job in (
         CopyDatabase("backend/backend.2", path),
-        CopyChanges("backend/backend.2", path, 1 << 20, FlushedChanges()),
+        CopyChanges("backend/backend.2", path, 1 << 20, FlushedChanges(), 1000, 1000),
         RemoveDatabase(path, None),
     ):
         with pytest.raises(BackendError, match="is the database that counts"):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.network.edge import native_rows
 from kvorum.state.lease import Lessor
 from kvorum.state.mvcc.history import Entry
@@ -46,7 +47,7 @@ def restored(directory: str, *, is_native: bool) -> Found | str:
     """Return the index of a start, or why it is refused."""
     with opened(directory, is_native=is_native) as backend:
         try:
-            store = restore_store(backend, Lessor(backend), Recorder())
+            store = restore_store(backend, Lessor(backend, PRODUCTION), Recorder(), PRODUCTION)
         except CorruptionError as error:
             return str(error)
         entries = store._index.entries

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb.mvccpb import KeyValue
 from kvorum.client import Client
 from kvorum.state.mvcc.hashes import hash_rows, scanned_rows
@@ -131,7 +132,7 @@ def state_in(directory: Path, revision: int, compact_revision: int) -> State:
     backend = str(directory / "member" / "backend")
     with open_view(RealFiles(), LmdbEnvironments(), backend) as view:
         found: dict[bytes, KeyValue] = {}
-        for row, value in scanned_rows(view, bound(revision)):
+        for row, value in scanned_rows(view, bound(revision), PRODUCTION.hash_rows_per_scan):
             if not value:
                 continue  # marks a raised revision
             kv = KeyValue.FromString(value)
@@ -140,7 +141,7 @@ def state_in(directory: Path, revision: int, compact_revision: int) -> State:
             else:
                 found[kv.key] = kv
         found_hash = hash_rows(
-            lambda main: scanned_rows(view, bound(main)),
+            lambda main: scanned_rows(view, bound(main), PRODUCTION.hash_rows_per_scan),
             revision,
             compact_revision,
             is_compaction=False,

@@ -16,6 +16,7 @@ from typing import IO, NamedTuple
 
 import pytest
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.state.mvcc.hashes import hash_database
 from kvorum.storage.backend import open_view
 from kvorum.storage.backend.real import LmdbEnvironments
@@ -248,7 +249,7 @@ def test_a_directory_is_made_whole_or_not_at_all_at_every_operation(
 
 def database_hash(data: Path) -> int:
     with open_view(RealFiles(), LmdbEnvironments(), str(data / "member" / "backend")) as view:
-        return hash_database(view)
+        return hash_database(view, PRODUCTION.hash_rows_per_scan)
 
 
 @pytest.mark.parametrize("mode", ["k", "f"])

@@ -65,7 +65,7 @@ class Auth:
     def __init__(self, member: Member, edge: RpcOutput) -> None:
         self._member = member
         self._edge = edge
-        self._passwords = PasswordQueue()
+        self._passwords = PasswordQueue(member.config.limits.password_prompt_seconds_max)
 
     # Queries.
 

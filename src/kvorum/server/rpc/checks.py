@@ -11,9 +11,10 @@ from typing import Final
 
 from kvorum.api import errors
 from kvorum.api.errors import Status
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.requests import DeleteRange, Operation, Put, Range, Txn
 from kvorum.state.mvcc.ranges import SortOrder, SortTarget
-from kvorum.state.mvcc.slices import KEYS_PER_SLICE, Slices, run_to_end
+from kvorum.state.mvcc.slices import Slices, run_to_end
 
 SORT_ORDER_MAX: Final = 2
 SORT_TARGET_MAX: Final = 4
@@ -70,17 +71,18 @@ def check_txn(txn: Txn, operations_max: int) -> Status | None:
                 if not compare.key:
                     return errors.EMPTY_KEY
             return check_put(only)
-    return run_to_end(check_txn_slices(txn, operations_max))
+    # The length of the slices does not matter, because all of them run now.
+    return run_to_end(check_txn_slices(txn, operations_max, PRODUCTION.slice_keys))
 
 
-def check_txn_slices(txn: Txn, operations_max: int) -> Slices[Status | None]:
+def check_txn_slices(txn: Txn, operations_max: int, slice_keys: int) -> Slices[Status | None]:
     """Check a transaction in slices: it may have a hundred thousand operations."""
     if (status := (yield from _check_operations(txn, operations_max))) is not None:
         return status
     for operations in (txn.success, txn.failure):
         # One operation does not collide with itself.
         if len(operations) > 1 or (len(operations) == 1 and isinstance(operations[0], Txn)):
-            changes = yield from _changes(operations)
+            changes = yield from _changes(operations, slice_keys)
             if changes is None:
                 return errors.DUPLICATE_KEY
     return None
@@ -132,23 +134,23 @@ class _Deletions:
         self._starts[first:last] = [start]
         self._ends[first:last] = [end]
 
-    def add_all(self, other: "_Deletions") -> Slices[None]:
+    def add_all(self, other: "_Deletions", slice_keys: int) -> Slices[None]:
         """Add the ranges of `other`, which must not be used afterwards."""
         if len(other._starts) > len(self._starts):
             self._starts, other._starts = other._starts, self._starts
             self._ends, other._ends = other._ends, self._ends
         for number, (start, end) in enumerate(zip(other._starts, other._ends, strict=True), 1):
             self.add(start, end)
-            if number % KEYS_PER_SLICE == 0:
+            if number % slice_keys == 0:
                 yield
 
-    def holds_any(self, keys: set[bytes]) -> Slices[bool]:
+    def holds_any(self, keys: set[bytes], slice_keys: int) -> Slices[bool]:
         """Return whether a deletion covers any of these keys."""
         if self._starts:
             for number, key in enumerate(keys, 1):
                 if key in self:
                     return True
-                if number % KEYS_PER_SLICE == 0:
+                if number % slice_keys == 0:
                     yield
         return False
 
@@ -157,7 +159,9 @@ class _Deletions:
         return place > 0 and key < self._ends[place - 1]
 
 
-def _changes(operations: Sequence[Operation]) -> Slices[tuple[set[bytes], _Deletions] | None]:
+def _changes(
+    operations: Sequence[Operation], slice_keys: int
+) -> Slices[tuple[set[bytes], _Deletions] | None]:
     """Collect a branch's puts and deletions; None if it puts a key twice, or puts and deletes it.
 
     A branch's own deletions collide with puts in every transaction nested in it. The deletions of
@@ -174,23 +178,25 @@ def _changes(operations: Sequence[Operation]) -> Slices[tuple[set[bytes], _Delet
     for request in operations:
         if isinstance(request, Txn):
             yield
-            then = yield from _changes(request.success)
+            then = yield from _changes(request.success, slice_keys)
             if then is None:
                 return None
             nested, nested_deletions = then
             if request.failure:
-                otherwise = yield from _changes(request.failure)
+                otherwise = yield from _changes(request.failure, slice_keys)
                 if otherwise is None:
                     return None
                 nested |= otherwise[0]
-                yield from nested_deletions.add_all(otherwise[1])
-            if not nested.isdisjoint(puts) or (yield from deletions.holds_any(nested)):
+                yield from nested_deletions.add_all(otherwise[1], slice_keys)
+            if not nested.isdisjoint(puts):
+                return None
+            if (yield from deletions.holds_any(nested, slice_keys)):
                 return None
             # Merge the smaller set into the larger: deeply nested keys are merged at every level.
             if len(nested) > len(puts):
                 puts, nested = nested, puts
             puts |= nested
-            yield from deletions.add_all(nested_deletions)
+            yield from deletions.add_all(nested_deletions, slice_keys)
     for request in operations:
         if isinstance(request, Put):
             key = request.key

@@ -32,8 +32,6 @@ from kvorum.state.apply.callers import Caller
 from kvorum.state.apply.requests import TXN
 from kvorum.state.mvcc.history import bound
 
-ROWS_PER_SLICE = 500
-
 
 class Elections:
     """Serves the calls of Election."""
@@ -183,13 +181,14 @@ def _send_changes(member: Member, key: bytes, revision: int) -> Part[int]:
     """
     start = (revision + 1) << 32
     row_start = key_field(key)
+    rows_per_slice = member.config.limits.election_rows_per_slice
     while True:
         # Look up the store again: a snapshot may have replaced it while the client was slow.
         store = member.state.store
         if start >> 32 < store.compacted_revision:
             return 0
         last = store.revision
-        rows = store.backend.scan_rows(start, bound(last), ROWS_PER_SLICE)
+        rows = store.backend.scan_rows(start, bound(last), rows_per_slice)
         for row_revision, row in rows:
             if not row.startswith(row_start):
                 continue
@@ -197,7 +196,7 @@ def _send_changes(member: Member, key: bytes, revision: int) -> Part[int]:
                 return 0
             header = member.state.header.field(row_revision >> 32)
             yield Send(header + leader_body(row))
-        if len(rows) < ROWS_PER_SLICE:
+        if len(rows) < rows_per_slice:
             return last
         start = rows[-1][0] + 1
         yield None

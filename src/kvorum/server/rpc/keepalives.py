@@ -18,7 +18,7 @@ from kvorum.member.member import Member
 from kvorum.member.waits import Send, Steps
 from kvorum.server.rpc.interface import OK, RpcOutput
 from kvorum.state.apply.callers import Caller
-from kvorum.state.mvcc.slices import KEYS_PER_SLICE, run_to_end
+from kvorum.state.mvcc.slices import run_to_end
 
 WAITING_MAX: Final = 10_000
 """How many requests of one stream may wait for an answer."""
@@ -63,7 +63,7 @@ class KeepAliveStreams:
         renewed: int | None = None
         if not member.state.auth.is_enabled:
             renewed = try_renew(member, lease)
-        elif member.state.lessor.key_count(lease) <= KEYS_PER_SLICE:
+        elif member.state.lessor.key_count(lease) <= member.config.limits.slice_keys:
             if (refusal := run_to_end(renewal_refusal(member, caller, lease))) is not None:
                 return refusal
             renewed = try_renew(member, lease)

@@ -16,7 +16,6 @@ from kvorum.api.pb.etcdserverpb import (
     TxnRequest,
 )
 from kvorum.api.requests import (
-    LONG_BYTES,
     Range,
     Txn,
     delete_range_of,
@@ -59,8 +58,6 @@ from kvorum.state.mvcc.keyvalue import key_of
 from kvorum.state.mvcc.ranges import UNLIMITED, RangeOptions, RangeResult, SortTarget, reply_body
 from kvorum.state.mvcc.slices import Slices
 from kvorum.storage.backend.quota import PUT_BYTES
-
-PIECE_KEYS_FIRST = 10
 
 
 class KeyValueService:
@@ -109,7 +106,7 @@ class KeyValueService:
 
     def txn(self, call: int, caller: Caller, payload: bytes) -> Result | None:
         """Run a transaction: propose it, unless it only reads."""
-        if len(payload) > LONG_BYTES:
+        if len(payload) > self._member.config.limits.txn_slice_bytes:
             self.waiting_bytes += len(payload)
             self._member.start(call, caller, self._long_txn(call, caller, payload))
             return None
@@ -127,13 +124,13 @@ class KeyValueService:
 
     def _long_txn(self, call: int, caller: Caller, payload: bytes) -> Steps:
         """Parse and check a transaction in slices, and then run it like any other."""
-        size = len(payload)
+        size, limits = len(payload), self._member.config.limits
         try:
             message: TxnRequest | None = None
-            txn = yield from parse_txn_slices(payload)
+            txn = yield from parse_txn_slices(payload, limits.txn_slice_bytes)
             if txn is None:
                 message = TxnRequest()
-                for run in field_runs(payload, LONG_BYTES):
+                for run in field_runs(payload, limits.txn_slice_bytes):
                     message.MergeFrom(parse_message(TxnRequest, run))
                     # One compare above the limit is enough for the refusal.
                     del message.compare[self._operations_max + 1 :]
@@ -142,7 +139,9 @@ class KeyValueService:
             cost = put_cost(txn)
             if cost and (status := self._member.replica.check_quota(cost)) is not None:
                 return status
-            status = yield from checks.check_txn_slices(txn, self._operations_max)
+            status = yield from checks.check_txn_slices(
+                txn, self._operations_max, limits.slice_keys
+            )
         except DecodeError as error:
             return errors.unparsable_request(str(error))
         finally:
@@ -219,7 +218,7 @@ def _range_stream(member: Member, caller: Caller, request: Range) -> Steps:
             yield Send(range_stream_response(header + reply_body(counted)))
             return _end(member, caller)
         wanted = options.limit if options.limit > 0 else UNLIMITED
-        size, sent = PIECE_KEYS_FIRST, 0
+        size, sent = member.config.limits.range_stream_first_keys, 0
         while True:
             options = options._replace(limit=min(size, wanted - sent))
             found = yield from _read(options)

@@ -37,11 +37,10 @@ from kvorum.state.apply.permissions import (
 from kvorum.state.apply.requests import LEASE_GRANT, LEASE_REVOKE
 from kvorum.state.apply.results import Result, Slices
 from kvorum.state.apply.state import State
-from kvorum.state.mvcc.slices import KEYS_PER_SLICE, Meter, run_to_end
+from kvorum.state.mvcc.slices import Meter, run_to_end
 from kvorum.storage.backend.quota import LEASE_GRANT_BYTES
 
 RETRY_SECONDS = 0.05
-LEASES_PER_SLICE = 1000
 
 
 class LeaseService:
@@ -82,7 +81,7 @@ class LeaseService:
         is_current = member.is_leader and member.state.applied >= member.committed
         if is_current and member.state.lessor.is_primary and is_confirmed(member):
             answer = _time_to_live(member, request)
-            if len(answer[1]) <= KEYS_PER_SLICE:
+            if len(answer[1]) <= member.config.limits.slice_keys:
                 return run_to_end(_append_keys(member.state, caller, answer))
             member.replica.read(call, caller, _append_keys, answer, linearizable=False)
             return None
@@ -112,9 +111,9 @@ def _listed(state: State, caller: Caller, _request: object) -> Slices:
             refusal = errors.AUTH_OLD_REVISION
         if refusal is not None:
             return refusal
-    parts = [header]
-    for start in range(0, len(known), LEASES_PER_SLICE):
-        parts.append(leases_field(known[start : start + LEASES_PER_SLICE]))
+    parts, count = [header], state.limits.leases_per_slice
+    for start in range(0, len(known), count):
+        parts.append(leases_field(known[start : start + count]))
         yield
     return b"".join(parts)
 
@@ -122,12 +121,12 @@ def _listed(state: State, caller: Caller, _request: object) -> Slices:
 def _leases_refusal(
     state: State, caller: Caller, leases: list[int]
 ) -> Generator[None, None, Status | None]:
-    meter = Meter()
+    meter = Meter(state.limits)
     for number, lease in enumerate(leases, 1):
         refusal = yield from lease_refusal(state, caller, lease, meter, is_write=False)
         if refusal is not None:
             return refusal
-        if not number % LEASES_PER_SLICE:
+        if not number % state.limits.leases_per_slice:
             yield
     return None
 
@@ -148,14 +147,14 @@ def _time_to_live(member: Member, request: LeaseTimeToLiveRequest) -> LeaseAnswe
     return member.state.header.field(member.state.store.revision) + answer.SerializeToString(), keys
 
 
-def _append_keys(_state: State, _caller: Caller, answer: LeaseAnswer) -> Slices:
+def _append_keys(state: State, _caller: Caller, answer: LeaseAnswer) -> Slices:
     """Append the keys to the answer about a lease, in slices because there may be very many."""
     head, keys = answer
-    parts = [head]
-    for start in range(0, len(keys), KEYS_PER_SLICE):
+    parts, count = [head], state.limits.slice_keys
+    for start in range(0, len(keys), count):
         if start:
             yield
-        parts.append(lease_keys_field(keys[start : start + KEYS_PER_SLICE]))
+        parts.append(lease_keys_field(keys[start : start + count]))
     return b"".join(parts)
 
 
@@ -167,7 +166,8 @@ def _permitted_time_to_live(
     if refusal is not None or not request.keys:
         return refusal or (yield from _wait_for_time_to_live(member, caller, request))
     now = current(member.state, caller)
-    refusal = yield from lease_refusal(member.state, now, request.ID, Meter(), is_write=False)
+    meter = Meter(member.state.limits)
+    refusal = yield from lease_refusal(member.state, now, request.ID, meter, is_write=False)
     answer = refusal or (yield from _wait_for_time_to_live(member, caller, request))
     is_old = (
         isinstance(answer, bytes)

@@ -270,5 +270,7 @@ def _run_defragmentation(
 def _hash(member: Member) -> Steps:
     header = member.state.header.field(member.state.store.revision)
     yield FlushedTo(member.state.applied)
-    value = yield from run_job(ExecutorKind.HELPER, HashDatabase(member.state.backend.directory))
+    directory, limits = member.state.backend.directory, member.config.limits
+    work = HashDatabase(directory, limits.hash_rows_per_scan, limits.view_scan_entries)
+    value = yield from run_job(ExecutorKind.HELPER, work)
     return header + HashResponse(hash=value).SerializeToString()

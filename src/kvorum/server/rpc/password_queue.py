@@ -19,9 +19,6 @@ from kvorum.member.jobs import ExecutorKind
 PASSWORDS_WAITING_MAX: Final = 128
 """How many passwords may wait for their job; further calls are refused. A job takes some 50 ms, so
 that this many end within the request timeout."""
-# Not Final, because the simulator makes these small.
-PROMPT_SECONDS_MAX = 0.5
-"""The largest budget: the processor time of the prompt process in one burst."""
 PROMPT_SHARE = 0.05
 """The share of a processor by which the budget grows: one login a second, at the usual cost."""
 
@@ -56,7 +53,9 @@ class QueuedPassword:
 class PasswordQueue:
     """The waiting passwords of one member's clients, and the processes that hash."""
 
-    def __init__(self) -> None:
+    def __init__(self, prompt_seconds_max: float) -> None:
+        """Make a queue; `prompt_seconds_max` is the largest budget of the prompt process."""
+        self._prompt_seconds_max = prompt_seconds_max
         self._waiting: list[QueuedPassword] = []
         self._busy: set[ExecutorKind] = set()
         self._joined = 0
@@ -64,7 +63,7 @@ class PasswordQueue:
         # it has had since its first waiting password joined.
         self._counts: Counter[str] = Counter()
         self._turns: dict[str, int] = {}
-        self._budget = PROMPT_SECONDS_MAX
+        self._budget = prompt_seconds_max
         self._budget_at = 0.0
 
     def join(self, connection: str, seconds: float, now: float) -> QueuedPassword | None:
@@ -105,7 +104,8 @@ class PasswordQueue:
     def advance(self, now: float) -> None:
         """Assign free processes to the clients whose turn it is."""
         self._budget += PROMPT_SHARE * (now - self._budget_at)
-        self._budget, self._budget_at = min(self._budget, PROMPT_SECONDS_MAX), now
+        self._budget = min(self._budget, self._prompt_seconds_max)
+        self._budget_at = now
         while self._waiting:
             # Without a flood the idle process is not even started.
             executor = ExecutorKind.PASSWORDS if self._budget > 0 else ExecutorKind.PASSWORDS_IDLE

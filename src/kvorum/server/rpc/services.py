@@ -36,9 +36,6 @@ from kvorum.state.apply.callers import Front, Origin
 from kvorum.state.apply.ranges import range_response
 from kvorum.storage.backend.quota import PUT_BYTES
 
-REQUESTS_PER_CLOCK_CHECK = 64
-"""How many plain requests are served between two reads of the clock."""
-
 READS_WAITING_MAX: Final = 10_000
 TXN_BYTES_WAITING_MAX: Final = 32 * 1024 * 1024
 """How many reads, and bytes of long transactions, may wait here; more wait at the edge."""
@@ -76,6 +73,7 @@ class Services:
         """
         self._member = member
         self._clock = member.clock
+        self._limits = member.config.limits
         self._stopwatch = member.counters.stopwatch
         self._edge = edge
         handlers = Handlers(
@@ -127,9 +125,9 @@ class Services:
 
         Services answer at once where they can, and hand the other requests to the member.
         """
-        served = 0
+        served, count = 0, self._limits.requests_per_clock_check
         while served < len(requests):
-            some = requests[served : served + REQUESTS_PER_CLOCK_CHECK]
+            some = requests[served : served + count]
             served += self._serve_requests(some, deadline)
             if self._clock() >= deadline:
                 break

@@ -111,7 +111,7 @@ def _snapshot(member: Member, path: str) -> Steps:
     storage = member.state.cluster.storage_version
     version = "" if storage is None else str(storage)
     try:
-        work = BuildImage(member.state.backend.directory, path)
+        work = BuildImage.of(member.state.backend.directory, path, member.config.limits)
         facts: ImageFacts = yield from run_job(ExecutorKind.HELPER, work)
         total = facts.length
         described = {"total_bytes": total, "size": size_text(total), "storage_version": version}

@@ -20,7 +20,7 @@ from kvorum.state.lease.sorting import sorted_in_slices
 from kvorum.state.mvcc.index import range_end
 from kvorum.state.mvcc.keyvalue import fields_of, lease_of, value_of
 from kvorum.state.mvcc.ranges import ITEM_BYTES, read_portions
-from kvorum.state.mvcc.slices import BYTES_PER_SLICE, Meter, Slices
+from kvorum.state.mvcc.slices import Meter, Slices
 
 if TYPE_CHECKING:
     from kvorum.api.requests import Compare
@@ -53,8 +53,10 @@ class RangeCompares:
     def _sweep(self, meter: Meter) -> Slices[dict[Compare, _Ranged]]:
         found: list[_Ranged] = []
         yield from _collect(self._txn, found, meter)
+        limits = self._store.limits
         ordered = yield from sorted_in_slices(
-            [(ranged.first, number) for number, ranged in enumerate(found)]
+            [(ranged.first, number) for number, ranged in enumerate(found)],
+            limits.lease_slice_items,
         )
         waiting = [found[number] for _, number in ordered]
         spans = _merge_ranges(waiting)
@@ -70,19 +72,19 @@ class RangeCompares:
                     keys, revisions, at = store.visible(at, end, main)
                     if sweep.needs_rows:
                         start = 0
-                        for kvs in read_portions(store.backend, revisions):
+                        for kvs in read_portions(store.backend, revisions, limits):
                             for key, kv in zip(keys[start : start + len(kvs)], kvs, strict=True):
                                 sweep.check_key(key, fields_in(kv, sweep.targets))
                                 meter.spent += len(kv)
                             start += len(kvs)
-                            if meter.spent >= BYTES_PER_SLICE:
+                            if meter.spent >= meter.slice_bytes:
                                 meter.spent = 0
                                 yield
                     else:
                         for key, revision in zip(keys, revisions, strict=True):
                             sweep.check_key(key, _facts(store, key, revision, sweep.targets))
                     meter.spent += ITEM_BYTES * (1 + len(keys))
-                    if meter.spent >= BYTES_PER_SLICE:
+                    if meter.spent >= meter.slice_bytes:
                         meter.spent = 0
                         yield
         finally:
@@ -214,7 +216,7 @@ def _collect(txn: Txn, found: list[_Ranged], meter: Meter) -> Slices[None]:
     for operations in (txn.success, txn.failure):
         for each in operations:
             if isinstance(each, Txn):
-                if meter.spent >= BYTES_PER_SLICE:
+                if meter.spent >= meter.slice_bytes:
                     meter.spent = 0
                     yield
                 yield from _collect(each, found, meter)

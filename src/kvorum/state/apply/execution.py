@@ -62,7 +62,7 @@ def _put(state: State, caller: Caller, request: api.Put, wanted: bool) -> Sliced
 
 
 def _checked_put(state: State, caller: Caller, request: api.Put, wanted: bool) -> Slices:
-    refusal = yield from permissions.put_refusal(state, caller, request, Meter())
+    refusal = yield from permissions.put_refusal(state, caller, request, Meter(state.limits))
     return _permitted_put(state, request, wanted) if refusal is None else refusal
 
 
@@ -122,7 +122,7 @@ def _permitted_txn(state: State, request: api.Txn, wanted: bool, cost: int) -> S
 
 def long_txn(state: State, caller: Caller, body: bytes) -> Slices:
     """Apply a transaction so long that even its decoding takes slices; it has no waiter."""
-    request = yield from api.decode_txn_slices(body)
+    request = yield from api.decode_txn_slices(body, state.limits.txn_slice_bytes)
     result = _txn(state, caller, request, wanted=False)
     if isinstance(result, (bytes, tuple)):
         return result
@@ -187,7 +187,9 @@ def _lease_revoke(
 
 
 def _checked_revoke(state: State, caller: Caller, lease_id: int) -> Slices:
-    refusal = yield from permissions.lease_refusal(state, caller, lease_id, Meter(), is_write=True)
+    refusal = yield from permissions.lease_refusal(
+        state, caller, lease_id, Meter(state.limits), is_write=True
+    )
     if refusal is not None:
         return refusal
     return (yield from transactions.revoke(state, lease_id))

@@ -18,7 +18,6 @@ from kvorum.api.errors import AUTH_OLD_REVISION, USER_EMPTY, Status
 from kvorum.api.requests import DeleteRange, Put, Range, Txn
 from kvorum.state.apply.callers import current
 from kvorum.state.apply.results import Result
-from kvorum.state.mvcc import slices as limits
 from kvorum.state.mvcc.slices import Meter, run_first_slice
 
 if TYPE_CHECKING:
@@ -102,8 +101,8 @@ def keys_refusal(
 
 def _is_slice_over(meter: Meter) -> bool:
     """Count one more check; return whether the turn may end now."""
-    meter.spent += limits.BYTES_PER_SLICE // limits.KEYS_PER_SLICE
-    if meter.spent < limits.BYTES_PER_SLICE:
+    meter.spent += meter.key_bytes
+    if meter.spent < meter.slice_bytes:
         return False
     meter.spent = 0
     return True
@@ -160,7 +159,7 @@ def plain_txn_refusal(state: State, caller: Caller, request: Txn) -> Status | Ch
         return None
     success, failure = request.success, request.failure
     if max(len(request.compares), len(success), len(failure)) > PLAIN_OPERATIONS_MAX:
-        return txn_refusal(state, caller, request, Meter())
+        return txn_refusal(state, caller, request, Meter(state.limits))
     for compare in request.compares:
         refusal = keys_refusal(state, caller, compare.key, compare.range_end, is_write=False)
         if refusal is not None:
@@ -168,7 +167,7 @@ def plain_txn_refusal(state: State, caller: Caller, request: Txn) -> Status | Ch
     for operations in (success, failure):
         for each in operations:
             if isinstance(each, Txn) or (isinstance(each, Put) and each.lease):
-                return txn_refusal(state, caller, request, Meter())
+                return txn_refusal(state, caller, request, Meter(state.limits))
             refusal = _operation_refusal(state, caller, each)
             if refusal is not None:
                 return refusal

@@ -85,8 +85,8 @@ def range_answer(state: State, options: RangeOptions) -> Slices:
     """Return the encoded RangeResponse or a Status, in slices, without checking permissions."""
     try:
         result = yield from state.store.range_slices(options)
-        parts = yield from reply_parts(result)
+        parts = yield from reply_parts(result, state.limits)
     except StatusError as error:
         return error.status
     parts.insert(0, state.header.field(result.revision))
-    return (yield from join_in_slices(parts))
+    return (yield from join_in_slices(parts, state.limits.slice_bytes))

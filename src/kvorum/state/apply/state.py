@@ -46,6 +46,7 @@ class State:
         "header",
         "hub",
         "lessor",
+        "limits",
         "logger",
         "now",
         "store",
@@ -70,6 +71,7 @@ class State:
         self.hub = hub
         self.backend = store.backend
         self.store = store
+        self.limits = store.limits
         self.lessor = lessor
         self.cluster = cluster
         self.alarms = alarms

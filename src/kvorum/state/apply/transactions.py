@@ -21,6 +21,7 @@ from kvorum.api.errors import (
     LEASE_NOT_FOUND,
     StatusError,
 )
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.requests import DeleteRange, Put, Range, Txn
 from kvorum.api.responses import (
     DELETE_RANGE_RESPONSE,
@@ -44,13 +45,7 @@ from kvorum.state.apply.permissions import needs_permission, refuse_if_outdated,
 from kvorum.state.apply.ranges import is_plain, range_options
 from kvorum.state.mvcc.keyvalue import lease_of, value_of
 from kvorum.state.mvcc.ranges import field_parts, reply_parts, rows_in_slices
-from kvorum.state.mvcc.slices import (
-    BYTES_PER_SLICE,
-    KEYS_PER_SLICE,
-    Meter,
-    free_in_slices,
-    run_first_slice,
-)
+from kvorum.state.mvcc.slices import Meter, free_in_slices, run_first_slice
 from kvorum.storage.backend.quota import PUT_BYTES
 
 if TYPE_CHECKING:
@@ -63,12 +58,11 @@ if TYPE_CHECKING:
     from kvorum.state.lease.lessor import Lessor
     from kvorum.state.mvcc.store import Store
     from kvorum.state.mvcc.transaction import WriteTransaction
-    from kvorum.storage.backend import Backend
 
     Work = Generator[None, None, list[bytes]]
 
 # A plain variable, which tests make large.
-OPERATION_BYTES = BYTES_PER_SLICE // KEYS_PER_SLICE
+OPERATION_BYTES = PRODUCTION.slice_bytes // PRODUCTION.slice_keys
 """The bytes that an operation counts for, besides its own."""
 
 _PLAIN_COMPARES_MAX: Final = 8
@@ -121,7 +115,7 @@ def delete_range(state: State, request: DeleteRange, wanted: bool) -> Sliced:
 
 def _delete_range(state: State, request: DeleteRange, wanted: bool) -> Slices:
     transaction = state.store.begin()
-    parts = yield from _delete(state.backend, transaction, request, wanted)
+    parts = yield from _delete(state.store, transaction, request, wanted)
     revision = transaction.commit()
     yield from transaction.end_slices()
     return b"".join([state.header.field(revision), *parts])
@@ -130,7 +124,7 @@ def _delete_range(state: State, request: DeleteRange, wanted: bool) -> Slices:
 def revoke(state: State, lease_id: int) -> Slices:
     """Delete the keys of a lease, in order and under one revision, and then the lease itself."""
     lessor, store = state.lessor, state.store
-    if lessor.key_count(lease_id) > KEYS_PER_SLICE:
+    if lessor.key_count(lease_id) > state.limits.slice_keys:
         keys = yield from lessor.sorted_keys_in_slices(lease_id)
     else:
         keys = lessor.sorted_keys(lease_id)
@@ -169,7 +163,7 @@ def txn(state: State, request: Txn, wanted: bool) -> Sliced:
         reads += isinstance(each, Put) and _needs_previous(each)
     store.count_reads(reads)
     path = Path(succeeded, operations, [None] * len(operations))
-    return run_first_slice(_run(state, path, wanted, Meter()))
+    return run_first_slice(_run(state, path, wanted, Meter(state.limits)))
 
 
 def _single_put(state: State, request: Put, succeeded: bool) -> bytes:
@@ -179,7 +173,7 @@ def _single_put(state: State, request: Put, succeeded: bool) -> bytes:
 
 
 def _txn(state: State, request: Txn, wanted: bool) -> Slices:
-    meter = Meter()
+    meter = Meter(state.limits)
     path = yield from choose(state.store, request, meter)
     yield from check_path(state.store, state.lessor, path, meter)
     state.store.count_reads(meter.reads)
@@ -188,7 +182,7 @@ def _txn(state: State, request: Txn, wanted: bool) -> Slices:
 
 def _run(state: State, path: Path, wanted: bool, meter: Meter) -> Slices:
     transaction = state.store.begin()
-    parts = yield from _execute(state.backend, transaction, path, wanted, meter)
+    parts = yield from _execute(state.store, transaction, path, wanted, meter)
     revision = transaction.commit()
     yield from transaction.end_slices()
     return b"".join([state.header.field(revision), *parts])
@@ -204,7 +198,7 @@ def read_txn(state: State, caller: Caller, request: Txn) -> Sliced:
 def _checked_read_txn(state: State, caller: Caller, request: Txn) -> Slices:
     refusal = caller.refusal
     if refusal is None:
-        refusal = yield from txn_refusal(state, caller, request, Meter())
+        refusal = yield from txn_refusal(state, caller, request, Meter(state.limits))
     if refusal is not None:
         return refusal
     result = refuse_if_outdated(state, caller, _read_txn(state, request))
@@ -214,7 +208,7 @@ def _checked_read_txn(state: State, caller: Caller, request: Txn) -> Slices:
 
 
 def _read_txn(state: State, request: Txn) -> Slices:
-    store, meter = state.store, Meter()
+    store, meter = state.store, Meter(state.limits)
     try:
         revision = store.revision
         path = yield from choose(store, request, meter, revision)
@@ -229,10 +223,10 @@ def _read_txn(state: State, request: Txn) -> Slices:
                 options = options._replace(revision=revision)
             meter.reads += 1
             result = yield from store.range_slices(options)
-            body = yield from reply_parts(result)
+            body = yield from reply_parts(result, state.limits)
             parts += operation_field(RANGE_RESPONSE, header, body)
             meter.spent += OPERATION_BYTES + sum(map(len, body))
-            if meter.spent >= BYTES_PER_SLICE:
+            if meter.spent >= meter.slice_bytes:
                 meter.spent = 0
                 yield
     except StatusError as error:
@@ -272,7 +266,7 @@ def _choose(
     for compare in request.compares:
         meter.spent += OPERATION_BYTES
         meter.reads += 1
-        if meter.spent >= BYTES_PER_SLICE:
+        if meter.spent >= meter.slice_bytes:
             meter.spent = 0
             yield
         if compare.range_end:
@@ -291,7 +285,7 @@ def _choose(
     for each in operations:
         if isinstance(each, Txn):
             meter.spent += OPERATION_BYTES
-            if meter.spent >= BYTES_PER_SLICE:
+            if meter.spent >= meter.slice_bytes:
                 meter.spent = 0
                 yield
             nested.append((yield from _choose(store, each, ranges, meter, revision)))
@@ -322,7 +316,7 @@ def check_path(
     """Raise StatusError for the first operation that cannot run."""
     for each, nested in zip(path.operations, path.nested, strict=True):
         meter.spent += OPERATION_BYTES
-        if meter.spent >= BYTES_PER_SLICE:
+        if meter.spent >= meter.slice_bytes:
             meter.spent = 0
             yield
         if nested is None:
@@ -355,7 +349,7 @@ def check_put(store: Store, lessor: Lessor, request: Put) -> None:
 
 
 def _execute(
-    backend: Backend, transaction: WriteTransaction, path: Path, wanted: bool, meter: Meter
+    store: Store, transaction: WriteTransaction, path: Path, wanted: bool, meter: Meter
 ) -> Work:
     """Run the operations; return the encoded response without its header, in parts."""
     parts = [succeeded_field(path.succeeded)]
@@ -372,23 +366,23 @@ def _execute(
                 body = [] if kv is None else [range_body_of_one(kv)]
             else:
                 result = yield from transaction.range_slices(range_options(each))
-                body = yield from reply_parts(result)
+                body = yield from reply_parts(result, store.limits)
             response = RANGE_RESPONSE
         elif isinstance(each, DeleteRange):
             if each.range_end:
-                body = yield from _delete(backend, transaction, each, wanted)
+                body = yield from _delete(store, transaction, each, wanted)
             else:
-                body = _delete_one(backend, transaction, each, wanted)
+                body = _delete_one(store, transaction, each, wanted)
             response = DELETE_RANGE_RESPONSE
         else:
             assert nested is not None, "an empty operation was not refused"
-            body = yield from _execute(backend, transaction, nested, wanted, meter)
+            body = yield from _execute(store, transaction, nested, wanted, meter)
             response = TXN_RESPONSE
         header = NESTED_TXN_HEADER if nested else operation_header(transaction.revision)
         # The recursive call has already counted a nested body.
         meter.spent += OPERATION_BYTES + (sum(map(len, body)) if nested is None else 0)
         parts += operation_field(response, header, body)
-        if meter.spent >= BYTES_PER_SLICE:
+        if meter.spent >= meter.slice_bytes:
             meter.spent = 0
             yield
     return parts
@@ -406,28 +400,29 @@ def _put(transaction: WriteTransaction, request: Put) -> bytes:
 
 
 def _delete_one(
-    backend: Backend, transaction: WriteTransaction, request: DeleteRange, wanted: bool
+    store: Store, transaction: WriteTransaction, request: DeleteRange, wanted: bool
 ) -> list[bytes]:
     if request.prev_kv:
         transaction.count_read()
     previous = transaction.delete_one(request.key)
     if not previous or not wanted:
         return []
-    return [deleted_body_of_one(backend.row(previous) if request.prev_kv else None)]
+    return [deleted_body_of_one(store.row(previous) if request.prev_kv else None)]
 
 
 def _delete(
-    backend: Backend, transaction: WriteTransaction, request: DeleteRange, wanted: bool
+    store: Store, transaction: WriteTransaction, request: DeleteRange, wanted: bool
 ) -> Work:
     if request.prev_kv:
         transaction.count_read()
     deleted = yield from transaction.delete_range_slices(request.key, request.range_end)
     parts = [deleted_field(len(deleted))] if deleted and wanted else []
     if request.prev_kv and wanted:
-        kvs = yield from rows_in_slices(backend, [revision for _, revision in deleted])
-        fields = yield from field_parts(DELETED_KVS, kvs)
+        revisions = [revision for _, revision in deleted]
+        kvs = yield from rows_in_slices(store.backend, revisions, store.limits)
+        fields = yield from field_parts(DELETED_KVS, kvs, store.limits)
         parts += fields
-    yield from free_in_slices(deleted)
+    yield from free_in_slices(deleted, store.limits.slice_freed_items)
     return parts
 
 

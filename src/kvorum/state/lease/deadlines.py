@@ -11,18 +11,18 @@ from collections.abc import Generator
 from heapq import heappop, heappush
 from math import inf
 
-from kvorum.state.lease.sorting import SLICE
+from kvorum.api.limits import WorkLimits
 
-_STALE_MIN = 64
 _MOVED_PER_CHANGE = 8
 
 
 class Deadlines:
     """Ids, each with the moment at which it is due."""
 
-    __slots__ = ("_heap", "_moments", "_retiring")
+    __slots__ = ("_heap", "_limits", "_moments", "_retiring")
 
-    def __init__(self) -> None:
+    def __init__(self, limits: WorkLimits) -> None:
+        self._limits = limits
         self._moments: dict[int, float] = {}
         # Together the two heaps hold every (moment, id) of `_moments`, and stale entries.
         self._heap: list[tuple[float, int]] = []
@@ -67,9 +67,10 @@ class Deadlines:
     def replace(self, entries: list[tuple[float, int]]) -> Generator[None, None, None]:
         """Replace all entries by these (moment, id), sorted and with distinct ids; in slices."""
         moments: dict[int, float] = {}
-        for start in range(0, len(entries), SLICE):
+        slice_items = self._limits.lease_slice_items
+        for start in range(0, len(entries), slice_items):
             moments.update(
-                (identity, moment) for moment, identity in entries[start : start + SLICE]
+                (identity, moment) for moment, identity in entries[start : start + slice_items]
             )
             yield
         assert len(moments) == len(entries), "an id has one deadline"
@@ -83,7 +84,8 @@ class Deadlines:
 
     def _tidy(self) -> None:
         if not self._retiring:
-            if len(self._heap) <= 2 * len(self._moments) + _STALE_MIN:
+            stale_min = self._limits.lease_stale_deadlines_min
+            if len(self._heap) <= 2 * len(self._moments) + stale_min:
                 return
             self._heap, self._retiring = [], self._heap
         retiring, moments = self._retiring, self._moments

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Generator, Iterable
 from enum import Enum
 from math import ceil, inf
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kvorum.api.errors import (
     LEADER_CHANGED,
@@ -24,20 +24,16 @@ from kvorum.api.errors import (
     StatusError,
 )
 from kvorum.api.histograms import Histogram, exponential
+from kvorum.api.limits import PRODUCTION, WorkLimits
 from kvorum.state.lease.deadlines import Deadlines
 from kvorum.state.lease.lease import Lease, lease_of_row, row_key, row_value
-from kvorum.state.lease.sorting import SLICE, sorted_in_slices
+from kvorum.state.lease.sorting import sorted_in_slices
 from kvorum.storage.backend.backend import Backend
 from kvorum.storage.backend.buckets import LEASE
 
 TTL_SECONDS_MAX = 9_000_000_000
-REVOKES_PER_SECOND_MAX = 1000
-CHECKPOINT_BATCH_MAX = 1000
-CHECKPOINT_SECONDS = 300.0
-# How many heap entries one call visits at most; bounds a turn after a wave of renewals.
-EXAMINED_MAX = 1000
 # A new primary spreads expiries out to this rate, which leaves room for other revokes.
-_EXPIRIES_PER_SECOND = 3 * REVOKES_PER_SECOND_MAX // 4
+_EXPIRIES_PER_SECOND: Final = 3 * PRODUCTION.lease_revokes_per_second_max // 4
 
 
 class NotRenewed(Enum):
@@ -67,33 +63,34 @@ class Lessor:
     """All leases of a member.
 
     `expired` returns an expired lease again after `retry_seconds`, if it still exists.
-    `checkpoint_seconds` is the interval of checkpoints of one lease; with None this lessor requests
-    none, but still applies those of other leaders.
+    Unless it `checkpoints`, this lessor requests none, but still applies those of other leaders.
     """
 
     def __init__(
         self,
         backend: Backend,
+        limits: WorkLimits,
         *,
         ttl_seconds_min: int = 2,
         retry_seconds: float = 7.0,
-        checkpoint_seconds: float | None = None,
+        checkpoints: bool = False,
     ) -> None:
         self._backend = backend
+        self._limits = limits
         self._ttl_min = ttl_seconds_min
         self._retry_seconds = retry_seconds
-        self._checkpoint_seconds = checkpoint_seconds
+        self._checkpoint_seconds = limits.lease_checkpoint_seconds if checkpoints else None
         self._leases: dict[int, Lease] = {}
         self._lease_of: dict[bytes, int] = {}
         self._is_primary = False
         # Every demotion increments it, so that a running promotion notices that it was overtaken.
         self._role = 0
-        self._expiries = Deadlines()
-        self._checkpoints = Deadlines()
+        self._expiries = Deadlines(self._limits)
+        self._checkpoints = Deadlines(self._limits)
         # How many checkpoints of a lease are proposed but not yet applied.
         self._checkpointing: dict[int, int] = {}
         # When the last revokes were returned.
-        self._revokes: deque[float] = deque(maxlen=REVOKES_PER_SECOND_MAX)
+        self._revokes: deque[float] = deque(maxlen=limits.lease_revokes_per_second_max)
         self.granted_total = 0
         self.revoked_total = 0
         self.renewed_total = 0
@@ -112,11 +109,12 @@ class Lessor:
         self.demote()
         self._lease_of = {}
         self._leases = {}
+        slice_items = self._limits.lease_slice_items
         for count, (key, value) in enumerate(self._backend.items(LEASE), 1):
             lease = lease_of_row(key, value)
             lease.ttl = max(lease.ttl, self._ttl_min)
             self._leases[lease.id] = lease
-            if count % SLICE == 0:
+            if count % slice_items == 0:
                 yield
 
     def free_all(self) -> Generator[None, None, None]:
@@ -125,7 +123,7 @@ class Lessor:
         held: tuple[dict[Any, Any], ...] = (self._lease_of, self._leases)
         for each in held:
             while each:
-                for _ in range(min(SLICE, len(each))):
+                for _ in range(min(self._limits.lease_slice_items, len(each))):
                     each.popitem()
                 yield
 
@@ -158,7 +156,7 @@ class Lessor:
 
     def sorted_keys_in_slices(self, lease_id: int) -> Generator[None, None, list[bytes]]:
         """Return the same as `sorted_keys`, in slices, for a lease with many keys."""
-        return sorted_in_slices(list(self._lease(lease_id).keys))
+        return sorted_in_slices(list(self._lease(lease_id).keys), self._limits.lease_slice_items)
 
     def forget(self, lease_id: int) -> None:
         """Remove a lease, and detach keys still attached to it; raises StatusError."""
@@ -267,15 +265,16 @@ class Lessor:
         known = list(self._leases.values())
         if not self._is_primary:
             return [lease.id for lease in known]
+        slice_items = self._limits.lease_slice_items
         left: list[tuple[float, int]] = []
-        for start in range(0, len(known), SLICE):
-            some = known[start : start + SLICE]
+        for start in range(0, len(known), slice_items):
+            some = known[start : start + slice_items]
             left += [(lease.expiry, order) for order, lease in enumerate(some, start)]
             yield
-        ordered = yield from sorted_in_slices(left)
+        ordered = yield from sorted_in_slices(left, slice_items)
         found: list[int] = []
-        for start in range(0, len(ordered), SLICE):
-            found += [known[order].id for _, order in ordered[start : start + SLICE]]
+        for start in range(0, len(ordered), slice_items):
+            found += [known[order].id for _, order in ordered[start : start + slice_items]]
             yield
         return found
 
@@ -313,8 +312,8 @@ class Lessor:
         """Stop timing leases; none expires here until the next promotion."""
         self._is_primary = False
         self._role += 1
-        self._expiries = Deadlines()
-        self._checkpoints = Deadlines()
+        self._expiries = Deadlines(self._limits)
+        self._checkpoints = Deadlines(self._limits)
         self._checkpointing = {}
 
     def renew(self, lease_id: int, now: float) -> int | NotRenewed:
@@ -336,12 +335,12 @@ class Lessor:
     def take_expired(self, now: float, limit: int) -> list[int]:
         """Return expired leases for the member to revoke.
 
-        Returns at most `limit`, and at most `REVOKES_PER_SECOND_MAX` within any second. Returns a
-        lease again after `retry_seconds`, until `forget` removes it.
+        Returns at most `limit`, and at most `lease_revokes_per_second_max` within any second.
+        Returns a lease again after `retry_seconds`, until `forget` removes it.
         """
         found: list[int] = []
         revokes = self._revokes
-        for _ in range(EXAMINED_MAX if self._is_primary else 0):
+        for _ in range(self._limits.lease_deadlines_examined_max if self._is_primary else 0):
             if len(found) >= limit or self._revokes_resume > now:
                 break
             lease_id = self._expiries.take(now)
@@ -363,7 +362,7 @@ class Lessor:
         that proposes the checkpoints must call `note_proposed_checkpoints` before it renews any.
         """
         due: list[tuple[int, int]] = []
-        for _ in range(CHECKPOINT_BATCH_MAX):
+        for _ in range(self._limits.lease_checkpoints_per_batch_max):
             lease_id = self._checkpoints.take(now)
             if lease_id is None:
                 break
@@ -390,7 +389,8 @@ class Lessor:
     def _revokes_resume(self) -> float:
         """When the limit of revokes per second permits another one."""
         revokes = self._revokes
-        return revokes[0] + 1.0 if len(revokes) == REVOKES_PER_SECOND_MAX else -inf
+        # The list holds no more than the limit.
+        return revokes[0] + 1.0 if len(revokes) == revokes.maxlen else -inf
 
     def _lease(self, lease_id: int) -> Lease:
         lease = self._leases.get(lease_id)
@@ -405,15 +405,16 @@ class Lessor:
 
     def _refresh(self, now: float, extend_seconds: float) -> Generator[None, None, None]:
         entries = []
+        slice_items = self._limits.lease_slice_items
         for count, lease in enumerate(self._leases.values(), 1):
             lease.expiry = now + lease.refresh_seconds + extend_seconds
             entries.append((lease.expiry, lease.id))
             self._arm_checkpoint(lease, now)
-            if count % SLICE == 0:
+            if count % slice_items == 0:
                 yield
-        entries = yield from sorted_in_slices(entries)
+        entries = yield from sorted_in_slices(entries, slice_items)
         yield from self._expiries.replace(entries)
-        if len(entries) >= REVOKES_PER_SECOND_MAX:
+        if len(entries) >= self._limits.lease_revokes_per_second_max:
             yield from self._spread(entries, now, extend_seconds)
 
     def _spread(
@@ -426,8 +427,9 @@ class Lessor:
         window_start = entries[0][0]
         window_end = window_start + 1.0
         expiries = 0
+        slice_items = self._limits.lease_slice_items
         for count, (expiry, lease_id) in enumerate(entries, 1):
-            if count % SLICE == 0:
+            if count % slice_items == 0:
                 yield
             if expiry > window_end:
                 window_start, window_end, expiries = expiry, expiry + 1.0, 1

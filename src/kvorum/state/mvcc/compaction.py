@@ -17,11 +17,11 @@ from collections import deque
 from typing import NamedTuple
 
 from kvorum.api.coverage import reach
+from kvorum.api.limits import WorkLimits
 from kvorum.state.mvcc.hashes import HashKV, HashRows
 from kvorum.state.mvcc.history import RECORD_BYTES, bound, unpack_revisions
 from kvorum.state.mvcc.index import Index
 from kvorum.state.mvcc.pins import Pins
-from kvorum.state.mvcc.slices import KEYS_PER_SLICE
 from kvorum.storage.backend import Backend
 from kvorum.storage.backend.buckets import (
     FINISHED_COMPACT_REVISION,
@@ -30,8 +30,6 @@ from kvorum.storage.backend.buckets import (
 )
 from kvorum.storage.backend.encoding import parse_row_key, row_key
 
-KEYS_PER_STEP = 2 * KEYS_PER_SLICE  # most keys have nothing to remove
-ROWS_PER_STEP = 2 * KEYS_PER_SLICE
 HASHES_KEPT = 10
 
 
@@ -58,6 +56,7 @@ class Compactor:
         "_hashes",
         "_index",
         "_is_hashing",
+        "_limits",
         "_pins",
         "_queue",
         "_walked",
@@ -67,10 +66,11 @@ class Compactor:
         "removed_before",
     )
 
-    def __init__(self, backend: Backend, index: Index, pins: Pins) -> None:
+    def __init__(self, backend: Backend, index: Index, pins: Pins, limits: WorkLimits) -> None:
         self._backend = backend
         self._index = index
         self._pins = pins
+        self._limits = limits
         self._queue: deque[Compaction] = deque()
         self.removed = 0
         """Revisions removed since the start; for metrics."""
@@ -143,7 +143,10 @@ class Compactor:
             if compaction.is_hashed:
                 self._is_hashing = True
                 return HashRows.of_compaction(
-                    self._backend, compaction.revision, compaction.previous
+                    self._backend,
+                    compaction.revision,
+                    compaction.previous,
+                    self._limits.hash_rows_per_scan,
                 )
         if self._dropped_offset < len(self._dropped):
             self._delete_rows()
@@ -176,8 +179,9 @@ class Compactor:
         return [each for each in found if each is not None]
 
     def _clear_keys(self, revision: int) -> None:
-        keys = self._index.run(self._cursor, None, KEYS_PER_STEP)
-        if len(keys) < KEYS_PER_STEP:
+        keys_per_step = self._limits.compaction_keys_per_step
+        keys = self._index.run(self._cursor, None, keys_per_step)
+        if len(keys) < keys_per_step:
             self._walked = True
         else:
             self._cursor = keys[-1] + b"\0"
@@ -186,7 +190,7 @@ class Compactor:
 
     def _delete_rows(self) -> None:
         start = self._dropped_offset
-        self._dropped_offset = start + ROWS_PER_STEP * RECORD_BYTES
+        self._dropped_offset = start + self._limits.compaction_rows_per_step * RECORD_BYTES
         for revision in unpack_revisions(self._dropped[start : self._dropped_offset]):
             self._backend.delete_row(revision)
             self.removed += 1

@@ -26,7 +26,6 @@ from kvorum.storage.backend.encoding import row_key
 from kvorum.storage.backend.environment import Environments
 from kvorum.storage.files import Files
 
-_ROWS_PER_SCAN = 1_000
 _LAST_REVISION = bound((1 << 63) - 1)
 # META entries that differ between members with the same content.
 _NOT_HASHED = {CONSISTENT_INDEX, TERM, STORAGE_VERSION}
@@ -50,19 +49,33 @@ class HashRows:
     pending: dict[int, bytes | None]  # rows not flushed yet; None deletes
     revision: int
     compact_revision: int
+    rows_per_scan: int
     is_compaction: bool  # a tombstone at exactly the revision counts as kept
 
     @classmethod
-    def of_revision(cls, backend: Backend, revision: int, compact_revision: int) -> Self:
+    def of_revision(
+        cls, backend: Backend, revision: int, compact_revision: int, rows_per_scan: int
+    ) -> Self:
         """Make the job that serves a HashKV request."""
         pending = backend.pending_rows(bound(revision))
-        return cls(backend.directory, pending, revision, compact_revision, is_compaction=False)
+        return cls(
+            backend.directory,
+            pending,
+            revision,
+            compact_revision,
+            rows_per_scan,
+            is_compaction=False,
+        )
 
     @classmethod
-    def of_compaction(cls, backend: Backend, revision: int, previous: int) -> Self:
+    def of_compaction(
+        cls, backend: Backend, revision: int, previous: int, rows_per_scan: int
+    ) -> Self:
         """Make the job that runs before a compaction deletes its rows."""
         pending = backend.pending_rows(bound(revision))
-        return cls(backend.directory, pending, revision, previous, is_compaction=True)
+        return cls(
+            backend.directory, pending, revision, previous, rows_per_scan, is_compaction=True
+        )
 
     def run(self, files: Files, environments: Environments) -> int:
         """Return the hash."""
@@ -77,7 +90,7 @@ class HashRows:
     def _rows(self, view: View, main: int) -> Rows:
         last = bound(main)
         waiting = sorted(each for each in self.pending.items() if each[0] <= last)
-        return merged_rows(scanned_rows(view, last), waiting)
+        return merged_rows(scanned_rows(view, last, self.rows_per_scan), waiting)
 
 
 def hash_rows(
@@ -132,22 +145,27 @@ class HashDatabase:
     """A job that hashes every bucket on the disk. Flush before running it."""
 
     directory: str
+    rows_per_scan: int
+    scan_entries: int
 
     def run(self, files: Files, environments: Environments) -> int:
         """Return the hash."""
-        with open_view(files, environments, self.directory, checks=False) as view:
-            return hash_database(view)
+        with open_view(
+            files, environments, self.directory, scan_entries=self.scan_entries, checks=False
+        ) as view:
+            return hash_database(view, self.rows_per_scan)
 
 
-def hash_database(view: View) -> int:
+def hash_database(view: View, rows_per_scan: int) -> int:
     """Hash every bucket of a view, except for entries that differ between equal members."""
-    return hash_content((bucket, _entries(view, bucket)) for bucket in BUCKETS)
+    return hash_content((bucket, _entries(view, bucket, rows_per_scan)) for bucket in BUCKETS)
 
 
-def _entries(view: View, bucket: bytes) -> Iterable[tuple[bytes, bytes]]:
+def _entries(view: View, bucket: bytes, rows_per_scan: int) -> Iterable[tuple[bytes, bytes]]:
     if bucket != KEY:
         return view.items(bucket)
-    return ((row_key(revision), kv) for revision, kv in scanned_rows(view, _LAST_REVISION))
+    rows = scanned_rows(view, _LAST_REVISION, rows_per_scan)
+    return ((row_key(revision), kv) for revision, kv in rows)
 
 
 def hash_content(content: Iterable[tuple[bytes, Iterable[tuple[bytes, bytes]]]]) -> int:
@@ -162,10 +180,10 @@ def hash_content(content: Iterable[tuple[bytes, Iterable[tuple[bytes, bytes]]]])
     return value
 
 
-def scanned_rows(view: View, last: int) -> Rows:
+def scanned_rows(view: View, last: int, rows_per_scan: int) -> Rows:
     """Return the rows of a view up to a revision, in order."""
     first = 0
-    while rows := view.scan_rows(first, last, _ROWS_PER_SCAN):
+    while rows := view.scan_rows(first, last, rows_per_scan):
         yield from rows
         first = rows[-1][0] + 1
 

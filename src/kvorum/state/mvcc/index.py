@@ -18,10 +18,11 @@ from itertools import islice
 from sys import getsizeof
 from typing import Final
 
+from kvorum.api.limits import WorkLimits
 from kvorum.state.mvcc import history
 from kvorum.state.mvcc.history import Entry, KeyFacts
 from kvorum.state.mvcc.key_changes import CHANGES_PER_KEY, KeyChanges
-from kvorum.state.mvcc.slices import FREED_PER_SLICE, KEYS_PER_SLICE, Slices
+from kvorum.state.mvcc.slices import Slices
 from kvorum.state.mvcc.sortedkeys import SortedKeys
 
 KEYS_SAMPLED: Final = 256
@@ -40,12 +41,13 @@ def range_end(key: bytes, end: bytes) -> bytes | None:
 class Index:
     """Keys, their revisions, and their order."""
 
-    __slots__ = ("ended", "entries", "key_changes", "live", "newest_revision")
+    __slots__ = ("_limits", "ended", "entries", "key_changes", "live", "newest_revision")
 
-    def __init__(self) -> None:
+    def __init__(self, limits: WorkLimits) -> None:
+        self._limits = limits
         self.entries: dict[bytes, Entry] = {}
-        self.live = SortedKeys()
-        self.ended = SortedKeys()
+        self.live = SortedKeys(limits)
+        self.ended = SortedKeys(limits)
         self.key_changes = KeyChanges()
         self.newest_revision = 0  # of all keys, including uncommitted writes
 
@@ -154,7 +156,7 @@ class Index:
         keys = live + self.ended.count(first, end)
         if limit < key_changes.since or key_changes.changes_after(limit) > CHANGES_PER_KEY * keys:
             return -1
-        return live - (yield from key_changes.growth(first, end, limit))
+        return live - (yield from key_changes.growth(first, end, limit, self._limits.slice_keys))
 
     def newest_of(self, keys: list[bytes]) -> list[int]:
         """Return the newest revisions of live keys."""
@@ -212,18 +214,20 @@ class Index:
             for key, entry in self.entries.items()
             if (entry if isinstance(entry, int) else entry[-1]) & 1
         ]
-        self.live = SortedKeys(sorted(self.entries.keys() - ended if ended else self.entries))
-        self.ended = SortedKeys(sorted(ended))
+        live = sorted(self.entries.keys() - ended if ended else self.entries)
+        self.live = SortedKeys(self._limits, live)
+        self.ended = SortedKeys(self._limits, sorted(ended))
         self.key_changes.since = self.newest_revision
 
     def build_sets_in_slices(self) -> Slices[None]:
         """Do what `build_sets` does, in slices."""
+        slice_keys = self._limits.slice_keys
         live: list[bytes] = []
         ended: list[bytes] = []
         for key, entry in self.entries.items():
             is_ended = (entry if isinstance(entry, int) else entry[-1]) & 1
             (ended if is_ended else live).append(key)
-            if len(live) + len(ended) == KEYS_PER_SLICE:
+            if len(live) + len(ended) == slice_keys:
                 self._order(live, ended)
                 live, ended = [], []
                 yield
@@ -238,9 +242,9 @@ class Index:
 
     def free_all(self) -> Slices[None]:
         """Free everything in slices: freeing half a million keys at once outlasts a turn."""
-        entries = self.entries
+        entries, count = self.entries, self._limits.slice_freed_items
         while entries:
-            for _ in range(min(FREED_PER_SLICE, len(entries))):
+            for _ in range(min(count, len(entries))):
                 entries.popitem()
             yield
         self.key_changes = KeyChanges()

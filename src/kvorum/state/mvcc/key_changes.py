@@ -8,7 +8,7 @@ such answer has a count; without this module the index would have to visit every
 from bisect import bisect_right
 from typing import Final
 
-from kvorum.state.mvcc.slices import KEYS_PER_SLICE, Slices
+from kvorum.state.mvcc.slices import Slices
 
 KEPT = 10_000
 """Changes to keep at least. Reads of states before the oldest one visit every key."""
@@ -61,7 +61,9 @@ class KeyChanges:
         """Return the number of changes after a revision, which must not be before `since`."""
         return len(self._revisions) - bisect_right(self._revisions, revision)
 
-    def growth(self, first: bytes, end: bytes | None, revision: int) -> Slices[int]:
+    def growth(
+        self, first: bytes, end: bytes | None, revision: int, slice_keys: int
+    ) -> Slices[int]:
         """Return how many keys a range has gained since a revision that is not before `since`.
 
         Changes made while the generator is suspended do not count.
@@ -69,7 +71,7 @@ class KeyChanges:
         begin = bisect_right(self._revisions, revision)
         revisions, keys = self._revisions[begin:], self._keys[begin:]
         grown = 0
-        want = CHANGES_PER_KEY * KEYS_PER_SLICE
+        want = CHANGES_PER_KEY * slice_keys
         for start in range(0, len(keys), want):
             if start:
                 yield

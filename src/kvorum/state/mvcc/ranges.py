@@ -18,19 +18,17 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kvorum.api.codec import field_head, key_value
+from kvorum.api.limits import PRODUCTION, WorkLimits
 from kvorum.api.responses import RANGE_KVS, range_totals, repeated
 from kvorum.state.mvcc.history import bound
 from kvorum.state.mvcc.index import Index, range_end
 from kvorum.state.mvcc.keyvalue import value_of, without_value
-from kvorum.state.mvcc.slices import BYTES_PER_SLICE, KEYS_PER_SLICE, Slices
+from kvorum.state.mvcc.slices import Slices
 from kvorum.storage.backend import Backend
 
 UNLIMITED: Final = 1 << 62
-RUNS_PER_MERGE = 64
-ITEM_BYTES: Final = BYTES_PER_SLICE // KEYS_PER_SLICE
+ITEM_BYTES: Final = PRODUCTION.slice_bytes // PRODUCTION.slice_keys
 """Bytes charged per item, besides its own bytes, to a slice that is measured in bytes."""
-FIRST_READ_ROWS = 8
-"""Rows of the first read; reads grow, to detect large rows before many of them are in memory."""
 Measured = tuple[Any, bytes, int]
 """(sort value, key or encoded KeyValue, revision)."""
 Measure = Callable[[list[bytes], list[int]], list[Any]]
@@ -97,18 +95,18 @@ def reply_body(result: RangeResult) -> bytes:
     return repeated(RANGE_KVS, result.kvs) + range_totals(result.more, result.count)
 
 
-def reply_parts(result: RangeResult) -> Slices[list[bytes]]:
+def reply_parts(result: RangeResult, limits: WorkLimits) -> Slices[list[bytes]]:
     """Encode as `reply_body` does, in parts and in slices; empty the list of key-values."""
-    parts = yield from field_parts(RANGE_KVS, result.kvs)
+    parts = yield from field_parts(RANGE_KVS, result.kvs, limits)
     parts.append(range_totals(result.more, result.count))
     return parts
 
 
-def field_parts(tag: bytes, kvs: list[bytes]) -> Slices[list[bytes]]:
+def field_parts(tag: bytes, kvs: list[bytes], limits: WorkLimits) -> Slices[list[bytes]]:
     """Encode key-values as a repeated field, in parts and in slices; empty the list."""
     parts: list[bytes] = []
-    for some in _split_into_parts(kvs):
-        if sum(map(len, some)) <= BYTES_PER_SLICE:
+    for some in _split_into_parts(kvs, limits.slice_keys):
+        if sum(map(len, some)) <= limits.slice_bytes:
             parts.append(repeated(tag, some))
         else:
             # Do not copy large key-values: that would take long and gain nothing.
@@ -120,7 +118,7 @@ def field_parts(tag: bytes, kvs: list[bytes]) -> Slices[list[bytes]]:
 
 
 def read_range(
-    index: Index, backend: Backend, options: RangeOptions, main: int
+    index: Index, backend: Backend, options: RangeOptions, main: int, limits: WorkLimits
 ) -> Slices[tuple[list[bytes], int, bool]]:
     """Return the encoded key-values, the count, and whether the limit cut off more."""
     end = range_end(options.key, options.range_end)
@@ -130,7 +128,7 @@ def read_range(
     if options.count_only:
         enough = 0
     is_current = index.newest_revision <= bound(main)
-    if is_current and limit < KEYS_PER_SLICE and _is_from_the_end(options):
+    if is_current and limit < limits.slice_keys and _is_from_the_end(options):
         keys = index.live.run_down(options.key, end, limit + 1)
         revisions = index.newest_of(keys)
         count = index.live.count(options.key, end)
@@ -138,18 +136,20 @@ def read_range(
         is_ordered_by_index = _is_sorted(options) and target != SortTarget.VALUE
         with_keys = options.is_filtered or options.keys_only or is_ordered_by_index
         keys, revisions, count = yield from _visible(
-            index, options.key, end, main, enough, with_keys=with_keys
+            index, options.key, end, main, enough, limits.slice_keys, with_keys=with_keys
         )
         if options.count_only:
             return [], count, False
         if options.is_filtered:
-            keys, revisions = yield from _filtered(index, options, keys, revisions, main)
+            keys, revisions = yield from _filtered(
+                index, options, keys, revisions, main, limits.slice_keys
+            )
         if target == SortTarget.VALUE:
-            return (yield from _by_value(backend, options, revisions, count, limit))
+            return (yield from _by_value(backend, options, revisions, count, limit, limits))
         if _is_sorted(options):
             measure = _measure(index, target, main)
             keys, revisions = yield from _sort_in_slices(
-                keys, revisions, measure, options, limit + 1
+                keys, revisions, measure, options, limit + 1, limits
             )
     more = len(revisions) > limit
     if more:
@@ -164,8 +164,8 @@ def read_range(
             create, revision, version = facts
             return key_value(key, create, revision >> 32, version, b"", 0)
 
-        return (yield from _map_in_slices(keys, from_index)), count, more
-    return (yield from rows_in_slices(backend, revisions)), count, more
+        return (yield from _map_in_slices(keys, from_index, limits)), count, more
+    return (yield from rows_in_slices(backend, revisions, limits)), count, more
 
 
 def _reads_all(options: RangeOptions) -> bool:
@@ -192,7 +192,14 @@ def _is_from_the_end(options: RangeOptions) -> bool:
 
 
 def _visible(
-    index: Index, first: bytes, end: bytes | None, main: int, enough: int, *, with_keys: bool
+    index: Index,
+    first: bytes,
+    end: bytes | None,
+    main: int,
+    enough: int,
+    slice_keys: int,
+    *,
+    with_keys: bool,
 ) -> Slices[tuple[list[bytes], list[int], int]]:
     """Return the first keys that exist at a main revision, their revisions, and the count.
 
@@ -206,7 +213,7 @@ def _visible(
     while count < 0 or len(revisions) < min(enough, count):
         if looked_at:
             yield
-        want = KEYS_PER_SLICE
+        want = slice_keys
         if count >= 0 and index.newest_revision <= latest:
             want = min(want, enough - len(revisions))
         visible, found, following = visible_run(index, first, end, latest, want)
@@ -242,7 +249,12 @@ def visible_run(
 
 
 def _filtered(
-    index: Index, options: RangeOptions, keys: list[bytes], revisions: list[int], main: int
+    index: Index,
+    options: RangeOptions,
+    keys: list[bytes],
+    revisions: list[int],
+    main: int,
+    slice_keys: int,
 ) -> Slices[tuple[list[bytes], list[int]]]:
     """Return the keys that pass the filters, and their revisions."""
     latest = bound(main)
@@ -252,7 +264,7 @@ def _filtered(
     passed_keys: list[bytes] = []
     passed_revisions: list[int] = []
     for some_keys, some_revisions in zip(
-        _split_into_parts(keys), _split_into_parts(revisions), strict=True
+        _split_into_parts(keys, slice_keys), _split_into_parts(revisions, slice_keys), strict=True
     ):
         mods = [revision >> 32 for revision in some_revisions]
         passing = [min_mod <= mod <= max_mod for mod in mods]
@@ -270,19 +282,24 @@ def _filtered(
 
 
 def _by_value(
-    backend: Backend, options: RangeOptions, revisions: list[int], count: int, limit: int
+    backend: Backend,
+    options: RangeOptions,
+    revisions: list[int],
+    count: int,
+    limit: int,
+    limits: WorkLimits,
 ) -> Slices[tuple[list[bytes], int, bool]]:
-    kvs = yield from rows_in_slices(backend, revisions[:])
+    kvs = yield from rows_in_slices(backend, revisions[:], limits)
 
     def measure(kvs: list[bytes], _: list[int]) -> list[Any]:
         return list(map(value_of, kvs))
 
-    kvs, _ = yield from _sort_in_slices(kvs, revisions, measure, options, limit + 1)
+    kvs, _ = yield from _sort_in_slices(kvs, revisions, measure, options, limit + 1, limits)
     more = len(kvs) > limit
     if more:
         del kvs[limit:]
     if options.keys_only:
-        kvs = yield from _map_in_slices(kvs, without_value)
+        kvs = yield from _map_in_slices(kvs, without_value, limits)
     return kvs, count, more
 
 
@@ -308,34 +325,38 @@ def _sort_in_slices(
     measure: Measure,
     options: RangeOptions,
     enough: int,
+    limits: WorkLimits,
 ) -> Slices[tuple[list[bytes], list[int]]]:
     """Return the first items of a stable sort: sorted runs, then one merge, all in slices."""
     is_reverse = options.sort_order == SortOrder.DESCEND
+    slice_keys, slice_bytes = limits.slice_keys, limits.slice_bytes
     runs: list[list[Measured]] = []
     revisions.reverse()
-    for some_items in _split_by_bytes(items):
+    for some_items in _split_by_bytes(items, limits):
         if runs:
             yield
         some_revisions = revisions[: -len(some_items) - 1 : -1]
         del revisions[-len(some_items) :]
         measured = measure(some_items, some_revisions)
         run = list(zip(measured, some_items, some_revisions, strict=True))
-        if runs and enough <= KEYS_PER_SLICE:
+        if runs and enough <= slice_keys:
             # Keep only the few wanted items, as for clients that queue for a lock.
             run = runs.pop() + run
         run.sort(key=itemgetter(0), reverse=is_reverse)
         runs.append(run[:enough])
-    while len(runs) > RUNS_PER_MERGE:
+    runs_max = limits.range_merge_runs_max
+    while len(runs) > runs_max:
         # Merge few runs at a time, because the start of a merge visits each of its runs.
         longer = []
-        for start in range(0, len(runs), RUNS_PER_MERGE):
-            group = runs[start : start + RUNS_PER_MERGE]
-            longer.append((yield from _merge_runs(group, enough, is_reverse=is_reverse)))
+        for start in range(0, len(runs), runs_max):
+            group = runs[start : start + runs_max]
+            merged = yield from _merge_runs(group, enough, slice_keys, is_reverse=is_reverse)
+            longer.append(merged)
         runs = longer
     ordered: list[bytes] = []
     ordered_revisions: list[int] = []
-    last = yield from _merge_runs(runs, enough, is_reverse=is_reverse)
-    yield from _free_runs(runs)
+    last = yield from _merge_runs(runs, enough, slice_keys, is_reverse=is_reverse)
+    yield from _free_runs(runs, slice_bytes)
     last.reverse()
     size = 0
     while last:
@@ -344,20 +365,20 @@ def _sort_in_slices(
         ordered.append(item)
         ordered_revisions.append(revision)
         size += ITEM_BYTES + len(item)
-        if size >= BYTES_PER_SLICE:
+        if size >= slice_bytes:
             size = 0
             yield
     return ordered, ordered_revisions
 
 
 def _merge_runs(
-    runs: list[list[Measured]], enough: int, *, is_reverse: bool
+    runs: list[list[Measured]], enough: int, slice_keys: int, *, is_reverse: bool
 ) -> Slices[list[Measured]]:
     """Merge up to `enough` items out of the runs, which lose them."""
     merging = merge(*map(_drain_run, runs), key=itemgetter(0), reverse=is_reverse)
     merged: list[Measured] = []
     while len(merged) < enough:
-        want = min(KEYS_PER_SLICE, enough - len(merged))
+        want = min(slice_keys, enough - len(merged))
         part = list(islice(merging, want))
         merged += part
         if len(part) < want:
@@ -366,13 +387,13 @@ def _merge_runs(
     return merged
 
 
-def _free_runs(runs: list[list[Measured]]) -> Slices[None]:
+def _free_runs(runs: list[list[Measured]], slice_bytes: int) -> Slices[None]:
     """Free in slices the items that a limit left in the runs."""
     size = 0
     for run in runs:
         while run:
             size += ITEM_BYTES + len(run.pop()[1])
-            if size >= BYTES_PER_SLICE:
+            if size >= slice_bytes:
                 size = 0
                 yield
 
@@ -383,25 +404,26 @@ def _drain_run(run: list[Item]) -> Iterator[Item]:
         yield run.pop()
 
 
-def _split_into_parts(items: list[Item]) -> Iterator[list[Item]]:
+def _split_into_parts(items: list[Item], slice_keys: int) -> Iterator[list[Item]]:
     """Yield a list in parts and empty it: freeing a list at once may outlast many turns."""
     items.reverse()
     while items:
-        part = items[: -KEYS_PER_SLICE - 1 : -1]
-        del items[-KEYS_PER_SLICE:]
+        part = items[: -slice_keys - 1 : -1]
+        del items[-slice_keys:]
         yield part
 
 
-def _split_by_bytes(items: list[bytes]) -> Iterator[list[bytes]]:
-    """Yield a list in parts of at most `BYTES_PER_SLICE` or of one item, and empty the list."""
-    for part in _split_into_parts(items):
-        if sum(map(len, part)) <= BYTES_PER_SLICE:
+def _split_by_bytes(items: list[bytes], limits: WorkLimits) -> Iterator[list[bytes]]:
+    """Yield a list in parts of at most `slice_bytes` or of one item, and empty the list."""
+    slice_bytes = limits.slice_bytes
+    for part in _split_into_parts(items, limits.slice_keys):
+        if sum(map(len, part)) <= slice_bytes:
             yield part
             continue
         portion: list[bytes] = []
         size = 0
         for item in part:
-            if portion and size + len(item) > BYTES_PER_SLICE:
+            if portion and size + len(item) > slice_bytes:
                 yield portion
                 portion, size = [], 0
             portion.append(item)
@@ -409,41 +431,49 @@ def _split_by_bytes(items: list[bytes]) -> Iterator[list[bytes]]:
         yield portion
 
 
-def rows_in_slices(backend: Backend, revisions: list[int]) -> Slices[list[bytes]]:
+def rows_in_slices(
+    backend: Backend, revisions: list[int], limits: WorkLimits
+) -> Slices[list[bytes]]:
     """Read rows in slices, and empty the list of their revisions."""
+    slice_keys, slice_bytes = limits.slice_keys, limits.slice_bytes
     kvs: list[bytes] = []
     revisions.reverse()
     # Rows and bytes since the last yield.
     rows = size = 0
-    want = FIRST_READ_ROWS
+    want = limits.range_first_read_rows
     while revisions:
-        want = min(want, KEYS_PER_SLICE)
+        want = min(want, slice_keys)
         found = backend.rows(revisions[: -want - 1 : -1])
         del revisions[-want:]
         kvs += found
         read = sum(map(len, found))
         rows += len(found)
         size += read
-        want = 2 * want if 4 * read < BYTES_PER_SLICE else max(1, want // 2)
-        if revisions and (rows + want > KEYS_PER_SLICE or size >= BYTES_PER_SLICE):
+        want = 2 * want if 4 * read < slice_bytes else max(1, want // 2)
+        if revisions and (rows + want > slice_keys or size >= slice_bytes):
             yield
             rows = size = 0
     return kvs
 
 
-def read_portions(backend: Backend, revisions: list[int]) -> Iterator[list[bytes]]:
+def read_portions(
+    backend: Backend, revisions: list[int], limits: WorkLimits
+) -> Iterator[list[bytes]]:
     """Yield rows in portions of at most a slice's keys, and of fewer where rows are large."""
-    at, want = 0, FIRST_READ_ROWS
+    slice_keys, slice_bytes = limits.slice_keys, limits.slice_bytes
+    at, want = 0, limits.range_first_read_rows
     while at < len(revisions):
-        found = backend.rows(revisions[at : at + min(want, KEYS_PER_SLICE)])
+        found = backend.rows(revisions[at : at + min(want, slice_keys)])
         at += len(found)
-        want = 2 * want if 4 * sum(map(len, found)) < BYTES_PER_SLICE else max(1, want // 2)
+        want = 2 * want if 4 * sum(map(len, found)) < slice_bytes else max(1, want // 2)
         yield found
 
 
-def _map_in_slices(items: list[bytes], function: Callable[[bytes], bytes]) -> Slices[list[bytes]]:
+def _map_in_slices(
+    items: list[bytes], function: Callable[[bytes], bytes], limits: WorkLimits
+) -> Slices[list[bytes]]:
     mapped: list[bytes] = []
-    for part in _split_by_bytes(items):
+    for part in _split_by_bytes(items, limits):
         if mapped:
             yield
         mapped += map(function, part)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kvorum.api.codec import varint
+from kvorum.api.limits import WorkLimits
 from kvorum.state.mvcc.compaction import stored_revisions
 from kvorum.state.mvcc.history import RECORD_BYTES, bound
 from kvorum.state.mvcc.index import Index
@@ -20,8 +21,6 @@ from kvorum.storage.backend import Backend, CorruptionError
 from kvorum.storage.backend.encoding import open_rows, parse_row_key, row_key
 from kvorum.storage.backend.native import NativeRows, Row
 
-ROWS_PER_SCAN = 10_000
-ROWS_PER_SLICE = 500
 _LAST_REVISION: Final = bound((1 << 63) - 1)
 
 
@@ -29,6 +28,7 @@ def restore_store(
     backend: Backend,
     lessor: Lessor,
     hub: Hub,
+    limits: WorkLimits,
     progress: Callable[[int], None] | None = None,
 ) -> Store:
     """Return the store of a backend; call `progress` now and then with the count of rows read.
@@ -36,14 +36,15 @@ def restore_store(
     The lessor must have its leases already. The store's revision is the greatest of all rows and
     of the scheduled and finished compactions: a compaction may have deleted the newest rows.
     """
-    index = Index()
+    index = Index(limits)
     leases: dict[bytes, int] = {}
     count = 0
-    for rows in _read_pages(backend, index, leases):
+    rows_per_scan = limits.restore_rows_per_scan
+    for rows in _read_pages(backend, index, leases, rows_per_scan):
         count += rows
         if progress is not None:
             progress(count)
-    for rows in _read_all(backend, index, leases, ROWS_PER_SCAN):
+    for rows in _read_all(backend, index, leases, rows_per_scan):
         count += rows
         if progress is not None:
             progress(count)
@@ -54,7 +55,7 @@ def restore_store(
     index.build_sets()
     for key, lease in leases.items():
         lessor.reattach(lease, key)
-    return _store(backend, lessor, hub, index)
+    return _store(backend, lessor, hub, index, limits)
 
 
 class RowIndex:
@@ -62,14 +63,16 @@ class RowIndex:
 
     __slots__ = ("index", "leases")
 
-    def __init__(self) -> None:
-        self.index = Index()
+    def __init__(self, limits: WorkLimits) -> None:
+        self.index = Index(limits)
         self.leases: dict[bytes, int] = {}
 
 
-def note_slices(pieces: Iterator[list[Row]], native: NativeRows | None) -> Slices[RowIndex]:
+def note_slices(
+    pieces: Iterator[list[Row]], native: NativeRows | None, limits: WorkLimits
+) -> Slices[RowIndex]:
     """Build the index from pieces of rows that are in order and already checked."""
-    noted = RowIndex()
+    noted = RowIndex(limits)
     index, leases = noted.index, noted.leases
     for sealed in pieces:
         if not sealed:
@@ -82,12 +85,17 @@ def note_slices(pieces: Iterator[list[Row]], native: NativeRows | None) -> Slice
 
 
 def restore_slices(
-    backend: Backend, lessor: Lessor, hub: Hub, noted: RowIndex | None = None
+    backend: Backend,
+    lessor: Lessor,
+    hub: Hub,
+    limits: WorkLimits,
+    noted: RowIndex | None = None,
 ) -> Slices[Store]:
     """Restore the store in slices; `noted`, if given, replaces reading the rows."""
+    rows_per_slice = limits.restore_rows_per_slice
     if noted is None:
-        noted = RowIndex()
-        for _ in _read_all(backend, noted.index, noted.leases, ROWS_PER_SLICE):
+        noted = RowIndex(limits)
+        for _ in _read_all(backend, noted.index, noted.leases, rows_per_slice):
             yield
     index, leases = noted.index, noted.leases
     newest = backend.scan_rows(index.newest_revision, _LAST_REVISION, 2)
@@ -97,13 +105,13 @@ def restore_slices(
     yield from index.build_sets_in_slices()
     for count, (key, lease) in enumerate(leases.items(), 1):
         lessor.reattach(lease, key)
-        if count % ROWS_PER_SLICE == 0:
+        if count % rows_per_slice == 0:
             yield
-    return _store(backend, lessor, hub, index)
+    return _store(backend, lessor, hub, index, limits)
 
 
-def _store(backend: Backend, lessor: Lessor, hub: Hub, index: Index) -> Store:
-    store = Store(backend, lessor, hub, index)
+def _store(backend: Backend, lessor: Lessor, hub: Hub, index: Index, limits: WorkLimits) -> Store:
+    store = Store(backend, lessor, hub, index, limits)
     finished, scheduled = stored_revisions(backend)
     newest = index.newest_revision >> 32
     store.revision = store.first_revision = max(1, newest, finished, scheduled)
@@ -113,11 +121,13 @@ def _store(backend: Backend, lessor: Lessor, hub: Hub, index: Index) -> Store:
     return store
 
 
-def _read_pages(backend: Backend, index: Index, leases: dict[bytes, int]) -> Iterator[int]:
+def _read_pages(
+    backend: Backend, index: Index, leases: dict[bytes, int], limit: int
+) -> Iterator[int]:
     """Add rows page by page in one turn, up to the first unusual one; yield counts of rows."""
     pages = backend.row_pages()
     while pages is not None:
-        count, newest = pages.note(index.entries, leases, ROWS_PER_SCAN)
+        count, newest = pages.note(index.entries, leases, limit)
         if not count:
             return
         index.newest_revision = newest

@@ -1,22 +1,19 @@
 """Long work in slices: a generator yields None wherever the turn may end.
 
 The caller decides when to resume the generator. Suspending it must not change its result; each
-operation documents which changes it tolerates meanwhile. A slice covers at most `KEYS_PER_SLICE`
-keys, or `BYTES_PER_SLICE` plus one more key: well below a turn.
+operation documents which changes it tolerates meanwhile. A slice covers at most `slice_keys` keys,
+or `slice_bytes` plus one more key (`kvorum.api.limits`): well below a turn.
 """
 
 from collections.abc import Generator
 from io import BytesIO
 from typing import Any, TypeVar
 
+from kvorum.api.limits import WorkLimits
+
 Result = TypeVar("Result")
 
 Slices = Generator[None, None, Result]
-
-# Not `Final`, so that tests can lower these limits, on the compiled core too.
-KEYS_PER_SLICE = 250
-BYTES_PER_SLICE = 1024 * 1024
-FREED_PER_SLICE = 10_000
 
 
 class Meter:
@@ -26,12 +23,20 @@ class Meter:
     whether the slice is full, and then yields and resets `spent` to 0.
     """
 
-    __slots__ = ("reads", "spent")
+    __slots__ = ("_limits", "reads", "slice_bytes", "spent")
 
-    def __init__(self) -> None:
+    def __init__(self, limits: WorkLimits) -> None:
+        self._limits = limits
         self.spent = 0
+        self.slice_bytes = limits.slice_bytes
+        """A slice with this many bytes is full."""
         self.reads = 0
         """Reads by compares and operations of the transaction; for metrics."""
+
+    @property
+    def key_bytes(self) -> int:
+        """The share of a slice, in bytes, that the check of one key counts for."""
+        return self._limits.slice_bytes // self._limits.slice_keys
 
 
 def run_first_slice(slices: Slices[Result]) -> Result | Slices[Result]:
@@ -54,17 +59,17 @@ def run_to_end(slices: Slices[Result]) -> Result:
         return result
 
 
-def free_in_slices(items: list[Any]) -> Slices[None]:
-    """Empty a list that may be long: freeing half a million items at once outlasts a turn."""
-    while len(items) > FREED_PER_SLICE:
-        del items[-FREED_PER_SLICE:]
+def free_in_slices(items: list[Any], count: int) -> Slices[None]:
+    """Empty a list, `count` items at a time: freeing half a million at once outlasts a turn."""
+    while len(items) > count:
+        del items[-count:]
         yield
     items.clear()
 
 
-def join_in_slices(parts: list[bytes]) -> Slices[bytes]:
+def join_in_slices(parts: list[bytes], slice_bytes: int) -> Slices[bytes]:
     """Join parts in slices; empty the list, so that at most one part is in memory twice."""
-    if sum(map(len, parts)) <= BYTES_PER_SLICE:
+    if sum(map(len, parts)) <= slice_bytes:
         whole = b"".join(parts)
         parts.clear()
         return whole
@@ -76,7 +81,7 @@ def join_in_slices(parts: list[bytes]) -> Slices[bytes]:
         part = parts.pop()
         buffer.write(part)
         written += len(part)
-        if written >= BYTES_PER_SLICE:
+        if written >= slice_bytes:
             written = 0
             # A suspended generator would otherwise keep the part in memory.
             part = b""

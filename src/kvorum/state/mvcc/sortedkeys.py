@@ -2,7 +2,8 @@
 
 The rules of this module:
 
-- `_lasts[i]` is the greatest key of `_chunks[i]`; no chunk is empty, none is above CHUNK_MAX.
+- `_lasts[i]` is the greatest key of `_chunks[i]`; no chunk is empty, none has more keys than
+  `key_chunk_keys_max`.
 - Positions come from a Fenwick tree over the lengths of the chunks. The first `position` builds
   the tree and any change in the number of chunks drops it, so it costs nothing without queries.
 - `add_run` and `remove_run` handle a run (sorted keys that lie close together) by chunk, not by
@@ -13,20 +14,19 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
-from kvorum.state.mvcc.slices import FREED_PER_SLICE, Slices
-
-CHUNK_MAX = 1000
-FEW = 8  # runs of at most this many keys per chunk are handled key by key
+from kvorum.api.limits import WorkLimits
+from kvorum.state.mvcc.slices import Slices
 
 
 class SortedKeys:
     """A sorted set of keys with positions. Callers must know which keys the set has."""
 
-    __slots__ = ("_chunks", "_lasts", "_size", "_tree")
+    __slots__ = ("_chunks", "_lasts", "_limits", "_size", "_tree")
 
-    def __init__(self, keys: Sequence[bytes] = ()) -> None:
+    def __init__(self, limits: WorkLimits, keys: Sequence[bytes] = ()) -> None:
         """Create the set from distinct, sorted keys."""
-        half = CHUNK_MAX // 2
+        self._limits = limits
+        half = limits.key_chunk_keys_max // 2
         self._chunks = [list(keys[start : start + half]) for start in range(0, len(keys), half)]
         self._lasts = [chunk[-1] for chunk in self._chunks]
         self._size = len(keys)
@@ -37,9 +37,9 @@ class SortedKeys:
 
     def free_all(self) -> Slices[None]:
         """Free all keys, a few chunks at a time; the set is unusable afterwards."""
-        chunks = self._chunks
+        chunks, limits = self._chunks, self._limits
         while chunks:
-            del chunks[-FREED_PER_SLICE // CHUNK_MAX :]
+            del chunks[-limits.slice_freed_items // limits.key_chunk_keys_max :]
             yield
 
     def add(self, key: bytes) -> None:
@@ -61,7 +61,7 @@ class SortedKeys:
             self._size = 1
             return
         self._size += 1
-        if len(chunk) > CHUNK_MAX:
+        if len(chunk) > self._limits.key_chunk_keys_max:
             self._split(at)
         elif self._tree is not None:
             self._shift(at, 1)
@@ -91,14 +91,14 @@ class SortedKeys:
                 return
             stop = bisect_left(keys, self._lasts[at], done)
             chunk = self._chunks[at]
-            if stop - done <= FEW:
+            if stop - done <= self._limits.key_run_single_keys_max:
                 for key in keys[done:stop]:
                     chunk.insert(bisect_left(chunk, key), key)
             else:
                 chunk += keys[done:stop]
                 chunk.sort()  # two sorted runs: one merge
             self._size += stop - done
-            if len(chunk) > CHUNK_MAX:
+            if len(chunk) > self._limits.key_chunk_keys_max:
                 self._split(at)
             elif self._tree is not None:
                 self._shift(at, stop - done)
@@ -117,7 +117,7 @@ class SortedKeys:
             first = bisect_left(chunk, keys[done])
             if chunk[first : first + len(run)] == run:
                 del chunk[first : first + len(run)]
-            elif len(run) <= FEW:
+            elif len(run) <= self._limits.key_run_single_keys_max:
                 for key in run:
                     held = chunk.pop(bisect_left(chunk, key))
                     assert held == key, f"{key!r} is not in the set"
@@ -195,21 +195,22 @@ class SortedKeys:
 
     def _append(self, keys: Sequence[bytes]) -> None:
         self._size += len(keys)
+        chunk_max = self._limits.key_chunk_keys_max
         last = self._chunks[-1] if self._chunks else []
-        if last and len(last) + len(keys) <= CHUNK_MAX:
+        if last and len(last) + len(keys) <= chunk_max:
             last += keys
             self._lasts[-1] = last[-1]
             if self._tree is not None:
                 self._shift(len(self._lasts) - 1, len(keys))
             return
-        for start in range(0, len(keys), CHUNK_MAX):
-            self._chunks.append(list(keys[start : start + CHUNK_MAX]))
+        for start in range(0, len(keys), chunk_max):
+            self._chunks.append(list(keys[start : start + chunk_max]))
             self._lasts.append(self._chunks[-1][-1])
         self._tree = None
 
     def _split(self, at: int) -> None:
         chunk = self._chunks[at]
-        size = CHUNK_MAX // 2
+        size = self._limits.key_chunk_keys_max // 2
         parts = [chunk[start : start + size] for start in range(0, len(chunk), size)]
         self._chunks[at : at + 1] = parts
         self._lasts[at : at + 1] = [part[-1] for part in parts]

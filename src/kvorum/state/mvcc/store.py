@@ -15,6 +15,7 @@ The rules of this module:
 
 from kvorum.api.codec import key_value
 from kvorum.api.errors import COMPACTED, FUTURE_REV, StatusError
+from kvorum.api.limits import WorkLimits
 from kvorum.state.mvcc.compaction import Compactor
 from kvorum.state.mvcc.hashes import HashKV, HashRows
 from kvorum.state.mvcc.history import KeyFacts, bound
@@ -22,7 +23,7 @@ from kvorum.state.mvcc.index import Index
 from kvorum.state.mvcc.observers import Hub, Lessor
 from kvorum.state.mvcc.pins import Pins
 from kvorum.state.mvcc.ranges import RangeOptions, RangeResult, read_range, visible_run
-from kvorum.state.mvcc.slices import KEYS_PER_SLICE, Slices, run_to_end
+from kvorum.state.mvcc.slices import Slices, run_to_end
 from kvorum.state.mvcc.transaction import WriteTransaction
 from kvorum.storage.backend import Backend
 
@@ -48,6 +49,7 @@ class Store:
         "deletes",
         "first_revision",
         "is_writing",
+        "limits",
         "put_bytes",
         "ranges",
         "revision",
@@ -55,8 +57,12 @@ class Store:
         "transactions_of_many",
     )
 
-    def __init__(self, backend: Backend, lessor: Lessor, hub: Hub, index: Index) -> None:
+    def __init__(
+        self, backend: Backend, lessor: Lessor, hub: Hub, index: Index, limits: WorkLimits
+    ) -> None:
         self.backend = backend
+        self.limits = limits
+        """The limits of everything that works on these keys."""
         self._lessor = lessor
         self._hub = hub
         self._index = index
@@ -64,7 +70,7 @@ class Store:
         # Bind these methods once: a put calls them and little else.
         self._put_row = backend.put_row
         self._lease_of = lessor.lease_of
-        self.compaction = Compactor(backend, index, self._pins)
+        self.compaction = Compactor(backend, index, self._pins, limits)
         self.revision = 1
         self.compacted_revision = -1
         self.is_writing = False  # whether a transaction is open, which forbids seals and writes
@@ -155,7 +161,9 @@ class Store:
         main = self.readable(options.revision)
         self._pins.hold(main)
         try:
-            kvs, count, more = yield from read_range(self._index, self.backend, options, main)
+            kvs, count, more = yield from read_range(
+                self._index, self.backend, options, main, self.limits
+            )
         finally:
             self._pins.release(main)
         return RangeResult(kvs, count, more, revision)
@@ -168,7 +176,7 @@ class Store:
         Returns the keys that exist, their revision integers, and the start of the rest, None if
         nothing is left.
         """
-        return visible_run(self._index, first, end, bound(main), KEYS_PER_SLICE)
+        return visible_run(self._index, first, end, bound(main), self.limits.slice_keys)
 
     def hold(self, main: int) -> None:
         """Protect the rows that a read at this main revision sees, until `release`."""
@@ -226,7 +234,7 @@ class Store:
         main = self.readable(revision)
         compacted = self.compacted_revision
         self._pins.hold(compacted)
-        return HashRows.of_revision(self.backend, main, compacted)
+        return HashRows.of_revision(self.backend, main, compacted, self.limits.hash_rows_per_scan)
 
     def finish_hash(self, job: HashRows) -> None:
         """Release the revision that `hash_kv` held for a job, so that compactions can continue."""

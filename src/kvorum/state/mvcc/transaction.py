@@ -12,7 +12,7 @@ from kvorum.state.mvcc.history import bound
 from kvorum.state.mvcc.index import Index, range_end
 from kvorum.state.mvcc.observers import Hub, Lessor
 from kvorum.state.mvcc.ranges import RangeOptions, RangeResult, read_range
-from kvorum.state.mvcc.slices import KEYS_PER_SLICE, Slices, free_in_slices, run_to_end
+from kvorum.state.mvcc.slices import Slices, free_in_slices, run_to_end
 from kvorum.state.mvcc.watch.history import Change
 from kvorum.storage.backend import Backend
 
@@ -90,9 +90,10 @@ class WriteTransaction:
         self._store.delete_operations += 1
         self._operations += 1
         deleted: Deleted = []
-        while keys := self._index.live.run(key, stop, KEYS_PER_SLICE):
+        slice_keys = self._store.limits.slice_keys
+        while keys := self._index.live.run(key, stop, slice_keys):
             deleted += zip(keys, self._delete(keys), strict=True)
-            if len(keys) < KEYS_PER_SLICE:
+            if len(keys) < slice_keys:
                 break
             yield
         return deleted
@@ -101,10 +102,11 @@ class WriteTransaction:
         """Delete sorted keys, skipping those that do not exist."""
         self._store.delete_operations += len(keys)
         self._operations += len(keys)
-        for start in range(0, len(keys), KEYS_PER_SLICE):
+        slice_keys = self._store.limits.slice_keys
+        for start in range(0, len(keys), slice_keys):
             if start:
                 yield
-            part = keys[start : start + KEYS_PER_SLICE]
+            part = keys[start : start + slice_keys]
             self._delete([key for key in part if self._index.newest(key)])
 
     def get(self, key: bytes) -> bytes | None:
@@ -121,7 +123,9 @@ class WriteTransaction:
         """Read a range in slices; the caller must not write until they end."""
         self.count_read()
         main = self._readable(options)
-        kvs, count, more = yield from read_range(self._index, self._backend, options, main)
+        kvs, count, more = yield from read_range(
+            self._index, self._backend, options, main, self._store.limits
+        )
         return RangeResult(kvs, count, more, self.revision)
 
     def count_read(self) -> None:
@@ -146,7 +150,7 @@ class WriteTransaction:
 
     def end_slices(self) -> Slices[None]:
         """Free the changes in slices after the commit; needed only if they may be many."""
-        return free_in_slices(self._changes)
+        return free_in_slices(self._changes, self._store.limits.slice_freed_items)
 
     def _readable(self, options: RangeOptions) -> int:
         if options.revision <= 0:

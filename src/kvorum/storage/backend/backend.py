@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from kvorum.api.limits import WorkLimits
 from kvorum.storage.backend.batch import FlushBatch
 from kvorum.storage.backend.buckets import CONF_STATE, KEY, META
-from kvorum.storage.backend.cache import ADDED_MAX, RowCache
+from kvorum.storage.backend.cache import RowCache
 from kvorum.storage.backend.defragment import (
     CopyChanges,
     CopyDatabase,
@@ -36,10 +37,6 @@ from kvorum.storage.backend.flush import CommitFlush, Staged, StageFlush
 from kvorum.storage.backend.native import NativeRows, RowPages
 from kvorum.storage.backend.view import View
 from kvorum.storage.files import Files
-
-CHECKED_ROWS_MAX = 20_000
-"""`seal` checks the order of at most this many rows: LMDB refuses to append unordered rows."""
-FREED_PER_TURN = 4_000
 
 
 @dataclass(slots=True, frozen=True)
@@ -58,6 +55,7 @@ class Backend:
 
     __slots__ = (
         "_active",
+        "_buffers",
         "_cache",
         "_defragmentation",
         "_environment",
@@ -85,7 +83,8 @@ class Backend:
         number: int,
         lock: int,
         map_bytes: int,
-        limits: BufferLimits,
+        buffers: BufferLimits,
+        limits: WorkLimits,
     ) -> None:
         self._files = files
         self._environment = environment
@@ -95,10 +94,11 @@ class Backend:
         self._lock = lock
         self._map_bytes = map_bytes
         self._defragmentation: Defragmentation | None = None
+        self._buffers = buffers
         self._limits = limits
         self._active = FlushBatch()
         self._sealed: FlushBatch | None = None
-        self._cache = RowCache(limits.cache_bytes_max)
+        self._cache = RowCache(buffers.cache_bytes_max, limits.cache_added_rows_max)
         self._view: View | None = None
         self._first_write: float | None = None
         self._sizes = environment.sizes()
@@ -319,10 +319,10 @@ class Backend:
     @property
     def is_full(self) -> bool:
         """Whether so many writes wait for the disk that proposals must wait."""
-        active, limits = self._active, self._limits
+        active, buffers = self._active, self._buffers
         return (
-            active.writes >= limits.buffer_writes_max
-            or active.row_bytes + active.entry_bytes >= limits.buffer_bytes_max
+            active.writes >= buffers.buffer_writes_max
+            or active.row_bytes + active.entry_bytes >= buffers.buffer_bytes_max
         )
 
     def is_due(self, now: float) -> bool:
@@ -335,16 +335,16 @@ class Backend:
         if self._is_switching:
             return True
         return self._first_write is not None and (
-            active.writes >= self._limits.flush_writes
+            active.writes >= self._buffers.flush_writes
             # Compare with the same sum as `due_at`: a difference could round to below the limit.
-            or now >= self._first_write + self._limits.flush_seconds
+            or now >= self._first_write + self._buffers.flush_seconds
         )
 
     @property
     def due_at(self) -> float | None:
         """The latest time at which `is_due` becomes true; None if nothing waits to be sealed."""
         first = self._first_write
-        return None if first is None or self._sealed else first + self._limits.flush_seconds
+        return None if first is None or self._sealed else first + self._buffers.flush_seconds
 
     def seal(self) -> StageFlush | None:
         """Start to flush everything applied so far; return None if the disk already has it.
@@ -352,10 +352,10 @@ class Backend:
         Call it between two entries, while no batch is being flushed.
         """
         assert self._sealed is None, "the batch before is still on its way"
-        active, defragmentation = self._active, self._defragmentation
+        active, defragmentation, limits = self._active, self._defragmentation, self._limits
         if not (active.writes or self._is_switching or self.applied_index > self.durable_index):
             return None
-        if len(active.rows) <= CHECKED_ROWS_MAX:
+        if len(active.rows) <= limits.seal_checked_rows_max:
             revisions = list(active.rows)
             assert revisions == sorted(revisions), "rows were not put in ascending order"
         active.index, active.term = self.applied_index, self.applied_term
@@ -366,7 +366,9 @@ class Backend:
                 switch = defragmentation.switch()
             else:
                 defragmentation.changes.add(active)
-        return StageFlush(self._environment, active, switch)
+        return StageFlush(
+            self._environment, active, switch, limits.flush_piece_rows, limits.view_scan_entries
+        )
 
     def take_staged(self, staged: Staged) -> CommitFlush:
         """Receive the result of StageFlush; return the next job."""
@@ -381,7 +383,7 @@ class Backend:
         sealed = self._sealed
         assert sealed is not None, "no batch is on its way"
         # Skip the superseded rows of one long entry: most of its rows are not cached either.
-        if len(sealed.superseded) <= ADDED_MAX:
+        if len(sealed.superseded) <= self._limits.cache_added_rows_max:
             for revision in sealed.superseded:
                 value = sealed.rows.pop(revision, None)
                 if value is None:
@@ -389,7 +391,7 @@ class Backend:
                 else:
                     sealed.row_bytes -= len(value)
         self._cache.add_all(sealed.rows, sealed.row_bytes)
-        if len(sealed.rows) > FREED_PER_TURN:
+        if len(sealed.rows) > self._limits.cache_freed_rows_per_turn:
             self._cache.forgotten.append(sealed.rows)
         for revision in self._active.deleted:
             self._cache.discard(revision)
@@ -429,7 +431,7 @@ class Backend:
         # Never reuse a number: the job that removes an abandoned file may not have run yet.
         self._number += 1
         self._defragmentation = Defragmentation(
-            self.directory, self.path, self._number, self._map_bytes
+            self.directory, self.path, self._number, self._map_bytes, self._limits
         )
         if self._sealed is not None:
             # The helper may read the file before this batch is committed.
@@ -458,12 +460,12 @@ class Backend:
             self._view.end()
             self._view = None
         if self._cache.forgotten:
-            self._cache.free(FREED_PER_TURN)
+            self._cache.free(self._limits.cache_freed_rows_per_turn)
 
     def _open_view(self) -> View:
         view = self._view
         if view is None:
-            view = self._view = View(self._environment)
+            view = self._view = View(self._environment, self._limits.view_scan_entries)
         return view
 
     # Sizes.

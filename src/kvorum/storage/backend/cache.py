@@ -10,18 +10,18 @@ from typing import Final
 
 # The cost of a row besides its bytes: the value's header, the revision, a slot in the table.
 ROW_BYTES: Final = 136
-ADDED_MAX = 20_000
-"""`add_all` does not cache more rows than this at once."""
 
 
 class RowCache:
     """Values by revision. The database has all of them, or a flush is about to write them."""
 
-    __slots__ = ("_half_bytes", "_young_bytes", "forgotten", "old", "young")
+    __slots__ = ("_added_max", "_half_bytes", "_young_bytes", "forgotten", "old", "young")
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, added_max: int) -> None:
+        """Make a cache of `bytes_max` bytes that takes at most `added_max` rows at once."""
         self.young: dict[int, bytes] = {}
         self.old: dict[int, bytes] = {}
+        self._added_max = added_max
         self._half_bytes = bytes_max // 2
         self._young_bytes = 0
         # Dropped rows that are not freed yet.
@@ -51,7 +51,7 @@ class RowCache:
     def add_all(self, rows: dict[int, bytes], value_bytes: int) -> None:
         """Cache rows, whose values have `value_bytes` together, unless they are too many."""
         added = value_bytes + ROW_BYTES * len(rows)
-        if added > self._half_bytes or len(rows) > ADDED_MAX:
+        if added > self._half_bytes or len(rows) > self._added_max:
             return  # one long entry would drive out everything else
         self.young.update(rows)
         self._young_bytes += added

@@ -39,9 +39,13 @@ class Copying:
 
     __slots__ = ("_environment", "_environments", "view")
 
-    def __init__(self, files: Files, environments: Environments, directory: str) -> None:
+    def __init__(
+        self, files: Files, environments: Environments, directory: str, scan_entries: int
+    ) -> None:
         self._environments = environments
-        self._environment, self.view = begin_view(files, environments, directory, checks=False)
+        self._environment, self.view = begin_view(
+            files, environments, directory, scan_entries, checks=False
+        )
 
     def write(self, files: Files, path: str) -> int:
         """Write the copy to a new file, off the loop, without a sync; return its length."""

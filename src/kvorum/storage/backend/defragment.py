@@ -12,6 +12,7 @@ everything else that was flushed since the copy began.
 
 from dataclasses import dataclass, field
 
+from kvorum.api.limits import WorkLimits
 from kvorum.storage.backend.batch import FlushBatch, write_applied, write_entries
 from kvorum.storage.backend.buckets import KEY
 from kvorum.storage.backend.directory import database_path, remove_database, require_spare
@@ -19,13 +20,6 @@ from kvorum.storage.backend.encoding import parse_row_key, row_keys, sealed_rows
 from kvorum.storage.backend.environment import DatabaseWrite, Environment, Environments, writing
 from kvorum.storage.backend.view import View
 from kvorum.storage.files import Files, Opening
-
-# The most writes left to the flush that switches: its stage then takes a few milliseconds.
-SWITCH_WRITES_MAX = 10_000
-# After this many rounds the flush switches anyway: if writers outrun the helper, the last stage
-# grows, but the defragmentation ends.
-ROUNDS_MAX = 10
-_PIECE_ROWS = 1_000
 
 
 @dataclass(slots=True)
@@ -51,8 +45,11 @@ class FlushedChanges:
         """The number of rows and entries to copy."""
         return self.row_count + len(self.deleted) + sum(map(len, self.names.values()))
 
-    def bring_over(self, view: View, transaction: DatabaseWrite) -> None:
-        """Copy these changes from a view into a database that has all earlier ones."""
+    def bring_over(self, view: View, transaction: DatabaseWrite, piece_rows: int) -> None:
+        """Copy these changes from a view into a database that has all earlier ones.
+
+        Read at most `piece_rows` rows at once.
+        """
         for bucket, names in self.names.items():
             write_entries(transaction, bucket, {name: view.get(bucket, name) for name in names})
         index, term = view.applied()
@@ -61,7 +58,7 @@ class FlushedChanges:
         transaction.delete(KEY, row_keys(self.deleted))
         last = transaction.last(KEY)
         first = 0 if last is None else parse_row_key(last) + 1
-        while rows := view.scan_rows(first, 1 << 96, _PIECE_ROWS):
+        while rows := view.scan_rows(first, 1 << 96, piece_rows):
             transaction.append(KEY, sealed_rows(rows))
             first = rows[-1][0] + 1
 
@@ -100,6 +97,8 @@ class CopyChanges:
     target: str
     map_bytes: int
     changes: FlushedChanges
+    piece_rows: int
+    scan_entries: int
 
     def run(self, files: Files, environments: Environments) -> None:
         """Commit the changes to the copy."""
@@ -108,10 +107,10 @@ class CopyChanges:
         try:
             target = environments.open(self.target, self.map_bytes)
             try:
-                view = View(source)
+                view = View(source, self.scan_entries)
                 try:
                     with writing(target) as transaction:
-                        self.changes.bring_over(view, transaction)
+                        self.changes.bring_over(view, transaction, self.piece_rows)
                 finally:
                     view.end()
             finally:
@@ -142,20 +141,33 @@ class Switch:
     number: int
     map_bytes: int
     changes: FlushedChanges
+    piece_rows: int
 
 
 class Defragmentation:
     """A defragmentation in progress: the number of the new file, and the changes it lacks."""
 
-    __slots__ = ("_directory", "_map_bytes", "_rounds", "_source", "changes", "is_ready", "number")
+    __slots__ = (
+        "_directory",
+        "_limits",
+        "_map_bytes",
+        "_rounds",
+        "_source",
+        "changes",
+        "is_ready",
+        "number",
+    )
 
-    def __init__(self, directory: str, source: str, number: int, map_bytes: int) -> None:
+    def __init__(
+        self, directory: str, source: str, number: int, map_bytes: int, limits: WorkLimits
+    ) -> None:
         self.number = number
         self.changes = FlushedChanges()
         self.is_ready = False  # to switch at the next seal
         self._directory = directory
         self._source = source
         self._map_bytes = map_bytes
+        self._limits = limits
         self._rounds = 0
 
     @property
@@ -170,15 +182,24 @@ class Defragmentation:
     def next_round(self, sealed: FlushBatch | None) -> CopyChanges | None:
         """Return the job that copies the changes flushed since the last job was made.
 
-        Return None if the next flush can switch, because little is left or `ROUNDS_MAX` is reached.
-        `sealed` is the batch being flushed: the helper may read before its commit, so the next
-        round copies it again.
+        Return None if the next flush can switch, because little is left or after
+        `defragment_rounds_max` rounds. `sealed` is the batch being flushed: the helper may read
+        before its commit, so the next round copies it again.
         """
         self._rounds += 1
-        if self.changes.writes <= SWITCH_WRITES_MAX or self._rounds > ROUNDS_MAX:
+        limits = self._limits
+        is_little = self.changes.writes <= limits.defragment_switch_writes_max
+        if is_little or self._rounds > limits.defragment_rounds_max:
             self.is_ready = True
             return None
-        job = CopyChanges(self._source, self.target, self._map_bytes, self.changes)
+        job = CopyChanges(
+            self._source,
+            self.target,
+            self._map_bytes,
+            self.changes,
+            limits.defragment_piece_rows,
+            limits.view_scan_entries,
+        )
         self.changes = FlushedChanges()
         if sealed is not None:
             self.changes.add(sealed)
@@ -186,4 +207,5 @@ class Defragmentation:
 
     def switch(self) -> Switch:
         """Return the arguments of the flush that switches."""
-        return Switch(self._directory, self.number, self._map_bytes, self.changes)
+        piece_rows = self._limits.defragment_piece_rows
+        return Switch(self._directory, self.number, self._map_bytes, self.changes, piece_rows)

@@ -31,6 +31,8 @@ class StageFlush:
     environment: Environment
     batch: FlushBatch
     switch: Switch | None
+    piece_rows: int
+    scan_entries: int
 
     def run(self, files: Files, environments: Environments) -> Staged:  # noqa: ARG002
         """Return the transaction, ready to commit."""
@@ -41,12 +43,12 @@ class StageFlush:
         transaction = environment.begin_write()
         try:
             if switch is not None:
-                view = View(self.environment)
+                view = View(self.environment, self.scan_entries)
                 try:
-                    switch.changes.bring_over(view, transaction)
+                    switch.changes.bring_over(view, transaction, switch.piece_rows)
                 finally:
                     view.end()
-            self.batch.write_to(transaction)
+            self.batch.write_to(transaction, self.piece_rows)
         except BaseException:
             transaction.abort()
             raise

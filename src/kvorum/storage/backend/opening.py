@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from kvorum.api.limits import PRODUCTION, WorkLimits
 from kvorum.storage.backend import directory as directories
 from kvorum.storage.backend.backend import Backend, BufferLimits
 from kvorum.storage.backend.defragment import CopyDatabase
@@ -23,7 +24,8 @@ def open_backend(
     directory: str,
     *,
     quota_bytes: int = 0,
-    limits: BufferLimits | None = None,
+    buffers: BufferLimits | None = None,
+    limits: WorkLimits = PRODUCTION,
     checks: bool = True,
 ) -> Backend:
     """Open the database in an existing directory; create it if there is none.
@@ -51,7 +53,14 @@ def open_backend(
         if current is None:
             write_current(files, directory, Current(number))
         backend = Backend(
-            files, environment, directory, number, lock, map_bytes, limits or BufferLimits()
+            files,
+            environment,
+            directory,
+            number,
+            lock,
+            map_bytes,
+            buffers or BufferLimits(),
+            limits,
         )
         undo.pop_all()
     return backend
@@ -71,13 +80,18 @@ def rewrite(backend: Backend, files: Files, environments: Environments) -> None:
 
 @contextmanager
 def open_view(
-    files: Files, environments: Environments, directory: str, *, checks: bool = True
+    files: Files,
+    environments: Environments,
+    directory: str,
+    *,
+    scan_entries: int = PRODUCTION.view_scan_entries,
+    checks: bool = True,
 ) -> Iterator[View]:
     """Open a view of the newest commit in a directory, from any process.
 
     Pass `checks=False` only in processes of a member, which has checked the file at its start.
     """
-    environment, view = begin_view(files, environments, directory, checks=checks)
+    environment, view = begin_view(files, environments, directory, scan_entries, checks=checks)
     try:
         try:
             yield view
@@ -88,7 +102,12 @@ def open_view(
 
 
 def begin_view(
-    files: Files, environments: Environments, directory: str, *, checks: bool = True
+    files: Files,
+    environments: Environments,
+    directory: str,
+    scan_entries: int,
+    *,
+    checks: bool = True,
 ) -> tuple[Environment, View]:
     """Open a view as `open_view` does; the caller ends it, and then closes the environment."""
     current = read_current(files, directory)
@@ -103,7 +122,7 @@ def begin_view(
             if before == current:
                 raise
     try:
-        return environment, View(environment)
+        return environment, View(environment, scan_entries)
     except BaseException:
         environment.close()
         raise

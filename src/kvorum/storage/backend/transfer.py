@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.storage.backend import directory as directories
 from kvorum.storage.backend.batch import write_entries
 from kvorum.storage.backend.bbolt.pages import ELEMENT_BYTES
@@ -21,35 +22,35 @@ from kvorum.storage.backend.quota import reserved_bytes
 from kvorum.storage.backend.view import View
 from kvorum.storage.files import Files, Opening
 
-# Limits of one read, and of one transaction of a database that CURRENT does not name yet, both in
-# entries and in bytes: an entry may have one byte or a megabyte.
-_PIECE_ENTRIES = 1_000
+# Reads, and transactions of a database that CURRENT does not name yet, have limits both in entries
+# and in bytes: an entry may have one byte or a megabyte.
 _PIECE_BYTES: Final = 1 << 20
 _PACKED_ROWS_MIN: Final = INLINE_BYTES_MAX // ELEMENT_BYTES
 """More rows than this never fit inline into their bucket's entry."""
-_COMMIT_ENTRIES = 100_000
 _COMMIT_BYTES: Final = 32 << 20
 
 Entries = Iterable[tuple[bytes, bytes]]
 Piece = list[tuple[bytes, bytes]]
 
 
-def dump(view: View) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
-    """Yield every bucket with its entries."""
+def dump(
+    view: View, piece_entries: int = PRODUCTION.image_piece_entries
+) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]:
+    """Yield every bucket with its entries; read at most `piece_entries` rows at once."""
     for bucket in BUCKETS:
         # The generator passes pieces instead of rows, which saves a step per row.
-        rows = chain.from_iterable(map(view.keyed_rows, sealed_pieces(view)))
+        rows = chain.from_iterable(map(view.keyed_rows, sealed_pieces(view, piece_entries)))
         yield bucket, rows if bucket == KEY else iter(view.items(bucket))
 
 
 def dump_image(
-    view: View,
+    view: View, piece_entries: int
 ) -> Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]] | PackedLeaves]]:
     """Yield buckets as `dump` does, with rows as leaves if compiled code can build them."""
     native = view.native
-    for bucket, entries in dump(view):
+    for bucket, entries in dump(view, piece_entries):
         if bucket == KEY and native is not None and view.count(KEY) > _PACKED_ROWS_MIN:
-            yield bucket, _PackedRows(view, native)
+            yield bucket, _PackedRows(view, native, piece_entries)
         else:
             yield bucket, entries
 
@@ -59,10 +60,10 @@ class _PackedRows:
 
     __slots__ = ("_left", "_native", "_pieces", "_view")
 
-    def __init__(self, view: View, native: NativeRows) -> None:
+    def __init__(self, view: View, native: NativeRows, piece_entries: int) -> None:
         self._view = view
         self._native = native
-        self._pieces = sealed_pieces(view)
+        self._pieces = sealed_pieces(view, piece_entries)
         # Rows that do not fill a leaf yet.
         self._left: list[tuple[bytes, bytes]] = []
 
@@ -81,14 +82,17 @@ class _PackedRows:
         return pages, children
 
 
-def sealed_pieces(view: View) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield the stored rows of bucket `key`, unchecked, in pieces of about a megabyte."""
+def sealed_pieces(view: View, entries_max: int) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield the stored rows of bucket `key`, unchecked, in pieces of about a megabyte.
+
+    No piece has more than `entries_max` rows.
+    """
     first, limit = b"", 1
     while rows := view.scan_sealed_rows(first, limit):
         yield rows
         first = rows[-1][0] + b"\0"
         size = sum([len(value) for _, value in rows])
-        limit = min(_PIECE_ENTRIES, limit * 2) if size < _PIECE_BYTES else max(1, limit // 2)
+        limit = min(entries_max, limit * 2) if size < _PIECE_BYTES else max(1, limit // 2)
 
 
 def install(
@@ -98,12 +102,22 @@ def install(
     content: Iterable[tuple[bytes, Entries]],
     *,
     quota_bytes: int = 0,
+    piece_entries: int = PRODUCTION.image_piece_entries,
+    commit_entries: int = PRODUCTION.image_commit_entries,
 ) -> None:
     """Replace the database in a directory, if there is one, by one with this content.
 
-    No Backend may have the directory open. A crash leaves the old database or the new one.
+    No Backend may have the directory open. A crash leaves the old database or the new one. A
+    transaction writes about `commit_entries` entries, in pieces of `piece_entries`.
     """
-    install_sealed(files, environments, directory, seal_content(content), quota_bytes=quota_bytes)
+    install_sealed(
+        files,
+        environments,
+        directory,
+        seal_content(content, piece_entries),
+        quota_bytes=quota_bytes,
+        commit_entries=commit_entries,
+    )
 
 
 def install_sealed(
@@ -113,6 +127,7 @@ def install_sealed(
     content: Iterable[tuple[bytes, Iterable[Piece]]],
     *,
     quota_bytes: int = 0,
+    commit_entries: int = PRODUCTION.image_commit_entries,
 ) -> None:
     """Install as `install` does, from entries in pieces and rows with checksums."""
     lock = directories.take_lock(files, directory)
@@ -126,7 +141,7 @@ def install_sealed(
         try:
             try:
                 for bucket, pieces in content:
-                    for _ in _load(environment, bucket, pieces):
+                    for _ in _load(environment, bucket, pieces, commit_entries):
                         # Start writing now, so that the final sync waits for less.
                         files.start_sync(descriptor)
             finally:
@@ -158,21 +173,23 @@ def adopt(files: Files, environments: Environments, directory: str, received: st
 
 def seal_content(
     content: Iterable[tuple[bytes, Entries]],
+    piece_entries: int = PRODUCTION.image_piece_entries,
 ) -> Iterator[tuple[bytes, Iterator[Piece]]]:
     """Split entries into pieces, and append checksums to the values of rows."""
     for bucket, entries in content:
-        yield bucket, _sealed_rows(entries) if bucket == KEY else _pieces(entries)
+        pieces = _pieces(entries, piece_entries)
+        yield bucket, _sealed_rows(pieces) if bucket == KEY else pieces
 
 
-def _sealed_rows(entries: Entries) -> Iterator[Piece]:
-    for piece in _pieces(entries):
+def _sealed_rows(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    for piece in pieces:
         yield [(key, seal_value(key, value)) for key, value in piece]
 
 
-def _pieces(entries: Entries) -> Iterator[Piece]:
+def _pieces(entries: Entries, piece_entries: int) -> Iterator[Piece]:
     """Split entries into pieces."""
     piece: Piece = []
-    size, piece_entries = 0, _PIECE_ENTRIES
+    size = 0
     for entry in entries:
         piece.append(entry)
         size += len(entry[1])
@@ -183,14 +200,16 @@ def _pieces(entries: Entries) -> Iterator[Piece]:
         yield piece
 
 
-def _load(environment: Environment, bucket: bytes, pieces: Iterable[Piece]) -> Iterator[None]:
+def _load(
+    environment: Environment, bucket: bytes, pieces: Iterable[Piece], commit_entries: int
+) -> Iterator[None]:
     """Write a bucket in as many transactions as it needs; yield after each."""
     remaining = iter(pieces)
     piece = next(remaining, None)
     while piece is not None:
         entries = size = 0
         with writing(environment) as transaction:
-            while piece is not None and size < _COMMIT_BYTES and entries < _COMMIT_ENTRIES:
+            while piece is not None and size < _COMMIT_BYTES and entries < commit_entries:
                 if bucket == KEY:
                     transaction.append(bucket, piece)
                 else:

@@ -29,7 +29,6 @@ from kvorum.storage.backend.environment import Environment, ReadTransaction
 from kvorum.storage.backend.errors import CorruptionError, describe_revision
 from kvorum.storage.backend.native import RowPages
 
-_SCAN_ENTRIES = 1_000
 _SCAN_BACK_ENTRIES = 16
 """A small limit, because each entry may be as large as a request."""
 
@@ -42,9 +41,11 @@ def _stored_beginning(entry: tuple[bytes, bytes]) -> bytes:
 class View:
     """The rows and entries of one commit. End it soon: LMDB reuses none of its pages meanwhile."""
 
-    __slots__ = ("native", "path", "transaction")
+    __slots__ = ("_scan_entries", "native", "path", "transaction")
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, scan_entries: int) -> None:
+        """Begin a view, which reads at most `scan_entries` entries at once."""
+        self._scan_entries = scan_entries
         self.path = environment.path
         self.native = environment.native
         self.transaction: ReadTransaction = environment.begin()
@@ -73,10 +74,10 @@ class View:
     def items(self, bucket: bytes) -> list[tuple[bytes, bytes]]:
         """Return all entries of a bucket other than `key`, in the order of names."""
         result: list[tuple[bytes, bytes]] = []
-        found = self.transaction.scan(bucket, b"", _SCAN_ENTRIES)
+        found = self.transaction.scan(bucket, b"", self._scan_entries)
         while found:
             result.extend(self._open_entry(bucket, key, sealed) for key, sealed in found)
-            found = self.transaction.scan(bucket, found[-1][0], _SCAN_ENTRIES)[1:]
+            found = self.transaction.scan(bucket, found[-1][0], self._scan_entries)[1:]
         result.sort()
         return result
 

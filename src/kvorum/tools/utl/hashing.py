@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.network.edge import native_rows
 from kvorum.state.mvcc.hashes import HashKV
 from kvorum.storage.backend import Environments, View, open_view
@@ -95,7 +96,7 @@ def _image_walk(
 
 @contextmanager
 def _view_walk(view: View) -> Iterator[Iterator[list[Row]]]:
-    yield sealed_pieces(view)
+    yield sealed_pieces(view, PRODUCTION.image_piece_entries)
 
 
 def _hash_kv(hashing: Hashing, facts: ClusterBuckets, last: bytes | None, revision: int) -> HashKV:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.api.pb.etcdserverpb import InternalRaftRequest
 from kvorum.raft.entries import Entry, EntryType
 from kvorum.raft.messages import ConfState, Snapshot
@@ -106,7 +107,9 @@ def to_etcd(
         descriptor = files.open(str(snap / "db"), Opening.CREATE)
         try:
             with ByteProgress("writing", Path(view.path).stat().st_size) as progress:
-                content = facts.image_content(progress.count_image(dump_image(view)))
+                content = facts.image_content(
+                    progress.count_image(dump_image(view, PRODUCTION.image_piece_entries))
+                )
                 write_image(files, descriptor, content)
             files.fdatasync(descriptor)
         finally:

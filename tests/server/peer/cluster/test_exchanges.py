@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from typing import cast
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.network.dialer.interface import Dialer, DialEvent, DialEventKind
 from kvorum.server.peer.cluster.exchanges import (
     ANSWER_BYTES_MAX,
-    RUNNING_MAX,
     WAITING_MAX,
     Answer,
     Exchanges,
 )
 
+RUNNING_MAX = PRODUCTION.peer_requests_running_max
 GET = ("GET", "/version", (), b"")
 
 
@@ -33,7 +34,7 @@ class Wires:
 class Asker:
     def __init__(self) -> None:
         self.wires = Wires()
-        self.exchanges = Exchanges(cast(Dialer, self.wires))
+        self.exchanges = Exchanges(cast(Dialer, self.wires), RUNNING_MAX)
         self.answers: list[Answer | None] = []
 
     def ask(self, urls: Sequence[str] = ("http://a:1",), deadline: float = 5.0) -> int:

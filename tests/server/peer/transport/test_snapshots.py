@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.network.dialer.interface import WRITABLE_BYTES
 from kvorum.network.edge.interface import EdgeEventKind
 from kvorum.raft.messages import ConfState, Message, MessageType, Snapshot
@@ -361,7 +362,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     files, environments = RealFiles(), LmdbEnvironments()
     rows = [(row_key(revision_of(main)), b"v" * main) for main in range(2, 300)]
     install(files, environments, directory, [(KEY, rows), (META, sorted(meta().items()))])
-    copying = Copying(files, environments, directory)
+    copying = Copying(files, environments, directory, PRODUCTION.view_scan_entries)
     copying.write(files, f"{directory}/copy")
     copying.end()
     return read_file(files, f"{directory}/copy")
@@ -460,13 +461,13 @@ def database(directory: Path, found: dict[bytes, bytes], *, is_copy: bool) -> by
     rows = [(row_key(revision_of(main)), b"") for main in range(2, 30)]
     install(files, environments, str(directory), [(KEY, rows), (META, sorted(found.items()))])
     if is_copy:
-        copying = Copying(files, environments, str(directory))
+        copying = Copying(files, environments, str(directory), PRODUCTION.view_scan_entries)
         copying.write(files, f"{directory}/copy")
         copying.end()
     else:
         descriptor = files.open(f"{directory}/copy", Opening.CREATE)
         with open_view(files, environments, str(directory)) as view:
-            write_image(files, descriptor, dump_image(view))
+            write_image(files, descriptor, dump_image(view, PRODUCTION.image_piece_entries))
         files.close(descriptor)
     return read_file(files, f"{directory}/copy")
 

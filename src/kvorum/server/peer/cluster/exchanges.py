@@ -1,7 +1,7 @@
 """Short requests to other members: one answer, of bounded size and within a time limit.
 
 A member may have several peer URLs; after a failed connection an exchange tries the next, but never
-after the start of an answer. At most `RUNNING_MAX` requests to one member run at once; the others
+after the start of an answer. A limited number of requests to one member run at once; the others
 wait for their turn.
 """
 
@@ -15,8 +15,6 @@ from kvorum.network.edge.interface import Headers
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 """The largest answer: more than any list of members, and any useful list of a lease's keys."""
-RUNNING_MAX = 32
-"""How many requests to one member run at once."""
 WAITING_MAX = 10_000
 """How many requests to one member wait; further ones fail at once."""
 
@@ -79,9 +77,11 @@ class Exchange:
 class Exchanges:
     """The short requests of one member to all others."""
 
-    __slots__ = ("_dialer", "_running", "_running_at", "_waiting")
+    __slots__ = ("_dialer", "_running", "_running_at", "_running_max", "_waiting")
 
-    def __init__(self, dialer: Dialer) -> None:
+    def __init__(self, dialer: Dialer, running_max: int) -> None:
+        """Let at most `running_max` requests to one member run at once."""
+        self._running_max = running_max
         self._dialer = dialer
         self._running: dict[int, Exchange] = {}
         self._running_at: dict[int, int] = {}
@@ -100,7 +100,7 @@ class Exchanges:
             done(None)
             return
         exchange = Exchange(peer, urls, *request, deadline, done)
-        if self._running_at.get(peer, 0) < RUNNING_MAX:
+        if self._running_at.get(peer, 0) < self._running_max:
             self._running_at[peer] = self._running_at.get(peer, 0) + 1
             self._send(exchange)
             return

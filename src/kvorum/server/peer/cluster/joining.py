@@ -91,7 +91,8 @@ class RequestRunner(Generic[Value]):
         self, steps: Generator[GetRequest, Answer | None, Value], dialer: Dialer, now: float
     ) -> None:
         self._steps = steps
-        self._exchanges = Exchanges(dialer)
+        # The generator waits for each answer before its next request.
+        self._exchanges = Exchanges(dialer, running_max=1)
         self._now = now
         self.is_done = False
         self._next_step(None)

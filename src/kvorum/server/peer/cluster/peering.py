@@ -88,7 +88,7 @@ class Peering:
         )
         member.replica.snapshots.takes_copies = self.transport.takes_copies
         self._answers = PeerAnswers(member, output)
-        self._exchanges = Exchanges(dialer)
+        self._exchanges = Exchanges(dialer, member.config.limits.peer_requests_running_max)
         self._polling = VersionPolling(member, self._ask_version)
         self._seconds_max = member.config.request_seconds_max
         self._cluster_headers: Headers = ((CLUSTER_ID, f"{member.state.cluster.cluster_id:x}"),)

@@ -9,17 +9,11 @@ compacts past its beginning or is replaced.
 from collections.abc import Iterator
 
 from kvorum.api.codec import read_varint
+from kvorum.api.limits import WorkLimits
 from kvorum.state.mvcc.watch.batch import ChangeBatch, Match
 from kvorum.state.mvcc.watch.history import MAIN_SHIFT, UNKNOWN, Change, History
 from kvorum.state.mvcc.watch.matching import RangeWatchers, WatchedRanges
 from kvorum.state.mvcc.watch.watcher import Watcher
-
-ROWS_MAX = 1000
-"""Limit of rows per piece and per call; a response never has more distinct revisions."""
-
-BYTES_MAX = 4 * 1024 * 1024
-
-_FIRST_READ_ROWS = 16
 
 
 class CatchUp:
@@ -30,6 +24,7 @@ class CatchUp:
         "_changes",
         "_entries",
         "_is_ready",
+        "_limits",
         "_matches",
         "_position",
         "_ranges",
@@ -42,7 +37,7 @@ class CatchUp:
         "targets",
     )
 
-    def __init__(self, watchers: list[Watcher], first: int) -> None:
+    def __init__(self, watchers: list[Watcher], first: int, limits: WorkLimits) -> None:
         self.targets: Iterator[tuple[Watcher, Match | None]] = iter(())
         """Watchers to send to, each with the part of the piece that lies in its range."""
         self.ahead: list[Watcher] = []
@@ -53,6 +48,7 @@ class CatchUp:
         """The last main revision of the piece; 0 until it is read."""
         self.store_revision = 0
         """The store's revision when the piece was read."""
+        self._limits = limits
         self._watchers = watchers
         self._is_ready = False
         self._ranges: WatchedRanges[Watcher] = WatchedRanges()
@@ -84,23 +80,24 @@ class CatchUp:
 
     def _read(self, history: History) -> bool:
         """Read rows up to the end of a revision; return False if that takes another call."""
-        rows = self._rows
+        rows, limits = self._rows, self._limits
+        rows_max = limits.watch_history_rows_max
         target = self.store_revision = history.revision
         last = ((target + 1) << MAIN_SHIFT) - 1
         already = len(rows)
         # Growing reads detect large values before hundreds of them are in memory.
-        limit = _FIRST_READ_ROWS
+        limit = limits.watch_history_first_read_rows
         size = 0
-        while len(rows) - already < ROWS_MAX:
+        while len(rows) - already < rows_max:
             first = rows[-1][0] + 1 if rows else self.first << MAIN_SHIFT
-            limit = min(2 * limit, ROWS_MAX - (len(rows) - already))
+            limit = min(2 * limit, rows_max - (len(rows) - already))
             found = history.backend.scan_rows(first, last, limit)
             rows += found
             if len(found) < limit:
                 self.served_revision = target
                 return True
             size += sum(len(kv) for _, kv in found)
-            if size >= BYTES_MAX:
+            if size >= limits.watch_history_bytes_max:
                 break
         # More rows of the last revision may follow, so it belongs to the next piece, unless the
         # rows read so far have no other revision.
@@ -114,7 +111,7 @@ class CatchUp:
 
     def _match(self) -> None:
         rows, changes = self._rows, self._changes
-        end = min(self._position + ROWS_MAX, len(rows))
+        end = min(self._position + self._limits.watch_history_rows_max, len(rows))
         for index in range(self._position, end):
             revision, kv = rows[index]
             # An empty row only raised the revision: it has no key and matches no watcher.

@@ -9,8 +9,8 @@ The rules of this module:
   earlier events were sent.
 - The call that sends a watcher everything up to the current revision also makes it synced, so no
   commit falls in between. A watcher falls behind when its stream is full (paused, or over its share
-  of bytes in this turn) or when all streams together exceed `UNSENT_BYTES_MAX`. It then keeps only
-  the next revision it needs.
+  of bytes in this turn) or when all streams together exceed
+  `watch_unsent_bytes_max`. It then keeps only the next revision it needs.
 - The hub publishes a transaction in steps if it has many changes or very many watchers. Until the
   last step the hub sends no progress, and the next transaction should wait; if it does not, the hub
   first publishes the rest at once.
@@ -27,6 +27,7 @@ from typing import Protocol
 
 from kvorum.api.codec import HeaderEncoder
 from kvorum.api.coverage import reach
+from kvorum.api.limits import WorkLimits
 from kvorum.state.mvcc.watch.batch import ChangeBatch, Match
 from kvorum.state.mvcc.watch.catchup import CatchUp
 from kvorum.state.mvcc.watch.counters import WatchCounters
@@ -40,26 +41,6 @@ REQUEST_BYTES_MAX = 1536 * 1024
 FRAGMENT_OVERHEAD_BYTES = 512 * 1024
 PROGRESS_SECONDS = 600.0
 PROGRESS_JITTER = 0.1
-
-CATCH_UP_WATCHERS_MAX = 512
-"""Watchers that share one piece of history, and held watchers that one `release` queues."""
-
-DELIVERIES_PER_STEP = 1000
-"""Watchers to which one step sends a transaction or progress."""
-
-CATCH_UP_BYTES_PER_STEP = 4 * 1024 * 1024
-"""Bytes that one step of catching up sends before it leaves the rest to the next step."""
-
-STREAM_UNSENT_BYTES_MAX = 1024 * 1024
-"""Bytes that make a stream count as full until the next `take_outgoing`."""
-
-SPREAD_BYTES_MAX = 64 * 1024
-"""Bytes a fan-out may add before the hub checks each stream: see `_deliver_to_audience`."""
-
-UNSENT_BYTES_MAX = 16 * 1024 * 1024
-"""Unsent bytes of all streams above which a transaction's remaining watchers fall behind.
-
-Catching up also pauses above this limit."""
 
 
 class Random(Protocol):
@@ -78,6 +59,7 @@ class WatchHub:
         self,
         header: HeaderEncoder,
         random: Random,
+        limits: WorkLimits,
         *,
         request_bytes_max: int = REQUEST_BYTES_MAX,
         progress_seconds: float = PROGRESS_SECONDS,
@@ -88,6 +70,7 @@ class WatchHub:
         self.watchers_open = 0
         self.counters = WatchCounters()
         self._random = random
+        self._limits = limits
         self._fragment_bytes_max = request_bytes_max + FRAGMENT_OVERHEAD_BYTES
         self._progress_seconds = progress_seconds
         self.now = 0.0
@@ -182,12 +165,12 @@ class WatchHub:
             return
         entries = synced.matching(key)
         changes = ((key, revision, kv, previous),)
-        if sum([len(entry.watchers) for entry in entries]) > DELIVERIES_PER_STEP:
+        if sum([len(entry.watchers) for entry in entries]) > self._limits.watch_deliveries_per_step:
             self.publish(main, changes)
             return
         if entries:
             batch = ChangeBatch(changes)
-            header, size = self.header.field(main), len(kv)
+            header, size, limits = self.header.field(main), len(kv), self._limits
             for entry in entries:
                 match = Match(batch, [0])
                 audience = entry.audience
@@ -195,8 +178,9 @@ class WatchHub:
                     audience = entry.audience = self._find_audience(entry, main)
                 if (
                     audience is not None
-                    and self._spread_bytes + size < SPREAD_BYTES_MAX
-                    and self._unsent_bytes + size * len(entry.watchers) < UNSENT_BYTES_MAX
+                    and self._spread_bytes + size < limits.watch_spread_bytes_max
+                    and self._unsent_bytes + size * len(entry.watchers)
+                    < limits.watch_unsent_bytes_max
                 ):
                     self._deliver_to_audience(audience, match, header)
                     continue
@@ -231,14 +215,15 @@ class WatchHub:
         """Whether `step` has something to do, before the outgoing list is taken."""
         if self._publication is not None or self._closing or self._progressing:
             return True
-        return self._unsent_bytes < UNSENT_BYTES_MAX and bool(self._catch_up or self._behind)
+        has_room = self._unsent_bytes < self._limits.watch_unsent_bytes_max
+        return has_room and bool(self._catch_up or self._behind)
 
     def step(self) -> bool:
         """Do a bounded piece of the remaining work; return whether more is left."""
         if self._publication is not None:
             self._publish_some()
         elif self._closing:
-            if self._closing[-1].forget_some():
+            if self._closing[-1].forget_some(self._limits.watchers_removed_per_step):
                 self._closing.pop()
         elif self._progressing:
             self._send_progress()
@@ -301,7 +286,7 @@ class WatchHub:
         """Queue some of a stream's held watchers for catching up, unless the stream is paused."""
         if stream.is_paused:
             return
-        for watcher in tuple(islice(stream.held, CATCH_UP_WATCHERS_MAX)):
+        for watcher in tuple(islice(stream.held, self._limits.watch_catch_up_watchers_max)):
             del stream.held[watcher]
             self._enqueue(watcher, watcher.next_revision)
         if stream.held:
@@ -311,7 +296,7 @@ class WatchHub:
         """Remove a paused stream and its watchers; if they are many, `step` removes the rest."""
         del self._streams[stream.call]
         self._full.pop(stream, None)
-        if not stream.forget_some():
+        if not stream.forget_some(self._limits.watchers_removed_per_step):
             self._closing.append(stream)
 
     def expect_progress(self, stream: WatchStream) -> None:
@@ -353,7 +338,8 @@ class WatchHub:
 
     def _is_full(self, stream: WatchStream) -> bool:
         return stream.is_paused or (
-            stream.unsent_bytes >= STREAM_UNSENT_BYTES_MAX and stream.turn == self._turn
+            stream.unsent_bytes >= self._limits.watch_stream_unsent_bytes_max
+            and stream.turn == self._turn
         )
 
     def _send_events(self, watcher: Watcher, match: Match, header: bytes) -> None:
@@ -374,17 +360,18 @@ class WatchHub:
     def _publish_some(self) -> None:
         publication = self._publication
         assert publication is not None
-        if not publication.match_some(self._synced):
+        limits = self._limits
+        if not publication.match_some(self._synced, limits.watch_changes_per_step):
             return
         main = publication.main
         header = self.header.field(main)
         delivered = 0
-        for watcher, match in islice(publication.targets, DELIVERIES_PER_STEP):
+        for watcher, match in islice(publication.targets, limits.watch_deliveries_per_step):
             delivered += 1
             # The watcher may have left since the matching began.
             if watcher.standing is WatcherState.SYNCED:
                 self._deliver(watcher, match, header, main)
-        if delivered < DELIVERIES_PER_STEP:
+        if delivered < limits.watch_deliveries_per_step:
             self._served_revision = main
             self._publication = None
 
@@ -397,7 +384,7 @@ class WatchHub:
             self._leave_synced(watcher)
             watcher.next_revision = main
             self._hold(watcher)
-        elif self._unsent_bytes >= UNSENT_BYTES_MAX:
+        elif self._unsent_bytes >= self._limits.watch_unsent_bytes_max:
             self._leave_synced(watcher)
             self._enqueue(watcher, main)
         else:
@@ -464,7 +451,10 @@ class WatchHub:
             return
         served = catch_up.served_revision
         header = self.header.field(catch_up.store_revision)
-        enough = min(self._unsent_bytes + CATCH_UP_BYTES_PER_STEP, UNSENT_BYTES_MAX)
+        enough = min(
+            self._unsent_bytes + self._limits.watch_catch_up_bytes_per_step,
+            self._limits.watch_unsent_bytes_max,
+        )
         for watcher, match in catch_up.targets:
             if watcher.standing is not WatcherState.BEHIND:
                 continue
@@ -490,7 +480,7 @@ class WatchHub:
         """Start a piece of history: choose its first revision and its watchers from the queue."""
         history, behind = self.history, self._behind
         waiting = []
-        for _ in range(min(CATCH_UP_WATCHERS_MAX, len(behind))):
+        for _ in range(min(self._limits.watch_catch_up_watchers_max, len(behind))):
             watcher = behind.popleft()
             if watcher.standing is not WatcherState.BEHIND:
                 continue
@@ -508,7 +498,7 @@ class WatchHub:
         first = min((n for n in needed if n >= self._sweep_revision), default=min(needed))
         chosen = [watcher for watcher in waiting if watcher.next_revision >= first]
         behind.extendleft(w for w in reversed(waiting) if w.next_revision < first)
-        self._catch_up = CatchUp(chosen, first)
+        self._catch_up = CatchUp(chosen, first, self._limits)
 
     def _abandon_catch_up(self) -> None:
         catch_up, self._catch_up = self._catch_up, None
@@ -520,7 +510,7 @@ class WatchHub:
         """Send periodic progress to a bounded number of watchers."""
         revision = self.history.revision
         header = self.header.field(revision)
-        left = DELIVERIES_PER_STEP
+        left = self._limits.watch_deliveries_per_step
         while self._progressing and left:
             stream, watchers = self._progressing[0]
             for watcher in islice(watchers, left):

@@ -12,8 +12,6 @@ from kvorum.state.mvcc.watch.history import Change
 from kvorum.state.mvcc.watch.matching import RangeWatchers, WatchedRanges
 from kvorum.state.mvcc.watch.watcher import Watcher
 
-CHANGES_PER_STEP = 1000
-
 
 class Publication:
     """A transaction's changes, their matches so far, and the watchers still to be served."""
@@ -28,12 +26,12 @@ class Publication:
         self._matches: dict[RangeWatchers[Watcher], Match] = {}
         self._position = 0
 
-    def match_some(self, ranges: WatchedRanges[Watcher]) -> bool:
-        """Match some more changes; return True when all are matched."""
+    def match_some(self, ranges: WatchedRanges[Watcher], changes_max: int) -> bool:
+        """Match at most `changes_max` more changes; return True when all are matched."""
         changes, matches = self._batch.changes, self._matches
         if self._position == len(changes):
             return True
-        end = min(self._position + CHANGES_PER_STEP, len(changes))
+        end = min(self._position + changes_max, len(changes))
         for index in range(self._position, end):
             for entry in ranges.matching(changes[index][0]):
                 match = matches.get(entry)

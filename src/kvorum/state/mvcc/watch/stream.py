@@ -26,9 +26,6 @@ from kvorum.state.mvcc.watch.watcher import NO_DELETE, NO_PUT, PREV_KV, Watcher,
 if TYPE_CHECKING:
     from kvorum.state.mvcc.watch.hub import WatchHub
 
-WATCHERS_PER_STEP = 1000
-"""Watchers that one step removes from a closed stream."""
-
 # `WatchCreateRequest.FilterType`; the server ignores other values.
 _FILTERS: Final = {0: NO_PUT, 1: NO_DELETE}
 
@@ -190,9 +187,9 @@ class WatchStream:
         self.pause()
         self._hub.close_stream(self)
 
-    def forget_some(self) -> bool:
-        """Remove some watchers of a closed stream, for the hub; return True when none is left."""
-        for watch_id in tuple(islice(self._watchers, WATCHERS_PER_STEP)):
+    def forget_some(self, count: int) -> bool:
+        """Remove `count` watchers of a closed stream, for the hub; return True if none is left."""
+        for watch_id in tuple(islice(self._watchers, count)):
             self._forget(self._watchers.pop(watch_id))
         return not self._watchers
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from kvorum.api.limits import PRODUCTION
 from kvorum.network.edge import native_rows
 from kvorum.state.mvcc.hashes import hash_content, hash_database
 from kvorum.storage.backend import View, open_view
@@ -63,7 +64,7 @@ class _OwnDatabase:
         return self._view.entries_back(bucket)
 
     def hash(self) -> int:
-        return hash_database(self._view)
+        return hash_database(self._view, PRODUCTION.hash_rows_per_scan)
 
 
 class DatabaseLocation:
