@@ -1,6 +1,6 @@
 """Start a pod's member, found or join its cluster, and remove members before the cluster shrinks.
 
-    member.py start MEMBERS          run `kvorum`; MEMBERS is a file with NAME=PEER-URL,... of the pods
+    member.py start MEMBERS          run `kvorum`; MEMBERS is a file: NAME=PEER-URL,... of all pods
     member.py shrink NAME REPLICAS   remove the members NAME-<n> whose n is REPLICAS or more
 
 The settings are `kvorum`'s and `kvorumctl`'s own variables. The data directory alone decides who a
