@@ -51,6 +51,8 @@ LACKS = (
     Lack("zsh", DEBIAN.format("zsh"), r"\bzsh\b"),
     Lack("curl", DEBIAN.format("curl"), r"\bcurl\b"),
     Lack("patch", DEBIAN.format("patch"), r"\bpatch\b"),
+    Lack("systemd", DEBIAN.format("systemd"), r"\bsystemd-analyze\b"),
+    Lack("helm", "run 'go install helm.sh/helm/v3/cmd/helm@latest'", r"\bhelm\b"),
     Lack("openssl", DEBIAN.format("openssl"), r"\bopenssl\b"),
     Lack(
         "the rights of root",

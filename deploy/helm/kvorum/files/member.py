@@ -74,7 +74,7 @@ def ask(*arguments: str) -> dict[str, Any] | None:
 
 def members() -> list[Member] | None:
     """Return the members that a quorum agrees on, or None if no quorum answers."""
-    answer = ask("member", "list")
+    answer = ask("member", "list", f"--command-timeout={ANSWER_SECONDS_MAX:g}s")
     return None if answer is None else answer["members"]
 
 
