@@ -243,7 +243,7 @@ def shrink(name: str, replicas: int) -> int:
                 return 0
             ordinal = max(going)
             say(f"asks the cluster to remove {name}-{ordinal}, member {going[ordinal]['ID']}")
-            if ask("member", "remove", going[ordinal]["ID"]):
+            if ask("member", "remove", going[ordinal]["ID"]) is not None:
                 continue
         time.sleep(PAUSE_SECONDS)
 
