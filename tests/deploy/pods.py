@@ -14,8 +14,10 @@ from pathlib import Path
 
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
+from tests.certificates import Authority
 from tests.cluster.client import Client
 from tests.cluster.members import CLIENT_PORT, PEER_PORT, TIMING, reserved_prefix
+from tests.process.clients import SecureClient
 from tests.waiting import WAIT_SECONDS_MAX, until
 
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "kvorum"
@@ -30,14 +32,14 @@ class Pod:
         self._pods = pods
         self.name = f"store-{ordinal}"
         self.host = f"{pods.prefix}.{ordinal + 1}"
-        self.peer_url = f"http://{self.host}:{PEER_PORT}"
+        self.peer_url = f"{pods.scheme}://{self.host}:{PEER_PORT}"
         self.volume = pods.directory / self.name
         self.log = pods.directory / f"{self.name}.log"
-        self.client = Client(f"{self.host}:{CLIENT_PORT}")
+        self.client = pods.client(f"{self.host}:{CLIENT_PORT}")
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        client_url = f"http://{self.host}:{CLIENT_PORT}"
+        client_url = f"{self._pods.scheme}://{self.host}:{CLIENT_PORT}"
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, str(SCRIPT), "start", str(self._pods.members_file)],
@@ -95,9 +97,15 @@ class Pod:
 class Pods:
     """The pods of a set, which share what the chart gives them all."""
 
-    def __init__(self, directory: Path, prefix: str) -> None:
+    def __init__(self, directory: Path, prefix: str, authority: Authority | None = None) -> None:
         self.directory = directory
         self.prefix = prefix
+        self.scheme = "https" if authority else "http"
+        self._authority = authority
+        # One certificate for all sides and pods, as the chart's secrets have one for all pods.
+        # Members dial from 127.0.0.1.
+        hosts = ["127.0.0.1", *(f"{prefix}.{number}" for number in range(1, 10))]
+        self._pair = authority.issue("pods", hosts) if authority else None
         self.members_file = directory / "members"
         self._pods: list[Pod] = []
 
@@ -114,13 +122,32 @@ class Pods:
         del self._pods[replicas:]
         self.members_file.write_text(",".join(f"{pod.name}={pod.peer_url}" for pod in self) + "\n")
 
+    def client(self, address: str) -> Client:
+        if self._authority is None:
+            return Client(address)
+        return SecureClient(address, self._authority, self._pair)
+
     def variables(self) -> dict[str, str]:
+        """Return what the chart gives all pods."""
         return {
             **os.environ,
+            **self._tls_variables(),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "KVORUMCTL_ENDPOINTS": ",".join(f"{pod.host}:{CLIENT_PORT}" for pod in self),
+            "KVORUMCTL_ENDPOINTS": ",".join(
+                f"{self.scheme}://{pod.host}:{CLIENT_PORT}" for pod in self
+            ),
             "PAUSE_SECONDS": "0.1",
         }
+
+    def _tls_variables(self) -> dict[str, str]:
+        if self._authority is None or self._pair is None:
+            return {}
+        ca, cert, key = map(str, (self._authority.cert, self._pair.cert, self._pair.key))
+        variables = {"KVORUMCTL_CACERT": ca, "KVORUMCTL_CERT": cert, "KVORUMCTL_KEY": key}
+        for side in ("ETCD_", "ETCD_PEER_"):
+            variables |= {f"{side}CERT_FILE": cert, f"{side}KEY_FILE": key}
+            variables |= {f"{side}TRUSTED_CA_FILE": ca, f"{side}CLIENT_CERT_AUTH": "true"}
+        return variables
 
     def shrink(self, replicas: int) -> int:
         """Run the hook that comes before an upgrade with fewer replicas; return its exit code."""
@@ -145,10 +172,12 @@ class Pods:
 
 
 @contextmanager
-def running_pods(directory: Path, replicas: int) -> Iterator[Pods]:
+def running_pods(
+    directory: Path, replicas: int, authority: Authority | None = None
+) -> Iterator[Pods]:
     """Start so many pods on empty volumes; end them with the block."""
     prefix, reserved = reserved_prefix()
-    pods = Pods(directory, prefix)
+    pods = Pods(directory, prefix, authority)
     pods.scale(replicas)
     started = list(pods)
     try:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvorum.api.pb import etcdserverpb as pb
+from tests.certificates import Authority
 from tests.deploy.pods import running_pods
 
 pytestmark = pytest.mark.long
@@ -79,3 +80,18 @@ def test_growth_and_shrinking(tmp_path: Path) -> None:
             assert pod.wait() != 0
         pods.scale(3)
         assert pods.names() == ["store-0", "store-1", "store-2"]
+
+
+def test_a_lost_volume_and_shrinking_with_certificates(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "certificates")
+    with running_pods(tmp_path, 3, authority) as pods:
+        assert pods.names() == ["store-0", "store-1", "store-2"]
+        pods[2].stop()
+        pods[2].lose_volume()
+        pods[2].start()
+        assert pods.names() == ["store-0", "store-1", "store-2"]
+        gone = pods[2]
+        assert pods.shrink(2) == 0
+        assert gone.wait() == 0
+        pods.scale(2)
+        assert pods.names() == ["store-0", "store-1"]

@@ -44,12 +44,13 @@ Member = dict[str, Any]
 class Voice:
     """Says on the standard error what this process does; a repeated text is said once."""
 
-    last = ""
+    def __init__(self) -> None:
+        self._said: set[str] = set()
 
     def __call__(self, text: str) -> None:
         """Say a text."""
-        if text != self.last:
-            self.last = text
+        if text not in self._said:
+            self._said.add(text)
             sys.stderr.write(f"member.py: {text}\n")
             sys.stderr.flush()
 
