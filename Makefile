@@ -31,7 +31,8 @@ RELEASE := $(VENV)/release/.installed
 TRY_ORACLE := $(if $(GO),try-oracle)
 
 ifeq ($(KVORUM_EDGE),)
-EDGE := $(if $(CARGO),native,python)
+# The native edge is for Linux.
+EDGE := $(if $(and $(CARGO),$(filter Linux,$(shell uname -s))),native,python)
 else ifneq ($(filter native python,$(KVORUM_EDGE)),)
 EDGE := $(KVORUM_EDGE)
 export KVORUM_EDGE
@@ -59,7 +60,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEEDS ?= 100
 FIRST_SEED ?= 0
 PROCFILE ?= Procfile
-.PHONY: help setup run cluster setup-dev test test-long test-rust collected check flakes lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-etcd bench-member bench-peer bench-proxy bench-raft bench-restarts bench-snapshot bench-storage bench-tail bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page modules diagrams client clean h2load clients oracle try-oracle lock audit notices wheels client-wheel release-check
+.PHONY: help setup run cluster setup-dev test test-long test-rust collected check flakes lint lint-python lint-rust bench abuse trace-put put-hops bench-cluster bench-server bench-auth bench-client bench-ctl bench-embed bench-gateway bench-edge bench-etcd bench-member bench-peer bench-proxy bench-raft bench-restarts bench-snapshot bench-storage bench-tail bench-testing bench-wal mutate-raft campaign consumers properties differential sim sim-shrink sim-planted proto openapi metrics-page modules diagrams client clean h2load clients oracle try-oracle lock audit notices wheels client-wheel release-check release-tag sbom image smoke smoke-client
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1|/' \
@@ -336,7 +337,7 @@ audit: $(TOOLS) ## Ask for known advisories of every dependency; needs the servi
 
 $(TOOLS):
 	$(PYTHON) -m venv $(VENV)/tools
-	$(VENV)/tools/bin/pip install --quiet --disable-pip-version-check pip-audit==2.10.1 pip-tools==7.6.2
+	$(VENV)/tools/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0 pip-audit==2.10.1 pip-tools==7.6.2
 	touch $@
 
 notices: ## Write rust/NOTICES.txt anew: the licenses of what is linked into the edge
@@ -352,6 +353,27 @@ client-wheel: ## Build the wheel of kvorum-client alone into dist/
 # Not part of `make test`: it gets every dependency for each artefact anew.
 release-check: $(INSTALLED) ## Install each artefact of dist/ where there is no compiler, and try it; PYTHONS as for wheels
 	$(BIN)/python -m tools.release.check
+
+# In its entry of the changelog, a date replaces the word "Unreleased" before the tag is set.
+release-tag: # Fails unless TAG is "v" and the version, and the changelog has the version with a date.
+	@version=$$(sed -n 's/^__version__ = "\(.*\)"$$/\1/p' src/kvorum/__init__.py); \
+	test "$$TAG" = "v$$version" || { echo "The tag is '$$TAG', but the version is $$version."; exit 1; }; \
+	grep -Eq "^## $$version - [0-9]{4}-" CHANGELOG.md || { echo "CHANGELOG.md has no date for $$version."; exit 1; }
+
+sbom: $(TOOLS) ## Write build/sbom.cdx.json: the Python packages that a release was tested with
+	@mkdir -p build
+	$(VENV)/tools/bin/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml \
+		--output-reproducible --output-file build/sbom.cdx.json
+
+image: ## Build the container image kvorum from this checkout
+	docker build --file deploy/container/Dockerfile --build-arg SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) --tag kvorum .
+
+smoke: setup-dev ## Run the tests that show on any system that server, client and tools work
+	$(BIN)/python -m pytest -m '' tests/storage/platform/test_smoke.py tests/storage/files tests/embed/test_lending.py
+
+smoke-client: ## Install the client that `make client-wheel` built, and try it: on macOS, Windows and Alpine, too
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --upgrade --target build/client dist/kvorum_client-*.whl
+	PYTHONPATH=build/client $(PYTHON) tools/client_smoke.py
 
 $(RELEASE): tools/release/requirements.lock
 	$(PYTHON) -m venv $(VENV)/release

@@ -42,7 +42,8 @@ def choice(name: str, *values: str) -> str:
     return value
 
 
-EDGE = choice("KVORUM_EDGE", "native", "python")
+# The native edge is for Linux.
+EDGE = choice("KVORUM_EDGE", "native", "python") or ("" if sys.platform == "linux" else "python")
 COMPILED = choice("KVORUM_COMPILED", "0", "1")
 IS_PURE = EDGE == "python" and COMPILED == "0"
 

@@ -22,7 +22,7 @@ LACKS = (
     Lack(
         "the native edge",
         "install cargo and run 'make setup' without KVORUM_EDGE=python",
-        r"native edge|kvorum\.network\.edge\._native",
+        r"native edge",
     ),
     Lack(
         "the compiled core",
@@ -72,7 +72,9 @@ LACKS = (
         r"/dev/full|IPv6|beside loopback|no such clock",
     ),
     Lack(
-        "", NOT_MEANT, r"has a journal|ignores this signal|^etcd'?s? |^an etcd starts|^at an etcd"
+        "",
+        NOT_MEANT,
+        r"not meant for|has a journal|ignores this signal|^etcd'?s? |^an etcd starts|^at an etcd",
     ),
 )
 

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,10 @@ def normalized(name: str) -> str:
 
 def runtime() -> set[str]:
     """Return the packages that an installed server needs, by the metadata of what is here."""
-    project = (REPOSITORY / "pyproject.toml").read_text().partition("\ndependencies = [")[2]
-    names = re.findall(r'^    "([\w.-]+)', project.partition("\n]")[0], re.M)
+    server = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["kvorum"]
+    client = tomllib.loads((REPOSITORY / "distributions/client/pyproject.toml").read_text())
+    needed = (*server["dependencies"], *client["project"]["dependencies"])
+    names = [re.split("[^\\w.-]", each)[0] for each in needed]
     found: set[str] = set()
     while names:
         name = normalized(names.pop())

@@ -19,7 +19,7 @@ from kvorum.api.errors import Code, Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.v3electionpb import CampaignRequest, LeaderRequest
 from kvorum.api.pb.v3lockpb import LockRequest, UnlockRequest
-from tests.etcd import binary
+from tests.etcd import binary, is_target
 from tests.server.rpc.calls import Call, every_call, sequences
 from tests.server.rpc.oracle import (
     Oracle,
@@ -237,16 +237,18 @@ def test_observe(server: Oracle) -> None:
     stream.cancel()
 
 
-def test_metadata(server: Oracle) -> None:
+def test_metadata(server: Oracle, request: pytest.FixtureRequest) -> None:
+    if request.node.callspec.params["server"] == "proxied-etcd" and not is_target():
+        pytest.skip("etcd 3.5.1 judges tokens even while authentication is off")
     call = server.channel.unary_unary("/etcdserverpb.KV/Range")
-    request = pb.RangeRequest(key=b"a").SerializeToString()
+    asked = pb.RangeRequest(key=b"a").SerializeToString()
     for metadata in (
         [("hasleader", "true")],
         [("token", "nonsense")],
         [("authorization", "Bearer nonsense")],
         [("client-api-version", "3.7")],
     ):
-        assert call(request, timeout=WAIT_SECONDS_MAX, metadata=metadata)
+        assert call(asked, timeout=WAIT_SECONDS_MAX, metadata=metadata)
 
 
 def test_what_is_not_served(server: Oracle) -> None:
