@@ -36,8 +36,8 @@ def runtime() -> set[str]:
     """Return the packages that an installed server needs, by the metadata of what is here."""
     server = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["kvorum"]
     client = tomllib.loads((REPOSITORY / "distributions/client/pyproject.toml").read_text())
-    needed = (*server["dependencies"], *client["project"]["dependencies"])
-    names = [re.split("[^\\w.-]", each)[0] for each in needed]
+    asked = (*server["dependencies"], *client["project"]["dependencies"])
+    names = [re.split("[^\\w.-]", each)[0] for each in asked]
     found: set[str] = set()
     while names:
         name = normalized(names.pop())
