@@ -108,3 +108,23 @@ def test_a_child_without_prctl_dies_with_its_parent() -> None:
         parent.kill()
         # The output ends when both have ended.
         assert parent.stdout.read() == b""
+
+
+@pytest.mark.parametrize("has_description_locks", [True, False])
+def test_a_lock_excludes_every_other_description(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_description_locks: bool
+) -> None:
+    monkeypatch.setattr(files, "_HAS_DESCRIPTION_LOCKS", has_description_locks)
+    path = tmp_path / "LOCK"
+    path.touch()
+    with path.open("r+b") as one, path.open("r+b") as other:
+        assert not files.is_locked(other.fileno())
+        assert files.lock_file(one.fileno())
+        assert files.is_locked(other.fileno())
+        assert not files.lock_file(other.fileno())
+        one.close()
+        assert files.lock_file(other.fileno())
+
+
+def test_the_numbers_of_description_locks_are_linuxs() -> None:
+    assert (files._GET_LOCK, files._SET_LOCK) == (fcntl.F_OFD_GETLK, fcntl.F_OFD_SETLK)

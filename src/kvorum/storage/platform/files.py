@@ -25,7 +25,9 @@ _ZEROS = bytes(1 << 20)
 _SYNC_FILE_RANGE_WRITE = 2
 # Linux's struct flock: type, whence, start, length (0 for the whole file), process; padded as in C.
 _FLOCK = struct.Struct("hhqqi4x")
-_HAS_DESCRIPTION_LOCKS = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
+_HAS_DESCRIPTION_LOCKS = sys.platform == "linux"
+# F_OFD_GETLK and F_OFD_SETLK, which the Pythons that some tools bring do not name.
+_GET_LOCK, _SET_LOCK = 36, 37
 
 
 def _empty_drive_cache(descriptor: int) -> None:
@@ -78,7 +80,7 @@ def lock_file(descriptor: int) -> bool:
     try:
         if _HAS_DESCRIPTION_LOCKS:
             whole = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            fcntl.fcntl(descriptor, _fcntl.F_OFD_SETLK, whole)
+            fcntl.fcntl(descriptor, _SET_LOCK, whole)
         else:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -90,7 +92,7 @@ def is_locked(descriptor: int) -> bool:
     """Return whether a process has locked a file with `lock_file`."""
     if _HAS_DESCRIPTION_LOCKS:
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, *_ = _FLOCK.unpack(fcntl.fcntl(descriptor, _fcntl.F_OFD_GETLK, asked))
+        kind, *_ = _FLOCK.unpack(fcntl.fcntl(descriptor, _GET_LOCK, asked))
         return bool(kind != fcntl.F_UNLCK)
     return is_flocked(descriptor)
 
