@@ -62,6 +62,8 @@ def test_all_distributions_have_one_version() -> None:
     for crate in ("rust", "rust/storage"):
         cargo = tomllib.loads((REPOSITORY / crate / "Cargo.toml").read_text())
         assert cargo["package"]["version"] == __version__
+    chart = (REPOSITORY / "deploy/helm/kvorum/Chart.yaml").read_text()
+    assert f'appVersion: "{__version__}"' in chart.splitlines()
 
 
 def test_all_distributions_are_for_the_same_pythons() -> None:
