@@ -15,7 +15,7 @@ from kvorum.client.errors import (
     UserEmptyError,
 )
 from kvorum.client.sync.leases import Lease
-from tests.etcd import running_etcd
+from tests.etcd import is_target, running_etcd
 from tests.kvorum import running_kvorum
 from tests.ports import held_port
 from tests.proxy.running import Running, running_proxy
@@ -48,7 +48,9 @@ def client(proxy: Running) -> Iterator[Client]:
         yield client
 
 
-def test_keys(client: Client, member: str) -> None:
+def test_keys(client: Client, member: str, request: pytest.FixtureRequest) -> None:
+    if request.node.callspec.params["member"] == "etcd" and not is_target():
+        pytest.skip("etcd 3.5.1 streams no ranges")
     for number in range(50):
         client.put(f"k{number:02}", str(number))
     assert client.count(prefix="k") == 50

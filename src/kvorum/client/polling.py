@@ -1,14 +1,14 @@
-"""Wait for several sockets: with `select.poll`, or with `select.select` where there is none.
+"""Wait for several sockets where there is no `select.poll`, as on Windows.
 
-Windows has no `select.poll`. There `SelectPoll` takes its place, for the few sockets of a client.
+`SelectPoll` takes its place, for the few sockets of a client.
 """
 
 import select
 import socket
 from typing import Final
 
-POLLIN: Final[int] = getattr(select, "POLLIN", 1)
-POLLOUT: Final[int] = getattr(select, "POLLOUT", 4)
+POLLIN: Final = 1
+POLLOUT: Final = 4
 
 
 class SelectPoll:
@@ -36,6 +36,3 @@ class SelectPoll:
             list(events), writing, list(events), milliseconds / 1000
         )
         return [(each, events[each]) for each in {*readable, *writable, *failed}]
-
-
-Poll: type["select.poll | SelectPoll"] = getattr(select, "poll", SelectPoll)

@@ -21,8 +21,14 @@ from kvorum.client.errors import ForkedError, KvorumError
 from kvorum.client.grpc.http2 import ProtocolError
 from kvorum.client.grpc.link import READ_BYTES, Keepalive, Link, LinkError, UnusableError
 from kvorum.client.grpc.wire import Calls, Metadata, Wire
-from kvorum.client.polling import POLLIN, POLLOUT, Poll
 from kvorum.client.rpcs import Rpc
+
+try:
+    from select import POLLIN, POLLOUT
+    from select import poll as Poll  # noqa: N812
+except ImportError:
+    from kvorum.client.polling import POLLIN, POLLOUT
+    from kvorum.client.polling import SelectPoll as Poll  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     import ssl

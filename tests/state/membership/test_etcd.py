@@ -221,6 +221,7 @@ ODD_URLS = [
 ]
 
 
+@pytest.mark.skipif(not is_target(), reason="etcd 3.5.1 does not answer some of these requests")
 def test_what_is_not_ascii_is_kept_or_refused_as_etcd_does(tmp_path: Path) -> None:
     with running_etcd(tmp_path / "etcd") as etcd:
         for number, text in enumerate(ODD_URLS, 10):

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from tests.etcd import is_target
 from tests.tools.ctl.duel import Duel
 from tests.tools.ctl.store import Store
 
@@ -126,7 +127,11 @@ def test_streams_take_every_combination_of_options(duel: Duel, by: str) -> None:
 
 
 @pytest.mark.parametrize("by", [sort for sort in SORTS if sort not in ("", "nothing")])
-def test_a_sorted_stream_is_a_sorted_range(store: Store, by: str) -> None:
+def test_a_sorted_stream_is_a_sorted_range(
+    store: Store, by: str, request: pytest.FixtureRequest
+) -> None:
+    if request.node.callspec.params["store"] == "etcd" and not is_target():
+        pytest.skip("etcd 3.5.1 streams no ranges")
     # Enough keys for several pieces, put in another order than that of their names and values.
     for number in range(40):
         store.client.put(f"{by}/{number * 7 % 40:02}", f"{number * 11 % 40:02}")
