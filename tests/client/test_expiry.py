@@ -45,7 +45,7 @@ def test_a_token_that_expires_is_not_noticed(
         # This lease is renewed so rarely that the token of its stream has expired by then.
         async with await client.lease(3 * RENEWAL_SECONDS) as kept:
             watch = client.watch("watched")
-            await watch.begun()
+            await watch.wait_started()
             await client.put("watched", "before", lease=kept.id)
             assert (await anext(watch)).value == b"before"
             expired = client.shell.core._token

@@ -6,7 +6,7 @@ import pytest
 
 from kvorum.client import Client, DeadlineError, KvorumError, TooManyOperationsError
 from kvorum.client import put as client_put
-from kvorum.testing import Cluster, CompanionError
+from kvorum.testing import Cluster, WorkerError
 from tests.testing.conftest import Run
 from tests.waiting import WAIT_SECONDS_MAX, until
 
@@ -45,9 +45,9 @@ def test_a_killed_leader_is_replaced_and_comes_back(kvorum_cluster: Cluster) -> 
     kvorum_cluster.kill(killed)
     assert kvorum_cluster.leader() in others(kvorum_cluster, killed)
     put(patient(kvorum_cluster, *others(kvorum_cluster, killed)), "2")
-    with pytest.raises(CompanionError, match=f"member {killed} does not run; restart it first"):
+    with pytest.raises(WorkerError, match=f"member {killed} does not run; restart it first"):
         kvorum_cluster.pause(killed)
-    with pytest.raises(CompanionError, match=f"not within .*member {killed} .* ended with -9"):
+    with pytest.raises(WorkerError, match=f"not within .*member {killed} .* ended with -9"):
         kvorum_cluster.settle(timeout=0.1)
 
     kvorum_cluster.restart(killed)
@@ -67,7 +67,7 @@ def test_without_a_majority_there_is_no_leader(kvorum_cluster: Cluster) -> None:
     kvorum_cluster.kill(second)
     with pytest.raises(KvorumError):
         kvorum_cluster.client(leader, timeout=0.2).put("key", "value")
-    with pytest.raises(CompanionError, match=r"leader: not within 0\.1 s"):
+    with pytest.raises(WorkerError, match=r"leader: not within 0\.1 s"):
         kvorum_cluster.leader(timeout=0.1)
     kvorum_cluster.restart(first, wait=False)
     assert kvorum_cluster.leader() in (leader, first)
@@ -94,7 +94,7 @@ def test_a_partition_lets_the_majority_go_on(kvorum_cluster: Cluster) -> None:
 
 def test_groups_of_a_partition(kvorum_cluster: Cluster) -> None:
     kvorum_cluster.partition([0], [1], [2])
-    with pytest.raises(CompanionError):
+    with pytest.raises(WorkerError):
         kvorum_cluster.leader(timeout=0.1)
     kvorum_cluster.partition([0, 1])
     assert kvorum_cluster.leader() in (0, 1)

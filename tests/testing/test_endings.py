@@ -14,7 +14,7 @@ from kvorum.testing.cluster import start_cluster
 from kvorum.testing.options import StoreOptions
 from kvorum.testing.store import Stores
 from kvorum.testing.store_pool import BUILDERS
-from kvorum.testing.worker_process import CompanionError, WorkerProcess
+from kvorum.testing.worker_process import WorkerError, WorkerProcess
 from tests.testing.conftest import Run, loading
 from tests.waiting import WAIT_SECONDS_MAX
 
@@ -121,7 +121,7 @@ def test_a_process_that_makes_stores_and_is_killed_ends_all_of_them() -> None:
         directory = directory_of(store.log)
         killed = children(worker)[0]
         os.kill(killed, signal.SIGKILL)
-        with pytest.raises(CompanionError, match=f"a process that builds stores has .*{killed}"):
+        with pytest.raises(WorkerError, match=f"a process that builds stores has .*{killed}"):
             store.log  # noqa: B018 (it asks)
     finally:
         worker.stop()
@@ -146,7 +146,7 @@ def test_members_end_with_the_process_that_runs_them(how: signal.Signals) -> Non
         os.kill(worker.process_id, how)
         for member in members:
             wait_gone(member)
-        with pytest.raises(CompanionError, match="has ended"):
+        with pytest.raises(WorkerError, match="has ended"):
             cluster.leader()
     finally:
         worker.stop()

@@ -124,7 +124,7 @@ def initial_check(member: Member) -> Part[None]:
         raise MemberStopped(
             f"{member.id:x} found data inconsistency with peers: at revision {own.revision} its "
             f"hash is {own.hash}, that of {', '.join(f'{peer:x}' for peer in different)} is not. "
-            f"Remove this member and add it anew with an empty directory"
+            f"Remove this member and add it again with an empty directory"
         )
     member.logger.info(f"compared the hash at revision {own.revision}: no corruption")
 

@@ -119,7 +119,7 @@ def _start_new(config: MemberConfig, seams: Seams, wal_directory: str) -> Member
         raise StartRefused(
             f"{config.directory}/backend holds what was applied up to entry "
             f"{state.backend.applied_index}, but there is no log in {wal_directory}. If the log "
-            f"was moved, name its place; otherwise remove the member and add it anew"
+            f"was moved, name its place; otherwise remove the member and add it again"
         )
     metadata = Metadata(NodeID=member_id, ClusterID=cluster_id).SerializeToString()
     log = create_log(seams.files, wal_directory, metadata, config.segment_bytes)
@@ -164,7 +164,7 @@ def _restart(
         raise StartRefused(
             f"{config.directory}/backend holds what was applied up to entry {applied}, but the "
             f"log in {wal_directory} ends at {last}: the log has lost entries. Remove the member "
-            f"from the cluster and add it anew with an empty directory"
+            f"from the cluster and add it again with an empty directory"
         )
     if not (start or applied or content.state.term):
         reach("first batch lost")
@@ -316,7 +316,7 @@ def _install_if_behind(config: MemberConfig, seams: Seams, snapshot: Snapshot) -
         raise StartRefused(
             f"the log begins after the snapshot at {snapshot.index}, but the backend holds only "
             f"what was applied up to {applied}, and {path} is missing. Remove the member from "
-            f"the cluster and add it anew with an empty directory"
+            f"the cluster and add it again with an empty directory"
         )
     reach("snapshot installed by a start")
     seams.logger.info(f"installing {path}")

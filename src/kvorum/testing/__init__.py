@@ -15,24 +15,24 @@ if TYPE_CHECKING:
         simulated,
     )
     from kvorum.testing.store import Store
-    from kvorum.testing.worker_process import CompanionError
+    from kvorum.testing.worker_process import WorkerError
 
 __all__ = [
     "Cluster",
-    "CompanionError",
     "Scenario",
     "Simulated",
     "SimulatedCluster",
     "SimulatedProcess",
     "SimulationError",
     "Store",
+    "WorkerError",
     "simulate",
     "simulated",
 ]
 
 _MODULES = {
     "Cluster": "cluster",
-    "CompanionError": "worker_process",
+    "WorkerError": "worker_process",
     "Scenario": "simulation",
     "Simulated": "simulation",
     "SimulatedCluster": "simulated_cluster",

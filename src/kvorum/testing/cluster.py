@@ -30,7 +30,7 @@ class Cluster(Access):
     """Three members, each a process of its own, numbered from 0.
 
     A method returns when its effect has happened. A wait ends with its event, or with
-    CompanionError, whose text describes the state of the members.
+    WorkerError, whose text describes the state of the members.
     """
 
     def __init__(
@@ -169,14 +169,14 @@ class Clusters:
         self._worker = worker
 
     def take(self, options: "StoreOptions", certificates: "Certificates | None") -> Cluster:
-        """Return a fresh cluster; raise CompanionError, with the reason, if none can start."""
+        """Return a fresh cluster; raise WorkerError, with the reason, if none can start."""
         return start_cluster(self._worker, options, certificates)
 
 
 def start_cluster(
     worker: WorkerProcess, options: "StoreOptions", certificates: "Certificates | None"
 ) -> Cluster:
-    """Start a cluster and wait until all members serve; raise CompanionError on failure."""
+    """Start a cluster and wait until all members serve; raise WorkerError on failure."""
     flags = {
         "heartbeat-interval": str(HEARTBEAT_MILLISECONDS),
         "election-timeout": str(ELECTION_MILLISECONDS),

@@ -84,11 +84,11 @@ def pytest_runtest_makereport(
 
 
 def _logs(lent: "Store | Cluster") -> "list[tuple[str, str]]":
-    from kvorum.testing.worker_process import CompanionError
+    from kvorum.testing.worker_process import WorkerError
 
     try:
         return lent.logs()
-    except CompanionError as error:
+    except WorkerError as error:
         return [("kvorum", str(error))]
 
 
@@ -98,7 +98,7 @@ def _lend(
     source: "Callable[[WorkerProcess], Source[Lent]]",
 ) -> "Iterator[Lent]":
     from kvorum.testing.options import MarkError, options_of
-    from kvorum.testing.worker_process import CompanionError
+    from kvorum.testing.worker_process import WorkerError
 
     marks = [(mark.args, mark.kwargs) for mark in request.node.iter_markers("kvorum")]
     refusal = ""
@@ -106,7 +106,7 @@ def _lend(
         options = options_of(reversed(marks))
         certificates = _certificates_of(request) if options.tls else None
         made = _source(request.config, module, source).take(options, certificates)
-    except (CompanionError, MarkError) as error:
+    except (WorkerError, MarkError) as error:
         refusal = f"no {request.fixturename} for this test: {error}"
     if refusal:
         # Fail outside the except block, so that pytest does not show the caught error as well.

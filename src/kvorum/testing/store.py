@@ -80,7 +80,7 @@ class Stores:
         self._requested: dict[StoreOptions, Future[Answer]] = {}
 
     def take(self, options: "StoreOptions", certificates: "Certificates | None") -> Store:
-        """Return a fresh store; raise CompanionError, with the reason, if none can start."""
+        """Return a fresh store; raise WorkerError, with the reason, if none can start."""
         asked = self._requested.pop(options, None) or self._request_store(options, certificates)
         found = wait_for_response(asked)
         self._requested[options] = self._request_store(options, certificates)

@@ -37,15 +37,15 @@ import_module(sys.argv[2]).main()
 """
 
 
-class CompanionError(Exception):
+class WorkerError(Exception):
     """The worker process cannot fulfil a request; the text says why."""
 
 
 def wait_for_response(answer: "Future[Answer]") -> Answer:
-    """Wait for a response; raise CompanionError with the text of a refusal."""
+    """Wait for a response; raise WorkerError with the text of a refusal."""
     found = answer.result()
     if "error" in found:
-        raise CompanionError(found["error"])
+        raise WorkerError(found["error"])
     return found
 
 
@@ -88,7 +88,7 @@ class WorkerProcess:
         return self._process.pid
 
     def request(self, what: str, /, **fields: object) -> Answer:
-        """Send a request and return the response; raise CompanionError if it is refused."""
+        """Send a request and return the response; raise WorkerError if it is refused."""
         return wait_for_response(self.start_request(what, **fields))
 
     def start_request(self, what: str, /, **fields: object) -> "Future[Answer]":
@@ -108,7 +108,7 @@ class WorkerProcess:
     def _send(self, question: Answer) -> None:
         assert self._process.stdin is not None
         if os.getpid() != self._owner:
-            raise CompanionError(
+            raise WorkerError(
                 "this is a child that a test has forked; in it, use clients of its own, at the "
                 "URLs of the store or the cluster"
             )

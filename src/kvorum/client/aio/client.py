@@ -554,7 +554,7 @@ class AsyncWatch:
 
     async def __aenter__(self) -> Self:
         try:
-            await self.begun()
+            await self.wait_started()
         except BaseException:
             await self.close()
             raise
@@ -584,7 +584,7 @@ class AsyncWatch:
         with self._shell.turn():
             self._watch.seen = max(self._watch.seen, revision)
 
-    async def begun(self) -> int:
+    async def wait_started(self) -> int:
         """Return the start revision, once it is known.
 
         The watch returns every change from that revision on, and so all changes that this program

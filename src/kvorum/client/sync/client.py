@@ -551,7 +551,7 @@ class Watch:
 
     def __enter__(self) -> Self:
         try:
-            self.begun()
+            self.wait_started()
         except BaseException:
             self.close()
             raise
@@ -581,7 +581,7 @@ class Watch:
         with self._shell.turn():
             self._watch.seen = max(self._watch.seen, revision)
 
-    def begun(self) -> int:
+    def wait_started(self) -> int:
         """Return the start revision, once it is known.
 
         The watch returns every change from that revision on, and so all changes that this program

@@ -87,9 +87,9 @@ class LibraryWatcher(Watcher):
     async def _follow(self, watch: AsyncWatch) -> None:
         """Read changes for a while; after faults have ended, until the client closes."""
         random = self._random
-        begun = await watch.begun()
+        started = await watch.wait_started()
         if not self.next:
-            self.next = self.first = begun
+            self.next = self.first = started
         self.is_created = True
         ends_at = self._world.now + random.expovariate(0.3)
         while self._world.now < ends_at or self._is_peace():

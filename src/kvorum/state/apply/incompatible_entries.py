@@ -20,7 +20,7 @@ def describe_foreign(data: bytes, error: Exception) -> str:
         return (
             "is a request of etcd's version 2, as members of etcd 3.5 and older write them; this "
             "member lives with etcd 3.6 and newer. An older member is in the cluster, or was until "
-            "now: upgrade all of them to 3.6, then remove this member and add it anew with an "
+            "now: upgrade all of them to 3.6, then remove this member and add it again with an "
             "empty directory"
         )
     return (

@@ -45,7 +45,7 @@ def read_current(files: Files, directory: str) -> Current | None:
             f"{path}: {content[:100]!r} is not what Kvorum writes there, which is 'kvorum backend "
             f"format <version>' and 'backend.<number>', a line each. What to do: if exactly one "
             f"backend.<number> is in the directory, write the two lines; otherwise remove the "
-            f"member from the cluster and add it anew with an empty directory"
+            f"member from the cluster and add it again with an empty directory"
         )
     current = Current(number=int(match[2]), version=int(match[1]))
     if current.version > FORMAT_VERSION:

@@ -11,7 +11,7 @@ class CorruptionError(BackendError):
     def __init__(self, path: str, place: str, problem: str) -> None:
         super().__init__(
             f"{path}: {place}: {problem}. The file is damaged: check the disk and the memory of "
-            f"this machine, then remove the member from the cluster and add it anew with an "
+            f"this machine, then remove the member from the cluster and add it again with an "
             f"empty directory, or restore a snapshot if it is the only one (docs/recovery.md)"
         )
         self._found = (path, place, problem)

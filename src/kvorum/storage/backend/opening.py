@@ -132,7 +132,7 @@ def _require(files: Files, path: str) -> None:
     if not files.exists(path):
         raise BackendError(
             f"{path} is missing, but CURRENT names it. What to do: put the file back, or remove "
-            f"the member from the cluster and add it anew with an empty directory"
+            f"the member from the cluster and add it again with an empty directory"
         )
 
 

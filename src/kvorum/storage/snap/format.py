@@ -21,7 +21,7 @@ class SnapError(Exception):
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(
             f"{path}: {problem}. The newest snapshot that is whole will be used; if there is "
-            f"none that the log has a record of, remove the member and add it anew"
+            f"none that the log has a record of, remove the member and add it again"
         )
 
 

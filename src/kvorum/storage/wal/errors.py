@@ -2,7 +2,7 @@
 
 _REPLACE = (
     "Do not edit the file. If the cluster has a quorum without this member, remove the member, "
-    "empty its data directory and add it anew; otherwise restore the cluster from a snapshot."
+    "empty its data directory and add it again; otherwise restore the cluster from a snapshot."
 )
 
 

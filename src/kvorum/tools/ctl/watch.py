@@ -313,7 +313,7 @@ def _run_input_line(
             return
         with suppress(KvorumError):
             # Wait for the start, so that the next line, such as progress, includes this watch.
-            watch.begun()
+            watch.wait_started()
         threading.Thread(
             target=_follow_apart, args=(output, watch, asked.command, failures), daemon=True
         ).start()
