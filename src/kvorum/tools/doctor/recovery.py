@@ -83,7 +83,8 @@ def _recover_from(records: Sequence[StoppedProgress], members: int) -> Finding:
     best = max(records, key=lambda each: (each.commit, each.last_term, each.last_index))
     voters = [each for each in best.members if not each.is_learner]
     quorum = len(voters) // 2 + 1
-    is_enough = members >= quorum
+    # A database that was killed before its first commit knows no voters, so nobody knows a quorum.
+    is_enough = bool(voters) and members >= quorum
     name = best.member.name if best.member is not None else ""
     known = "; ".join(
         f"{each.directory.data} commit {each.commit} term {each.last_term} last {each.last_index}"
