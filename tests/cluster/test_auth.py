@@ -1,7 +1,6 @@
 """Three members with authentication: who is known at one is known at all, and to the leader."""
 
 import http.client
-import ssl
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -14,7 +13,7 @@ from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.authpb import Permission
-from tests.certificates import Authority
+from tests.certificates import Authority, trusting
 from tests.cluster.client import Metadata
 from tests.cluster.members import PASSING, Cluster, Member, new_cluster
 from tests.process.clients import SecureClient
@@ -107,7 +106,7 @@ class Guarded:
 
     def get(self, member: Member, path: str) -> tuple[int, str]:
         pair = self._pairs["stranger"]
-        context = ssl.create_default_context(cafile=str(self.authority.cert))
+        context = trusting(self.authority.cert)
         context.load_cert_chain(pair.cert, pair.key)
         host, _, port = member.address.rpartition(":")
         connection = http.client.HTTPSConnection(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from tests.certificates import Authority, Pair
+from tests.certificates import Authority, Pair, trusting
 from tests.cluster.load import load
 from tests.cluster.members import PEER_PORT, Cluster, Member, new_cluster
 from tests.waiting import until
@@ -61,7 +61,7 @@ def test_renewed_certificates_are_used_without_a_restart(
     secure.settle()
     hosts = [member.host for member in secure]
     renewed = authority.issue("member", [*hosts, "127.0.0.1"])
-    context = ssl.create_default_context(cafile=authority.cert)
+    context = trusting(authority.cert)
     context.load_cert_chain(renewed.cert, renewed.key)
     for member in secure:
         until(

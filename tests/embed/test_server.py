@@ -347,7 +347,8 @@ def test_helpers_need_no_main_module(tmp_path: Path) -> None:
 
 
 FORK = """
-import os, sys
+import os, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of this very fork
 reading, writing = os.pipe()
 child = os.fork()
 if child == 0:

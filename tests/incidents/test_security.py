@@ -25,7 +25,7 @@ from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.member.peer_requests import BODY_BYTES_MAX
 from kvorum.network.edge import Limits, edge_name
-from tests.certificates import Authority, Pair
+from tests.certificates import Authority, Pair, trusting
 from tests.kvorum import READY
 from tests.ports import held_ports
 from tests.server.rpc.harness import Harness
@@ -127,7 +127,7 @@ class Server:
         self._held.close()
 
     def context(self, pair: Pair | None) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=str(self._authority))
+        context = trusting(self._authority)
         # In TLS 1.3 who is refused hears of it only after the handshake.
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         if pair is not None:

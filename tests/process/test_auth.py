@@ -3,7 +3,6 @@
 import base64
 import http.client
 import json
-import ssl
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from kvorum.api import errors
 from kvorum.api.errors import Status
 from kvorum.api.pb import etcdserverpb as pb
 from kvorum.api.pb.authpb import Permission
-from tests.certificates import Authority, Pair
+from tests.certificates import Authority, Pair, trusting
 from tests.cluster.client import Client, Metadata
 from tests.kvorum import Kvorum, command, running_kvorum
 from tests.process.clients import SecureClient
@@ -114,7 +113,7 @@ class Secured:
         return answer if isinstance(answer, Status) else None
 
     def get(self, path: str) -> tuple[int, str]:
-        context = ssl.create_default_context(cafile=str(self._place.authority.cert))
+        context = trusting(self._place.authority.cert)
         pair = self._place.pair("u")
         context.load_cert_chain(pair.cert, pair.key)
         host, _, port = self.server.address.rpartition(":")

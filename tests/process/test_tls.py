@@ -25,7 +25,7 @@ from kvorum.process.settings.config import ConfigError
 from kvorum.process.settings.suggestions import suggestions
 from kvorum.server.telemetry.incidents import MESSAGES, IncidentLog
 from kvorum.server.telemetry.logs import Logger
-from tests.certificates import Authority, Pair
+from tests.certificates import Authority, Pair, trusting
 from tests.etcd import binary, is_target, running_etcd
 from tests.kvorum import running_kvorum
 from tests.network.edge.wire import Wire
@@ -224,7 +224,7 @@ VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 def is_served(place: Place, address: str, client: Pair, version: str, suite: str) -> bool:
     """Return whether a client gets an answer that offers one version and one suite."""
-    tls = ssl.create_default_context(cafile=str(place.authority.cert))
+    tls = trusting(place.authority.cert)
     tls.check_hostname = False
     tls.load_cert_chain(client.cert, client.key)
     tls.set_alpn_protocols(["h2"])

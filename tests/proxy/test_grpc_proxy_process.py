@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvorum import Client
-from tests.certificates import Authority
+from tests.certificates import Authority, trusting
 from tests.clients.etcdctl import run as etcdctl
 from tests.etcd import running_etcd
 from tests.kvorum import running_kvorum
@@ -132,7 +132,7 @@ def test_tls_on_both_sides(tmp_path: Path) -> None:
         trust = (f"--cacert={clients.cert}", f"--cert={user.cert}", f"--key={user.key}")
         assert etcdctl(proxy.address, *trust, "put", "hello", "world").output == "OK\n"
         assert etcdctl(proxy.address, *trust, "get", "hello").output == "hello\nworld\n"
-        context = ssl.create_default_context(cafile=clients.cert)
+        context = trusting(clients.cert)
         metrics = proxy.wait_for("gRPC proxy listening for metrics")["address"]
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
             page(metrics, "/health", context)

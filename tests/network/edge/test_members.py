@@ -2,7 +2,6 @@
 
 import random
 import socket
-import ssl
 import threading
 from collections import deque
 from contextlib import suppress
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvorum.network.edge import INCIDENTS, EdgeEventKind, Limits, TlsSettings
-from tests.certificates import Authority
+from tests.certificates import Authority, trusting
 from tests.network.edge.client import Client
 from tests.network.edge.conftest import OpenService
 from tests.network.edge.plain import body, opened
@@ -82,7 +81,7 @@ def test_whoever_offers_http2_speaks_http1(open_service: OpenService, tmp_path: 
     authority = Authority(tmp_path)
     pair = authority.issue("member")
     service = open_service(tls=TlsSettings(str(pair.cert), str(pair.key)), http1_only=True)
-    context = ssl.create_default_context(cafile=str(authority.cert))
+    context = trusting(authority.cert)
     context.set_alpn_protocols(["h2"])
     with (
         context.wrap_socket(connect(service.address), server_hostname="localhost") as connection,

@@ -1,6 +1,5 @@
 """Listeners for gRPC alone and for plain HTTP alone, beside a real etcd with such listeners."""
 
-import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from kvorum.network.edge import EdgeEventKind, Serves, TlsSettings
 from tests import etcd
-from tests.certificates import Authority
+from tests.certificates import Authority, trusting
 from tests.network.edge.client import connect as connect_client
 from tests.network.edge.conftest import OpenService
 from tests.network.edge.plain import body, opened, plain
@@ -92,7 +91,7 @@ def test_http1_over_tls_is_not_served(open_service: OpenService, tmp_path: Path)
     authority = Authority(tmp_path)
     pair = authority.issue("server")
     service = open_service(tls=TlsSettings(str(pair.cert), str(pair.key)), serves=Serves.GRPC)
-    context = ssl.create_default_context(cafile=str(authority.cert))
+    context = trusting(authority.cert)
     context.set_alpn_protocols(["http/1.1"])
     with plain(service, context) as client:
         client.send(b"GET /echo HTTP/1.1\r\nhost: x\r\n\r\n")

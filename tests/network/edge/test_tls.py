@@ -16,7 +16,7 @@ from kvorum.network.edge import CIPHER_SUITES, Limits, TlsSettings, open_edge
 from kvorum.network.edge.subject import Subject, is_for, subject_of
 from kvorum.server.rpc.interface import Clients
 from kvorum.state.apply.callers import Caller, Front
-from tests.certificates import Authority, Pair, replace
+from tests.certificates import Authority, Pair, replace, trusting
 from tests.home_made import make
 from tests.network.edge.client import connect as connect_client
 from tests.network.edge.conftest import OpenService
@@ -44,7 +44,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 def context(
     place: Place, client: Pair | None = None, alpn: tuple[str, ...] = ("h2",)
 ) -> ssl.SSLContext:
-    made = ssl.create_default_context(cafile=str(place.authority.cert))
+    made = trusting(place.authority.cert)
     if alpn:
         made.set_alpn_protocols(list(alpn))
     if client is not None:
@@ -412,7 +412,7 @@ def test_renewed_files_are_used_at_once(open_service: OpenService, tmp_path: Pat
     pair = authority.issue("first")
     settings = TlsSettings(str(pair.cert), str(pair.key), client_ca_file=str(authority.cert))
     service = open_service(tls=settings)
-    tls = ssl.create_default_context(cafile=str(authority.cert))
+    tls = trusting(authority.cert)
     tls.load_cert_chain(pair.cert, pair.key)
 
     def served() -> str:
@@ -453,7 +453,7 @@ def test_renewal_under_load_drops_nothing(
     authority = Authority(tmp_path)
     pair = authority.issue("server")
     service = open_service(tls=TlsSettings(str(pair.cert), str(pair.key)))
-    tls = ssl.create_default_context(cafile=str(authority.cert))
+    tls = trusting(authority.cert)
     tls.set_alpn_protocols(["h2"])
     failures: list[BaseException] = []
     rounds = 60 if edge_kind == "native" else 20

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kvorum.network.edge import TlsSettings
-from tests.certificates import Authority, Pair
+from tests.certificates import Authority, Pair, trusting
 from tests.etcd import is_target, running_etcd
 from tests.network.edge.conftest import OpenService
 from tests.network.edge.wire import connect
@@ -67,7 +67,7 @@ class Place:
         return clients
 
     def context(self, pair: Pair | None) -> ssl.SSLContext:
-        made = ssl.create_default_context(cafile=str(self.authority.cert))
+        made = trusting(self.authority.cert)
         made.maximum_version = ssl.TLSVersion.TLSv1_2
         if pair is not None:
             made.load_cert_chain(pair.cert, pair.key)

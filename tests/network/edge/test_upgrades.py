@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvorum.network.edge import EdgeEventKind, Limits, TlsSettings
-from tests.certificates import Authority
+from tests.certificates import Authority, trusting
 from tests.network.edge.conftest import OpenService
 from tests.network.edge.plain import Plain, opened, plain
 from tests.network.edge.service import OK, WAIT_SECONDS, Service
@@ -35,7 +35,7 @@ def place(request: pytest.FixtureRequest, open_service: OpenService, tmp_path: P
     authority = Authority(tmp_path)
     pair = authority.issue("server")
     service = open_service(tls=TlsSettings(str(pair.cert), str(pair.key)))
-    return Place(service, ssl.create_default_context(cafile=str(authority.cert)))
+    return Place(service, trusting(authority.cert))
 
 
 def upgraded(service: Service, client: Plain) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import Authority, Pair
+from tests.certificates import Authority, Pair, trusting
 from tests.etcd import running_etcd
 from tests.ports import held_ports
 from tests.server.http.asking import Answer, ClosedError, Connection, Headers, ask
@@ -320,7 +320,7 @@ def tls_flags(authority: Authority, server: Pair) -> list[str]:
 
 
 def context_of(authority: Authority, client: Pair) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(authority.cert))
+    context = trusting(authority.cert)
     context.load_cert_chain(client.cert, client.key)
     return context
 

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import ssl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.certificates import Authority
+from tests.certificates import Authority, trusting
 from tests.server.http.asking import Answer, Connection, Stream, ask, chunk, parsed
 from tests.server.http.bodies import BY_PATH, TAILS, values
 from tests.server.http.comparing import headers_of, seen, text_of
@@ -231,8 +230,8 @@ def test_http2_needs_no_end_of_the_body(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "certificates")
     server = authority.issue("server")
     flags = (f"--cert-file={server.cert}", f"--key-file={server.key}")
-    tls = ssl.create_default_context(cafile=str(authority.cert))
-    plain = ssl.create_default_context(cafile=str(authority.cert))
+    tls = trusting(authority.cert)
+    plain = trusting(authority.cert)
     tls.set_alpn_protocols(["h2"])
     heard = []
     with running_both(tmp_path, *flags, scheme="https") as both:

@@ -274,7 +274,8 @@ def test_claims_may_be_nested_only_so_deep(depth: int) -> None:
     found = tokens("HS256").verify(
         signed(f'{{"username":"u","revision":1,"x":{nested}}}'), 0.0, NOW
     )
-    assert (found is None) == (depth > 1000)
+    # How deep JSON may be is for the version of Python; nothing else may be raised.
+    assert found is not None or depth > 1000
 
 
 # What a real etcd does.

@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from ssl import CERT_NONE, SSLContext, SSLError, TLSVersion, create_default_context
+from ssl import CERT_NONE, SSLContext, SSLError
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from kvorum.client.grpc.trust import server_context
 from kvorum.tools.cli.errors import BAD_ARGUMENTS, CommandError
 from kvorum.tools.cli.text import quoted
 from kvorum.tools.utl.dumps.lines import DumpOutput
@@ -161,8 +162,7 @@ def _context(tls: ScrapeTls) -> SSLContext:
     if bool(tls.cert) != bool(tls.key):
         raise CommandError("--cert and --key go together", BAD_ARGUMENTS)
     try:
-        context = create_default_context(cafile=tls.ca or None)
-        context.minimum_version = TLSVersion.TLSv1_2
+        context = server_context(tls.ca)
         if tls.is_insecure:
             context.check_hostname = False
             context.verify_mode = CERT_NONE
